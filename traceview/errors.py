@@ -1,0 +1,47 @@
+"""Every error a user can cause, as one tree.
+
+    TraceviewError            one clear line; the command line exits with 2
+      ReportError             the capture cannot be read
+        NotFoundError         no such file, or a directory
+        NotAnExportError      empty, text, another program's database
+        DamagedExportError    truncated, bit-flipped, still being written
+        NoGpuWorkError        a good capture that holds nothing to analyse
+      RequestError            the question makes no sense for this capture
+      OutputError             a result could not be written; nothing half-written is left
+"""
+
+from __future__ import annotations
+
+
+class TraceviewError(Exception):
+    """One line that names the file, the reason and the remedy."""
+
+    exit_code = 2
+
+
+class ReportError(TraceviewError):
+    """The capture cannot be read."""
+
+
+class NotFoundError(ReportError):
+    """There is no such file, or it is a directory."""
+
+
+class NotAnExportError(ReportError):
+    """The file is not what Nsight Systems exports."""
+
+
+class DamagedExportError(ReportError):
+    """The file is an export, but a part of it cannot be trusted."""
+
+
+class NoGpuWorkError(ReportError):
+    """The capture is sound, but holds nothing that could be analysed."""
+
+
+class RequestError(TraceviewError):
+    """A window, device, range or expression does not fit this capture."""
+
+
+class OutputError(TraceviewError):
+    """A result could not be written."""

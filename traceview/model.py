@@ -1,0 +1,427 @@
+"""What flows through the package: a typed Trace in, measurements and findings out.
+
+Times are int64 nanoseconds on the export's own clock, intervals are half-open [start, end)
+(METRICS.md, head). Nothing here opens a file, measures or prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+CLASSES = ("compute", "communication", "copy", "memset")
+KINDS = ("h2d", "d2h", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")
+MEMORIES = ("pageable", "pinned", "managed", "device", "unknown")
+SOURCES = ("kernel", "graph", "memcpy", "memset")
+ROLES = ("sync", "blocking_copy", "memory", "api")
+CAUSES = (
+    "profiler",
+    "queued",
+    "launch",
+    "sync",
+    "blocking_copy",
+    "memory",
+    "api",
+    "host",
+    "unknown",
+)
+SEVERITIES = ("high", "medium", "low", "info")
+
+OperationClass = pl.Enum(CLASSES)
+CopyKind = pl.Enum(KINDS)
+Memory = pl.Enum(MEMORIES)
+Source = pl.Enum(SOURCES)
+Role = pl.Enum(ROLES)
+Cause = pl.Enum(CAUSES)
+
+# Columns typed pl.Enum (the class, not an instance) hold names: any set of categories is accepted,
+# `.to_physical()` gives the code.
+OPERATIONS: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "class": OperationClass,
+    "source": Source,  # which table it came from; "graph" is a whole CUDA graph
+    "kind": CopyKind,  # null for what is not a copy
+    "memory": Memory,  # null for what is not a copy
+    "bytes": pl.Int64,  # 0 for kernels
+    "name": pl.Enum,  # a kernel's short name; "memcpy h2d", "memset", "CUDA graph 2"
+    "process": pl.Int32,
+    "device": pl.Int32,  # row of Trace.devices
+    "stream": pl.Int32,  # row of Trace.streams
+    "correlation": pl.Int64,
+    "launch": pl.Int64,  # row of Trace.api; null where the capture lacks it
+}
+API: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "name": pl.Enum,  # without its _vNNNN and _ptsz suffix
+    "role": Role,  # what METRICS.md "Idle gaps" calls it while it holds the thread
+    "implicit": pl.Boolean,  # blocks although its name does not say so ("Synchronization")
+    "thread": pl.Int32,  # row of Trace.threads
+    "process": pl.Int32,
+    "correlation": pl.Int64,
+}
+RANGES: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "end": pl.Int64,  # the end of the capture where `open`
+    "name": pl.Enum,
+    "domain": pl.Enum,  # "" for the default domain
+    "thread": pl.Int32,  # row of Trace.threads
+    "process": pl.Int32,
+    "open": pl.Boolean,  # the capture ended before the range did
+}
+OVERHEAD: Mapping[str, PolarsDataType] = {"start": pl.Int64, "end": pl.Int64}
+STREAM_EVENTS: Mapping[str, PolarsDataType] = {
+    "kind": pl.Enum(("record", "wait", "synchronize")),
+    "process": pl.Int32,
+    "context": pl.Int64,
+    "stream_id": pl.Int64,
+    "event_id": pl.Int64,
+    "launch": pl.Int64,  # row of Trace.api; null where the capture lacks it
+}
+DEVICES: Mapping[str, PolarsDataType] = {
+    "id": pl.String,  # what every report calls it: "GPU 0", "GPU 0 (process 12)"
+    "device_id": pl.Int64,  # the CUDA ordinal its process uses
+    "name": pl.String,  # "NVIDIA H200", or "" where the capture does not say
+    "processes": pl.List(pl.Int32),
+}
+STREAMS: Mapping[str, PolarsDataType] = {
+    "stream_id": pl.Int64,
+    "process": pl.Int32,
+    "device": pl.Int32,  # row of Trace.devices
+    "context": pl.Int64,
+    "label": pl.String,  # "stream 7", "stream 7 (default)" or the name NVTX gave it
+}
+THREADS: Mapping[str, PolarsDataType] = {
+    "process": pl.Int32,
+    "tid": pl.Int64,
+    "name": pl.String,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A half-open stretch of time, in ns."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Length in ns."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInfo:
+    """Where a trace came from. `file` is a bare name: paths never reach a report."""
+
+    file: str
+    nsys_version: str | None
+    schema_version: str | None
+    tables: Mapping[str, int]  # rows of each table that was read
+    problems: tuple[str, ...] = ()  # one line each: what the capture lacks or what was left out
+
+
+def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:
+    for column, wanted in schema.items():
+        if column not in frame.columns:
+            raise TypeError(f"{frame_name} lacks the column {column!r}")
+        found = frame.schema[column]
+        if found != wanted:
+            raise TypeError(f"{frame_name}.{column} is {found}, not {wanted}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One capture, normalised: every version and oddity of the export ends before this.
+
+    `operations`, `api` and `ranges` are sorted by (start, end). Rows refer to each other by row
+    number (`launch`, `thread`, `stream`, `device`). `window` narrows every measure when set.
+
+    Raises TypeError when a frame lacks a column or has it in another type.
+    """
+
+    info: ReportInfo
+    operations: pl.DataFrame
+    api: pl.DataFrame
+    ranges: pl.DataFrame
+    overhead: pl.DataFrame
+    stream_events: pl.DataFrame
+    devices: pl.DataFrame
+    streams: pl.DataFrame
+    threads: pl.DataFrame
+    window: Window | None = None
+
+    def __post_init__(self) -> None:
+        _check("operations", self.operations, OPERATIONS)
+        _check("api", self.api, API)
+        _check("ranges", self.ranges, RANGES)
+        _check("overhead", self.overhead, OVERHEAD)
+        _check("stream_events", self.stream_events, STREAM_EVENTS)
+        _check("devices", self.devices, DEVICES)
+        _check("streams", self.streams, STREAMS)
+        _check("threads", self.threads, THREADS)
+
+    def narrowed(self, window: Window) -> Trace:
+        """Return the same trace, with every measure narrowed to `window`."""
+        return replace(self, window=window)
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """Absent data is neither an error nor a zero: it is a reason that every report shows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOverlap:
+    """Copies of one kind and memory against compute (METRICS.md "Overlap")."""
+
+    kind: str
+    memory: str
+    count: int
+    bytes: int
+    busy_ns: int
+    overlapped_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationOverlap:
+    """Communication kernels against compute (METRICS.md "Overlap")."""
+
+    count: int
+    busy_ns: int
+    overlapped_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One idle gap with the ns of each cause; they add up to its length."""
+
+    start_ns: int
+    end_ns: int
+    causes: Mapping[str, int]  # every cause of CAUSES, in that order
+    next_operation: str | None  # the name of the operation that ends it
+    thread: int | None  # row of Trace.threads: who launched that operation
+    range: str | None  # innermost NVTX range open there in the middle of the wait
+
+    @property
+    def cause(self) -> str:
+        """The cause of most of it."""
+        return max(self.causes, key=lambda name: self.causes[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Idle gaps of one device or stream.
+
+    `frame` has one row a gap: start, end, operation (row of Trace.operations, null at the end of a
+    window), thread (row of Trace.threads or null) and one Int64 column for each of CAUSES; gaps of a
+    stream have three more, tried first: other_compute, other_communication, other_copy (ns).
+    """
+
+    count: int
+    total_ns: int
+    causes: Mapping[str, int]
+    frame: pl.DataFrame
+    longest: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """One stream (METRICS.md "Identity", "Idle gaps")."""
+
+    stream: int  # row of Trace.streams
+    id: int
+    process_id: int
+    context_id: int
+    label: str
+    kernel_count: int
+    copy_count: int
+    operation_count: int
+    bytes: int
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    gaps: Gaps
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """One GPU: what it did, what it hid and why it waited."""
+
+    device: int  # row of Trace.devices
+    id: str
+    name: str
+    process_ids: tuple[int, ...]
+    window: Window
+    kernel_count: int
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    idle_ns: int
+    copies: tuple[CopyOverlap, ...]
+    communication: CommunicationOverlap
+    streams: tuple[StreamUse, ...]
+    gaps: Gaps
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTotal:
+    """Blocking calls of one name."""
+
+    api: str
+    count: int
+    blocked_ns: int
+    waited_ns: int
+    starved_ns: int
+    refill_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncUse:
+    """Blocking calls (METRICS.md "Synchronization").
+
+    `frame`: one row a call: start, end, name, thread, process, api (row of Trace.api), blocked,
+    waited, starved, refill (ns).
+    """
+
+    count: int
+    blocked_ns: int
+    waited_ns: int
+    starved_ns: int
+    refill_ns: int
+    calls: tuple[ApiTotal, ...]
+    frame: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """Explicit synchronizations, and calls that block although their name does not say so."""
+
+    sync: SyncUse
+    implicit_sync: SyncUse
+
+
+@dataclass(frozen=True, slots=True)
+class RangeUse:
+    """One NVTX range name, projected on the GPU (METRICS.md "NVTX projected on the GPU")."""
+
+    name: str
+    domain: str
+    count: int
+    host_ns: int
+    gpu_busy_ns: int
+    gpu_span_ns: int  # first start to last end of all its operations
+    gpu_span_each_ns: int  # the same, range by range, added up
+    kernel_count: int
+    operation_count: int
+    via_process_count: int  # operations found through the annotating thread
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration; GPU figures are clipped to [start, end) and summed over `devices`."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    skipped: bool
+    wall_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_h2d_ns: int
+    exposed_d2h_ns: int
+    exposed_communication_ns: int
+    idle_ns: int
+    idle: Mapping[str, int]  # by cause
+    blocked_ns: int
+    kernel_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and tails in ns; linear interpolation between ranks, rounded down."""
+
+    median: int
+    p5: int
+    p95: int
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """METRICS.md "Iterations"."""
+
+    range: str
+    thread: int
+    process_id: int
+    count: int  # all of them, the skipped ones included
+    skipped: int
+    skipped_why: str
+    wall_ns: Spread
+    spreads: Mapping[str, Spread]  # one for each ns field of Iteration
+    per_iteration: tuple[Iteration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One place in the capture that shows a finding: where the timeline goes on a click."""
+
+    text: str
+    start_ns: int
+    end_ns: int
+    device: str | None = None
+    stream: int | None = None  # row of Trace.streams
+    thread: int | None = None  # row of Trace.threads
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict on measurements: a symptom, what it cost, and what to change."""
+
+    id: str
+    severity: str
+    title: str
+    evidence: tuple[Place, ...]
+    cost_ns: int  # counted once: a device's findings never exceed its idle plus exposed time
+    advice: str
+    code: str = ""  # the line to write
+    device: str | None = None
+    cost_fraction: float = 0.0  # of the device's window
+    cost_per_iteration_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """GPU work whose launch is not in the capture; unified-memory copies never have one."""
+
+    kernels: int
+    copies: int
+    memsets: int
+    graphs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Everything a report shows."""
+
+    info: ReportInfo
+    trace: Trace
+    devices: tuple[DeviceUse, ...]
+    host: HostUse
+    nvtx: tuple[RangeUse, ...] | NotMeasured
+    iterations: Iterations | NotMeasured
+    unmatched: Unmatched
+    findings: tuple[Finding, ...] = field(default=())
+    notes: tuple[str, ...] = ()  # what could not be measured, and how to capture it
