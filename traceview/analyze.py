@@ -1,0 +1,69 @@
+"""The whole path: a report in, an Analysis out. The file to read first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from traceview.measure.devices import measure_devices
+from traceview.measure.host import host
+from traceview.measure.iterations import measure_iterations
+from traceview.measure.longest import with_longest
+from traceview.measure.ranges import measure_ranges
+from traceview.measure.sync import measure_host
+from traceview.measure.unmatched import count_unmatched
+from traceview.model import Analysis, NotMeasured, Trace, Window
+from traceview.rules import find
+from traceview.trace import open_trace
+from traceview.window import active_devices, window_of_range
+
+Progress = Callable[[str, float], None]
+
+
+def analyze(
+    report: str | Path | Trace,
+    *,
+    window: Window | None = None,
+    range_name: str | None = None,
+    device: str | None = None,
+    iteration: str | None = None,
+    skip: int | None = None,
+    top: int = 10,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Measure a capture and price what it lost.
+
+    `window` (ns on the capture's clock) or `range_name` (an NVTX range) narrows every figure;
+    `device` keeps one GPU; `iteration` is a regular expression on range names; `skip` sets that many
+    first iterations aside; `top` bounds the listed longest gaps, not what is counted. `progress` is
+    told each step and the fraction done before it.
+
+    Raises TraceviewError (see errors.py) when nothing can be said.
+    """
+    step = progress or (lambda _step, _done: None)
+    step("read", 0.0)
+    trace = report if isinstance(report, Trace) else open_trace(report)
+    if range_name is not None:
+        window = window_of_range(trace, range_name)
+    if window is not None:
+        trace = trace.narrowed(window)
+    step("measure devices", 0.5)
+    activities = active_devices(trace, device)
+    threads = host(trace)
+    devices = measure_devices(trace, threads, activities)
+    step("measure ranges and iterations", 0.7)
+    ranges = measure_ranges(trace)
+    iterations = measure_iterations(trace, pattern=iteration, skip=skip)
+    analysis = Analysis(
+        info=trace.info,
+        trace=trace,
+        devices=tuple(with_longest(trace, of, top) for of in devices),
+        host=measure_host(trace, activities),
+        nvtx=ranges,
+        iterations=iterations,
+        unmatched=count_unmatched(trace),
+        notes=(*trace.info.problems, *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured))),
+    )
+    step("find", 0.9)
+    return replace(analysis, findings=find(analysis))

@@ -1,0 +1,94 @@
+"""What one device did, as sorted arrays and unions: the ground that the other measures stand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Intervals, Times
+from traceview.model import CLASSES, Trace, Window
+
+COMPUTE = CLASSES.index("compute")
+COMMUNICATION = CLASSES.index("communication")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The GPU work of one device inside its window.
+
+    `rows` are rows of Trace.operations, in order; `start` and `end` are theirs, clipped to the
+    window; `codes` index CLASSES. `later` are the rows of all the device's operations of some
+    length, clipped by nothing, and `later_start` their starts, ascending: what ends a gap.
+    """
+
+    device: int
+    window: Window
+    rows: Times
+    start: Times
+    end: Times
+    codes: NDArray[np.uint8]
+    busy: Intervals
+    compute: Intervals
+    communication: Intervals
+    later: Times
+    later_start: Times
+
+    def idle(self) -> Intervals:
+        """Return the gaps: maximal parts of the window with no GPU work of any class."""
+        return intervals.complement(self.busy, self.window.start, self.window.end)
+
+    def next_operation(self, at: Times) -> Times:
+        """Return the row of the first operation of some length that starts at or after each moment; -1 for none."""
+        index = np.searchsorted(self.later_start, at, side="left")
+        rows = np.append(self.later, np.int64(-1))
+        return rows[np.minimum(index, len(self.later))]
+
+
+def activity(trace: Trace, device: int) -> Activity | None:
+    """Collect the work of one device; None where it did nothing inside the trace's window.
+
+    The window runs from the first start to the last end of any GPU work, unless the trace is
+    narrowed (METRICS.md "GPU work").
+    """
+    operations = trace.operations
+    rows = np.flatnonzero(operations["device"].to_numpy() == device)
+    start = operations["start"].to_numpy()
+    end = operations["end"].to_numpy()
+    if len(rows) < len(start):
+        start, end = start[rows], end[rows]
+    some_length = end > start
+    later, later_start = rows[some_length], start[some_length]
+    if trace.window is not None:
+        inside = within(start, end, trace.window)
+        rows, start, end = rows[inside], start[inside], end[inside]
+        start = np.maximum(start, trace.window.start)
+        end = np.minimum(end, trace.window.end)
+    if len(rows) == 0:
+        return None
+    window = trace.window or Window(int(start[0]), int(end.max()))
+    codes = operations["class"].to_physical().to_numpy()[rows]
+    compute = codes == COMPUTE
+    communication = codes == COMMUNICATION
+    return Activity(
+        device=device,
+        window=window,
+        rows=rows,
+        start=start,
+        end=end,
+        codes=codes,
+        busy=intervals.union(start, end, ordered=True),
+        compute=intervals.union(start[compute], end[compute], ordered=True),
+        communication=intervals.union(start[communication], end[communication], ordered=True),
+        later=later,
+        later_start=later_start,
+    )
+
+
+def within(start: Times, end: Times, window: Window) -> NDArray[np.bool_]:
+    """Say which events overlap a window; one of no length does when it starts inside."""
+    overlaps = (start < window.end) & (end > window.start)
+    points = (start == end) & (start >= window.start) & (start < window.end)
+    return overlaps | points

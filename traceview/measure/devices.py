@@ -1,0 +1,42 @@
+"""One DeviceUse for each GPU that worked: busy, overlap, streams, gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from traceview import intervals
+from traceview.measure.activity import Activity
+from traceview.measure.host import Host
+from traceview.measure.idle import device_gaps
+from traceview.measure.overlap import communication_overlap, copy_overlaps
+from traceview.measure.streams import KERNEL, measure_streams
+from traceview.model import DeviceUse, Trace
+
+
+def measure_devices(trace: Trace, of: Host, activities: Sequence[Activity]) -> tuple[DeviceUse, ...]:
+    """Measure every device that did anything in the trace's window, in the order of Trace.devices."""
+    return tuple(_measure_device(trace, of, device) for device in activities)
+
+
+def _measure_device(trace: Trace, of: Host, device: Activity) -> DeviceUse:
+    row = trace.devices.row(device.device, named=True)
+    source = trace.operations["source"].to_physical().to_numpy()[device.rows]
+    busy = intervals.length(device.busy)
+    return DeviceUse(
+        device=device.device,
+        id=row["id"],
+        name=row["name"],
+        process_ids=tuple(row["processes"]),
+        window=device.window,
+        kernel_count=int(np.count_nonzero(source == KERNEL)),
+        busy_ns=busy,
+        compute_ns=intervals.length(device.compute),
+        communication_ns=intervals.length(device.communication),
+        idle_ns=device.window.length - busy,
+        copies=copy_overlaps(trace, device),
+        communication=communication_overlap(device),
+        streams=measure_streams(trace, of, device),
+        gaps=device_gaps(trace, of, device),
+    )

@@ -1,0 +1,128 @@
+"""Why a device or a stream did nothing: each ns of each gap gets exactly one cause (METRICS.md "Idle gaps")."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Intervals, Times
+from traceview.measure.activity import Activity
+from traceview.measure.host import Host
+from traceview.model import CAUSES, ROLES, Gaps, Trace
+
+PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
+HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
+ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
+
+
+class Launches(NamedTuple):
+    """For each operation that ends a gap: its launch call [start, end) and thread; thread -1 where unknown."""
+
+    start: Times
+    end: Times
+    thread: Times
+
+
+def launches(trace: Trace, of: Host, operation: Times) -> Launches:
+    """Look up the launch of each operation (row of Trace.operations, -1 for none)."""
+    calls = trace.operations["launch"].fill_null(-1).to_numpy()
+    if len(of.start) == 0 or len(calls) == 0:
+        none = np.zeros(len(operation), np.int64)
+        return Launches(none, none, none - 1)
+    call = np.where(operation < 0, -1, calls[np.maximum(operation, 0)])
+    known = call >= 0
+    safe = np.maximum(call, 0)
+    return Launches(
+        np.where(known, of.start[safe], 0),
+        np.where(known, of.end[safe], 0),
+        np.where(known, of.thread[safe], -1),
+    )
+
+
+def attribute(
+    trace: Trace, of: Host, start: Times, end: Times, operation: Times
+) -> NDArray[np.int64]:
+    """Split idle pieces [start, end), each ended by an operation (row, -1 for none), by cause.
+
+    Returns an array of shape (pieces, len(CAUSES)) in ns; a row adds up to the piece's length, or,
+    where `of` was made by Host.inside, to the part of the piece inside that union. Pieces may
+    overlap each other.
+    """
+    launch = launches(trace, of, operation)
+    known = launch.thread >= 0
+    total = of.length(start, end)
+    free = of.free_length(start, end)
+    call_start = np.clip(launch.start, start, end)
+    call_end = np.clip(launch.end, call_start, end)
+    causes = np.zeros((len(start), len(CAUSES)), np.int64)
+    causes[:, PROFILER] = total - free
+    causes[:, UNKNOWN] = np.where(known, 0, free)
+    causes[:, QUEUED] = np.where(known, of.free_length(call_end, end), 0)
+    causes[:, LAUNCH] = np.where(known, of.free_length(call_start, call_end), 0)
+    for thread in np.unique(launch.thread[known & (call_start > start)]):
+        rows = np.flatnonzero(launch.thread == thread)
+        for union, cause in zip(of.roles[int(thread)], ROLE_CAUSES, strict=True):
+            causes[rows, cause] = intervals.covered(union, start[rows], call_start[rows])
+    causes[:, HOST] = total - causes.sum(axis=1)
+    return causes
+
+
+def device_gaps(trace: Trace, of: Host, device: Activity) -> Gaps:
+    """Return the gaps of one device, with their causes."""
+    idle = device.idle()
+    operation = device.next_operation(idle.end)
+    causes = attribute(trace, of, idle.start, idle.end, operation)
+    return gaps_of(idle, operation, launches(trace, of, operation).thread, causes, {})
+
+
+def stream_gaps(trace: Trace, of: Host, device: Activity, members: Times) -> Gaps:
+    """Return the gaps of one stream, between its own first and last operation.
+
+    `of` is a Host inside the device's idle time; `members` index `device.rows`. What another stream of the device did meanwhile comes first, in
+    the columns other_compute, other_communication and other_copy (memset included).
+    """
+    start, end = device.start[members], device.end[members]
+    own = intervals.union(start, end, ordered=True)
+    idle = intervals.complement(own, int(start[0]), int(end.max()))
+    rows = device.rows[members][end > start]
+    starts = start[end > start]
+    index = np.searchsorted(starts, idle.end, side="left")
+    operation = np.append(rows, np.int64(-1))[index]
+    compute = intervals.covered(device.compute, idle.start, idle.end)
+    communication = intervals.covered(
+        intervals.subtract(device.communication, device.compute), idle.start, idle.end
+    )
+    busy = intervals.covered(device.busy, idle.start, idle.end)
+    others = {
+        "other_compute": compute,
+        "other_communication": communication,
+        "other_copy": busy - compute - communication,
+    }
+    causes = attribute(trace, of, idle.start, idle.end, operation)
+    return gaps_of(idle, operation, launches(trace, of, operation).thread, causes, others)
+
+
+def gaps_of(
+    idle: Intervals,
+    operation: Times,
+    thread: Times,
+    causes: NDArray[np.int64],
+    others: dict[str, Times],
+) -> Gaps:
+    """Put gaps and their causes into a Gaps (see model.Gaps for the frame's columns)."""
+    by_cause = {name: causes[:, code] for code, name in enumerate(CAUSES)}
+    columns = {"start": idle.start, "end": idle.end, "operation": operation, "thread": thread}
+    frame = pl.DataFrame(columns | others | by_cause).with_columns(
+        pl.when(pl.col("operation") >= 0).then("operation").alias("operation"),
+        pl.when(pl.col("thread") >= 0).then("thread").alias("thread"),
+    )
+    return Gaps(
+        count=len(idle.start),
+        total_ns=intervals.length(idle),
+        causes={name: int(values.sum()) for name, values in (others | by_cause).items()},
+        frame=frame,
+    )

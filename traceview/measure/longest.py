@@ -1,0 +1,55 @@
+"""The longest gaps of a device, named: what ended each, who launched it, in which NVTX range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from traceview.measure.nesting import innermost
+from traceview.model import CAUSES, DeviceUse, Gap, Trace
+
+
+def with_longest(trace: Trace, of: DeviceUse, top: int) -> DeviceUse:
+    """Return the device with its `top` longest gaps listed, the longest first."""
+    frame = of.gaps.frame.with_columns((pl.col("end") - pl.col("start")).alias("length"))
+    chosen = frame.sort(["length", "start"], descending=[True, False]).head(max(top, 0))
+    gaps = _named(trace, chosen)
+    return replace(of, gaps=replace(of.gaps, longest=gaps))
+
+
+def _named(trace: Trace, chosen: pl.DataFrame) -> tuple[Gap, ...]:
+    launch_start = _launch_starts(trace, chosen)
+    middle = (chosen["start"].to_numpy() + np.minimum(chosen["end"].to_numpy(), launch_start)) // 2
+    thread = chosen["thread"].fill_null(-1).to_numpy()
+    rows = innermost(
+        trace.ranges["start"].to_numpy(),
+        trace.ranges["end"].to_numpy(),
+        trace.ranges["thread"].to_numpy(),
+        thread,
+        middle,
+    )
+    range_names = trace.ranges["name"].cast(pl.String)
+    operation_names = trace.operations["name"].cast(pl.String)
+    return tuple(
+        Gap(
+            start_ns=row["start"],
+            end_ns=row["end"],
+            causes={name: row[name] for name in CAUSES},
+            next_operation=None if row["operation"] is None else operation_names[row["operation"]],
+            thread=row["thread"],
+            range=None if owner < 0 else range_names[int(owner)],
+        )
+        for row, owner in zip(chosen.iter_rows(named=True), rows, strict=True)
+    )
+
+
+def _launch_starts(trace: Trace, chosen: pl.DataFrame) -> np.typing.NDArray[np.int64]:
+    """Return when the launch call of each gap's operation began, and the gap's start where that is unknown."""
+    calls = trace.operations["launch"][chosen["operation"].fill_null(0)]
+    known = (calls.is_not_null() & chosen["operation"].is_not_null()).to_numpy()
+    if not known.any():
+        return chosen["start"].to_numpy()
+    start = trace.api["start"].to_numpy()[calls.fill_null(0).to_numpy()]
+    return np.where(known, np.maximum(start, chosen["start"].to_numpy()), chosen["start"].to_numpy())

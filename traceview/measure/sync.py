@@ -1,0 +1,102 @@
+"""What the host waited for, and what its waiting cost the GPU (METRICS.md "Synchronization")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from traceview import intervals
+from traceview.intervals import EMPTY, Intervals, Times
+from traceview.measure.activity import Activity, within
+from traceview.model import ApiTotal, HostUse, SyncUse, Trace, Window
+
+TOTALS = ("blocked", "waited", "starved", "refill")
+
+
+def measure_host(trace: Trace, activities: Sequence[Activity]) -> HostUse:
+    """Measure explicit synchronizations and those whose name does not say so, apart."""
+    busy = _busy_by_process(trace, activities)
+    explicit = (trace.api["role"] == "sync").to_numpy()
+    implicit = trace.api["implicit"].to_numpy() & ~explicit
+    return HostUse(
+        sync=_measure(trace, np.flatnonzero(explicit), busy),
+        implicit_sync=_measure(trace, np.flatnonzero(implicit), busy),
+    )
+
+
+def _busy_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, Intervals]:
+    """Return, for each process, when any GPU that it uses was busy."""
+    used: dict[int, list[Intervals]] = {}
+    for device in activities:
+        for process in trace.devices["processes"][device.device]:
+            used.setdefault(process, []).append(device.busy)
+    return {process: _merge(unions) for process, unions in used.items()}
+
+
+def _merge(unions: list[Intervals]) -> Intervals:
+    if len(unions) == 1:
+        return unions[0]
+    return intervals.union(
+        np.concatenate([union.start for union in unions]), np.concatenate([union.end for union in unions])
+    )
+
+
+def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
+    start, end = trace.api["start"].to_numpy()[rows], trace.api["end"].to_numpy()[rows]
+    if trace.window is not None:
+        rows, start, end = _clipped(rows, start, end, trace.window)
+    process = trace.api["process"].to_numpy()[rows]
+    waited = np.zeros(len(rows), np.int64)
+    refill = np.zeros(len(rows), np.int64)
+    for one in np.unique(process):
+        chosen = process == one
+        of = busy.get(int(one), EMPTY)
+        waited[chosen] = intervals.covered(of, start[chosen], end[chosen])
+        refill[chosen] = _refill(of, end[chosen])
+    frame = trace.api[rows].select("name", "thread", "process").with_columns(
+        pl.Series("start", start),
+        pl.Series("end", end),
+        pl.Series("api", rows, dtype=pl.Int64),
+        pl.Series("blocked", end - start),
+        pl.Series("waited", waited),
+        pl.Series("starved", end - start - waited),
+        pl.Series("refill", refill),
+    )
+    return _summed(frame)
+
+
+def _clipped(rows: Times, start: Times, end: Times, window: Window) -> tuple[Times, Times, Times]:
+    inside = within(start, end, window)
+    start, end = start[inside], end[inside]
+    return rows[inside], np.maximum(start, window.start), np.minimum(end, window.end)
+
+
+def _refill(busy: Intervals, end: Times) -> Times:
+    """Return how long the GPU stayed idle after each call returned; 0 where it was busy then, or never worked again."""
+    if len(busy.start) == 0:
+        return np.zeros(len(end), np.int64)
+    after = np.searchsorted(busy.start, end, side="right")
+    working = (after > 0) & (busy.end[np.maximum(after - 1, 0)] > end)
+    resumes = busy.start[np.minimum(after, len(busy.start) - 1)]
+    return np.where(working | (after == len(busy.start)), 0, resumes - end)
+
+
+def _summed(frame: pl.DataFrame) -> SyncUse:
+    sums = [pl.col(name).sum() for name in TOTALS]
+    calls = (
+        frame.group_by(pl.col("name").cast(pl.String))
+        .agg(pl.len().alias("count"), *sums)
+        .sort(["blocked", "name"], descending=[True, False])
+    )
+    total = {name: int(frame[name].sum()) for name in TOTALS}
+    return SyncUse(
+        count=len(frame),
+        blocked_ns=total["blocked"],
+        waited_ns=total["waited"],
+        starved_ns=total["starved"],
+        refill_ns=total["refill"],
+        calls=tuple(ApiTotal(*row) for row in calls.iter_rows()),
+        frame=frame,
+    )
