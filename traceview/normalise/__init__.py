@@ -1,0 +1,70 @@
+"""Versions and oddities of the export end here: one RawCapture in, one Trace out."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceview.model import OVERHEAD, ReportInfo, Trace
+from traceview.normalise.api import api_frame, with_pageable_copies
+from traceview.normalise.devices import devices_of
+from traceview.normalise.events import stream_events
+from traceview.normalise.links import Links
+from traceview.normalise.operations import operations_frame
+from traceview.normalise.ranges import ranges_frame
+from traceview.normalise.sound import Problems, sound_rows
+from traceview.normalise.streams import streams_of
+from traceview.normalise.threads import Threads
+from traceview.read import raw
+from traceview.read.raw import RawCapture
+
+
+def normalise(capture: RawCapture) -> Trace:
+    """Join names, link launches, name devices and streams, and sort; bad rows are left out and counted."""
+    problems = Problems(list(capture.problems))
+    tables = {
+        name: sound_rows(name, capture.tables[name], problems) if name in raw.ESSENTIAL else capture.tables[name]
+        for name in capture.tables
+    }
+    threads = Threads.of(tables)
+    api = api_frame(tables, threads)
+    links = Links.of(api)
+    devices = devices_of(tables)
+    streams = streams_of(tables, devices)
+    operations = operations_frame(tables, devices, streams, links)
+    ranges = ranges_frame(tables, threads, _last_end(tables))
+    return Trace(
+        info=ReportInfo(
+            file=capture.file,
+            nsys_version=capture.nsys_version,
+            schema_version=capture.schema_version,
+            tables={name: len(frame) for name, frame in capture.tables.items()},
+            problems=tuple(problems.lines),
+        ),
+        operations=operations,
+        api=with_pageable_copies(api, operations),
+        ranges=ranges,
+        overhead=_overhead(tables),
+        stream_events=stream_events(tables, links),
+        devices=devices.frame,
+        streams=streams.frame,
+        threads=threads.frame(tables),
+    )
+
+
+def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    found = tables.get(raw.OVERHEAD)
+    if found is None:
+        return pl.DataFrame(schema=dict(OVERHEAD))
+    return found.select("start", "end").sort("start", "end")
+
+
+def _last_end(tables: dict[str, pl.DataFrame]) -> int:
+    """Return the end of the capture: the last end of anything in it."""
+    ends = [
+        value
+        for name in raw.ESSENTIAL
+        if name in tables
+        for column in ("start", "end")
+        if isinstance(value := tables[name][column].max(), int)
+    ]
+    return max(ends, default=0)

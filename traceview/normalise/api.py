@@ -1,0 +1,88 @@
+"""CUDA API calls: their names without suffix, and what each does to the thread that makes it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from traceview.model import API, KINDS, MEMORIES, ROLES, Role
+from traceview.normalise.identity import process_of
+from traceview.normalise.names import as_enum, categories, named
+from traceview.normalise.order import by_time
+from traceview.normalise.threads import Threads
+from traceview.read import raw
+
+SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+SYNC = re.compile(r"cuda(Device|Stream|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize")
+BLOCKING_COPY = re.compile(
+    r"cudaMemcpy(2D|3D)?(ToArray|FromArray|ArrayToArray|ToSymbol|FromSymbol)?"
+    r"|cuMemcpy(2D|2DUnaligned|3D|[HDA]to[HDA])?"
+)
+ASYNC_COPY = re.compile(r"(cudaMemcpy|cuMemcpy)\w*Async")
+MEMORY = re.compile(
+    r"(cudaMalloc|cudaFree|cudaHostAlloc|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemCreate|cuMemRelease)\w*"
+)
+IMPLICIT = re.compile(
+    r"cudaFree|cudaMalloc|cudaHostAlloc|cudaFreeHost|cuMemFree|cuMemAlloc|cuMemHostAlloc|cuMemFreeHost"
+)
+
+
+def without_suffix(name: str) -> str:
+    """Return `cudaMalloc` for `cudaMalloc_v3020_ptsz`."""
+    return SUFFIX.sub("", name)
+
+
+def role_of(name: str) -> str:
+    """Return what a call does by its name alone, one of ROLES."""
+    for role, pattern in (("sync", SYNC), ("blocking_copy", BLOCKING_COPY), ("memory", MEMORY)):
+        if pattern.fullmatch(name):
+            return role
+    return "api"
+
+
+def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame:
+    """Return model.API, sorted, with the roles that names alone decide."""
+    found = tables.get(raw.RUNTIME)
+    if found is None or found.is_empty():
+        return pl.DataFrame(schema=dict(API) | {"name": pl.Enum([])})
+    found = by_time(found)
+    name = named(found["nameId"], tables, without_suffix)
+    texts = categories(name)
+    code = name.to_physical().to_numpy()
+    roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
+    implicit = np.array(
+        [bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.bool_
+    )
+    return found.select(
+        "start",
+        "end",
+        name.alias("name"),
+        as_enum(roles[code], Role).alias("role"),
+        pl.Series("implicit", implicit[code]),
+        threads.rows(found["globalTid"]),
+        process_of("globalTid").alias("process"),
+        pl.col("correlationId").fill_null(0).alias("correlation"),
+    )
+
+
+def with_pageable_copies(api: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Mark the Async copies that block after all: those whose host side is pageable memory."""
+    texts = categories(api["name"])
+    is_async = np.array([bool(ASYNC_COPY.fullmatch(text)) for text in texts], np.bool_)
+    if not is_async.any():
+        return api
+    pageable = operations.filter(
+        (pl.col("memory").to_physical() == MEMORIES.index("pageable"))
+        & pl.col("kind").to_physical().is_in([KINDS.index(kind) for kind in ("h2d", "d2h", "h2h")])
+        & pl.col("launch").is_not_null()
+    )["launch"]
+    rows = pageable.unique().to_numpy()
+    code = api["name"].to_physical().to_numpy()
+    rows = rows[is_async[code[rows]]]
+    role = api["role"].to_physical().to_numpy().copy()
+    implicit = api["implicit"].to_numpy().copy()
+    role[rows] = ROLES.index("blocking_copy")
+    implicit[rows] = True
+    return api.with_columns(as_enum(role, Role).alias("role"), pl.Series("implicit", implicit))

@@ -1,0 +1,194 @@
+"""Whole integer columns of a large SQLite table, decoded straight from the mapped file.
+
+SQLite steps through a table row by row; nsys tables hold millions of rows of plain integers, so their
+leaf pages are decoded here column by column (https://www.sqlite.org/fileformat2.html, sections
+1.6 and 2.1). Whatever is not plain (overflow, another encoding, text in an integer column, a damaged
+page) is answered with None, and the caller asks SQLite itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+SMALL = 4 << 20  # below this size SQLite is as fast
+PAGES_AT_ONCE = 4096
+LEAF, INTERIOR = 13, 5
+MAX_DEPTH = 20
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+# Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
+_SIZES = np.full(256, -1, np.int64)
+_SIZES[:10] = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
+_SIZES[12:128] = (np.arange(12, 128) - 12) // 2
+_SHIFTS = np.zeros(256, np.int64)
+_SHIFTS[:10] = (63, 56, 48, 40, 32, 16, 0, 0, 63, 63)
+_IS_INTEGER = np.zeros(256, np.bool_)
+_IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
+
+
+class NotPlainError(Exception):
+    """The table needs SQLite itself."""
+
+
+class _Cells(NamedTuple):
+    """Leaf cells of some pages: where each record's header starts, its size, and where the record ends."""
+
+    block: Bytes
+    header: Numbers
+    header_size: Numbers
+    end: Numbers
+
+
+def read_integers(
+    path: Path, connection: sqlite3.Connection, table: str, columns: list[str]
+) -> pl.DataFrame | None:
+    """Return integer columns of a table in the order of its rows, nulls kept; None where SQLite must do it."""
+    if path.stat().st_size < SMALL or not columns:
+        return None
+    layout = connection.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
+    if any(key for _, key in layout):
+        return None
+    names = [name for name, _ in layout]
+    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+    wanted = sorted(names.index(column) for column in columns)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            parts = [_decode(cells, wanted) for cells in _leaf_cells(np.frombuffer(mapped, np.uint8), root)]
+    except (NotPlainError, BufferError, ValueError):
+        return None
+    if not parts:
+        return None
+    frame = pl.concat(parts, rechunk=True)
+    frame.columns = [names[index] for index in wanted]
+    return frame.select(columns)
+
+
+def _leaf_cells(data: Bytes, root: int) -> Iterator[_Cells]:
+    head = data[:100].tobytes()
+    size = int.from_bytes(head[16:18], "big")
+    size = 65536 if size == 1 else size
+    reserved, encoding = head[20], int.from_bytes(head[56:60], "big")
+    if size < 512 or reserved or encoding != 1 or head[18] != 1:
+        raise NotPlainError
+    matrix = data[: len(data) // size * size].reshape(-1, size)
+    leaves = _leaves(matrix, root)
+    for first in range(0, len(leaves), PAGES_AT_ONCE):
+        yield _cells(matrix[leaves[first : first + PAGES_AT_ONCE] - 1], size)
+
+
+def _leaves(matrix: Bytes, root: int) -> Numbers:
+    """Return the numbers of a table's leaf pages, in the order of their rows."""
+    level = np.array([root], np.int64)
+    for _ in range(MAX_DEPTH):
+        if level.min() < 2 or level.max() > len(matrix):
+            raise NotPlainError
+        kinds = matrix[level - 1, 0]
+        if (kinds == LEAF).all():
+            if len(np.unique(level)) != len(level):
+                raise NotPlainError
+            return level
+        if not (kinds == INTERIOR).all():
+            raise NotPlainError
+        level = np.concatenate([_children(matrix[number - 1]) for number in level.tolist()])
+    raise NotPlainError
+
+
+def _children(page: Bytes) -> Numbers:
+    count = int(page[3]) << 8 | int(page[4])
+    pointers = page[12 : 12 + 2 * count].astype(np.int64)
+    if len(pointers) != 2 * count:
+        raise NotPlainError
+    cells = pointers[0::2] << 8 | pointers[1::2]
+    if count and cells.max() > len(page) - 4:
+        raise NotPlainError
+    at = np.concatenate([cells, np.array([8], np.int64)])[:, None] + np.arange(4)
+    four = page[at].astype(np.int64)
+    return four[:, 0] << 24 | four[:, 1] << 16 | four[:, 2] << 8 | four[:, 3]
+
+
+def _cells(pages: Bytes, size: int) -> _Cells:
+    count = pages[:, 3].astype(np.int64) << 8 | pages[:, 4]
+    if count.max(initial=0) * 2 + 8 > size:
+        raise NotPlainError
+    page = np.repeat(np.arange(len(pages)), count)
+    nth = np.arange(len(page)) - np.repeat(np.cumsum(count) - count, count)
+    block = np.concatenate([pages.reshape(-1), np.zeros(16, np.uint8)])
+    pointer = page * size + 8 + 2 * nth
+    cell = block[pointer].astype(np.int64) << 8 | block[pointer + 1]
+    if len(cell) and (cell.max() > size - 4 or cell.min() < 8):
+        raise NotPlainError
+    at = page * size + cell
+    payload, at = _payload_size(block, at)
+    at = _after_varint(block, at)
+    end = at + payload
+    header_size = block[np.minimum(at, len(block) - 1)].astype(np.int64)
+    if (payload > size - 35).any() or (end > (page + 1) * size).any() or (header_size > 127).any():
+        raise NotPlainError
+    return _Cells(block, at, header_size, end)
+
+
+def _payload_size(block: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
+    first = block[at].astype(np.int64)
+    long = first > 127
+    if not long.any():
+        return first, at + 1
+    second = block[at + 1].astype(np.int64)
+    if (long & (second > 127)).any():
+        raise NotPlainError
+    return np.where(long, (first & 127) << 7 | second, first), at + 1 + long
+
+
+def _after_varint(block: Bytes, at: Numbers) -> Numbers:
+    """Step over one varint: up to nine bytes, the last without its high bit."""
+    at = at.copy()
+    going = block[at] > 127
+    for _ in range(8):
+        at += going
+        if not going.any():
+            break
+        going &= block[at] > 127
+    return at + 1
+
+
+def _decode(cells: _Cells, wanted: list[int]) -> pl.DataFrame:
+    block, at = cells.block, cells.header + cells.header_size
+    # Every byte offset seen as the start of a big-endian 8-byte integer: one gather reads any width.
+    eight = np.ndarray(len(block) - 8, np.dtype(">i8"), block, strides=(1,))
+    if len(at) and cells.header_size.min() < wanted[-1] + 2:
+        raise NotPlainError
+    found = {}
+    for column in range(wanted[-1] + 1):
+        kind = block[cells.header + 1 + column]
+        size = _SIZES[kind]
+        if column in wanted:
+            if not _IS_INTEGER[kind].all():
+                raise NotPlainError
+            found[str(column)] = _integers(eight, at, kind)
+        elif len(size) and size.min() < 0:
+            raise NotPlainError
+        at = at + size
+    if (at > cells.end).any():
+        raise NotPlainError
+    return pl.DataFrame(found)
+
+
+def _integers(eight: NDArray[np.int64], at: Numbers, kind: Bytes) -> pl.Series:
+    if len(at) and at.max() >= len(eight):
+        raise NotPlainError
+    values = eight[at].astype(np.int64) >> _SHIFTS[kind]
+    odd = (kind == 0) | (kind > 7)
+    if not odd.any():
+        return pl.Series(values)
+    values = np.where(odd, kind == 9, values).astype(np.int64)
+    series = pl.Series(values)
+    return series if (kind != 0).all() else series.set(pl.Series(kind == 0), None)

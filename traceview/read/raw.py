@@ -1,0 +1,77 @@
+"""What a reader hands on: the tables as the export has them, columns by their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+NVTX = "NVTX_EVENTS"
+OVERHEAD = "PROFILER_OVERHEAD"
+STRINGS = "StringIds"
+
+ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is wanted of a table: columns it must have, columns it may have, and which of them hold text."""
+
+    needed: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read where they exist."""
+        return self.needed + self.optional
+
+
+TABLES: Mapping[str, Table] = {
+    KERNEL: Table((*ON_A_STREAM, "shortName"), ("graphNodeId",)),
+    MEMCPY: Table((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
+    MEMSET: Table(ON_A_STREAM, ("bytes",)),
+    GRAPH: Table(ON_A_STREAM, ("graphId",)),
+    RUNTIME: Table(("start", "end", "globalTid", "correlationId", "nameId")),
+    SYNCHRONIZATION: Table(
+        ("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)
+    ),
+    CUDA_EVENT: Table(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
+    NVTX: Table(
+        ("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)
+    ),
+    OVERHEAD: Table(("start", "end")),
+    STRINGS: Table(("id", "value"), text=("value",)),
+    "TARGET_INFO_GPU": Table((), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")),
+    "TARGET_INFO_CUDA_DEVICE": Table((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
+    "TARGET_INFO_CUDA_STREAM": Table(("streamId", "processId", "contextId"), ("flag",)),
+    "TARGET_INFO_CUDA_NULL_STREAM": Table(("streamId", "processId", "contextId")),
+    "TARGET_INFO_NVTX_CUDA_STREAM": Table((), ("streamId", "processId", "contextId", "name"), ("name",)),
+    "ThreadNames": Table(("nameId", "globalTid")),
+}
+
+# Without these an export still says something; the others carry times that every figure needs.
+ESSENTIAL = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, OVERHEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class RawCapture:
+    """One export, as read: `tables` holds those of TABLES that exist, each with the columns that exist.
+
+    Whole numbers are Int64 and texts String; a value of another type is null there and its row is
+    counted in `problems`.
+    """
+
+    file: str
+    nsys_version: str | None
+    schema_version: str | None
+    tables: Mapping[str, pl.DataFrame]
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,17 @@
+"""From a file to a Trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traceview.model import Trace
+from traceview.normalise import normalise
+from traceview.read import read_sqlite
+
+
+def open_trace(path: str | Path) -> Trace:
+    """Read and normalise one capture.
+
+    Raises ReportError (NotFoundError, NotAnExportError, DamagedExportError) when it cannot be read.
+    """
+    return normalise(read_sqlite(path))
