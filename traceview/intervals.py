@@ -7,6 +7,7 @@ union: sorted, disjoint, without empty members, touching members merged. Functio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ class Intervals(NamedTuple):
     end: Times
 
 
+BEFORE_ALL = -(1 << 62)
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -109,19 +111,42 @@ def overlap(left: Intervals, right: Intervals) -> int:
     return length(intersect(left, right))
 
 
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """A union made ready to say how much of it lies before any moment."""
+
+    starts: Times
+    ends: Times
+    offset: Times
+
+    @classmethod
+    def of(cls, union: Intervals) -> Coverage:
+        """Prepare a union; a first member before all time saves every edge case."""
+        first = np.array([BEFORE_ALL], np.int64)
+        starts = np.concatenate([first, union.start])
+        ends = np.concatenate([first, union.end])
+        lengths = np.cumsum(ends - starts)
+        return cls(union.start, ends, lengths - ends)
+
+    def before(self, at: Times) -> Times:
+        """Return the length of the union that lies before each moment, in ns."""
+        if len(self.starts) == 0:
+            return np.zeros(len(at), np.int64)
+        index = np.searchsorted(self.starts, at, side="right")
+        ends = self.ends[index]
+        # Inside a member, what is still to come of it does not count yet.
+        return self.offset[index] + np.where(at < ends, at, ends)
+
+    def between(self, start: Times, end: Times) -> Times:
+        """Return the covered length of each [start, end); 0 where end <= start."""
+        if len(self.starts) == 0:
+            return np.zeros(len(start), np.int64)
+        return np.maximum(self.before(np.maximum(start, end)) - self.before(start), 0)
+
+
 def covered(by: Intervals, start: Times, end: Times) -> Times:
-    """Length of each [start, end) that a union covers; 0 where end <= start.
+    """Return the length of each [start, end) that a union covers; 0 where end <= start.
 
     The queries may overlap each other and come in any order.
     """
-    if len(by.start) == 0 or len(start) == 0:
-        return np.zeros(len(start), np.int64)
-    below = np.concatenate([np.zeros(1, np.int64), np.cumsum(by.end - by.start)])
-    return np.maximum(_reach(by, below, np.maximum(start, end)) - _reach(by, below, start), 0)
-
-
-def _reach(by: Intervals, below: Times, at: Times) -> Times:
-    """Return how much of a union lies before each moment; `below` is its running length."""
-    index = np.searchsorted(by.start, at, side="right")
-    inside = np.minimum(at, by.end[np.maximum(index - 1, 0)]) - by.start[np.maximum(index - 1, 0)]
-    return np.where(index == 0, 0, below[np.maximum(index - 1, 0)] + inside).astype(np.int64)
+    return Coverage.of(by).between(start, end)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Coverage, Intervals, Times
 from traceview.model import ROLES, Trace
 
 
@@ -18,16 +18,17 @@ class Host:
 
     `overhead` is the union of the profiler's own intervals; it is taken out of every role.
     `start`, `end` and `thread` are the columns of Trace.api. `within` is set on a Host that `inside`
-    made: then the roles hold only what lies inside that union, and `free` is the union less `overhead`.
+    made: then only what lies inside that union counts, and `free` is the union less `overhead`.
     """
 
     roles: Mapping[int, tuple[Intervals, ...]]
-    overhead: Intervals
+    overhead: Coverage
     start: Times
     end: Times
     thread: Times
-    within: Intervals | None = None
-    free: Intervals | None = None
+    profiler: Intervals
+    within: Coverage | None = None
+    free: Coverage | None = None
 
     def inside(self, within: Intervals) -> Host:
         """Return the same host, seen only inside a union (a device's idle time, say)."""
@@ -35,20 +36,16 @@ class Host:
             thread: tuple(intervals.intersect(union, within) for union in unions)
             for thread, unions in self.roles.items()
         }
-        free = intervals.subtract(within, self.overhead)
-        return replace(self, roles=roles, within=within, free=free)
+        free = Coverage.of(intervals.subtract(within, self.profiler))
+        return replace(self, roles=roles, within=Coverage.of(within), free=free)
 
-    def length(self, start: Times, end: Times) -> Times:
-        """Return the length of each [start, end) that counts: all of it, or the part `within`."""
-        if self.within is None:
-            return np.maximum(end - start, 0)
-        return intervals.covered(self.within, start, end)
+    def counted(self, at: Times) -> Times:
+        """Return how much of all time before each moment counts: all of it, or the part `within`."""
+        return at if self.within is None else self.within.before(at)
 
-    def free_length(self, start: Times, end: Times) -> Times:
+    def unprofiled(self, at: Times) -> Times:
         """Return the same, less the profiler's own part."""
-        if self.free is None:
-            return self.length(start, end) - intervals.covered(self.overhead, start, end)
-        return intervals.covered(self.free, start, end)
+        return at - self.overhead.before(at) if self.free is None else self.free.before(at)
 
 
 def host(trace: Trace) -> Host:
@@ -64,7 +61,7 @@ def host(trace: Trace) -> Host:
     for first, last in zip(edges[:-1], edges[1:], strict=True):
         rows = order[first:last]
         roles[int(thread[rows[0]])] = _disjoint(start[rows], end[rows], role[rows], overhead)
-    return Host(roles, overhead, start, end, thread.astype(np.int64))
+    return Host(roles, Coverage.of(overhead), start, end, thread.astype(np.int64), overhead)
 
 
 def _disjoint(start: Times, end: Times, role: Times, overhead: Intervals) -> tuple[Intervals, ...]:

@@ -54,21 +54,25 @@ def attribute(
     """
     launch = launches(trace, of, operation)
     known = launch.thread >= 0
-    total = of.length(start, end)
-    free = of.free_length(start, end)
-    call_start = np.clip(launch.start, start, end)
+    call_start = np.where(known, np.clip(launch.start, start, end), start)
     call_end = np.clip(launch.end, call_start, end)
-    causes = np.zeros((len(start), len(CAUSES)), np.int64)
-    causes[:, PROFILER] = total - free
-    causes[:, UNKNOWN] = np.where(known, 0, free)
-    causes[:, QUEUED] = np.where(known, of.free_length(call_end, end), 0)
-    causes[:, LAUNCH] = np.where(known, of.free_length(call_start, call_end), 0)
-    for thread in np.unique(launch.thread[known & (call_start > start)]):
-        rows = np.flatnonzero(launch.thread == thread)
+    counted = of.counted(end) - of.counted(start)
+    free_start, free_call = of.unprofiled(start), of.unprofiled(call_start)
+    free_return, free_end = of.unprofiled(call_end), of.unprofiled(end)
+    causes = np.zeros((len(CAUSES), len(start)), np.int64)
+    causes[PROFILER] = counted - (free_end - free_start)
+    causes[UNKNOWN] = np.where(known, 0, free_end - free_start)
+    causes[QUEUED] = np.where(known, free_end - free_return, 0)
+    causes[LAUNCH] = np.where(known, free_return - free_call, 0)
+    causes[HOST] = free_call - free_start
+    waits = call_start > start
+    for thread in np.unique(launch.thread[waits]):
+        rows = np.flatnonzero(waits & (launch.thread == thread))
         for union, cause in zip(of.roles[int(thread)], ROLE_CAUSES, strict=True):
-            causes[rows, cause] = intervals.covered(union, start[rows], call_start[rows])
-    causes[:, HOST] = total - causes.sum(axis=1)
-    return causes
+            held = intervals.covered(union, start[rows], call_start[rows])
+            causes[cause, rows] = held
+            causes[HOST, rows] -= held
+    return causes.T
 
 
 def device_gaps(trace: Trace, of: Host, device: Activity) -> Gaps:
