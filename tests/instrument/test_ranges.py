@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+import instrument
+from instrument import annotate, mark, phase, ranges
+
+Log = list[tuple[str, str, int]]
+
+
+class Recorder:
+    """Stands in for nvtx and writes down what the profiler would be told, and by which thread."""
+
+    def __init__(self) -> None:
+        self.log: Log = []
+        self.made: list[tuple[Any, ...]] = []
+        self.marks: list[tuple[Any, ...]] = []
+
+    def annotate(self, name: str, *attributes: Any) -> RecordedRange:
+        self.made.append((name, *attributes))
+        return RecordedRange(self, name)
+
+    def mark(self, name: str, *attributes: Any) -> None:
+        self.marks.append((name, *attributes))
+
+    @property
+    def words(self) -> list[str]:
+        return [f"{what} {name}" for what, name, _thread in self.log]
+
+
+class RecordedRange:
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self.recorder, self.name = recorder, name
+
+    def __enter__(self) -> None:
+        self.recorder.log.append(("push", self.name, threading.get_ident()))
+
+    def __exit__(self, *_raised: object) -> None:
+        self.recorder.log.append(("pop", self.name, threading.get_ident()))
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setattr(ranges, "nvtx", made)
+    return made
+
+
+def assert_nested(log: Log) -> None:
+    open_by_thread: dict[int, list[str]] = {}
+    for what, name, thread in log:
+        stack = open_by_thread.setdefault(thread, [])
+        if what == "push":
+            stack.append(name)
+        else:
+            assert stack.pop() == name
+    assert not any(open_by_thread.values())
+
+
+def test_a_block_is_one_range_and_blocks_nest(recorder: Recorder) -> None:
+    with annotate("outer"), annotate("inner"):
+        pass
+    assert recorder.words == ["push outer", "push inner", "pop inner", "pop outer"]
+
+
+def test_a_raising_block_closes_its_range_and_still_raises(recorder: Recorder) -> None:
+    with pytest.raises(ZeroDivisionError), annotate("step"):
+        _ = 1 // 0
+    assert recorder.words == ["push step", "pop step"]
+
+
+def test_attributes_reach_the_profiler(recorder: Recorder) -> None:
+    annotate("h2d", color="green", domain="loader", category="copy", payload=32)
+    mark("epoch", color=0xFF00FF00, domain="loader", category=3, payload=0.5)
+    phase("forward", payload=7)
+    assert recorder.made == [
+        ("h2d", "green", "loader", "copy", 32),
+        ("forward", None, None, "phase", 7),
+    ]
+    assert recorder.marks == [("epoch", 0xFF00FF00, "loader", 3, 0.5)]
+
+
+def test_a_function_keeps_its_name_its_arguments_and_its_result(recorder: Recorder) -> None:
+    @annotate()
+    def scaled(value: int, *, by: int = 2) -> int:
+        """Scale."""
+        return value * by
+
+    assert scaled(3, by=5) == 15
+    assert (scaled.__name__, scaled.__doc__) == ("scaled", "Scale.")
+    name = test_a_function_keeps_its_name_its_arguments_and_its_result.__name__ + ".<locals>.scaled"
+    assert recorder.words == [f"push {name}", f"pop {name}"]
+
+
+def test_a_raising_function_closes_its_range(recorder: Recorder) -> None:
+    @annotate("load")
+    def load() -> None:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        load()
+    assert recorder.words == ["push load", "pop load"]
+
+
+def test_recursion_opens_one_range_a_call(recorder: Recorder) -> None:
+    @annotate("down")
+    def down(depth: int) -> int:
+        return 0 if depth == 0 else 1 + down(depth - 1)
+
+    assert down(3) == 3
+    assert recorder.words == ["push down"] * 4 + ["pop down"] * 4
+
+
+def test_a_generator_is_marked_only_while_it_runs(recorder: Recorder) -> None:
+    @annotate("load")
+    def batches() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    for batch in batches():
+        with annotate(f"train {batch}"):
+            pass
+    assert recorder.words == [
+        *("push load", "pop load", "push train 1", "pop train 1"),
+        *("push load", "pop load", "push train 2", "pop train 2"),
+        *("push load", "pop load"),
+    ]
+
+
+def test_a_generator_still_takes_values_exceptions_and_close(recorder: Recorder) -> None:
+    seen: list[object] = []
+
+    @annotate("talk")
+    def talk() -> Generator[str, int, str]:
+        try:
+            seen.append((yield "first"))
+            try:
+                yield "second"
+            except KeyError as error:
+                seen.append(error.args[0])
+            yield "third"
+        finally:
+            seen.append("closed")
+        return "never"
+
+    speaking = talk()
+    assert next(speaking) == "first"
+    assert speaking.send(7) == "second"
+    assert speaking.throw(KeyError("lost")) == "third"
+    speaking.close()
+    assert seen == [7, "lost", "closed"]
+    assert recorder.words == ["push talk", "pop talk"] * 4
+
+
+def test_a_generator_returns_its_value(recorder: Recorder) -> None:
+    @annotate("count")
+    def count() -> Generator[int, None, str]:
+        yield 1
+        return "done"
+
+    def outer() -> Generator[int, None, None]:
+        assert (yield from count()) == "done"
+
+    assert list(outer()) == [1]
+    assert_nested(recorder.log)
+
+
+def test_coroutines_of_one_thread_never_interleave_their_ranges(recorder: Recorder) -> None:
+    @annotate("fetch")
+    async def fetch(value: int) -> int:
+        for _ in range(value):
+            await asyncio.sleep(0)
+        return value
+
+    @annotate("gather")
+    async def gather() -> list[int]:
+        return list(await asyncio.gather(fetch(3), fetch(1), fetch(2)))
+
+    assert asyncio.run(gather()) == [3, 1, 2]
+    assert_nested(recorder.log)
+    assert recorder.words.count("push fetch") == 4 + 2 + 3
+
+
+def test_a_raising_and_a_cancelled_coroutine_close_their_ranges(recorder: Recorder) -> None:
+    @annotate("fail")
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    @annotate("wait")
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    async def both() -> None:
+        waiting = asyncio.create_task(wait())
+        with pytest.raises(ValueError, match="no"):
+            await fail()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(both())
+    assert_nested(recorder.log)
+    assert recorder.words.count("push wait") == recorder.words.count("pop wait") == 2
+
+
+def test_an_asynchronous_generator_is_refused() -> None:
+    async def stream() -> Any:
+        yield 1
+
+    with pytest.raises(TypeError, match="stream is an asynchronous generator"):
+        annotate("stream")(stream)
+
+
+def test_one_object_serves_several_threads(recorder: Recorder) -> None:
+    shared = annotate("work")
+    inside = threading.Barrier(4)
+
+    def work() -> None:
+        with shared:
+            inside.wait(timeout=30)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_nested(recorder.log)
+    assert recorder.words[:4] == ["push work"] * 4
+
+
+def test_without_nvtx_nothing_happens_and_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "nvtx", None)
+
+    @annotate()
+    def double(value: int) -> int:
+        return 2 * value
+
+    with annotate("block", color="red", payload=1), phase("forward"):
+        mark("here")
+        assert double(4) == 8
+
+
+def test_the_real_nvtx_takes_every_argument() -> None:
+    pytest.importorskip("nvtx")
+    mark("here", color="blue", domain="tests", category="c", payload=1)
+    for color in ("green", 0xFF00FF00, None):
+        with annotate("block", color=color, domain="tests", category=2, payload=1.5):
+            pass
+
+
+def test_importing_it_loads_no_torch_and_no_analysis() -> None:
+    code = "import instrument, sys; print(sorted({'torch', 'traceview', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_public_names_are_the_documented_ones() -> None:
+    assert instrument.__all__ == ["annotate", "mark", "phase"]
