@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from traceview.measure.activity import activity
 from traceview.measure.host import host
-from traceview.measure.idle import device_gaps
+from traceview.measure.idle import device_gaps, idle_of
 from traceview.measure.streams import measure_streams
 from traceview.model import CAUSES, Trace, Window
 
@@ -76,7 +76,7 @@ def test_device_gaps_by_the_nanosecond(trace: Trace) -> None:
     device = activity(trace, 0)
     if device is None:
         return
-    gaps = device_gaps(trace, host(trace), device)
+    gaps = device_gaps(trace, host(trace), idle_of(trace, host(trace), device))
     expected = dict.fromkeys(CAUSES, 0)
     idle = [
         moment for moment in range(device.window.start, device.window.end) if busy_class(trace, moment) is None
@@ -100,7 +100,7 @@ def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
     device = activity(trace, 0)
     if device is None:
         return
-    for use in measure_streams(trace, host(trace), device):
+    for use in measure_streams(trace, host(trace), device, idle_of(trace, host(trace), device)):
         own = [
             (max(row["start"], device.window.start), min(row["end"], device.window.end))
             for row in trace.operations.iter_rows(named=True)
@@ -128,6 +128,6 @@ def test_a_gap_without_a_launch_is_unknown(missing: bool) -> None:
     )
     device = activity(trace, 0)
     assert device is not None
-    causes = dict(device_gaps(trace, host(trace), device).causes)
+    causes = dict(device_gaps(trace, host(trace), idle_of(trace, host(trace), device)).causes)
     found = {name: length for name, length in causes.items() if length}
     assert found == ({"unknown": 20} if missing else {"host": 10, "launch": 5, "queued": 5})

@@ -40,11 +40,14 @@ class Activity:
         """Return the gaps: maximal parts of the window with no GPU work of any class."""
         return intervals.complement(self.busy, self.window.start, self.window.end)
 
-    def next_operation(self, at: Times) -> Times:
-        """Return the row of the first operation of some length that starts at or after each moment; -1 for none."""
-        index = np.searchsorted(self.later_start, at, side="left")
-        rows = np.append(self.later, np.int64(-1))
-        return rows[np.minimum(index, len(self.later))]
+    def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Times:
+        """Return the row of the first operation of some length that starts at or after each moment; -1 for none.
+
+        `among` keeps some of `later` only: those of one stream, say.
+        """
+        starts = self.later_start if among is None else self.later_start[among]
+        rows = self.later if among is None else self.later[among]
+        return np.append(rows, np.int64(-1))[np.searchsorted(starts, at, side="left")]
 
 
 def activity(trace: Trace, device: int) -> Activity | None:

@@ -9,7 +9,7 @@ import numpy as np
 from traceview import intervals
 from traceview.measure.activity import Activity
 from traceview.measure.host import Host
-from traceview.measure.idle import device_gaps
+from traceview.measure.idle import device_gaps, idle_of
 from traceview.measure.overlap import communication_overlap, copy_overlaps
 from traceview.measure.streams import KERNEL, measure_streams
 from traceview.model import DeviceUse, Trace
@@ -24,6 +24,7 @@ def _measure_device(trace: Trace, of: Host, device: Activity) -> DeviceUse:
     row = trace.devices.row(device.device, named=True)
     source = trace.operations["source"].to_physical().to_numpy()[device.rows]
     busy = intervals.length(device.busy)
+    idle = idle_of(trace, of, device)
     return DeviceUse(
         device=device.device,
         id=row["id"],
@@ -37,6 +38,6 @@ def _measure_device(trace: Trace, of: Host, device: Activity) -> DeviceUse:
         idle_ns=device.window.length - busy,
         copies=copy_overlaps(trace, device),
         communication=communication_overlap(device),
-        streams=measure_streams(trace, of, device),
-        gaps=device_gaps(trace, of, device),
+        streams=measure_streams(trace, of, device, idle),
+        gaps=device_gaps(trace, of, idle),
     )

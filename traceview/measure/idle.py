@@ -27,6 +27,14 @@ class Launches(NamedTuple):
     thread: Times
 
 
+class Idle(NamedTuple):
+    """The gaps of one device, the operation that ends each, and the ns of each cause: (gaps, len(CAUSES))."""
+
+    gaps: Intervals
+    operation: Times
+    causes: NDArray[np.int64]
+
+
 def launches(trace: Trace, of: Host, operation: Times) -> Launches:
     """Look up the launch of each operation (row of Trace.operations, -1 for none)."""
     calls = trace.operations["launch"].fill_null(-1).to_numpy()
@@ -75,58 +83,73 @@ def attribute(
     return causes.T
 
 
-def device_gaps(trace: Trace, of: Host, device: Activity) -> Gaps:
-    """Return the gaps of one device, with their causes."""
-    idle = device.idle()
-    operation = device.next_operation(idle.end)
-    causes = attribute(trace, of, idle.start, idle.end, operation)
-    return gaps_of(idle, operation, launches(trace, of, operation).thread, causes, {})
+def idle_of(trace: Trace, of: Host, device: Activity) -> Idle:
+    """Find the gaps of one device and attribute them."""
+    gaps = device.idle()
+    operation = device.next_operation(gaps.end)
+    return Idle(gaps, operation, attribute(trace, of, gaps.start, gaps.end, operation))
 
 
-def stream_gaps(trace: Trace, of: Host, device: Activity, members: Times) -> Gaps:
+def device_gaps(trace: Trace, of: Host, idle: Idle) -> Gaps:
+    """Return the gaps of one device as a frame and sums."""
+    return gaps_of(idle, launches(trace, of, idle.operation).thread, {})
+
+
+def stream_gaps(trace: Trace, of: Host, device: Activity, idle: Idle, members: Times) -> Gaps:
     """Return the gaps of one stream, between its own first and last operation.
 
-    `of` is a Host inside the device's idle time; `members` index `device.rows`. What another stream of the device did meanwhile comes first, in
-    the columns other_compute, other_communication and other_copy (memset included).
+    `of` is a Host inside the device's idle time, `idle` that idle time; `members` index
+    `device.rows`. What another stream of the device did meanwhile comes first, in the columns
+    other_compute, other_communication and other_copy (memset included).
     """
     start, end = device.start[members], device.end[members]
     own = intervals.union(start, end, ordered=True)
-    idle = intervals.complement(own, int(start[0]), int(end.max()))
-    rows = device.rows[members][end > start]
-    starts = start[end > start]
-    index = np.searchsorted(starts, idle.end, side="left")
-    operation = np.append(rows, np.int64(-1))[index]
-    compute = intervals.covered(device.compute, idle.start, idle.end)
+    gaps = intervals.complement(own, int(start[0]), int(end.max()))
+    stream = trace.operations["stream"].to_numpy()
+    operation = device.next_operation(gaps.end, stream[device.later] == stream[device.rows[members[0]]])
+    compute = intervals.covered(device.compute, gaps.start, gaps.end)
     communication = intervals.covered(
-        intervals.subtract(device.communication, device.compute), idle.start, idle.end
+        intervals.subtract(device.communication, device.compute), gaps.start, gaps.end
     )
-    busy = intervals.covered(device.busy, idle.start, idle.end)
+    busy = intervals.covered(device.busy, gaps.start, gaps.end)
     others = {
         "other_compute": compute,
         "other_communication": communication,
         "other_copy": busy - compute - communication,
     }
-    causes = attribute(trace, of, idle.start, idle.end, operation)
-    return gaps_of(idle, operation, launches(trace, of, operation).thread, causes, others)
+    causes = _attribute_stream(trace, of, gaps, operation, idle)
+    return gaps_of(Idle(gaps, operation, causes), launches(trace, of, operation).thread, others)
 
 
-def gaps_of(
-    idle: Intervals,
-    operation: Times,
-    thread: Times,
-    causes: NDArray[np.int64],
-    others: dict[str, Times],
-) -> Gaps:
+def _attribute_stream(
+    trace: Trace, of: Host, gaps: Intervals, operation: Times, idle: Idle
+) -> NDArray[np.int64]:
+    """Attribute a stream's gaps; those that are the device's own gaps were attributed with it."""
+    if len(gaps.start) == 0 or len(idle.gaps.start) == 0:
+        return attribute(trace, of, gaps.start, gaps.end, operation)
+    place = np.minimum(np.searchsorted(idle.gaps.start, gaps.start), len(idle.gaps.start) - 1)
+    same = (
+        (idle.gaps.start[place] == gaps.start)
+        & (idle.gaps.end[place] == gaps.end)
+        & (idle.operation[place] == operation)
+    )
+    causes = idle.causes[place]
+    rest = np.flatnonzero(~same)
+    causes[rest] = attribute(trace, of, gaps.start[rest], gaps.end[rest], operation[rest])
+    return causes
+
+
+def gaps_of(idle: Idle, thread: Times, others: dict[str, Times]) -> Gaps:
     """Put gaps and their causes into a Gaps (see model.Gaps for the frame's columns)."""
-    by_cause = {name: causes[:, code] for code, name in enumerate(CAUSES)}
-    columns = {"start": idle.start, "end": idle.end, "operation": operation, "thread": thread}
+    by_cause = {name: idle.causes[:, code] for code, name in enumerate(CAUSES)}
+    columns = {"start": idle.gaps.start, "end": idle.gaps.end, "operation": idle.operation, "thread": thread}
     frame = pl.DataFrame(columns | others | by_cause).with_columns(
         pl.when(pl.col("operation") >= 0).then("operation").alias("operation"),
         pl.when(pl.col("thread") >= 0).then("thread").alias("thread"),
     )
     return Gaps(
-        count=len(idle.start),
-        total_ns=intervals.length(idle),
+        count=len(idle.gaps.start),
+        total_ns=intervals.length(idle.gaps),
         causes={name: int(values.sum()) for name, values in (others | by_cause).items()},
         frame=frame,
     )

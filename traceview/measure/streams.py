@@ -8,26 +8,26 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
 from traceview.measure.host import Host
-from traceview.measure.idle import stream_gaps
+from traceview.measure.idle import Idle, stream_gaps
 from traceview.model import CLASSES, SOURCES, StreamUse, Trace
 
 COPY = CLASSES.index("copy")
 KERNEL = SOURCES.index("kernel")
 
 
-def measure_streams(trace: Trace, of: Host, device: Activity) -> tuple[StreamUse, ...]:
+def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tuple[StreamUse, ...]:
     """Return one StreamUse for each stream that worked in the window, by (process, context, stream id)."""
     stream = trace.operations["stream"].to_numpy()[device.rows]
-    inside = of.inside(device.idle())
+    inside = of.inside(idle.gaps)
     uses = [
-        _measure_stream(trace, inside, device, int(index), np.flatnonzero(stream == index))
+        _measure_stream(trace, inside, device, idle, int(index), np.flatnonzero(stream == index))
         for index in np.unique(stream)
     ]
     return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
 
 
 def _measure_stream(
-    trace: Trace, of: Host, device: Activity, index: int, members: Times
+    trace: Trace, of: Host, device: Activity, idle: Idle, index: int, members: Times
 ) -> StreamUse:
     start, end, codes = device.start[members], device.end[members], device.codes[members]
     rows = device.rows[members]
@@ -52,5 +52,5 @@ def _measure_stream(
         compute_ns=busy(codes == COMPUTE),
         communication_ns=busy(codes == COMMUNICATION),
         copy_ns=busy(copies),
-        gaps=stream_gaps(trace, of, device, members),
+        gaps=stream_gaps(trace, of, device, idle, members),
     )

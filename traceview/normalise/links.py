@@ -29,12 +29,16 @@ class Links:
         of = process.to_numpy().astype(np.int64)
         found = np.full(len(wanted), -1, np.int64)
         for one in np.unique(of):
-            asked = of == one
-            calls = np.flatnonzero(self.process == one)
-            found[asked] = _lookup(self.correlation[calls], calls, wanted[asked])
+            asked, calls = of == one, self.process == one
+            if asked.all() and calls.all():
+                found = _lookup(self.correlation, np.arange(len(calls)), wanted)
+            else:
+                rows = np.flatnonzero(calls)
+                found[asked] = _lookup(self.correlation[rows], rows, wanted[asked])
         # 0 is no key: unified-memory copies carry it and belong to nothing.
-        found[wanted == 0] = -1
-        return pl.Series("launch", found).set(pl.Series(found < 0), None)
+        missing = (found < 0) | (wanted == 0)
+        series = pl.Series("launch", found, dtype=pl.Int64)
+        return series.set(pl.Series(missing), None) if missing.any() else series
 
 
 def _lookup(
@@ -45,10 +49,10 @@ def _lookup(
     low, high = int(keys.min()), int(keys.max())
     if high - low > 16 * len(keys) + 1_000_000:
         return _search(keys, rows, wanted)
-    table = np.full(high - low + 2, -1, np.int64)
+    table = np.full(high - low + 2, -1, np.int32)
     table[keys[::-1] - low] = rows[::-1]
     inside = (wanted >= low) & (wanted <= high)
-    return table[np.where(inside, wanted - low, high - low + 1)]
+    return table[np.where(inside, wanted - low, high - low + 1)].astype(np.int64)
 
 
 def _search(
