@@ -1,0 +1,65 @@
+# make demo   analyze a real capture, in an environment of its own
+# make test   install what the tests need, the browser included, and run them
+# make check  lint, types, import contracts, then the tests: what CI runs
+# make bench  speed and memory against a plain SQL scan
+# make clean  remove what the others made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find traceview instrument -type f -not -name '*.pyc')
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+DEMO := samples/dual.sqlite
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint bench clean browser
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: $(VENV)/installed
+	@mkdir -p out
+	@$(BIN)/traceview analyze $(DEMO) --html out/dual.overlap.html --json out/dual.json
+	@echo
+	@echo "The page, for any browser: file://$(CURDIR)/out/dual.overlap.html"
+	@echo "Its figures as JSON:       out/dual.json"
+	@echo "Your own capture:          $(BIN)/traceview analyze report.sqlite"
+
+test: $(VENV)/installed-tests browser
+	$(BIN)/python -m pytest $(PYTEST)
+
+check: lint test
+
+lint: $(VENV)/installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/run $(BENCH)
+
+browser:
+	@command -v chromium >/dev/null || scripts/need-debian-packages chromium fonts-dejavu-core
+
+clean:
+	rm -rf $(VENV) out benchmarks/data
+
+# Debian ships Python without ensurepip, so `python3 -m venv` fails there until python3-venv is installed.
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "$(PYTHON) is older than 3.10: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || scripts/need-debian-packages python3-venv
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURCES)
+	@echo "Installing traceview and what it needs into $(VENV)"
+	@$(PIP) .
+	@touch $@
+
+$(VENV)/installed-tests: $(VENV)/installed pyproject.toml constraints.txt
+	@echo "Installing what the tests need into $(VENV)"
+	@$(PIP) '.[test]'
+	@touch $@
