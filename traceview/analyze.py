@@ -54,7 +54,7 @@ def analyze(
     devices = measure_devices(trace, threads, activities)
     step("measure ranges and iterations", 0.7)
     ranges = measure_ranges(trace)
-    iterations = measure_iterations(trace, pattern=iteration, skip=skip)
+    iterations = measure_iterations(trace, threads, pattern=iteration, skip=skip)
     analysis = Analysis(
         info=trace.info,
         trace=trace,

@@ -86,24 +86,32 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     return intersect(left, complement(right, low, high))
 
 
+class Pieces(NamedTuple):
+    """Parts of queries: which query each belongs to, and its start and end in ns."""
+
+    owner: Times
+    start: Times
+    end: Times
+
+
+def pieces(of: Intervals, start: Times, end: Times) -> Pieces:
+    """Cut a union at the borders of queries, which may overlap each other: every part of it in every query."""
+    first = np.searchsorted(of.end, start, side="right")
+    last = np.searchsorted(of.start, end, side="left")
+    count = np.maximum(last - first, 0)
+    owner = np.repeat(np.arange(len(start)), count)
+    if len(owner) == 0:
+        return Pieces(owner, *EMPTY)
+    member = first[owner] + np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    return Pieces(owner, np.maximum(start[owner], of.start[member]), np.minimum(end[owner], of.end[member]))
+
+
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return what two unions have in common."""
     if len(left.start) == 0 or len(right.start) == 0:
         return EMPTY
-    # Member i of the left meets the members first[i] to last[i] - 1 of the right.
-    first = np.searchsorted(right.end, left.start, side="right")
-    last = np.searchsorted(right.start, left.end, side="left")
-    count = np.maximum(last - first, 0)
-    total = int(count.sum())
-    if total == 0:
-        return EMPTY
-    owner = np.repeat(np.arange(len(left.start)), count)
-    offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-    other = first[owner] + offset
-    return Intervals(
-        np.maximum(left.start[owner], right.start[other]),
-        np.minimum(left.end[owner], right.end[other]),
-    )
+    common = pieces(right, left.start, left.end)
+    return Intervals(common.start, common.end)
 
 
 def overlap(left: Intervals, right: Intervals) -> int:
