@@ -59,7 +59,7 @@ $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURC
 	@$(PIP) .
 	@touch $@
 
-$(VENV)/installed-tests: $(VENV)/installed pyproject.toml constraints.txt
-	@echo "Installing what the tests need into $(VENV)"
+$(VENV)/installed-tests: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURCES)
+	@echo "Installing traceview and what its tests need into $(VENV)"
 	@$(PIP) '.[test]'
-	@touch $@
+	@touch $(VENV)/installed $@
