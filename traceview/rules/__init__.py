@@ -1,0 +1,57 @@
+"""Findings: what each loss cost, where, and what to change. One file a finding, one line in RULES."""
+
+from __future__ import annotations
+
+from traceview.model import Analysis, Finding
+from traceview.rules.allocation import allocation
+from traceview.rules.base import Rule, facts_of
+from traceview.rules.communication_wait import communication_wait
+from traceview.rules.cut_capture import cut_capture
+from traceview.rules.dependency_wait import dependency_wait
+from traceview.rules.exposed_communication import exposed_communication
+from traceview.rules.exposed_copies import exposed_copies
+from traceview.rules.host_bound import host_bound
+from traceview.rules.idle_stream import idle_stream
+from traceview.rules.kernel_storm import kernel_storm
+from traceview.rules.launch_bound import launch_bound
+from traceview.rules.missing_data import missing_data
+from traceview.rules.pageable_copies import pageable_copies
+from traceview.rules.profiler_overhead import profiler_overhead
+from traceview.rules.settle import settle
+from traceview.rules.shared_stream import shared_stream
+from traceview.rules.slow_calls import slow_calls
+from traceview.rules.start_up import start_up
+from traceview.rules.synchronize import synchronize
+from traceview.rules.unknown_launch import unknown_launch
+from traceview.rules.whole_graphs import whole_graphs
+
+# The most specific cause claims first; what it was granted is gone for those after it.
+RULES: tuple[Rule, ...] = (
+    missing_data,
+    cut_capture,
+    whole_graphs,
+    profiler_overhead,
+    idle_stream,
+    pageable_copies,
+    allocation,
+    synchronize,
+    kernel_storm,
+    launch_bound,
+    communication_wait,
+    shared_stream,
+    exposed_communication,
+    exposed_copies,
+    start_up,
+    host_bound,
+    slow_calls,
+    dependency_wait,
+    unknown_launch,
+)
+
+
+def find(analysis: Analysis) -> tuple[Finding, ...]:
+    """Return the findings of every device, the severest first, then the costliest.
+
+    For each device the costs add up to at most `idle_ns + busy_ns - compute_ns`.
+    """
+    return settle(facts_of(analysis), RULES)

@@ -1,0 +1,145 @@
+"""What a rule sees (Facts), what it says (Draft) and what its threshold words mean.
+
+A rule is a pure function from Facts to Drafts, one Draft a finding. A Draft claims idle and exposed
+time of one device and words it; traceview.rules.find settles the claims in the order of RULES,
+prices the findings and sorts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
+from traceview.measure.activity import Activity, activity
+from traceview.measure.nesting import innermost
+from traceview.model import Analysis, DeviceUse, NotMeasured, Place, Window
+from traceview.rules.ledger import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One device as rules see it.
+
+    `steady` is the time of the iterations that count (the whole window where there are none). The gap
+    arrays are columns of Gaps.frame, -1 for null.
+    """
+
+    use: DeviceUse
+    activity: Activity
+    steady: Window
+    gap_start: Times
+    gap_end: Times
+    gap_operation: Times
+    gap_thread: Times
+
+    @property
+    def gap_length(self) -> Times:
+        """Length of each gap, in ns."""
+        return self.gap_end - self.gap_start
+
+    def gaps_in_steady(self) -> NDArray[np.bool_]:
+        """Mark the gaps that begin in the steady time."""
+        return (self.gap_start >= self.steady.start) & (self.gap_start < self.steady.end)
+
+    def gap_of(self, moments: Times) -> Times:
+        """Return the gap that holds each moment (its end included), -1 for none."""
+        index = np.searchsorted(self.gap_start, moments, side="right") - 1
+        if len(self.gap_start) == 0:
+            return np.full(len(moments), -1, np.int64)
+        inside = (index >= 0) & (moments <= self.gap_end[np.maximum(index, 0)])
+        return np.where(inside, index, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """An Analysis, with what several rules need prepared once. `counted` is the number of iterations that count."""
+
+    analysis: Analysis
+    devices: tuple[DeviceFacts, ...]
+    counted: int | None
+
+    def ranges_at(self, thread: Times, moment: Times) -> Times:
+        """Return the innermost NVTX range (row of Trace.ranges) open on each thread at each moment, -1 for none."""
+        ranges = self.analysis.trace.ranges
+        if ranges.is_empty() or len(moment) == 0:
+            return np.full(len(moment), -1, np.int64)
+        columns = (ranges[name].to_numpy() for name in ("start", "end", "thread"))
+        return innermost(*columns, thread, moment)
+
+    def per_iteration(self, count: int) -> str:
+        """Return " (21 in each iteration)" where iterations are known and it happens in each; else ""."""
+        if not self.counted or count < self.counted:
+            return ""
+        return f" ({count / self.counted:.0f} in each iteration)"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One finding before it is priced.
+
+    In `title` and `advice`, `{cost}` and `{share}` stand for the price and its share of the window.
+    `severity` None means: by share of the steady time (`severity_of`). A `premise` is a finding that
+    changes how all others are read; among equals in severity it comes first. A draft that was granted
+    less than LEAST is dropped, unless it claims nothing or is a premise.
+    """
+
+    id: str
+    title: str
+    advice: str
+    device: DeviceFacts | None = None
+    claims: tuple[Claim, ...] = ()
+    code: str = ""
+    severity: str | None = None
+    premise: bool = False
+    evidence: tuple[Place, ...] = ()  # empty: the places where most was granted
+    place: str = ""  # what to call those
+
+
+Rule = Callable[[Facts], Iterator[Draft]]
+
+# Rounds of one unchanged program differed by 3 to 15% of their wall time on a quiet H200: a loss of a
+# tenth shows in a single run, one of a fiftieth only in the mean of several, and one of a thousandth never.
+HIGH, MEDIUM, LEAST = 0.10, 0.02, 0.001
+
+
+def severity_of(share: float) -> str:
+    """Return high, medium or low for a share of the steady time."""
+    return "high" if share >= HIGH else "medium" if share >= MEDIUM else "low"
+
+
+def facts_of(analysis: Analysis) -> Facts:
+    """Prepare what rules need; nothing is measured again that the analysis holds."""
+    found = tuple(_device_facts(analysis, use) for use in analysis.devices)
+    iterations = analysis.iterations
+    counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
+    return Facts(analysis, found, counted or None)
+
+
+def _device_facts(analysis: Analysis, use: DeviceUse) -> DeviceFacts:
+    work = activity(analysis.trace, use.device)
+    assert work is not None, "a device that was measured has work"
+    frame = use.gaps.frame
+    return DeviceFacts(
+        use=use,
+        activity=work,
+        steady=_steady(analysis, use.window),
+        gap_start=frame["start"].to_numpy(),
+        gap_end=frame["end"].to_numpy(),
+        gap_operation=frame["operation"].fill_null(-1).to_numpy(),
+        gap_thread=frame["thread"].fill_null(-1).to_numpy(),
+    )
+
+
+def _steady(analysis: Analysis, window: Window) -> Window:
+    if isinstance(analysis.iterations, NotMeasured):
+        return window
+    counted = [one for one in analysis.iterations.per_iteration if not one.skipped]
+    if not counted:
+        return window
+    start = max(min(one.start_ns for one in counted), window.start)
+    end = min(max(one.end_ns for one in counted), window.end)
+    return Window(start, end) if end > start else window

@@ -1,0 +1,65 @@
+"""From what was granted to the places that show it: where the timeline goes on a click."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceview.intervals import Times
+from traceview.measure.activity import COMPUTE
+from traceview.model import Place
+from traceview.rules.base import DeviceFacts, Facts
+from traceview.rules.ledger import Grant
+from traceview.rules.words import duration
+
+WORST = 5
+
+
+def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
+    """Return the WORST places of a grant, the costliest first; `label` says what happened there."""
+    idle = _largest(grant.idle)
+    exposed = _largest(grant.exposed.end - grant.exposed.start)
+    found = [(int(grant.idle[row]), _idle_place(facts, device, int(row), int(grant.idle[row]), label)) for row in idle]
+    for piece in exposed:
+        start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
+        found.append((end - start, _exposed_place(facts, device, start, end, label)))
+    return tuple(place for _, place in sorted(found, key=lambda one: -one[0])[:WORST])
+
+
+def _largest(lengths: Times) -> Times:
+    if len(lengths) > WORST:
+        chosen = np.argpartition(lengths, -WORST)[-WORST:]
+    else:
+        chosen = np.arange(len(lengths))
+    return chosen[lengths[chosen] > 0]
+
+
+def _idle_place(facts: Facts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:
+    operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
+    start, end = int(device.gap_start[row]), int(device.gap_end[row])
+    text = f"idle {duration(end - start)}, {duration(cost)} of it: {label}" if cost < end - start else (
+        f"idle {duration(cost)}: {label}"
+    )
+    trace = facts.analysis.trace
+    if operation >= 0:
+        text += f"; then {trace.operations['name'][operation]}"
+    return Place(
+        text=text,
+        start_ns=start,
+        end_ns=end,
+        device=device.use.id,
+        stream=None if operation < 0 else int(trace.operations["stream"][operation]),
+        thread=None if thread < 0 else thread,
+    )
+
+
+def _exposed_place(facts: Facts, device: DeviceFacts, start: int, end: int, label: str) -> Place:
+    work, trace = device.activity, facts.analysis.trace
+    running = np.flatnonzero((work.start <= start) & (work.end > start) & (work.codes != COMPUTE))
+    text, stream, thread = f"{duration(end - start)} without compute: {label}", None, None
+    if len(running):
+        row = int(work.rows[running[0]])
+        operation = trace.operations.row(row, named=True)
+        stream, launch = operation["stream"], operation["launch"]
+        thread = None if launch is None else int(trace.api["thread"][launch])
+        text = f"{operation['name']}, {text}"
+    return Place(text=text, start_ns=start, end_ns=end, device=device.use.id, stream=stream, thread=thread)

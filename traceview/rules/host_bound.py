@@ -1,0 +1,95 @@
+"""The GPU waits for the host, in gaps too long for launch-bound.
+
+Symptom: the idle cause `host`: the thread that launched the next work was in no CUDA call.
+Cause: data loading, collation, logging, Python's own work; the innermost NVTX range says where.
+Remedy: for data loading, workers and prefetch; else move the work off the launching thread, or profile it.
+
+One finding for each of the three ranges that wait longest, one for the rest. Numbers in names are folded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.normalise.names import categories
+from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.rules.ledger import Idle
+from traceview.rules.words import folded
+
+TOP = 3
+DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
+DATA_ADVICE = (
+    "Load in workers, ahead of the loop: `num_workers` near the number of free cores, `prefetch_factor` 2 to 4, "
+    "`persistent_workers=True`; decode and augment there, not in the loop. It pays while the workers together deliver a batch "
+    "within a step's time; if they do not, the loader's own throughput is the limit."
+)
+DATA_CODE = """loader = DataLoader(dataset, batch_size=..., num_workers=8, prefetch_factor=4,
+                    persistent_workers=True, pin_memory=True)"""
+HOST_ADVICE = (
+    "The launching thread did something that is no CUDA call: Python between operations, logging, a lock, the garbage "
+    "collector. Add NVTX ranges inside to find which, or sample it (`py-spy record`); then move it to another thread, do it every N "
+    "steps, or do it while the GPU still has queued work."
+)
+HOST_CODE = "gc.disable()   # and gc.collect() every N steps, where collections show up here"
+
+
+def host_bound(facts: Facts) -> Iterator[Draft]:
+    """Yield the ranges in which the GPU waits longest for the host."""
+    for device in facts.devices:
+        yield from _drafts(facts, device)
+
+
+def _drafts(facts: Facts, device: DeviceFacts) -> Iterator[Draft]:
+    waits = device.use.gaps.frame["host"].to_numpy()
+    rows = np.flatnonzero(waits)
+    if len(rows) == 0:
+        return
+    names = _ranges(facts, device, rows)
+    totals = pl.DataFrame({"name": names, "wait": waits[rows]}).group_by("name").sum().sort("wait", "name", descending=True)
+    top = totals["name"].head(TOP).to_list()
+    for name in top:
+        yield _draft(device, _marked(device, rows[(names == name).to_numpy()]), name)
+    yield _draft(device, None, "")
+
+
+def _ranges(facts: Facts, device: DeviceFacts, rows: NDArray[np.intp]) -> pl.Series:
+    """Return the name of the innermost range, "" for none, in the middle of each wait for a launch."""
+    launch = facts.analysis.trace.operations["launch"].fill_null(-1).to_numpy()
+    start, end = device.gap_start[rows], device.gap_end[rows]
+    operation = device.gap_operation[rows]
+    call = np.where(operation >= 0, launch[np.maximum(operation, 0)], -1)
+    called = facts.analysis.trace.api["start"].to_numpy()[np.maximum(call, 0)] if len(facts.analysis.trace.api) else end
+    until = np.where(call >= 0, np.clip(called, start, end), end)
+    owner = facts.ranges_at(device.gap_thread[rows], (start + until) // 2)
+    texts = facts.analysis.trace.ranges["name"]
+    known = categories(texts)
+    names = np.array([*(folded(text) for text in known), ""], dtype=object)
+    code = np.full(len(rows), len(known), np.int64)
+    inside = owner >= 0
+    code[inside] = texts.to_physical().to_numpy()[owner[inside]]
+    return pl.Series("name", names[code], dtype=pl.String)
+
+
+def _marked(device: DeviceFacts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    marked = np.zeros(len(device.gap_start), np.bool_)
+    marked[rows] = True
+    return marked
+
+
+def _draft(device: DeviceFacts, rows: NDArray[np.bool_] | None, name: str) -> Draft:
+    data = bool(name and DATA.search(name))
+    where = f" in `{name}`" if name else " outside any NVTX range" if rows is not None else " in other places"
+    return Draft(
+        id="data_loading" if data else "host_bound",
+        device=device,
+        title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if data else ""),
+        advice=DATA_ADVICE if data else HOST_ADVICE,
+        code=DATA_CODE if data else HOST_CODE,
+        claims=(Idle(("host",), rows=rows),),
+        place=f"the host was in {name}" if name else "the host was in no CUDA call",
+    )

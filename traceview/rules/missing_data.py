@@ -1,0 +1,62 @@
+"""The capture lacks ranges or CUDA calls.
+
+Symptom: no NVTX range, no iteration or no CUDA API call in the capture, so figures that need them are missing.
+Cause: they were not traced, the program has no annotations, or they were lost: with the Python package
+`nvtx` 0.2.12 and later, nsys 2022.4 and 2024.2 record the domain but lose every range.
+Remedy: capture again, as the advice says. Nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceview.model import NotMeasured
+from traceview.rules.base import Draft, Facts
+from traceview.rules.words import many
+
+NVTX_TABLE = "NVTX_EVENTS"
+CAPTURE = "nsys profile -t cuda,nvtx -o report python train.py"
+ANNOTATE = """for step, batch in enumerate(loader):
+    with torch.cuda.nvtx.range(f"iteration {step}"):
+        train_step(batch)"""
+
+
+def missing_data(facts: Facts) -> Iterator[Draft]:
+    """Say what could not be measured and how to capture it."""
+    trace = facts.analysis.trace
+    if trace.api.is_empty():
+        yield Draft(
+            id="no_cuda_calls",
+            title="The capture has no CUDA API calls: why the GPU waited cannot be said",
+            advice="Idle time has the cause `unknown` and synchronizations are not measured. Trace CUDA on the host "
+            "too: `-t cuda` records API calls unless they were filtered out of the export.",
+            code=CAPTURE,
+        )
+    if trace.ranges.is_empty():
+        yield _no_ranges(trace.info.tables.get(NVTX_TABLE, 0))
+    elif isinstance(facts.analysis.iterations, NotMeasured):
+        yield Draft(
+            id="no_iterations",
+            title="No iterations were found among the NVTX ranges: no cost per iteration",
+            advice="Open a range around each training step, with the step's number in its name, or name the range "
+            "that is one: `--iteration REGEX`.",
+            code=ANNOTATE,
+        )
+
+
+def _no_ranges(events: int) -> Draft:
+    if events:
+        return Draft(
+            id="lost_ranges",
+            title=f"The capture has {many(events, 'NVTX event')} but no range: they were lost while capturing",
+            advice="This is no program without annotations. Since version 0.2.12 the Python package `nvtx` writes ranges "
+            "that nsys 2022.4 and 2024.2 drop, domains excepted. Use nvtx 0.2.11, torch.cuda.nvtx or a newer nsys, "
+            "and capture again; until then nothing can be said per range or per iteration.",
+            code="pip install 'nvtx<0.2.12'",
+        )
+    return Draft(
+        id="no_ranges",
+        title="The capture has no NVTX ranges: nothing can be said per iteration or per phase",
+        advice="Annotate each step and its phases, and trace NVTX: `-t cuda,nvtx`.",
+        code=ANNOTATE,
+    )
