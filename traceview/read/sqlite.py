@@ -30,7 +30,7 @@ def read_sqlite(path: str | Path) -> RawCapture:
     with open_read_only(path) as connection:
         present = real_tables(connection, path.name)
         if STRINGS not in present:
-            raise _not_an_export(path.name, present)
+            raise not_an_export(path.name, present)
         problems: list[str] = []
         tables = {
             name: _read_table(connection, path, name, wanted, problems)
@@ -98,7 +98,8 @@ def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
         raise DamagedExportError(f"{name}: its list of tables is damaged ({error}); {EXPORT_AGAIN}") from None
 
 
-def _not_an_export(name: str, present: dict[str, int]) -> ReportError:
+def not_an_export(name: str, present: dict[str, int]) -> ReportError:
+    """Return the error for a database without StringIds."""
     ours = [table for table in ESSENTIAL if table in present]
     if ours:
         return DamagedExportError(f"{name}: has {ours[0]} but no StringIds, so nothing has a name; {EXPORT_AGAIN}")

@@ -1,0 +1,45 @@
+"""Where did the GPU's time go, what did each loss cost, and what to change: from an Nsight Systems export.
+
+    from traceview import analyze, open_trace
+
+    analysis = analyze("report.sqlite")
+    analysis.devices[0].gaps.causes          # ns by cause
+    open_trace("report.sqlite").operations   # a typed polars frame
+
+The names below are the public interface. They are imported when first used, so that the command line
+answers at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traceview.analyze import analyze
+    from traceview.errors import TraceviewError
+    from traceview.model import Analysis, Finding, Trace, Window
+    from traceview.trace import open_trace
+
+__version__ = "0.1.0"
+__all__ = ["Analysis", "Finding", "Trace", "TraceviewError", "Window", "analyze", "open_trace"]
+
+_HOME = {
+    "Analysis": "traceview.model",
+    "Finding": "traceview.model",
+    "Trace": "traceview.model",
+    "TraceviewError": "traceview.errors",
+    "Window": "traceview.model",
+    "analyze": "traceview.analyze",
+    "open_trace": "traceview.trace",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'traceview' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

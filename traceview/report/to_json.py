@@ -1,0 +1,164 @@
+"""The JSON document (METRICS.md "JSON"): whole numbers of ns and bytes, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TypeAlias
+
+from traceview.model import (
+    CAUSES,
+    Analysis,
+    DeviceUse,
+    Finding,
+    Gap,
+    Iterations,
+    NotMeasured,
+    Spread,
+    StreamUse,
+    SyncUse,
+)
+
+SCHEMA_VERSION = 1
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+
+def to_json(analysis: Analysis) -> str:
+    """Return the document as text, one object a line where lists are long."""
+    return json.dumps(document(analysis), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def document(analysis: Analysis) -> dict[str, Json]:
+    """Return the document as plain values, in METRICS.md's order."""
+    nvtx = analysis.nvtx
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "report": {
+            "file": analysis.info.file,
+            "nsys_version": analysis.info.nsys_version,
+            "schema_version": analysis.info.schema_version,
+        },
+        "devices": [_device(device, analysis) for device in analysis.devices],
+        "host": {
+            "sync": _sync(analysis.host.sync),
+            "implicit_sync": _sync(analysis.host.implicit_sync),
+        },
+        "nvtx": [] if isinstance(nvtx, NotMeasured) else [asdict(use) for use in nvtx],
+        "iterations": _iterations(analysis.iterations),
+        "findings": [_finding(finding) for finding in analysis.findings],
+        "unmatched": asdict(analysis.unmatched),
+        "notes": list(analysis.notes),
+    }
+
+
+def _device(use: DeviceUse, analysis: Analysis) -> Json:
+    return {
+        "id": use.id,
+        "name": use.name,
+        "process_ids": list(use.process_ids),
+        "window_ns": [use.window.start, use.window.end],
+        "kernel_count": use.kernel_count,
+        "busy_ns": use.busy_ns,
+        "compute_ns": use.compute_ns,
+        "communication_ns": use.communication_ns,
+        "idle_ns": use.idle_ns,
+        "copies": [asdict(copies) for copies in use.copies],
+        "communication": asdict(use.communication),
+        "streams": [_stream(stream) for stream in use.streams],
+        "gaps": {
+            "count": use.gaps.count,
+            "total_ns": use.gaps.total_ns,
+            "causes": dict(use.gaps.causes),
+            "longest": [_gap(gap, analysis) for gap in use.gaps.longest],
+        },
+    }
+
+
+def _stream(use: StreamUse) -> Json:
+    return {
+        "id": use.id,
+        "process_id": use.process_id,
+        "context_id": use.context_id,
+        "label": use.label,
+        "kernel_count": use.kernel_count,
+        "copy_count": use.copy_count,
+        "operation_count": use.operation_count,
+        "bytes": use.bytes,
+        "busy_ns": use.busy_ns,
+        "compute_ns": use.compute_ns,
+        "communication_ns": use.communication_ns,
+        "copy_ns": use.copy_ns,
+        "gap_count": use.gaps.count,
+        "gap_ns": use.gaps.total_ns,
+        "causes": dict(use.gaps.causes),
+    }
+
+
+def _gap(gap: Gap, analysis: Analysis) -> Json:
+    thread = None if gap.thread is None else analysis.trace.threads.row(gap.thread, named=True)
+    return {
+        "start_ns": gap.start_ns,
+        "end_ns": gap.end_ns,
+        "length_ns": gap.end_ns - gap.start_ns,
+        "cause": gap.cause,
+        "causes": {name: gap.causes[name] for name in CAUSES},
+        "next_operation": gap.next_operation,
+        "process_id": thread and thread["process"],
+        "thread_id": thread and thread["tid"],
+        "range": gap.range,
+    }
+
+
+def _sync(use: SyncUse) -> Json:
+    return {
+        "count": use.count,
+        "blocked_ns": use.blocked_ns,
+        "waited_ns": use.waited_ns,
+        "starved_ns": use.starved_ns,
+        "refill_ns": use.refill_ns,
+        "calls": [asdict(call) for call in use.calls],
+    }
+
+
+def _iterations(found: Iterations | NotMeasured) -> Json:
+    if isinstance(found, NotMeasured):
+        empty: Json = dict.fromkeys(("median", "p5", "p95"))
+        return {
+            "range": None,
+            "count": 0,
+            "skipped": 0,
+            "wall_ns": empty,
+            "per_iteration": [],
+            "not_measured": found.reason,
+        }
+    spreads: dict[str, Json] = {name: _spread(of) for name, of in found.spreads.items() if name != "wall_ns"}
+    return {
+        "range": found.range,
+        "process_id": found.process_id,
+        "count": found.count,
+        "skipped": found.skipped,
+        "skipped_why": found.skipped_why,
+        "wall_ns": _spread(found.wall_ns),
+        **spreads,
+        "per_iteration": [asdict(one) for one in found.per_iteration],
+    }
+
+
+def _spread(of: Spread) -> Json:
+    return {"median": of.median, "p5": of.p5, "p95": of.p95}
+
+
+def _finding(finding: Finding) -> Json:
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "title": finding.title,
+        "device": finding.device,
+        "cost_ns": finding.cost_ns,
+        "cost_fraction": round(finding.cost_fraction, 6),
+        "cost_per_iteration_ns": finding.cost_per_iteration_ns,
+        "advice": finding.advice,
+        "code": finding.code,
+        "evidence": [asdict(place) for place in finding.evidence],
+    }

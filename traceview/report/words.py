@@ -1,0 +1,54 @@
+"""Figures and names as people read them; floats begin and end here."""
+
+from __future__ import annotations
+
+import unicodedata
+
+CAUSE_WORDS = {
+    "profiler": "the profiler's own work",
+    "queued": "launched, but waiting (event, dependency, hardware)",
+    "launch": "inside the launch call",
+    "sync": "host in a synchronize call",
+    "blocking_copy": "host in a blocking copy",
+    "memory": "host in malloc or free",
+    "api": "host in another CUDA call",
+    "host": "host elsewhere (Python, data loading)",
+    "unknown": "launch not in the capture",
+}
+
+
+def milliseconds(ns: int) -> str:
+    """Return a length in ms with three significant digits or more: `0.012 ms`, `331.2 ms`, `1,204 ms`."""
+    value = ns / 1e6
+    if abs(value) >= 1000:
+        return f"{value:,.0f} ms"
+    if abs(value) >= 10:
+        return f"{value:.1f} ms"
+    return f"{value:.3f} ms" if abs(value) < 1 else f"{value:.2f} ms"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share, `12.3%`; `-` of nothing."""
+    return f"{100 * part / whole:.1f}%" if whole else "-"
+
+
+def size(count: int) -> str:
+    """Return bytes in the decimal units that bandwidths use."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def bandwidth(count: int, busy_ns: int) -> str:
+    """Return bytes over busy time (METRICS.md "Overlap"), in GB/s."""
+    return f"{count / busy_ns:.1f} GB/s" if busy_ns else "-"
+
+
+def plain(name: str, longest: int = 60) -> str:
+    """Return a name from a trace on one line, without control characters, cut in the middle when long."""
+    safe = "".join("\ufffd" if unicodedata.category(char)[0] == "C" else char for char in name)
+    if len(safe) <= longest:
+        return safe
+    tail = longest // 3
+    return f"{safe[: longest - tail - 1]}…{safe[-tail:]}"
