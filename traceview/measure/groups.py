@@ -1,40 +1,48 @@
-"""Sums and unions for many groups at once."""
+"""Sums and unions for many groups at once, without a loop over groups."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from traceview import intervals
 from traceview.intervals import Times
-
-ROOM = 1 << 61
 
 
 def sums_by(owner: Times, values: Times, count: int) -> Times:
     """Add up values by owner, 0 to count - 1; exact, whatever the order."""
     order = np.argsort(owner, kind="stable")
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values[order])])
-    edge = np.searchsorted(owner[order], np.arange(count + 1))
-    return running[edge[1:]] - running[edge[:-1]]
+    return _sums(owner[order], values[order], count)
 
 
-def busy_by(owner: Times, start: Times, end: Times, count: int) -> Times:
-    """Return the length of the union of each owner's intervals, in ns; `start` ascends."""
-    if len(start) == 0:
+def busy_by(owner: Times, member: Times, start: Times, end: Times, count: int) -> Times:
+    """Return the length of the union of each owner's intervals, in ns; shape (count,).
+
+    `owner` and `member` are pairs, in any order: interval `member` of (`start`, `end`), whose starts
+    ascend, counts for `owner`. An interval may have many owners.
+    """
+    if len(owner) == 0:
         return np.zeros(count, np.int64)
-    base, span = int(start[0]), int(end.max()) - int(start[0]) + 1
-    if span * (count + 1) >= ROOM:
-        return _busy_one_by_one(owner, start, end, count)
-    # Each owner gets a stretch of the time line of its own, so that one union serves all.
-    order = np.argsort(owner, kind="stable")
-    offset = owner[order] * span - base
-    union = intervals.union(start[order] + offset, end[order] + offset, ordered=True)
-    return sums_by(union.start // span, union.end - union.start, count)
+    bits = np.int64(len(start).bit_length())
+    low = (np.int64(1) << bits) - 1
+    by_end = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), np.int64)
+    rank[by_end] = np.arange(len(end))
+    # Both numbers in one: sorted, each owner's intervals stand together, by start.
+    key = (owner << bits) | member
+    key.sort()
+    interval = key & low
+    free = start[interval]
+    # The owner in the high bits keeps a running maximum of ends from leaking into the next owner;
+    # ranks stand in for the ends because times would overflow there.
+    key += rank[interval] - interval
+    reach = np.maximum.accumulate(key)
+    ends = end[by_end[reach & low]]
+    ordered = key >> bits
+    same = ordered[1:] == ordered[:-1]
+    np.maximum(free[1:], ends[:-1], out=free[1:], where=same)
+    return _sums(ordered, np.maximum(ends - free, 0), count)
 
 
-def _busy_one_by_one(owner: Times, start: Times, end: Times, count: int) -> Times:
-    busy = np.zeros(count, np.int64)
-    for one in np.unique(owner):
-        chosen = owner == one
-        busy[one] = intervals.length(intervals.union(start[chosen], end[chosen], ordered=True))
-    return busy
+def _sums(owner: Times, values: Times, count: int) -> Times:
+    """Add up values by ascending owner; np.bincount would go through floats."""
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
+    return np.diff(running[np.searchsorted(owner, np.arange(count + 1))])

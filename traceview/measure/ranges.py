@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import within
-from traceview.measure.groups import busy_by, sums_by
-from traceview.measure.nesting import Nesting
+from traceview.measure.groups import busy_by
+from traceview.measure.stretches import Stretches
 from traceview.model import SOURCES, NotMeasured, RangeUse, Trace, Window
 
 KERNEL = SOURCES.index("kernel")
@@ -22,50 +22,49 @@ HOW_TO_ANNOTATE = (
 )
 
 
-class Projection(NamedTuple):
-    """Which operation belongs to which range: pairs of rows, and the launches found through the process.
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Which ranges each GPU operation belongs to: those open in the stretch of its launch.
 
-    `operation` (row of Trace.operations) ascends; `range` is a row of Trace.ranges; `via_process` says
-    that the launching thread had no range open, and the annotating thread's were taken.
+    `stretch` has one entry for each row of Trace.operations, 0 where it belongs to nothing.
+    `via_process` says that its launching thread had no range open, and the annotating thread had.
     """
 
-    operation: Times
-    range: Times
+    stretches: Stretches
+    stretch: Times
     via_process: NDArray[np.bool_]
 
+    def innermost(self) -> Times:
+        """Return the row of the innermost range that each operation belongs to, or -1."""
+        return self.stretches.innermost()[self.stretch]
 
-def project(trace: Trace, rows: Times) -> Projection:
-    """Assign operations to all ranges that were open when they were launched."""
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()[rows]
-    rows, launch = rows[launch >= 0], launch[launch >= 0]
-    at = trace.api["start"].to_numpy()[launch]
-    thread = trace.api["thread"].to_numpy()[launch].astype(np.int64)
-    nesting = Nesting.of(
-        trace.ranges["start"].to_numpy(),
-        trace.ranges["end"].to_numpy(),
-        trace.ranges["thread"].to_numpy().astype(np.int64),
-    )
-    place = nesting.innermost(thread, at)
-    lost = np.flatnonzero(place < 0)
+    def pairs(self) -> tuple[Times, Times]:
+        """Return every pair of (row of Trace.operations, row of Trace.ranges that it belongs to)."""
+        return self.stretches.open_ranges(self.stretch)
+
+
+def project(trace: Trace) -> Projection:
+    """Find the ranges of every operation; one without a launch in the capture belongs to nothing."""
+    ranges, launch = trace.ranges, trace.operations["launch"].fill_null(-1).to_numpy()
+    stretches = Stretches.of(*(ranges[name].to_numpy() for name in ("start", "end", "thread")))
+    rows = np.flatnonzero(launch >= 0)
+    stretch = np.zeros(len(launch), np.int64)
+    via_process = np.zeros(len(launch), np.bool_)
+    if len(rows) == 0 or ranges.is_empty():
+        return Projection(stretches, stretch, via_process)
+    at = trace.api["start"].to_numpy()[launch[rows]]
+    stretch[rows] = stretches.at(trace.api["thread"].to_numpy()[launch[rows]], at)
+    lost = np.flatnonzero(stretch[rows] == 0)
     process = trace.operations["process"].to_numpy()[rows[lost]]
-    place[lost] = nesting.innermost(_annotating_threads(trace, process), at[lost])
-    via_process = np.zeros(len(rows), np.bool_)
-    via_process[lost] = True
-    parts = []
-    for level in nesting.levels(place, at):
-        found = np.flatnonzero(level >= 0)
-        parts.append((rows[found], nesting.rows[level[found]], via_process[found]))
-    if not parts:
-        return Projection(rows[:0], rows[:0], via_process[:0])
-    operation, owner, via = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(operation, kind="stable")
-    return Projection(operation[order], owner[order], via[order])
+    stretch[rows[lost]] = stretches.at(_annotating_threads(ranges, process), at[lost])
+    via_process[rows[lost]] = stretch[rows[lost]] > 0
+    return Projection(stretches, stretch, via_process)
 
 
-def _annotating_threads(trace: Trace, process: NDArray[np.int32]) -> Times:
-    """Return the thread that carries each process's annotations: the one with the most range time; -1 for none."""
+def _annotating_threads(ranges: pl.DataFrame, process: NDArray[np.int32]) -> Times:
+    """Return each process's annotating thread, the one with the most range time; -1 for none."""
     totals = (
-        trace.ranges.group_by("process", "thread")
+        ranges.group_by("process", "thread")
         .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
         .sort(["total", "thread"], descending=[True, False])
         .unique("process", keep="first", maintain_order=True)
@@ -77,80 +76,115 @@ def _annotating_threads(trace: Trace, process: NDArray[np.int32]) -> Times:
 
 
 def measure_ranges(trace: Trace) -> tuple[RangeUse, ...] | NotMeasured:
-    """Return one RangeUse for each (name, domain), the busiest on the GPU first."""
+    """Return one RangeUse for each (name, domain), the busiest on the GPU first.
+
+    In a narrowed trace, a name counts when one of its ranges overlaps the window; ranges and operations
+    are clipped to it, each by itself (an operation may run in the window and be launched before it).
+    """
     if trace.ranges.is_empty():
         return NotMeasured(HOW_TO_ANNOTATE)
-    operations, window = trace.operations, trace.window
-    start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
-    rows = np.arange(len(start)) if window is None else np.flatnonzero(within(start, end, window))
-    pairs = project(trace, rows)
-    group, names = _groups(trace.ranges)
-    count = len(names)
-    frame = pl.DataFrame(
+    names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
+    ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
+    host = _on_host(ranges, trace.window)
+    if host.is_empty():
+        return NotMeasured("no NVTX range overlaps the chosen window")
+    work = _on_gpu(trace, ranges["group"].to_numpy().astype(np.int64), len(names))
+    uses = (
+        names.with_columns(pl.col("name", "domain").cast(pl.String))
+        .join(host, on="group")
+        .join(work, on="group", how="left")
+        .fill_null(0)
+        .sort(["busy", "host", "name", "domain"], descending=[True, True, False, False])
+    )
+    columns = ("name", "domain", "count", "host", "busy", "span", "span_each", "kernels", "operations", "via")
+    return tuple(RangeUse(*row) for row in uses.select(columns).iter_rows())
+
+
+def _on_host(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
+    """Return, for each group with ranges in the window: count and host, clipped to it."""
+    if window is not None:
+        inside = within(ranges["start"].to_numpy(), ranges["end"].to_numpy(), window)
+        clipped = pl.col("start", "end").clip(window.start, window.end)
+        ranges = ranges.filter(pl.Series(inside)).with_columns(clipped)
+    return ranges.group_by("group").agg(
+        pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("host")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Operations of the window that belong to ranges, by (stretch, start).
+
+    Those of the stretch `used[i]` are the `count[i]` entries of `operation` from `first[i]` on.
+    `start` and `end` are all operations' own, clipped to the window.
+    """
+
+    used: Times
+    first: Times
+    count: Times
+    operation: Times
+    start: Times
+    end: Times
+
+
+def _work(trace: Trace, stretch: Times) -> _Work:
+    start, end = trace.operations["start"].to_numpy(), trace.operations["end"].to_numpy()
+    chosen = stretch > 0
+    if trace.window is not None:
+        chosen &= within(start, end, trace.window)
+        start, end = (np.clip(times, trace.window.start, trace.window.end) for times in (start, end))
+    rows = np.flatnonzero(chosen)
+    operation = rows[np.argsort(stretch[rows], kind="stable")]
+    count = np.bincount(stretch[rows])
+    used = np.flatnonzero(count)
+    count = count[used]
+    return _Work(used, np.cumsum(count) - count, count, operation, start, end)
+
+
+def _on_gpu(trace: Trace, group: Times, groups: int) -> pl.DataFrame:
+    """Return, for each group with operations: busy, span, span_each, kernels, operations, via.
+
+    `group` gives the group of each row of Trace.ranges.
+    """
+    projection = project(trace)
+    work = _work(trace, projection.stretch)
+    index, owner = projection.stretches.open_ranges(work.used)
+    pairs = pl.DataFrame({"index": index, "range": owner, "group": group[owner]})
+    pairs = pairs.join(_by_stretch(trace, projection, work), on="index", how="left")
+    last, first = pl.col("last").max(), pl.col("first").min()
+    each = pairs.group_by("group", "range").agg((last - first).alias("span_each"))
+    once = pairs.unique(["index", "group"])
+    busy = busy_by(*_expanded(once, work), work.start, work.end, groups)
+    return (
+        once.group_by("group")
+        .agg((last - first).alias("span"), pl.col("kernels", "operations", "via").sum())
+        .join(each.group_by("group").agg(pl.col("span_each").sum()), on="group")
+        .join(pl.DataFrame({"group": np.arange(groups), "busy": busy}), on="group")
+        .with_columns(pl.col("group").cast(pl.UInt32))
+    )
+
+
+def _by_stretch(trace: Trace, projection: Projection, work: _Work) -> pl.DataFrame:
+    """Return index, first, last, kernels, operations, via of each used stretch."""
+    source = trace.operations["source"].to_physical().to_numpy()
+    if len(work.used) == 0:
+        names = ("index", "first", "last", "kernels", "operations", "via")
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+    return pl.DataFrame(
         {
-            "group": group[pairs.range],
-            "operation": pairs.operation,
-            "range": pairs.range,
-            "start": _clip(start[pairs.operation], window),
-            "end": _clip(end[pairs.operation], window),
-            "via": pairs.via_process,
-            "kernel": operations["source"].to_physical().to_numpy()[pairs.operation] == KERNEL,
+            "index": np.arange(len(work.used)),
+            "first": np.minimum.reduceat(work.start[work.operation], work.first),
+            "last": np.maximum.reduceat(work.end[work.operation], work.first),
+            "kernels": np.add.reduceat((source == KERNEL)[work.operation].astype(np.int64), work.first),
+            "operations": work.count,
+            "via": np.add.reduceat(projection.via_process[work.operation].astype(np.int64), work.first),
         }
     )
-    once = frame.unique(["group", "operation"], keep="first", maintain_order=True)
-    totals = _totals(once, count)
-    uses = [
-        RangeUse(*names[index], *host, *gpu)
-        for index, (host, gpu) in enumerate(
-            zip(_host(trace.ranges, group, count, window), _gpu(once, frame, totals, count), strict=True)
-        )
-        if host[0]
-    ]
-    return tuple(sorted(uses, key=lambda use: (-use.gpu_busy_ns, -use.host_ns, use.name, use.domain)))
 
 
-def _clip(times: Times, window: Window | None) -> Times:
-    return times if window is None else np.clip(times, window.start, window.end)
-
-
-def _groups(ranges: pl.DataFrame) -> tuple[Times, list[tuple[str, str]]]:
-    keys = ranges.select(pl.col("name").cast(pl.String), pl.col("domain").cast(pl.String))
-    unique = keys.unique(maintain_order=True).with_row_index("group")
-    group = keys.join(unique, on=["name", "domain"], how="left", maintain_order="left")["group"]
-    return group.to_numpy().astype(np.int64), list(unique.select("name", "domain").iter_rows())
-
-
-def _host(ranges: pl.DataFrame, group: Times, count: int, window: Window | None) -> list[tuple[int, int]]:
-    """Return (count, host_ns) for each group."""
-    start, end = ranges["start"].to_numpy(), ranges["end"].to_numpy()
-    if window is not None:
-        inside = within(start, end, window)
-        start, end, group = _clip(start[inside], window), _clip(end[inside], window), group[inside]
-    number = np.bincount(group, minlength=count)
-    host = sums_by(group, end - start, count)
-    return list(zip(number.tolist(), host.tolist(), strict=True))
-
-
-def _totals(once: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Return, by group: first, last, kernels, operations, via; one row for each group, in order."""
-    found = once.group_by("group").agg(
-        pl.col("start").min().alias("first"),
-        pl.col("end").max().alias("last"),
-        pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
-        pl.len().cast(pl.Int64).alias("operations"),
-        pl.col("via").sum().cast(pl.Int64).alias("via"),
-    )
-    every = pl.DataFrame({"group": np.arange(count)})
-    return every.join(found, on="group", how="left", maintain_order="left").fill_null(0)
-
-
-def _gpu(
-    once: pl.DataFrame, frame: pl.DataFrame, totals: pl.DataFrame, count: int
-) -> list[tuple[int, int, int, int, int, int]]:
-    """Return (busy, span, span of each, kernels, operations, via) for each group."""
-    busy = busy_by(*(once[name].to_numpy() for name in ("group", "start", "end")), count)
-    each = frame.group_by("range", "group").agg((pl.col("end").max() - pl.col("start").min()).alias("span"))
-    span_each = sums_by(each["group"].to_numpy(), each["span"].to_numpy(), count)
-    span = (totals["last"] - totals["first"]).to_list()
-    columns = (busy.tolist(), span, span_each.tolist(), *(totals[name].to_list() for name in ("kernels", "operations", "via")))
-    return list(zip(*columns, strict=True))
+def _expanded(once: pl.DataFrame, work: _Work) -> tuple[Times, Times]:
+    """Return every pair of (group, operation) from pairs of (group, stretch)."""
+    index = once["index"].to_numpy()
+    count = work.count[index]
+    place = np.arange(int(count.sum())) + np.repeat(work.first[index] - (np.cumsum(count) - count), count)
+    return np.repeat(once["group"].to_numpy(), count), work.operation[place]

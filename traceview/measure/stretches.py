@@ -1,4 +1,4 @@
-"""The time of every thread, cut where a range opens or closes: inside one stretch the same ranges are open."""
+"""The time of every thread, cut where ranges open or close: all through a stretch the same ones are open."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from traceview.measure.nesting import Nesting
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Ranges asked once per stretch, so that millions of moments cost two binary searches each.
+    """Nesting asked once a stretch, so that each of millions of moments costs two binary searches.
 
-    Stretch 0 is all time in which nothing is known to be open. `keys` are the stretches' first moments as
-    thread * (len(times) + 1) + rank of the time among `times` (ranks, for a product of a thread
-    and a time in ns could overflow). `place` is the innermost open range of each, as a place of `nesting`,
-    or -1; `first` is a moment inside each.
+    Stretch 0 stands for all time with nothing open. `keys` holds the first moment of the others as
+    thread * (len(times) + 1) + its rank in `times`; a rank, because thread * ns could overflow.
+    `first` is that moment, and `place` the innermost range open there: a place of `nesting`, or -1.
     """
 
     nesting: Nesting
@@ -48,7 +47,7 @@ class Stretches:
 
     def innermost(self) -> Times:
         """Return the row of the innermost open range of each stretch, or -1."""
-        return _rows(self.nesting, self.place)
+        return np.append(self.nesting.rows, np.int64(-1))[self.place]
 
     def open_ranges(self, stretch: Times) -> tuple[Times, Times]:
         """Return every pair of (index into `stretch`, row of a range open there)."""
@@ -58,8 +57,3 @@ class Stretches:
             indices.append(index)
             rows.append(self.nesting.rows[level[index]])
         return np.concatenate(indices), np.concatenate(rows)
-
-
-def _rows(nesting: Nesting, place: Times) -> Times:
-    rows = np.append(nesting.rows, np.int64(-1))
-    return rows[place]
