@@ -1,8 +1,8 @@
 """Allocation and free while the loop runs.
 
 Symptom: cudaMalloc, cudaFree, cudaHostAlloc and the like inside iterations; the idle cause `memory`.
-Cause: a growing or fragmented caching allocator, `torch.cuda.empty_cache()` in the loop, pinned buffers made per batch.
-cudaMalloc and cudaFree also wait for the GPU.
+Cause: a growing or fragmented caching allocator, `torch.cuda.empty_cache()` in the loop, pinned buffers
+made per batch. cudaMalloc and cudaFree also wait for the GPU.
 Remedy: allocate once, before the loop; let the caching allocator keep its memory.
 
 Claims the idle cause `memory` in the steady time (in the whole window where iterations are not known).
@@ -19,9 +19,10 @@ from traceview.rules.ledger import Idle
 from traceview.rules.words import listed, many
 
 ADVICE = (
-    "Allocate before the loop and reuse. In PyTorch: no `torch.cuda.empty_cache()` in the loop; pinned buffers made once, not per batch; "
-    "pad to a few shapes, or let segments grow in place. Where memory is nearly full the allocator must free to "
-    "allocate, and only a smaller batch or less cached memory helps."
+    "Allocate before the loop and reuse. In PyTorch: no `torch.cuda.empty_cache()` in the loop; "
+    "pinned buffers made once, not per batch; pad to a few shapes, or let segments grow in place. "
+    "Where memory is nearly full the allocator must free to allocate, and only a smaller batch or "
+    "less cached memory helps."
 )
 CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
@@ -36,8 +37,8 @@ def allocation(facts: Facts) -> Iterator[Draft]:
         yield Draft(
             id="allocation",
             device=device,
-            title=f"{many(count, 'allocation or free', 'allocations and frees')} {where}{facts.per_iteration(count)} "
-            f"hold the GPU idle for {{cost}} ({names})",
+            title=f"{many(count, 'allocation or free', 'allocations and frees')} "
+            f"{where}{facts.per_iteration(count)} hold the GPU idle for {{cost}} ({names})",
             advice=ADVICE,
             code=CODE,
             claims=(Idle(("memory",), rows=device.gaps_in_steady()),),

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, activity
 from traceview.measure.nesting import innermost
-from traceview.model import Analysis, DeviceUse, NotMeasured, Place, Window
+from traceview.model import Analysis, DeviceUse, NotMeasured, Place, Trace, Window
 from traceview.rules.ledger import Claim
 
 
@@ -56,19 +57,30 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """An Analysis, with what several rules need prepared once. `counted` is the number of iterations that count."""
+    """An Analysis, with what several rules need prepared once.
+
+    `counted` is the number of iterations that count; None where there are none.
+    """
 
     analysis: Analysis
     devices: tuple[DeviceFacts, ...]
     counted: int | None
+    annotating: Times  # for each row of Trace.threads, the thread that annotates for its process; -1 for none
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
-        """Return the innermost NVTX range (row of Trace.ranges) open on each thread at each moment, -1 for none."""
+        """Return the innermost range (row of Trace.ranges) open on each thread at each moment, -1 for none.
+
+        A thread with no range open then is answered for by the annotating thread of its process, as in
+        METRICS.md "NVTX projected on the GPU".
+        """
         ranges = self.analysis.trace.ranges
         if ranges.is_empty() or len(moment) == 0:
             return np.full(len(moment), -1, np.int64)
-        columns = (ranges[name].to_numpy() for name in ("start", "end", "thread"))
-        return innermost(*columns, thread, moment)
+        start, end, owner = (ranges[name].to_numpy() for name in ("start", "end", "thread"))
+        found = innermost(start, end, owner, thread, moment)
+        lost = np.flatnonzero((found < 0) & (thread >= 0))
+        found[lost] = innermost(start, end, owner, self.annotating[thread[lost]], moment[lost])
+        return found
 
     def per_iteration(self, count: int) -> str:
         """Return " (21 in each iteration)" where iterations are known and it happens in each; else ""."""
@@ -116,7 +128,19 @@ def facts_of(analysis: Analysis) -> Facts:
     found = tuple(_device_facts(analysis, use) for use in analysis.devices)
     iterations = analysis.iterations
     counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
-    return Facts(analysis, found, counted or None)
+    return Facts(analysis, found, counted or None, _annotating(analysis.trace))
+
+
+def _annotating(trace: Trace) -> Times:
+    totals = (
+        trace.ranges.group_by("process", "thread")
+        .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
+        .sort(["total", "thread"], descending=[True, False])
+        .unique("process", keep="first", maintain_order=True)
+        .select("process", pl.col("thread").cast(pl.Int64).alias("by"))
+    )
+    joined = trace.threads.join(totals, on="process", how="left", maintain_order="left")
+    return joined["by"].fill_null(-1).to_numpy()
 
 
 def _device_facts(analysis: Analysis, use: DeviceUse) -> DeviceFacts:

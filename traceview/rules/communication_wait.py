@@ -24,9 +24,10 @@ from traceview.rules.ledger import COMMUNICATION, Exposed
 from traceview.rules.words import duration, listed, many
 
 ADVICE = (
-    "The wait is not the network's: faster links or larger buckets leave it as it is. Compare the two ranks: more tokens or uneven "
-    "batches (bucket by length, `drop_last=True`), slower data loading, extra work on one rank (logging, checkpoints, evaluation), "
-    "or a slower host (pin each rank to the cores beside its GPU). On a launch-bound loop the slower host is the usual one, and "
+    "The wait is not the network's: faster links or larger buckets leave it as it is. Compare the "
+    "two ranks: more tokens or uneven batches (bucket by length, `drop_last=True`), slower data "
+    "loading, extra work on one rank (logging, checkpoints, evaluation), or a slower host (pin each "
+    "rank to the cores beside its GPU). On a launch-bound loop the slower host is the usual one, and "
     "whatever makes launches cheaper helps both."
 )
 CODE = "torchrun --nproc-per-node=N --no-python bash -c 'numactl --cpunodebind=$LOCAL_RANK python train.py'"
@@ -38,7 +39,12 @@ def communication_wait(facts: Facts) -> Iterator[Draft]:
     if len(devices) < 2 or not _alike(facts, devices):
         return
     rows = [np.flatnonzero(device.activity.codes == CODE_OF) for device in devices]
-    spent = np.stack([device.activity.end[row] - device.activity.start[row] for device, row in zip(devices, rows, strict=True)])
+    spent = np.stack(
+        [
+            device.activity.end[row] - device.activity.start[row]
+            for device, row in zip(devices, rows, strict=True)
+        ]
+    )
     shortest = spent.min(axis=0)
     last = spent.argmin(axis=0)
     for index, device in enumerate(devices):
@@ -65,13 +71,14 @@ def _draft(
     late = devices[int(counts.argmax())].use
     ranks = listed([str(process) for process in late.process_ids])
     total = device.use.communication
-    of = intervals.length(within) and f"{duration(waited)} of its {duration(total.busy_ns)} of communication"
     return Draft(
         id="communication_wait",
         device=device,
-        title=f"{device.use.id} waits for {late.id} in NCCL: {of}",
-        advice=f"{late.id} (process {ranks}) came last in {int(counts.max())} of {many(total.count, 'collective')}: there its kernel "
-        f"was the shortest, and {{cost}} of the wait had nothing computing. {ADVICE}",
+        title=f"{device.use.id} waits for {late.id} in NCCL: {duration(waited)} of its "
+        f"{duration(total.busy_ns)} of communication",
+        advice=f"{late.id} (process {ranks}) came last in {int(counts.max())} of "
+        f"{many(total.count, 'collective')}: there its kernel was the shortest, and {{cost}} of the "
+        f"wait had nothing computing. {ADVICE}",
         code=CODE,
         claims=(Exposed((COMMUNICATION,), within),),
         place=f"waiting for {late.id} in a collective",

@@ -30,9 +30,9 @@ def cut_capture(facts: Facts) -> Iterator[Draft]:
     yield Draft(
         id="cut_capture",
         title=f"The capture was cut: {' and '.join(parts)}",
-        advice="Idle time before such an operation has the cause `unknown`, and the operation belongs to no NVTX range; "
-        "a range without an end is taken to last to the end of the capture. Everything else is measured as usual. "
-        "Capture whole steps, from idle to idle.",
+        advice="Idle time before such an operation has the cause `unknown`, and the operation "
+        "belongs to no NVTX range; a range without an end is taken to last to the end of the "
+        "capture. Everything else is measured as usual. Capture whole steps, from idle to idle.",
         code=CODE,
         severity="info" if severity == "low" else severity,
     )

@@ -18,7 +18,10 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
     """Return the WORST places of a grant, the costliest first; `label` says what happened there."""
     idle = _largest(grant.idle)
     exposed = _largest(grant.exposed.end - grant.exposed.start)
-    found = [(int(grant.idle[row]), _idle_place(facts, device, int(row), int(grant.idle[row]), label)) for row in idle]
+    found = [
+        (int(grant.idle[row]), _idle_place(facts, device, int(row), int(grant.idle[row]), label))
+        for row in idle
+    ]
     for piece in exposed:
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
         found.append((end - start, _exposed_place(facts, device, start, end, label)))
@@ -26,18 +29,17 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
 
 
 def _largest(lengths: Times) -> Times:
-    if len(lengths) > WORST:
-        chosen = np.argpartition(lengths, -WORST)[-WORST:]
-    else:
-        chosen = np.arange(len(lengths))
+    chosen = np.argsort(-lengths, kind="stable")[:WORST]
     return chosen[lengths[chosen] > 0]
 
 
 def _idle_place(facts: Facts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:
     operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
     start, end = int(device.gap_start[row]), int(device.gap_end[row])
-    text = f"idle {duration(end - start)}, {duration(cost)} of it: {label}" if cost < end - start else (
-        f"idle {duration(cost)}: {label}"
+    text = (
+        f"idle {duration(end - start)}, {duration(cost)} of it: {label}"
+        if cost < end - start
+        else (f"idle {duration(cost)}: {label}")
     )
     trace = facts.analysis.trace
     if operation >= 0:
@@ -57,7 +59,8 @@ def _exposed_place(facts: Facts, device: DeviceFacts, start: int, end: int, labe
     running = np.flatnonzero((work.start <= start) & (work.end > start) & (work.codes != COMPUTE))
     text, stream, thread = f"{duration(end - start)} without compute: {label}", None, None
     if len(running):
-        row = int(work.rows[running[0]])
+        first = running[np.argmin(work.codes[running])]  # as the ledger: communication, copy, memset
+        row = int(work.rows[first])
         operation = trace.operations.row(row, named=True)
         stream, launch = operation["stream"], operation["launch"]
         thread = None if launch is None else int(trace.api["thread"][launch])

@@ -5,6 +5,7 @@ Cause: data loading, collation, logging, Python's own work; the innermost NVTX r
 Remedy: for data loading, workers and prefetch; else move the work off the launching thread, or profile it.
 
 One finding for each of the three ranges that wait longest, one for the rest. Numbers in names are folded.
+Claims the idle cause `host` of the steady time.
 """
 
 from __future__ import annotations
@@ -18,22 +19,34 @@ from numpy.typing import NDArray
 
 from traceview.normalise.names import categories
 from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.rules.launch_bound import SHORT
 from traceview.rules.ledger import Idle
 from traceview.rules.words import folded
 
 TOP = 3
 DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
+OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
+WORTH = 0.01  # of the steady time: less than that in a range goes to the rest
 DATA_ADVICE = (
-    "Load in workers, ahead of the loop: `num_workers` near the number of free cores, `prefetch_factor` 2 to 4, "
-    "`persistent_workers=True`; decode and augment there, not in the loop. It pays while the workers together deliver a batch "
-    "within a step's time; if they do not, the loader's own throughput is the limit."
+    "Load in workers, ahead of the loop: `num_workers` near the number of free cores, "
+    "`prefetch_factor` 2 to 4, `persistent_workers=True`; decode and augment there, not in the loop. "
+    "It pays while the workers together deliver a batch within a step's time; if they do not, the "
+    "loader's own throughput is the limit."
 )
 DATA_CODE = """loader = DataLoader(dataset, batch_size=..., num_workers=8, prefetch_factor=4,
                     persistent_workers=True, pin_memory=True)"""
+OPTIMIZER_ADVICE = (
+    "An optimizer's step is mostly Python: lists of parameters are gathered for each group and each "
+    "call. `fused=True` makes it a few kernels and the least host work; "
+    "`torch.compile(optimizer.step)` removes nearly all of it. Both give the same update up to "
+    "rounding; fused needs parameters on the GPU in a floating-point type."
+)
+OPTIMIZER_CODE = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
 HOST_ADVICE = (
-    "The launching thread did something that is no CUDA call: Python between operations, logging, a lock, the garbage "
-    "collector. Add NVTX ranges inside to find which, or sample it (`py-spy record`); then move it to another thread, do it every N "
-    "steps, or do it while the GPU still has queued work."
+    "The launching thread did something that is no CUDA call: Python between operations, logging, a "
+    "lock, the garbage collector. Add NVTX ranges inside to find which, or sample it (`py-spy "
+    "record`); then move it to another thread, do it every N steps, or do it while the GPU still has "
+    "queued work."
 )
 HOST_CODE = "gc.disable()   # and gc.collect() every N steps, where collections show up here"
 
@@ -46,15 +59,19 @@ def host_bound(facts: Facts) -> Iterator[Draft]:
 
 def _drafts(facts: Facts, device: DeviceFacts) -> Iterator[Draft]:
     waits = device.use.gaps.frame["host"].to_numpy()
-    rows = np.flatnonzero(waits)
-    if len(rows) == 0:
-        return
+    steady = device.gaps_in_steady()
+    rows = np.flatnonzero((waits > 0) & steady & (device.gap_length > SHORT))
     names = _ranges(facts, device, rows)
-    totals = pl.DataFrame({"name": names, "wait": waits[rows]}).group_by("name").sum().sort("wait", "name", descending=True)
-    top = totals["name"].head(TOP).to_list()
-    for name in top:
+    totals = (
+        pl.DataFrame({"name": names, "wait": waits[rows]})
+        .group_by("name")
+        .sum()
+        .sort("wait", "name", descending=True)
+    )
+    worth = totals.filter((pl.col("wait") >= WORTH * device.steady.length) & (pl.col("name") != ""))
+    for name in worth["name"].head(TOP).to_list():
         yield _draft(device, _marked(device, rows[(names == name).to_numpy()]), name)
-    yield _draft(device, None, "")
+    yield _draft(device, steady, "")
 
 
 def _ranges(facts: Facts, device: DeviceFacts, rows: NDArray[np.intp]) -> pl.Series:
@@ -63,7 +80,11 @@ def _ranges(facts: Facts, device: DeviceFacts, rows: NDArray[np.intp]) -> pl.Ser
     start, end = device.gap_start[rows], device.gap_end[rows]
     operation = device.gap_operation[rows]
     call = np.where(operation >= 0, launch[np.maximum(operation, 0)], -1)
-    called = facts.analysis.trace.api["start"].to_numpy()[np.maximum(call, 0)] if len(facts.analysis.trace.api) else end
+    called = (
+        facts.analysis.trace.api["start"].to_numpy()[np.maximum(call, 0)]
+        if len(facts.analysis.trace.api)
+        else end
+    )
     until = np.where(call >= 0, np.clip(called, start, end), end)
     owner = facts.ranges_at(device.gap_thread[rows], (start + until) // 2)
     texts = facts.analysis.trace.ranges["name"]
@@ -81,15 +102,15 @@ def _marked(device: DeviceFacts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     return marked
 
 
-def _draft(device: DeviceFacts, rows: NDArray[np.bool_] | None, name: str) -> Draft:
-    data = bool(name and DATA.search(name))
-    where = f" in `{name}`" if name else " outside any NVTX range" if rows is not None else " in other places"
+def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str) -> Draft:
+    data = bool(DATA.search(name))
+    where = f" in `{name}`" if name else ", in no range that stands out"
     return Draft(
         id="data_loading" if data else "host_bound",
         device=device,
         title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if data else ""),
-        advice=DATA_ADVICE if data else HOST_ADVICE,
-        code=DATA_CODE if data else HOST_CODE,
+        advice=DATA_ADVICE if data else OPTIMIZER_ADVICE if OPTIMIZER.search(name) else HOST_ADVICE,
+        code=DATA_CODE if data else OPTIMIZER_CODE if OPTIMIZER.search(name) else HOST_CODE,
         claims=(Idle(("host",), rows=rows),),
         place=f"the host was in {name}" if name else "the host was in no CUDA call",
     )

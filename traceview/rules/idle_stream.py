@@ -3,7 +3,8 @@
 Symptom: a stream takes part in every step and carries less than a hundredth of the device's compute.
 Cause: mostly this: PyTorch's autograd runs each backward operation on the stream of its forward operation, so
 `with torch.cuda.stream(backward_stream): loss.backward()` moves nothing but the first gradient.
-Remedy: remove the stream and its events; overlap what can overlap (copies, communication, independent branches).
+Remedy: remove the stream and its events; overlap what can overlap (copies, communication, independent
+branches).
 
 Where the capture shows the cause, this is a premise: the program does not do what its author believes, and
 advice for the streams as they are meant would be wrong. Claims the idle cause `queued` of gaps
@@ -23,19 +24,24 @@ from numpy.typing import NDArray
 from traceview.model import Place, StreamUse
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, many, share
+from traceview.rules.words import duration, listed, many, share
 
 LITTLE = 0.01
 FEW = 3
 NO_STREAM = 0xFFFFFFFF  # what CUPTI writes where a record names no stream
 ADVICE = (
-    "Forward and backward of one step depend on each other, so two streams could not overlap them anyway. Remove the stream, its "
-    "waits and `record_stream` calls. Streams pay where the work is independent: copies of the next batch, communication, "
-    "branches of a model. If the branch must run elsewhere in backward, run its forward there too."
+    "Forward and backward of one step depend on each other, so two streams could not overlap them "
+    "anyway. Remove the stream, its waits and `record_stream` calls. Streams pay where the work is "
+    "independent: copies of the next batch, communication, branches of a model. If the branch must "
+    "run elsewhere in backward, run its forward there too."
 )
-CODE = """# with torch.cuda.stream(backward_stream): loss.backward()   <- runs on the forward's stream all the same
+CODE = """# with torch.cuda.stream(backward_stream): loss.backward()   <- runs on the forward's stream anyway
 loss.backward()"""
-UNUSED_ADVICE = "Events are recorded or waited for on it, and nothing runs there. Remove it, or issue the work inside `with torch.cuda.stream(...)`."
+UNUSED_ADVICE = (
+    "Events are recorded or waited for there and no work of the capture ran there. Remove such a "
+    "stream, or issue its work inside `with torch.cuda.stream(...)`; a library's own streams, and "
+    "those that work before or after the capture, may stay."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +61,15 @@ def idle_stream(facts: Facts) -> Iterator[Draft]:
         for use in device.use.streams:
             if _next_to_nothing(facts, device, use, busiest):
                 yield _draft(facts, device, use, busiest)
-        for label in _never_used(facts, device):
+        never = _never_used(facts, device)
+        if never:
             yield Draft(
                 id="unused_stream",
                 device=device,
-                title=f"{label} has events and no work at all",
+                title=f"{many(len(never), 'stream')} with events or waits and no work at all: "
+                f"{listed(never[:5])}",
                 advice=UNUSED_ADVICE,
-                severity="medium",
+                severity="low",
             )
 
 
@@ -79,10 +87,12 @@ def _next_to_nothing(facts: Facts, device: DeviceFacts, use: StreamUse, busiest:
 def _draft(facts: Facts, device: DeviceFacts, use: StreamUse, busiest: StreamUse) -> Draft:
     shown = _autograd(facts, device, busiest)
     why = (
-        f"{shown.count:,} of the {shown.of:,} kernels that thread {shown.thread} launched ran on {shown.stream}, where the "
-        "forward ran: autograd runs each backward operation on the stream of its forward operation. "
+        f"{shown.count:,} of the {shown.of:,} kernels that thread {shown.thread} launched ran on "
+        f"{shown.stream}, where the forward ran: autograd runs each backward operation on the stream "
+        "of its forward operation. "
         if shown
-        else "If it was made for backward: autograd runs each backward operation on the stream of its forward operation. "
+        else "If it was made for backward: autograd runs each backward operation on the stream of its "
+        "forward operation. "
     )
     title = (
         f"{use.label} does next to nothing: {use.kernel_count:,} of {device.use.kernel_count:,} kernels, "
@@ -92,8 +102,8 @@ def _draft(facts: Facts, device: DeviceFacts, use: StreamUse, busiest: StreamUse
         id="idle_stream",
         device=device,
         title=title,
-        advice=f"It carries {share(use.busy_ns, device.use.compute_ns)} of the compute; {busiest.label} carries "
-        f"{share(busiest.compute_ns, device.use.compute_ns)}. {why}{ADVICE}",
+        advice=f"It carries {share(use.busy_ns, device.use.compute_ns)} of the compute; "
+        f"{busiest.label} carries {share(busiest.compute_ns, device.use.compute_ns)}. {why}{ADVICE}",
         code=CODE,
         claims=(Idle(("queued",), rows=_around(facts, device, use)),),
         severity="high" if shown else "medium",
@@ -103,7 +113,7 @@ def _draft(facts: Facts, device: DeviceFacts, use: StreamUse, busiest: StreamUse
 
 
 def _autograd(facts: Facts, device: DeviceFacts, busiest: StreamUse) -> _Autograd | None:
-    """Return the evidence that a second thread's kernels follow the first thread's stream, if the capture has it."""
+    """Return the evidence that a second thread's kernels follow the first thread's stream, if there is any."""
     trace = facts.analysis.trace
     work = trace.operations[device.activity.rows].filter(
         (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()
@@ -133,7 +143,9 @@ def _around(facts: Facts, device: DeviceFacts, use: StreamUse) -> NDArray[np.boo
 
 def _places(facts: Facts, device: DeviceFacts, use: StreamUse) -> tuple[Place, ...]:
     """Return the longest times in which the stream did nothing, between two of its operations."""
-    frame = use.gaps.frame.select("start", "end").with_columns((pl.col("end") - pl.col("start")).alias("length"))
+    frame = use.gaps.frame.select("start", "end").with_columns(
+        (pl.col("end") - pl.col("start")).alias("length")
+    )
     return tuple(
         Place(f"{use.label} does nothing for {duration(length)}", start, end, device.use.id, use.stream)
         for start, end, length in frame.sort("length", descending=True).head(5).iter_rows()
@@ -144,16 +156,19 @@ def _never_used(facts: Facts, device: DeviceFacts) -> list[str]:
     """Return the streams of this device's processes that appear in events alone."""
     trace = facts.analysis.trace
     worked = trace.streams.select("process", "context", "stream_id")
-    own_contexts = trace.streams.filter(pl.col("device") == device.use.device).select("process", "context").unique()
-    return [
-        f"stream {stream} ({many(count, 'event record')})"
-        for _, _, stream, count in trace.stream_events.filter(
-            (pl.col("stream_id") != NO_STREAM) & (pl.col("stream_id") > 0) & (pl.col("kind").cast(pl.String) != "synchronize")
-        )
-        .join(own_contexts, on=["process", "context"], how="semi")
+    own_contexts = (
+        trace.streams.filter(pl.col("device") == device.use.device).select("process", "context").unique()
+    )
+    taken_part = trace.stream_events.filter(
+        (pl.col("stream_id") != NO_STREAM)
+        & (pl.col("stream_id") > 0)
+        & (pl.col("kind").cast(pl.String) != "synchronize")
+    )
+    found = (
+        taken_part.join(own_contexts, on=["process", "context"], how="semi")
         .join(worked, on=["process", "context", "stream_id"], how="anti")
         .group_by("process", "context", "stream_id")
         .len()
         .sort("process", "context", "stream_id")
-        .iter_rows()
-    ]
+    )
+    return [f"stream {stream} ({many(count, 'event')})" for _, _, stream, count in found.iter_rows()]

@@ -1,12 +1,13 @@
 """A storm of tiny operations: the same few, over and over, from one loop.
 
 Symptom: a hundred or more operations in a row, each under 10 µs, that repeat a pattern of at most four.
-Cause: a Python loop over elements: `tensor[i, j] = x`, one `.item()` or one copy per element, an optimizer that visits each
-parameter alone.
+Cause: a Python loop over elements: `tensor[i, j] = x`, one `.item()` or one copy per element, an optimizer
+that visits each parameter alone.
 Remedy: one vectorised operation; build on the host and copy once.
 
 TINY: a kernel below 10 µs takes less time than its own launch. LONG: a hundred launches cost about a
-millisecond, the least that is worth a change. Claims the idle causes `launch`, `api` and `host` of the gaps inside.
+millisecond, the least that is worth a change. Claims the idle causes `launch`, `api` and `host` of the
+gaps inside.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ TINY = 10_000  # ns
 LONG = 100  # operations
 PERIODS = (1, 2, 3, 4)
 ADVICE = (
-    "Replace the loop by one operation on the whole tensor: index with tensors instead of numbers, or fill a NumPy array or a "
-    "list on the host and copy it once. It always pays: the GPU work of the whole loop fits in one kernel."
+    "Replace the loop by one operation on the whole tensor: index with tensors instead of numbers, "
+    "or fill a NumPy array or a list on the host and copy it once. It always pays: the GPU work of "
+    "the whole loop fits in one kernel."
 )
 CODE = """# for i, j in pairs: mask[i, j] = 1.0
 rows, columns = torch.tensor(pairs, device=device).T
@@ -100,8 +102,9 @@ def _draft(facts: Facts, device: DeviceFacts, rows: Times, run: Times, name: str
         id="kernel_storm",
         device=device,
         title=f"A storm of {many(len(rows), 'tiny operation')}{where} keeps the GPU waiting {{cost}}",
-        advice=f"{what} take {duration(float(np.median(end - start)))} each, in {many(len(counts), 'loop')} of up to "
-        f"{int(counts.max()):,}; launching them takes longer than running them. {ADVICE}",
+        advice=f"{what} take {duration(float(np.median(end - start)))} each, in "
+        f"{many(len(counts), 'loop')} of up to {int(counts.max()):,}; launching them takes longer "
+        f"than running them. {ADVICE}",
         code=CODE,
         claims=(Idle(("launch", "api", "host"), rows=np.isin(device.gap_operation, rows[inside])),),
         evidence=_places(device, start, end, first, counts),

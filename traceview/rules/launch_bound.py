@@ -1,12 +1,15 @@
 """Launch-bound: the GPU finishes kernels faster than the host launches them.
 
-Symptom: thousands of short gaps; the launch call comes back and the kernel starts at once, because the queue is empty.
+Symptom: thousands of short gaps; the launch call comes back and the kernel starts at once, because the
+queue is empty.
 Cause: small kernels, each costing its launch (5 to 10 µs) and the Python and dispatcher work before it.
 Remedy: a CUDA graph, or torch.compile, or larger kernels (batch size, fused optimizer).
 
 SHORT: an eager operation takes 5 to 60 µs of Python, autograd and launch on the captures measured, so a gap
 of up to 100 µs is one operation's worth, or two; a longer one is the host doing something else.
-Claims the idle causes `launch`, `api` and `host` of gaps up to SHORT in the steady time.
+DENSE: next to kernels of milliseconds such gaps are a percent or two of the time, and no launching helps.
+Claims the idle causes `launch`, `api` and `host` of gaps up to SHORT, in the steady time, where they are
+dense.
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ from traceview.rules.words import duration, many, share
 
 SHORT = 100_000  # ns
 FEW = 20  # gaps; fewer are no stretch
-BIN = 1_000_000  # ns; the length of the places shown
+BIN = 1_000_000  # ns; the length of a stretch
+DENSE = 0.05
+PLACES = 5
 CAUSES = ("launch", "api", "host")
 ADVICE = (
-    "Launch the step as one CUDA graph (`make_graphed_callables`, or torch.compile with mode=\"reduce-overhead\"): needs static "
-    "shapes, no host synchronization and no data-dependent branch inside, and memory for the graph's own buffers. Otherwise give "
-    "each kernel more to do: a larger batch, torch.compile's fusion, `AdamW(..., fused=True)`. More streams do not help: the "
+    "Launch the step as one CUDA graph (`make_graphed_callables`, or torch.compile with "
+    'mode="reduce-overhead"): needs static shapes, no host synchronization and no data-dependent '
+    "branch inside, and memory for the graph's own buffers. Otherwise give each kernel more to do: a "
+    "larger batch, torch.compile's fusion, `AdamW(..., fused=True)`. More streams do not help: the "
     "host is the limit."
 )
 CODE = """model = torch.compile(model, mode="reduce-overhead")
@@ -38,8 +44,11 @@ CODE = """model = torch.compile(model, mode="reduce-overhead")
 def launch_bound(facts: Facts) -> Iterator[Draft]:
     """Yield one finding for each device that waits for launches in short gaps."""
     for device in facts.devices:
-        waits = sum((device.use.gaps.frame[cause].to_numpy() for cause in CAUSES), np.zeros(len(device.gap_start), np.int64))
-        rows = (device.gap_length <= SHORT) & device.gaps_in_steady() & (waits > 0)
+        waits = sum(
+            (device.use.gaps.frame[cause].to_numpy() for cause in CAUSES),
+            np.zeros(len(device.gap_start), np.int64),
+        )
+        rows = _dense(device, (device.gap_length <= SHORT) & device.gaps_in_steady() & (waits > 0), waits)
         if rows.sum() >= FEW:
             yield _draft(facts, device, rows, waits)
 
@@ -54,12 +63,25 @@ def _draft(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: ND
         id="launch_bound",
         device=device,
         title=f"Launch-bound: the GPU idles {{cost}} in {many(count, 'short gap')} between small kernels",
-        advice=f"Half of the GPU's operations take less than {half}, and it then waits {each} for the host to launch "
-        f"the next{_threads(facts, device, rows, waits)}. {ADVICE}",
+        advice=f"Half of the GPU's operations take less than {half}, and it then waits {each} for the "
+        f"host to launch the next{_threads(facts, device, rows, waits)}. {ADVICE}",
         code=CODE,
         claims=(Idle(CAUSES, rows=rows),),
         evidence=_places(device, rows, waits),
     )
+
+
+def _dense(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Keep the gaps of stretches of BIN in which at least DENSE of the time is such waiting."""
+    index = _bins(device, rows)
+    sums = np.bincount(index, weights=waits[rows])
+    kept = rows.copy()
+    kept[rows] = sums[index] >= DENSE * BIN
+    return kept
+
+
+def _bins(device: DeviceFacts, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return (device.gap_start[rows] - device.steady.start) // BIN
 
 
 def _threads(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> str:
@@ -75,12 +97,12 @@ def _threads(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: 
 def _places(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> tuple[Place, ...]:
     """Return the five stretches of BIN with the most such waiting."""
     begin = device.steady.start
-    index = (device.gap_start[rows] - begin) // BIN
+    index = _bins(device, rows)
     sums = np.bincount(index, weights=waits[rows])
     counts = np.bincount(index)
     found = []
-    for worst in np.argsort(-sums, kind="stable")[:5]:
+    for worst in np.argsort(-sums, kind="stable")[:PLACES]:
         start = begin + int(worst) * BIN
-        text = f"{counts[worst]} short gaps: the GPU waits {duration(sums[worst])} of {duration(BIN)} for launches"
+        text = f"{counts[worst]} short gaps: the GPU waits {duration(sums[worst])} of {duration(BIN)}"
         found.append(Place(text, start, min(start + BIN, device.use.window.end), device.use.id))
     return tuple(found)

@@ -26,7 +26,7 @@ MEMSET = "memset"
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A claim on idle ns: `causes` of the gaps that `rows` marks (None: all), in each gap `at_most` ns (None: all)."""
+    """A claim on idle ns: `causes` of the gaps in `rows` (None: all), in each `at_most` ns (None: all)."""
 
     causes: tuple[str, ...]
     rows: NDArray[np.bool_] | None = None

@@ -1,6 +1,7 @@
 """The capture lacks ranges or CUDA calls.
 
-Symptom: no NVTX range, no iteration or no CUDA API call in the capture, so figures that need them are missing.
+Symptom: no NVTX range, no iteration or no CUDA API call in the capture, so figures that need them are
+missing.
 Cause: they were not traced, the program has no annotations, or they were lost: with the Python package
 `nvtx` 0.2.12 and later, nsys 2022.4 and 2024.2 record the domain but lose every range.
 Remedy: capture again, as the advice says. Nothing is claimed.
@@ -28,8 +29,9 @@ def missing_data(facts: Facts) -> Iterator[Draft]:
         yield Draft(
             id="no_cuda_calls",
             title="The capture has no CUDA API calls: why the GPU waited cannot be said",
-            advice="Idle time has the cause `unknown` and synchronizations are not measured. Trace CUDA on the host "
-            "too: `-t cuda` records API calls unless they were filtered out of the export.",
+            advice="Idle time has the cause `unknown` and synchronizations are not measured. Trace "
+            "CUDA on the host too: `-t cuda` records API calls unless they were filtered out of the "
+            "export.",
             code=CAPTURE,
         )
     if trace.ranges.is_empty():
@@ -38,8 +40,8 @@ def missing_data(facts: Facts) -> Iterator[Draft]:
         yield Draft(
             id="no_iterations",
             title="No iterations were found among the NVTX ranges: no cost per iteration",
-            advice="Open a range around each training step, with the step's number in its name, or name the range "
-            "that is one: `--iteration REGEX`.",
+            advice="Open a range around each training step, with the step's number in its name, or "
+            "name the range that is one: `--iteration REGEX`.",
             code=ANNOTATE,
         )
 
@@ -48,10 +50,12 @@ def _no_ranges(events: int) -> Draft:
     if events:
         return Draft(
             id="lost_ranges",
-            title=f"The capture has {many(events, 'NVTX event')} but no range: they were lost while capturing",
-            advice="This is no program without annotations. Since version 0.2.12 the Python package `nvtx` writes ranges "
-            "that nsys 2022.4 and 2024.2 drop, domains excepted. Use nvtx 0.2.11, torch.cuda.nvtx or a newer nsys, "
-            "and capture again; until then nothing can be said per range or per iteration.",
+            title=f"The capture has {many(events, 'NVTX event')} but no range: they were lost while "
+            "capturing",
+            advice="This is no program without annotations. Since version 0.2.12 the Python package "
+            "`nvtx` writes ranges that nsys 2022.4 and 2024.2 drop, domains excepted. Use nvtx "
+            "0.2.11, torch.cuda.nvtx or a newer nsys, and capture again; until then nothing can be "
+            "said per range or per iteration.",
             code="pip install 'nvtx<0.2.12'",
         )
     return Draft(

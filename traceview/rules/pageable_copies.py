@@ -1,8 +1,9 @@
 """Copies from or to pageable memory, which block the host thread that asks for them.
 
-Symptom: cudaMemcpyAsync takes as long as the copy; nothing computes meanwhile; the synchronize after it gets the blame.
-Cause: the driver stages pageable memory through its own pinned buffer, piece by piece, while the caller waits:
-such a copy is never asynchronous and never overlaps what the same thread would launch.
+Symptom: cudaMemcpyAsync takes as long as the copy; nothing computes meanwhile; the synchronize after it
+gets the blame.
+Cause: the driver stages pageable memory through its own pinned buffer, piece by piece, while the caller
+waits: such a copy is never asynchronous and never overlaps what the same thread would launch.
 Remedy: pinned batches, a copy stream and a prefetch, all three; small copies are better avoided than pinned.
 
 Claims the exposed time of pageable h2d, d2h and h2h copies, the idle cause `blocking_copy`, and the cause
@@ -22,12 +23,23 @@ from traceview.rules.ledger import Exposed, Idle, copy_key
 from traceview.rules.words import duration, listed, many, rate, share, size
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
-SMALL = 65_536  # bytes; a copy below it takes less time than the call that asks for it, so pinning buys nothing
+SMALL = (
+    65_536  # bytes; a copy below it takes less time than the call that asks for it, so pinning buys nothing
+)
+ACQUITTED = 10  # a synchronize call is innocent if the copies held the host this many times longer
+START_UP_ADVICE = (
+    "It is paid once, before the loop (parameters and buffers on their way to the GPU), so it "
+    "matters only where starting up does: load the checkpoint with `map_location=device`, or build "
+    "the model on the device at once."
+)
+START_UP_CODE = """with torch.device(device):
+    model = Model()"""
 LARGE_ADVICE = (
-    "Pin the batches, copy them on a stream of their own and fetch one batch ahead, so that the copy runs under the "
-    "previous step's kernels. It pays only with all three: pinning alone makes the copy faster but leaves it exposed, "
-    "and pinning each batch on the spot (`batch.pin_memory()` in the loop) has been measured as a loss. "
-    "It needs compute at least as long as the copy. (CUDA C++: cudaMallocHost, cudaMemcpyAsync, a second stream.)"
+    "Pin the batches, copy them on a stream of their own and fetch one batch ahead, so that the copy "
+    "runs under the previous step's kernels. It pays only with all three: pinning alone makes the "
+    "copy faster but leaves it exposed, and pinning each batch on the spot (`batch.pin_memory()` in "
+    "the loop) has been measured as a loss. It needs compute at least as long as the copy. (CUDA "
+    "C++: cudaMallocHost, cudaMemcpyAsync, a second stream.)"
 )
 LARGE_CODE = """loader = DataLoader(dataset, num_workers=4, pin_memory=True, persistent_workers=True)
 copy_stream = torch.cuda.Stream()
@@ -36,10 +48,13 @@ with torch.cuda.stream(copy_stream):                      # the next batch, whil
 torch.cuda.current_stream().wait_stream(copy_stream)      # before it is used
 following.record_stream(torch.cuda.current_stream())"""
 SMALL_ADVICE = (
-    "They are small ({each} on average), so what costs is the call and the stop, not the bytes: build such tensors on the "
-    "device, gather them into one copy, and read scalars back every N steps. Pinning would not help."
+    "They are small ({each} on average), so what costs is the call and the stop, not the bytes: "
+    "build such tensors on the device, gather them into one copy, and read scalars back every N "
+    "steps. Pinning would not help."
 )
-SMALL_CODE = "x = torch.arange(n, device=device)   # not torch.arange(n).to(device); loss.item() every N steps"
+SMALL_CODE = (
+    "x = torch.arange(n, device=device)   # not torch.arange(n).to(device); loss.item() every N steps"
+)
 
 
 def pageable_copies(facts: Facts) -> Iterator[Draft]:
@@ -57,15 +72,23 @@ def _draft(facts: Facts, device: DeviceFacts, copies: list[CopyOverlap]) -> Draf
     blocked = _blocked(facts, rows)
     kinds = listed([f"{size(one.bytes)} {one.kind}" for one in copies])
     large = total >= SMALL * count
-    advice = LARGE_ADVICE if large else SMALL_ADVICE.replace("{each}", size(total / count))
+    start_up = facts.counted is not None and _in_steady(facts, device, rows) == 0
+    advice = (
+        START_UP_ADVICE
+        if start_up
+        else LARGE_ADVICE
+        if large
+        else SMALL_ADVICE.replace("{each}", size(total / count))
+    )
     blocks = f" block the host for {duration(blocked)}" if blocked else " run without compute"
     return Draft(
         id="pageable_copies",
         device=device,
-        title=f"{many(count, 'copy', 'copies')} from or to pageable memory ({kinds}){blocks}{_when(facts, device, rows)}",
-        advice=f"They ran at {rate(total, busy)}, {share(exposed, busy)} of that time with nothing computing. "
-        f"{_blame(facts)}{advice}",
-        code=LARGE_CODE if large else SMALL_CODE,
+        title=f"{many(count, 'copy', 'copies')} from or to pageable memory "
+        f"({kinds}){blocks}{_when(facts, device, rows)}",
+        advice=f"They ran at {rate(total, busy)}, {share(exposed, busy)} of that time with nothing "
+        f"computing. {_blame(facts, blocked)}{advice}",
+        code=START_UP_CODE if start_up else LARGE_CODE if large else SMALL_CODE,
         claims=(
             Exposed(tuple(copy_key(one.kind, one.memory) for one in copies)),
             Idle(("launch",), rows=np.isin(device.gap_operation, rows)),
@@ -82,7 +105,8 @@ def _rows(facts: Facts, device: DeviceFacts) -> Times:
     memory = chosen["memory"].to_physical().fill_null(255).to_numpy()[rows]
     kind = chosen["kind"].to_physical().fill_null(255).to_numpy()[rows]
     codes = [KINDS.index(name) for name in HOST_KINDS]
-    return rows[(memory == MEMORIES.index("pageable")) & np.isin(kind, codes)]
+    chosen: Times = rows[(memory == MEMORIES.index("pageable")) & np.isin(kind, codes)]
+    return chosen
 
 
 def _blocked(facts: Facts, rows: Times) -> int:
@@ -95,17 +119,20 @@ def _blocked(facts: Facts, rows: Times) -> int:
 def _when(facts: Facts, device: DeviceFacts, rows: Times) -> str:
     if facts.counted is None or len(rows) == 0:
         return ""
+    inside = _in_steady(facts, device, rows)
+    return facts.per_iteration(inside) if inside else ", all outside the counted iterations (start-up)"
+
+
+def _in_steady(facts: Facts, device: DeviceFacts, rows: Times) -> int:
     start = facts.analysis.trace.operations["start"].to_numpy()[rows]
-    inside = (start >= device.steady.start) & (start < device.steady.end)
-    if not inside.any():
-        return ", all outside the counted iterations (start-up)"
-    return facts.per_iteration(int(inside.sum()))
+    return int(((start >= device.steady.start) & (start < device.steady.end)).sum())
 
 
-def _blame(facts: Facts) -> str:
-    """Return a sentence that acquits the synchronize call that looks guilty."""
-    calls = [call for call in facts.analysis.host.sync.calls if call.count]
-    if not calls:
+def _blame(facts: Facts, blocked: int) -> str:
+    """Return a sentence that acquits the synchronize call that looks guilty; "" where it is not innocent."""
+    calls = facts.analysis.host.sync.calls
+    call = max(calls, key=lambda one: one.blocked_ns, default=None)
+    if call is None or call.blocked_ns * ACQUITTED > blocked:
         return ""
-    call = max(calls, key=lambda one: one.blocked_ns)
-    return f"{call.api} looks guilty, but held the host for only {duration(call.blocked_ns)} in {many(call.count, 'call')}. "
+    held = f"{duration(call.blocked_ns)} in {many(call.count, 'call')}"
+    return f"{call.api} looks guilty, but held the host for only {held}. "

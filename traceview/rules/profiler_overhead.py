@@ -20,8 +20,8 @@ def profiler_overhead(facts: Facts) -> Iterator[Draft]:
             id="profiler_overhead",
             device=device,
             title="The profiler itself held the GPU idle for {cost}",
-            advice="This time ({share} of the window) is not lost without the profiler. Where it is large, trace less "
-            "(`-t cuda,nvtx -s none --cpuctxsw=none`) or fewer steps.",
+            advice="This time ({share} of the window) is not lost without the profiler. Where it is "
+            "large, trace less (`-t cuda,nvtx -s none --cpuctxsw=none`) or fewer steps.",
             claims=(Idle(("profiler",)),),
             severity="info",
             place="the profiler was at work",

@@ -16,7 +16,9 @@ from traceview.rules.words import duration, share
 def settle(facts: Facts, rules: Sequence[Rule]) -> tuple[Finding, ...]:
     """Let each rule claim in turn; return the findings by severity, premises first, then by cost."""
     ledgers = {
-        device.use.device: Ledger.of(device.use.gaps.frame, exposed_work(facts.analysis.trace, device.activity))
+        device.use.device: Ledger.of(
+            device.use.gaps.frame, exposed_work(facts.analysis.trace, device.activity)
+        )
         for device in facts.devices
     }
     found = [(draft, finding) for rule in rules for draft, finding in _settled(facts, rule, ledgers)]

@@ -1,7 +1,8 @@
 """Copies that run on the stream of the kernels.
 
 Symptom: exposed h2d or d2h copies from pinned memory, on a stream that also computes.
-Cause: the operations of one stream run one after the other, so such a copy can never hide under that stream's kernels.
+Cause: the operations of one stream run one after the other, so such a copy can never hide under that
+stream's kernels.
 Remedy: a copy stream and a prefetch.
 
 Claims the exposed time of those copies. Pageable ones are `pageable_copies`.
@@ -21,9 +22,10 @@ from traceview.rules.words import listed, many, size
 
 KINDS_HERE = ("h2d", "d2h")
 ADVICE = (
-    "Issue them on a stream of their own, ahead of their use: `with torch.cuda.stream(copy_stream)` and `non_blocking=True`, then "
-    "`wait_stream` where the data is needed. It pays if there is other compute to run meanwhile: fetch the next batch during this "
-    "step. A copy stream without a prefetch changes nothing, because the kernels still wait for the copy."
+    "Issue them on a stream of their own, ahead of their use: `with torch.cuda.stream(copy_stream)` "
+    "and `non_blocking=True`, then `wait_stream` where the data is needed. It pays if there is other "
+    "compute to run meanwhile: fetch the next batch during this step. A copy stream without a "
+    "prefetch changes nothing, because the kernels still wait for the copy."
 )
 CODE = """with torch.cuda.stream(copy_stream):
     following = following.to(device, non_blocking=True)
@@ -58,8 +60,8 @@ def _draft(facts: Facts, device: DeviceFacts, computing: dict[int, str]) -> Draf
     return Draft(
         id="shared_stream",
         device=device,
-        title=f"{many(int(chosen.sum()), 'copy', 'copies')} ({size(total)}) run on {labels}, the stream of the kernels, "
-        "and can never overlap them",
+        title=f"{many(int(chosen.sum()), 'copy', 'copies')} ({size(total)}) run on {labels}, the "
+        "stream of the kernels, and can never overlap them",
         advice=f"{{cost}} of copying ran with nothing computing. {ADVICE}",
         code=CODE,
         claims=(Exposed(keys, within),),

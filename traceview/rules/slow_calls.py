@@ -1,6 +1,7 @@
 """The GPU waits inside CUDA calls that no other rule explains.
 
-Symptom: idle causes `launch`, `api`, `sync`, `blocking_copy` or `memory` left over, in gaps too long for launch-bound.
+Symptom: idle causes `launch`, `api`, `sync`, `blocking_copy` or `memory` left over, in gaps too long for
+launch-bound.
 Cause: a kernel's module loaded at its first launch, event and stream bookkeeping, a rare synchronization.
 Remedy: warm up before timing; load modules eagerly; look at the calls named.
 """
@@ -22,15 +23,16 @@ def slow_calls(facts: Facts) -> Iterator[Draft]:
     """Name the calls that were running while the GPU idled longest."""
     for device in facts.devices:
         frame = device.use.gaps.frame
-        inside = sum((frame[cause].to_numpy() for cause in CAUSES), np.zeros(len(frame), np.int64))
+        inside = np.where(device.gaps_in_steady(), sum(frame[cause].to_numpy() for cause in CAUSES), 0)
         yield Draft(
             id="slow_calls",
             device=device,
             title="The GPU waits {cost} for CUDA calls to return" + _named(facts, device, inside),
-            advice="A first launch loads its module (set CUDA_MODULE_LOADING=EAGER, or run warm-up steps of every shape "
-            "before measuring); the other calls are bookkeeping that a CUDA graph leaves out of the loop.",
+            advice="A first launch loads its module (set CUDA_MODULE_LOADING=EAGER, or run warm-up "
+            "steps of every shape before measuring); the other calls are bookkeeping that a CUDA "
+            "graph leaves out of the loop.",
             code="for shape in shapes: model(torch.zeros(shape, device=device))   # warm-up",
-            claims=(Idle(CAUSES),),
+            claims=(Idle(CAUSES, rows=device.gaps_in_steady()),),
             place="inside a CUDA call",
         )
 

@@ -42,8 +42,8 @@ def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str, when: str) -
         id=name,
         device=device,
         title=f"{when} the GPU idled {{cost}}, mostly {parts or 'for no known cause'}",
-        advice="It is paid once and says nothing about the training speed. To keep it out of every figure, capture only "
-        "steady steps, or narrow this report (`--from`, `--to`, `--range`).",
+        advice="It is paid once and says nothing about the training speed. To keep it out of every "
+        "figure, capture only steady steps, or narrow this report (`--from`, `--to`, `--range`).",
         claims=(Idle(CAUSES, rows=rows),),
         code=CODE,
         severity="low",

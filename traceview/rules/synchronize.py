@@ -1,12 +1,14 @@
 """A synchronization in every iteration.
 
-Symptom: cudaStreamSynchronize, cudaDeviceSynchronize or cudaEventSynchronize once or more in each step; the GPU
-runs dry and starts again.
-Cause: `loss.item()`, `print(tensor)`, `.cpu()`, `torch.cuda.synchronize()`, `if tensor > x`, boolean indexing.
+Symptom: cudaStreamSynchronize, cudaDeviceSynchronize or cudaEventSynchronize once or more in each step;
+the GPU runs dry and starts again.
+Cause: `loss.item()`, `print(tensor)`, `.cpu()`, `torch.cuda.synchronize()`, `if tensor > x`, boolean
+indexing.
 Remedy: keep the value on the device, read it every N steps, or through a non-blocking copy and an event.
 
 What a call costs the GPU is `starved + refill` (METRICS.md "Synchronization"), not how long it blocks. Claims
-the idle cause `sync`, and after each call's return the causes `launch`, `api` and `host` up to its refill.
+the idle cause `sync`, and after each call's return the causes `launch`, `api` and `host` up to its refill,
+and at most REFILLED of it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
 from traceview.rules.words import duration, folded, listed, many
 
+REFILLED = 1_000_000  # ns; a host that needs longer to launch again is busy with something else: `host_bound`
 RARE = 10  # without iterations: fewer calls than this in a capture are no habit
 ADVICE = (
-    "A wait while the GPU works costs it nothing; what costs is that it runs dry and the host must launch again. "
-    "Remove `torch.cuda.synchronize()`; read scalars every N steps, or copy them with `non_blocking=True` to pinned "
-    "memory and read them a step late; replace `if tensor > x` and boolean indexing by `torch.where`. It pays as far as the host then runs "
-    "ahead of the GPU: where the loop is launch-bound, cure that first."
+    "A wait while the GPU works costs it nothing; what costs is that it runs dry and the host must "
+    "launch again. Remove `torch.cuda.synchronize()`; read scalars every N steps, or copy them with "
+    "`non_blocking=True` to pinned memory and read them a step late; replace `if tensor > x` and "
+    "boolean indexing by `torch.where`. It pays as far as the host then runs ahead of the GPU: where "
+    "the loop is launch-bound, cure that first."
 )
 CODE = """losses.append(loss.detach())                      # stays on the GPU
 if step % 50 == 0:
@@ -52,7 +56,7 @@ def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
     refill = np.zeros(len(device.gap_start), np.int64)
     rows = device.gap_of(calls["end"].to_numpy())
     known = rows >= 0
-    np.maximum.at(refill, rows[known], calls["refill"].to_numpy()[known])
+    np.maximum.at(refill, rows[known], np.minimum(calls["refill"].to_numpy()[known], REFILLED))
     counts = calls["name"].cast(pl.String).value_counts(sort=True)
     names = listed([f"{count:,} {name}" for name, count in counts.iter_rows()])
     steady = device.gaps_in_steady()
@@ -61,8 +65,8 @@ def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
         device=device,
         title=f"{many(len(calls), 'synchronization')}{facts.per_iteration(len(calls))} cost the GPU {{cost}}"
         + _where(facts, calls),
-        advice=f"{names}: they held the host for {duration(int(calls['blocked'].sum()))}, of which the GPU worked "
-        f"{duration(int(calls['waited'].sum()))}. {ADVICE}",
+        advice=f"{names}: they held the host for {duration(int(calls['blocked'].sum()))}, of which "
+        f"the GPU worked {duration(int(calls['waited'].sum()))}. {ADVICE}",
         code=CODE,
         claims=(
             Idle(("sync",), rows=steady),

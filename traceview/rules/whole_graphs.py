@@ -40,17 +40,23 @@ def _draft(facts: Facts, device: DeviceFacts, members: NDArray[np.bool_]) -> Dra
     start, end = work.start[members], work.end[members]
     inside = intervals.length(intervals.union(start, end, ordered=True))
     most = inside >= MOST * use.compute_ns
-    kernels = "there is no kernel table" if use.kernel_count == 0 else many(use.kernel_count, "kernel") + " beside them"
+    kernels = (
+        "there is no kernel table"
+        if use.kernel_count == 0
+        else many(use.kernel_count, "kernel") + " beside them"
+    )
     longest = np.argsort(start - end, kind="stable")[:3]
     streams = facts.analysis.trace.operations["stream"].to_numpy()[work.rows[members]]
     return Draft(
         id="whole_graphs",
         device=device,
-        title=f"{share(inside, use.compute_ns)} of the compute is inside {many(int(members.sum()), 'CUDA graph launch', 'CUDA graph launches')} "
-        f"traced whole: {kernels}",
-        advice=f"A graph shows as one busy block ({duration(inside)} in all). Kernels, copies, communication and idle gaps inside "
-        "cannot be measured, so idle time is at least, and overlap at most, what is shown. To look inside, capture a few "
-        "steps with `--cuda-graph-trace=node`; that slows each launch, so take run times from this capture.",
+        title=f"{share(inside, use.compute_ns)} of the compute is inside "
+        f"{many(int(members.sum()), 'CUDA graph launch', 'CUDA graph launches')} traced whole: "
+        f"{kernels}",
+        advice=f"A graph shows as one busy block ({duration(inside)} in all). Kernels, copies, "
+        "communication and idle gaps inside cannot be measured, so idle time is at least, and "
+        "overlap at most, what is shown. To look inside, capture a few steps with "
+        "`--cuda-graph-trace=node`; that slows each launch, so take run times from this capture.",
         code=CODE,
         severity="high" if most else "info",
         premise=most,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-NUMBER = re.compile(r"-?\d+")
+NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
 
 def duration(ns: float) -> str:
@@ -44,7 +44,7 @@ def listed(words: list[str]) -> str:
 
 
 def folded(name: str) -> str:
-    """Return a range's name with its numbers folded together (METRICS.md "Iterations")."""
+    """Return a range's name with its numbers folded together: `layer7` → `layer#`; `h2d` stays."""
     return NUMBER.sub("#", name)
 
 
