@@ -58,7 +58,8 @@ def _unions(trace: Trace, device: Activity) -> tuple[Intervals, ...]:
 
 def _kernels(trace: Trace, device: Activity, start: Times, end: Times) -> Times:
     source = trace.operations["source"].to_physical().to_numpy()[device.rows]
-    starts = device.start[source == KERNEL]
+    # Not device.start: a kernel that began before the window did not start inside it.
+    starts = trace.operations["start"].to_numpy()[device.rows[source == KERNEL]]
     return np.searchsorted(starts, end, side="left") - np.searchsorted(starts, start, side="left")
 
 

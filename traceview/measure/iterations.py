@@ -53,7 +53,10 @@ def measure_iterations(
     """
     if trace.ranges.is_empty():
         if pattern is not None:
-            raise RequestError(f"{trace.info.file}: no NVTX ranges at all, so --iteration {pattern!r} finds none")
+            raise RequestError(
+                f"{trace.info.file}: --iteration {pattern!r} finds nothing, for the capture has no NVTX ranges; "
+                "capture with: nsys profile -t cuda,nvtx COMMAND"
+            )
         return NotMeasured(HOW_TO_NAME)
     found = _matching(trace, pattern) if pattern is not None else _repeating(trace)
     if found is None:
@@ -68,7 +71,9 @@ def measure_iterations(
             return NotMeasured("no iteration lies in the chosen window")
     skipped, why = _skipped(trace, end - start, skip)
     rows = _iterations(trace, of, found, start, end, skipped)
-    spreads = {figure: spread(np.array([getattr(row, figure) for row in rows[skipped:]])) for figure in FIGURES}
+    columns = {name: [getattr(row, name) for row in rows[skipped:]] for name in FIGURES}
+    columns |= {f"idle_{cause}_ns": [row.idle[cause] for row in rows[skipped:]] for cause in CAUSES}
+    spreads = {name: spread(np.array(values, np.int64)) for name, values in columns.items()}
     return Iterations(
         range=found.name,
         thread=found.thread,
@@ -91,7 +96,10 @@ def _matching(trace: Trace, pattern: str) -> Found:
     try:
         wanted = re.compile(pattern)
     except re.error as error:
-        raise RequestError(f"--iteration {pattern!r} is not a regular expression: {error}") from None
+        raise RequestError(
+            f"{trace.info.file}: --iteration {pattern!r} is not a regular expression ({error}); "
+            "put a backslash before a character that is meant as itself"
+        ) from None
     names = trace.ranges["name"].cast(pl.String)
     matches = {name for name in names.unique().to_list() if wanted.search(name)}
     if not matches:
@@ -100,7 +108,8 @@ def _matching(trace: Trace, pattern: str) -> Found:
             f"{trace.info.file}: no NVTX range matches --iteration {pattern!r}; the most frequent are {known}"
         )
     chosen = trace.ranges.with_row_index("row").filter(names.is_in(list(matches)))
-    best = _longest(chosen.select(pl.col("row").cast(pl.Int64), "start", "end", "thread", pl.lit(pattern).alias("folded")))
+    row, one_name = pl.col("row").cast(pl.Int64), pl.lit(pattern).alias("folded")
+    best = _longest(chosen.select(row, "start", "end", "thread", one_name))
     return Found(_shown(matches), best.thread, best.rows)
 
 
@@ -132,12 +141,10 @@ def _outermost(frame: pl.DataFrame) -> np.typing.NDArray[np.bool_]:
     """Say which ranges lie inside no other of the frame on their thread."""
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     nesting = Nesting.of(start, end, frame["thread"].to_numpy().astype(np.int64))
+    # A range that holds this one was open when it began and ends no sooner: open at its last ns.
+    last = np.maximum(nesting.end - 1, nesting.start)
     inside = np.empty(len(start), np.bool_)
-    inside[nesting.rows] = nesting.before >= 0
-    # `before` ends no sooner, but it holds this one only if it had not ended when this one began.
-    holder = nesting.before
-    held = (holder >= 0) & (nesting.end[np.maximum(holder, 0)] > nesting.start)
-    inside[nesting.rows] = held
+    inside[nesting.rows] = nesting.around(np.arange(len(start)), last) >= 0
     return ~inside
 
 
@@ -159,10 +166,16 @@ def _skipped(trace: Trace, wall: Times, skip: int | None) -> tuple[int, str]:
         if not 0 <= skip < len(wall):
             raise RequestError(f"{trace.info.file}: --skip {skip} leaves nothing of {len(wall)} iterations")
         return skip, f"--skip {skip}"
-    median = spread(wall).median
-    steady = np.flatnonzero(wall * OF <= median * SLOW)
-    leading = int(steady[0]) if len(steady) else 0
-    return leading, f"the first {leading} took more than 1.5 times the median" if leading else "none"
+    # At least half of them are no longer than the median, so one that is steady exists.
+    leading = int(np.flatnonzero(wall * 2 * OF <= _twice_median(wall) * SLOW)[0])
+    first = "the first" if leading == 1 else f"the first {leading}"
+    return leading, f"{first} took more than 1.5 times the median" if leading else "none"
+
+
+def _twice_median(values: Times) -> int:
+    """Return the sum of the two middle values: the median may lie half a ns above a whole one."""
+    ordered = np.sort(values)
+    return int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])
 
 
 def _iterations(
