@@ -1,0 +1,214 @@
+"""The export as plain records, read with sqlite3 and nothing else."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+KINDS = {1: "h2d", 3: "h2d", 2: "d2h", 4: "d2h", 5: "d2d", 6: "d2d", 7: "d2d", 8: "d2d", 9: "h2h", 10: "p2p"}
+KINDS |= {11: "um_h2d", 12: "um_d2h", 13: "um_d2d"}
+MEMORIES = {0: "pageable", 1: "pinned", 4: "managed", 6: "managed", 2: "device", 3: "device", 5: "device"}
+COMMUNICATION = ("nccl", "rccl", "nvshmem", "mscclpp")
+
+
+@dataclass
+class Operation:
+    start: int
+    end: int
+    table: str
+    row: int
+    cls: str
+    kind: str | None
+    memory: str | None
+    size: int
+    process: int
+    device: int
+    context: int
+    stream: int
+    correlation: int
+    launch: Call | None = None
+
+
+@dataclass
+class Call:
+    start: int
+    end: int
+    name: str
+    thread: int
+    process: int
+    correlation: int
+    role: str = "api"
+    implicit: bool = False
+
+
+@dataclass
+class Range:
+    start: int
+    end: int
+    name: str
+    domain: str
+    thread: int
+    process: int
+
+
+def process_of(identifier: int | None) -> int:
+    return ((identifier or 0) >> 24) & 0xFFFFFF
+
+
+class Export:
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+        self.connection.row_factory = sqlite3.Row
+        self.tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        self.strings = {row["id"]: row["value"] for row in self.rows("StringIds")}
+        self.operations = self._operations()
+        self.calls = self._calls()
+        self._link()
+        self.ranges = self._ranges()
+        self.overhead = [(row["start"], row["end"]) for row in self.rows("PROFILER_OVERHEAD")]
+        self.devices = self._devices()
+
+    def rows(self, table: str) -> list[dict[str, object]]:
+        if table not in self.tables:
+            return []
+        return [dict(row) for row in self.connection.execute(f"SELECT * FROM {table}")]
+
+    def timed(self, table: str) -> list[dict[str, object]]:
+        return [
+            row
+            for row in self.rows(table)
+            if isinstance(row["start"], int) and isinstance(row["end"], int) and row["end"] >= row["start"]
+        ]
+
+    def _operations(self) -> list[Operation]:
+        found = []
+        for order, (table, suffix) in enumerate(
+            [("kernel", "KERNEL"), ("graph", "GRAPH_TRACE"), ("memcpy", "MEMCPY"), ("memset", "MEMSET")]
+        ):
+            for number, row in enumerate(self.timed(f"CUPTI_ACTIVITY_KIND_{suffix}")):
+                cls, kind, memory = self._classify(table, row)
+                found.append(
+                    Operation(
+                        row["start"], row["end"], table, order * 10**9 + number, cls, kind, memory,
+                        row.get("bytes") or 0, process_of(row["globalPid"]), row["deviceId"] or 0,
+                        row["contextId"] or 0, row["streamId"] or 0, row["correlationId"] or 0,
+                    )
+                )  # fmt: skip
+        launched = {(one.process, one.correlation) for one in found if one.table == "kernel" and one.correlation}
+        found = [one for one in found if one.table != "graph" or (one.process, one.correlation) not in launched]
+        return sorted(found, key=lambda one: (one.start, one.end, one.row))
+
+    def _classify(self, table: str, row: dict[str, object]) -> tuple[str, str | None, str | None]:
+        if table == "kernel":
+            name = self.strings.get(row["shortName"]) or ""
+            return ("communication" if name.lower().startswith(COMMUNICATION) else "compute"), None, None
+        if table == "graph":
+            return "compute", None, None
+        if table == "memset":
+            return "memset", None, None
+        kind = KINDS.get(row["copyKind"], "other")
+        memory = "unknown"
+        if kind in ("h2d", "h2h"):
+            memory = MEMORIES.get(row.get("srcKind"), "unknown")
+        elif kind == "d2h":
+            memory = MEMORIES.get(row.get("dstKind"), "unknown")
+        elif kind in ("d2d", "p2p"):
+            memory = "device"
+        elif kind.startswith("um_"):
+            memory = "managed"
+        return "copy", kind, memory
+
+    def _calls(self) -> list[Call]:
+        found = []
+        for row in self.timed("CUPTI_ACTIVITY_KIND_RUNTIME"):
+            name = re.sub(r"(_v\d+|_ptsz|_ptds)+$", "", self.strings.get(row["nameId"]) or "(unnamed)")
+            thread = row["globalTid"] or 0
+            call = Call(row["start"], row["end"], name, thread, process_of(thread), row["correlationId"] or 0)
+            call.role, call.implicit = role_of(name)
+            found.append(call)
+        return found
+
+    def _link(self) -> None:
+        by_key: dict[tuple[int, int], Call] = {}
+        # The first call in order of time wins where a correlation id repeats within a process.
+        for call in sorted(self.calls, key=lambda call: (call.start, call.end)):
+            by_key.setdefault((call.process, call.correlation), call)
+        for one in self.operations:
+            if one.correlation:
+                one.launch = by_key.get((one.process, one.correlation))
+            pageable = one.memory == "pageable" and one.kind in ("h2d", "d2h", "h2h")
+            if pageable and one.launch is not None and is_async_copy(one.launch.name):
+                one.launch.role, one.launch.implicit = "blocking_copy", True
+
+    def _ranges(self) -> list[Range]:
+        rows = self.rows("NVTX_EVENTS")
+        last = max(
+            [one.end for one in self.operations]
+            + [call.end for call in self.calls]
+            + [row["end"] if row["end"] is not None else row["start"] for row in rows]
+            + [row["end"] for row in self.timed("PROFILER_OVERHEAD")],
+            default=0,
+        )
+        domains: dict[tuple[int, int], str] = {}
+        for row in rows:
+            if row["eventType"] == 75:
+                domains.setdefault((process_of(row["globalTid"]), row["domainId"] or 0), self._text(row))
+        found = []
+        for row in rows:
+            if row["eventType"] not in (59, 60):
+                continue
+            end = last if row["end"] is None else row["end"]
+            if row["end"] is not None and end < row["start"]:
+                continue
+            process, domain = process_of(row["globalTid"]), row["domainId"] or 0
+            name = "" if domain == 0 else domains.get((process, domain), f"domain {domain}")
+            found.append(Range(row["start"], max(end, row["start"]), self._text(row), name, row["globalTid"] or 0, process))
+        return sorted(found, key=lambda one: (one.start, one.end))
+
+    def _text(self, row: dict[str, object]) -> str:
+        text = row.get("text")
+        if text is None:
+            text = self.strings.get(row.get("textId"))
+        return "(unnamed)" if text is None else str(text)
+
+    def _devices(self) -> list[list[tuple[int, int]]]:
+        """Groups of (process, deviceId) pairs that are one GPU."""
+        pairs = sorted({(one.process, one.device) for one in self.operations})
+        uuids = {
+            ((row["pid"] or 0) & 0xFFFFFF, row["cudaId"]): row.get("uuid") for row in self.rows("TARGET_INFO_CUDA_DEVICE")
+        }
+        single = len(self.rows("TARGET_INFO_GPU")) == 1
+        groups: dict[object, list[tuple[int, int]]] = {}
+        for pair in pairs:
+            key: object = pair
+            if uuids.get(pair):
+                key = uuids[pair]
+            elif not uuids and single and pair[1] == 0:
+                key = "single"
+            groups.setdefault(key, []).append(pair)
+        return list(groups.values())
+
+
+def role_of(name: str) -> tuple[str, bool]:
+    if name in (
+        "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize",
+        "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
+    ):  # fmt: skip
+        return "sync", False
+    if name.startswith(("cudaMemcpy", "cuMemcpy")) and not name.endswith("Async") and "Peer" not in name and "Batch" not in name:
+        return "blocking_copy", True
+    implicit = name in (
+        "cudaFree", "cudaMalloc", "cudaHostAlloc", "cudaFreeHost",
+        "cuMemFree", "cuMemAlloc", "cuMemHostAlloc", "cuMemFreeHost",
+    )  # fmt: skip
+    memory = name.startswith(
+        ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemCreate", "cuMemRelease")
+    )
+    return ("memory" if memory else "api"), implicit
+
+
+def is_async_copy(name: str) -> bool:
+    return name.startswith(("cudaMemcpy", "cuMemcpy")) and name.endswith("Async")

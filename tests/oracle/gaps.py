@@ -1,0 +1,80 @@
+"""Idle time and its causes: piece by piece, in the order that METRICS.md gives."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from tests.oracle.export import Call, Export, Operation
+from tests.oracle.spans import Span, free, inside, length, union, without
+
+CAUSES = ("profiler", "queued", "launch", "sync", "blocking_copy", "memory", "api", "host", "unknown")
+ROLES = ("sync", "blocking_copy", "memory", "api")
+
+
+class Causes:
+    def __init__(self, export: Export) -> None:
+        self.overhead = union(export.overhead)
+        calls: dict[tuple[int, str], list[Span]] = {}
+        for call in export.calls:
+            calls.setdefault((call.thread, call.role), []).append((call.start, call.end))
+        self.calls = {key: union(spans) for key, spans in calls.items()}
+
+    def of(self, piece: Span, launch: Call | None) -> dict[str, int]:
+        """Split one idle piece whose ending operation was launched by `launch`."""
+        found = dict.fromkeys(CAUSES, 0)
+        found["profiler"] = length(inside(self.overhead, *piece))
+        rest = free(self.overhead, *piece)
+        if launch is None:
+            found["unknown"] = length(rest)
+            return found
+        for start, end in rest:
+            found["queued"] += max(0, end - max(start, launch.end))
+            found["launch"] += max(0, min(end, launch.end) - max(start, launch.start))
+        before = [(start, min(end, launch.start)) for start, end in rest if start < launch.start]
+        for role in ROLES:
+            spans = self.calls.get((launch.thread, role), [])
+            held = [part for start, end in before for part in inside(spans, start, end)]
+            found[role] = length(held)
+            before = without(before, held)
+        found["host"] = length(before)
+        return found
+
+
+def ending(operations: list[Operation], starts: list[int], moment: int) -> Operation | None:
+    """The first operation of some length that starts at or after a moment; `starts` are theirs."""
+    index = bisect_left(starts, moment)
+    return operations[index] if index < len(operations) else None
+
+
+def device_gaps(causes: Causes, busy: list[Span], window: Span, operations: list[Operation]) -> dict[str, object]:
+    some_length = [one for one in operations if one.end > one.start]
+    starts = [one.start for one in some_length]
+    gaps = free(busy, *window)
+    total = dict.fromkeys(CAUSES, 0)
+    for gap in gaps:
+        last = ending(some_length, starts, gap[1])
+        for name, ns in causes.of(gap, last.launch if last else None).items():
+            total[name] += ns
+    return {"count": len(gaps), "total_ns": length(gaps), "causes": total}
+
+
+def stream_gaps(
+    causes: Causes, own: list[Span], window: Span, classes: dict[str, list[Span]], operations: list[Operation]
+) -> dict[str, object]:
+    """`classes` are unions of the whole device's compute, communication and of all its work ("busy")."""
+    some_length = [one for one in operations if one.end > one.start]
+    starts = [one.start for one in some_length]
+    gaps = free(own, *window)
+    total = dict.fromkeys(("other_compute", "other_communication", "other_copy", *CAUSES), 0)
+    for gap in gaps:
+        compute = inside(classes["compute"], *gap)
+        communication = without(inside(classes["communication"], *gap), compute)
+        busy = inside(classes["busy"], *gap)
+        total["other_compute"] += length(compute)
+        total["other_communication"] += length(communication)
+        total["other_copy"] += length(busy) - length(compute) - length(communication)
+        last = ending(some_length, starts, gap[1])
+        for piece in free(busy, *gap):
+            for name, ns in causes.of(piece, last.launch if last else None).items():
+                total[name] += ns
+    return {"gap_count": len(gaps), "gap_ns": length(gaps), "causes": total}

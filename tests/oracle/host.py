@@ -1,0 +1,140 @@
+"""Blocking calls and NVTX ranges, one at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+
+from tests.oracle.export import Export, Operation, Range
+from tests.oracle.spans import Span, inside, length, union
+
+Window = tuple[int, int] | None
+
+
+def touches(start: int, end: int, window: Window) -> bool:
+    if window is None:
+        return True
+    return (start < window[1] and end > window[0]) or (start == end and window[0] <= start < window[1])
+
+
+def clipped(start: int, end: int, window: Window) -> Span:
+    return (start, end) if window is None else (max(start, window[0]), min(end, window[1]))
+
+
+def syncs(export: Export, busy: dict[int, list[Span]], window: Window) -> dict[str, object]:
+    """`busy` is, for each process, when any GPU that it uses was busy."""
+    groups: dict[str, dict[str, dict[str, int]]] = {"sync": {}, "implicit_sync": {}}
+    for call in export.calls:
+        if not (call.role == "sync" or call.implicit) or not touches(call.start, call.end, window):
+            continue
+        start, end = clipped(call.start, call.end, window)
+        of = busy.get(call.process, [])
+        waited = length(inside(of, start, end))
+        row = groups["sync" if call.role == "sync" else "implicit_sync"].setdefault(
+            call.name, dict.fromkeys(("count", "blocked_ns", "waited_ns", "starved_ns", "refill_ns"), 0)
+        )
+        row["count"] += 1
+        row["blocked_ns"] += end - start
+        row["waited_ns"] += waited
+        row["starved_ns"] += end - start - waited
+        row["refill_ns"] += refill(of, end)
+    return {name: summed(rows) for name, rows in groups.items()}
+
+
+def refill(busy: list[Span], at: int) -> int:
+    index = bisect_right(busy, (at, 1 << 62))
+    if index and busy[index - 1][1] > at:
+        return 0
+    return busy[index][0] - at if index < len(busy) else 0
+
+
+def summed(rows: dict[str, dict[str, int]]) -> dict[str, object]:
+    keys = ("count", "blocked_ns", "waited_ns", "starved_ns", "refill_ns")
+    calls = [{"api": name, **row} for name, row in rows.items()]
+    calls.sort(key=lambda row: (-row["blocked_ns"], row["api"]))
+    return {**{key: sum(row[key] for row in rows.values()) for key in keys}, "calls": calls}
+
+
+class Open:
+    """Which ranges of a thread are open at a moment."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        self.by_thread: dict[int, list[Range]] = defaultdict(list)
+        for one in ranges:
+            self.by_thread[one.thread].append(one)
+        self.changes = {thread: self._timeline(found) for thread, found in self.by_thread.items()}
+
+    @staticmethod
+    def _timeline(ranges: list[Range]) -> tuple[list[int], list[list[Range]]]:
+        """At each moment when a range opens or closes: the ranges open from then on."""
+        moments = sorted({one.start for one in ranges} | {one.end for one in ranges})
+        opening: dict[int, list[Range]] = defaultdict(list)
+        for one in ranges:
+            if one.end > one.start:
+                opening[one.start].append(one)
+        states: list[list[Range]] = []
+        current: list[Range] = []
+        for moment in moments:
+            current = [one for one in current if one.end > moment] + opening[moment]
+            states.append(current)
+        return moments, states
+
+    def at(self, thread: int, moment: int) -> list[Range]:
+        if thread not in self.changes:
+            return []
+        moments, states = self.changes[thread]
+        index = bisect_right(moments, moment) - 1
+        return states[index] if index >= 0 else []
+
+
+def annotating(ranges: list[Range]) -> dict[int, int]:
+    total: dict[tuple[int, int], int] = defaultdict(int)
+    for one in ranges:
+        total[one.process, one.thread] += one.end - one.start
+    best: dict[int, int] = {}
+    for process, thread in sorted(total, key=lambda key: (-total[key], key[1])):
+        best.setdefault(process, thread)
+    return best
+
+
+def nvtx(export: Export, window: Window) -> list[dict[str, object]]:
+    opened = Open(export.ranges)
+    carrier = annotating(export.ranges)
+    work: dict[tuple[str, str], dict[int, tuple[Operation, bool]]] = defaultdict(dict)
+    single: dict[int, list[Operation]] = defaultdict(list)
+    for one in export.operations:
+        if one.launch is None or not touches(one.start, one.end, window):
+            continue
+        around = opened.at(one.launch.thread, one.launch.start)
+        via = not around
+        if via:
+            around = opened.at(carrier.get(one.process, -1), one.launch.start)
+        for found in around:
+            work[found.name, found.domain].setdefault(id(one), (one, via))
+            single[id(found)].append(one)
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    for found in export.ranges:
+        if not touches(found.start, found.end, window):
+            continue
+        start, end = clipped(found.start, found.end, window)
+        row = rows.setdefault((found.name, found.domain), {"count": 0, "host_ns": 0})
+        row["count"] += 1
+        row["host_ns"] += end - start
+    each: dict[tuple[str, str], int] = defaultdict(int)
+    for found in export.ranges:
+        spans = [clipped(one.start, one.end, window) for one in single.get(id(found), [])]
+        if spans:
+            each[found.name, found.domain] += max(end for _, end in spans) - min(start for start, _ in spans)
+    for key, row in rows.items():
+        members = list(work[key].values())
+        spans = [clipped(one.start, one.end, window) for one, _ in members]
+        row |= {
+            "gpu_busy_ns": length(union(spans)),
+            "gpu_span_ns": max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0,
+            "gpu_span_each_ns": each[key],
+            "kernel_count": sum(one.table == "kernel" for one, _ in members),
+            "operation_count": len(members),
+            "via_process_count": sum(via for _, via in members),
+        }
+    found_rows = [{"name": name, "domain": domain, **row} for (name, domain), row in rows.items()]
+    return sorted(found_rows, key=lambda row: (-row["gpu_busy_ns"], -row["host_ns"], row["name"], row["domain"]))

@@ -1,0 +1,70 @@
+"""Every figure of the JSON equals a slow, obvious, independent computation, on every real capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.captures import ALL, shared
+from tests.oracle import figures
+from traceview.analyze import analyze
+from traceview.errors import NoGpuWorkError
+from traceview.model import Window
+from traceview.report.to_json import document
+from traceview.trace import open_trace
+
+
+def differences(expected: object, found: object, path: str = "") -> Iterator[str]:
+    """Yield each place where `found` lacks or contradicts `expected`; it may hold more."""
+    if isinstance(expected, dict):
+        if not isinstance(found, dict):
+            yield f"{path}: {found!r} instead of an object"
+            return
+        for key, value in expected.items():
+            if key not in found:
+                yield f"{path}.{key}: missing"
+            else:
+                yield from differences(value, found[key], f"{path}.{key}")
+    elif isinstance(expected, list):
+        if not isinstance(found, list) or len(found) != len(expected):
+            yield f"{path}: {len(expected)} expected, found {len(found) if isinstance(found, list) else found!r}"
+            return
+        for index, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif type(expected) is not type(found) or expected != found:
+        yield f"{path}: expected {expected!r}, found {found!r}"
+
+
+def compare(path: Path, window: Window | None = None, **options: int) -> None:
+    expected = figures(path, window=None if window is None else (window.start, window.end), **options)
+    found = document(analyze(path, window=window, **options))
+    wrong = list(differences(expected, found))
+    assert not wrong, f"{len(wrong)} figures differ:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure(name: str) -> None:
+    path = shared(name)
+    if open_trace(path).operations.is_empty():
+        with pytest.raises(NoGpuWorkError):
+            analyze(path)
+        return
+    compare(path)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure_of_a_window_and_with_skip(name: str) -> None:
+    path = shared(name)
+    operations = open_trace(path).operations
+    if operations.is_empty():
+        pytest.skip("no GPU work to look at through a window")
+    # From inside one operation to inside another, so that both are cut.
+    early, late = operations.row(len(operations) // 3, named=True), operations.row(2 * len(operations) // 3, named=True)
+    compare(path, window=Window((early["start"] + early["end"]) // 2, (late["start"] + late["end"]) // 2))
+
+
+@pytest.mark.parametrize("name", ["h200_ddp2.sqlite", "h200_dual.sqlite"])
+def test_every_figure_with_warm_up_set_aside(name: str) -> None:
+    compare(shared(name), skip=4)
