@@ -13,9 +13,13 @@ from traceview.model import CAUSES, DeviceUse, Gap, Trace
 
 def with_longest(trace: Trace, of: DeviceUse, top: int) -> DeviceUse:
     """Return the device with its `top` longest gaps listed, the longest first."""
-    frame = of.gaps.frame.with_columns((pl.col("end") - pl.col("start")).alias("length"))
-    chosen = frame.sort(["length", "start"], descending=[True, False]).head(max(top, 0))
-    gaps = _named(trace, chosen)
+    frame = of.gaps.frame
+    length = (frame["end"] - frame["start"]).to_numpy()
+    top = min(max(top, 0), len(length))
+    # Everything as long as the last of the top ones is kept, so that ties are broken by time.
+    longest = np.flatnonzero(length >= np.partition(length, -top)[-top]) if top else np.empty(0, np.int64)
+    order = np.argsort(-length[longest], kind="stable")[:top]
+    gaps = _named(trace, frame[longest[order]])
     return replace(of, gaps=replace(of.gaps, longest=gaps))
 
 
@@ -30,16 +34,15 @@ def _named(trace: Trace, chosen: pl.DataFrame) -> tuple[Gap, ...]:
         thread,
         middle,
     )
-    range_names = trace.ranges["name"].cast(pl.String)
-    operation_names = trace.operations["name"].cast(pl.String)
+    range_names, operation_names = trace.ranges["name"], trace.operations["name"]
     return tuple(
         Gap(
             start_ns=row["start"],
             end_ns=row["end"],
             causes={name: row[name] for name in CAUSES},
-            next_operation=None if row["operation"] is None else operation_names[row["operation"]],
+            next_operation=None if row["operation"] is None else str(operation_names[row["operation"]]),
             thread=row["thread"],
-            range=None if owner < 0 else range_names[int(owner)],
+            range=None if owner < 0 else str(range_names[int(owner)]),
         )
         for row, owner in zip(chosen.iter_rows(named=True), rows, strict=True)
     )
