@@ -41,7 +41,7 @@ def allocation(facts: Facts) -> Iterator[Draft]:
             f"{where}{facts.per_iteration(count)} hold the GPU idle for {{cost}} ({names})",
             advice=ADVICE,
             code=CODE,
-            claims=(Idle(("memory",), rows=device.gaps_in_steady()),),
+            claims=(Idle(("memory",), rows=device.in_steady),),
             place="the host was allocating or freeing memory",
         )
 

@@ -36,15 +36,12 @@ class DeviceFacts:
     gap_end: Times
     gap_operation: Times
     gap_thread: Times
+    in_steady: NDArray[np.bool_]  # gaps that begin in the steady time
 
     @property
     def gap_length(self) -> Times:
         """Length of each gap, in ns."""
         return self.gap_end - self.gap_start
-
-    def gaps_in_steady(self) -> NDArray[np.bool_]:
-        """Mark the gaps that begin in the steady time."""
-        return (self.gap_start >= self.steady.start) & (self.gap_start < self.steady.end)
 
     def gap_of(self, moments: Times) -> Times:
         """Return the gap that holds each moment (its end included), -1 for none."""
@@ -147,14 +144,17 @@ def _device_facts(analysis: Analysis, use: DeviceUse) -> DeviceFacts:
     work = activity(analysis.trace, use.device)
     assert work is not None, "a device that was measured has work"
     frame = use.gaps.frame
+    steady = _steady(analysis, use.window)
+    gap_start = frame["start"].to_numpy()
     return DeviceFacts(
         use=use,
         activity=work,
-        steady=_steady(analysis, use.window),
-        gap_start=frame["start"].to_numpy(),
+        steady=steady,
+        gap_start=gap_start,
         gap_end=frame["end"].to_numpy(),
         gap_operation=frame["operation"].fill_null(-1).to_numpy(),
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
+        in_steady=(gap_start >= steady.start) & (gap_start < steady.end),
     )
 
 

@@ -19,8 +19,7 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
     idle = _largest(grant.idle)
     exposed = _largest(grant.exposed.end - grant.exposed.start)
     found = [
-        (int(grant.idle[row]), _idle_place(facts, device, int(row), int(grant.idle[row]), label))
-        for row in idle
+        (int(grant.idle[row]), _idle_place(facts, device, row, int(grant.idle[row]), label)) for row in idle
     ]
     for piece in exposed:
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
@@ -28,9 +27,13 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
     return tuple(place for _, place in sorted(found, key=lambda one: -one[0])[:WORST])
 
 
-def _largest(lengths: Times) -> Times:
-    chosen = np.argsort(-lengths, kind="stable")[:WORST]
-    return chosen[lengths[chosen] > 0]
+def _largest(lengths: Times) -> list[int]:
+    """Return where the largest are; a few passes, because most lengths of a large capture are equal."""
+    left, found = lengths.copy(), []
+    while len(found) < WORST and left.any():
+        found.append(int(left.argmax()))
+        left[found[-1]] = 0
+    return found
 
 
 def _idle_place(facts: Facts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:

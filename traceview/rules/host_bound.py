@@ -59,7 +59,7 @@ def host_bound(facts: Facts) -> Iterator[Draft]:
 
 def _drafts(facts: Facts, device: DeviceFacts) -> Iterator[Draft]:
     waits = device.use.gaps.frame["host"].to_numpy()
-    steady = device.gaps_in_steady()
+    steady = device.in_steady
     rows = np.flatnonzero((waits > 0) & steady & (device.gap_length > SHORT))
     names = _ranges(facts, device, rows)
     totals = (

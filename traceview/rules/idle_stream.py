@@ -113,7 +113,7 @@ def _draft(facts: Facts, device: DeviceFacts, use: StreamUse, busiest: StreamUse
 
 
 def _autograd(facts: Facts, device: DeviceFacts, busiest: StreamUse) -> _Autograd | None:
-    """Return the evidence that a second thread's kernels follow the first thread's stream, if there is any."""
+    """Return the evidence that another thread's kernels follow the first one's stream, or None."""
     trace = facts.analysis.trace
     work = trace.operations[device.activity.rows].filter(
         (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()

@@ -1,6 +1,7 @@
 """A storm of tiny operations: the same few, over and over, from one loop.
 
-Symptom: a hundred or more operations in a row, each under 10 µs, that repeat a pattern of at most four.
+Symptom: a hundred or more operations in a row on a stream, each under 10 µs, that repeat a pattern of at
+most four.
 Cause: a Python loop over elements: `tensor[i, j] = x`, one `.item()` or one copy per element, an optimizer
 that visits each parameter alone.
 Remedy: one vectorised operation; build on the host and copy once.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
@@ -46,42 +48,44 @@ def kernel_storm(facts: Facts) -> Iterator[Draft]:
 
 
 def _runs(facts: Facts, device: DeviceFacts) -> tuple[Times, Times]:
-    """Return the operations in storms, in launch order, and the number of the storm that each belongs to."""
-    trace, work = facts.analysis.trace, device.activity
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()[work.rows]
-    known = (launch >= 0) & (work.codes != COMMUNICATION)
-    rows, launch, length = work.rows[known], launch[known], (work.end - work.start)[known]
-    thread = trace.api["thread"].to_numpy()[launch].astype(np.int64)
-    order = np.lexsort((launch, thread))
-    rows, thread, tiny = rows[order], thread[order], length[order] <= TINY
-    name = trace.operations["name"].to_physical().to_numpy()[rows].astype(np.int64)
+    """Return the operations in storms, stream by stream, and the number of the storm that each belongs to."""
+    operations, work = facts.analysis.trace.operations, device.activity
+    stream = operations["stream"].to_numpy()[work.rows]
+    own = work.codes != COMMUNICATION
+    order = np.concatenate([np.flatnonzero((stream == use.stream) & own) for use in device.use.streams])
+    rows, stream = work.rows[order], stream[order]
+    tiny = (work.end - work.start)[order] <= TINY
+    name = operations["name"].to_physical().to_numpy()[rows]
     member = np.zeros(len(rows), np.bool_)
     for period in PERIODS:
-        member |= _repeating(name, thread, tiny, period)
-    first = member & ~np.concatenate([[False], member[:-1]]) if len(member) else member
+        member |= _repeating(name, stream, tiny, period)
+    first = np.diff(member.astype(np.int8), prepend=0) == 1
     return rows[member], np.cumsum(first)[member] - 1
 
 
-def _repeating(name: Times, thread: Times, tiny: NDArray[np.bool_], period: int) -> NDArray[np.bool_]:
-    """Mark the operations of runs of at least LONG that repeat the one `period` before."""
+def _repeating(
+    name: NDArray[np.uint32], stream: NDArray[np.int32], tiny: NDArray[np.bool_], period: int
+) -> NDArray[np.bool_]:
+    """Mark the operations of runs of at least LONG that repeat the one `period` before on their stream."""
     same = np.zeros(len(name), np.bool_)
-    same[period:] = (name[period:] == name[:-period]) & (thread[period:] == thread[:-period])
+    same[period:] = (name[period:] == name[:-period]) & (stream[period:] == stream[:-period])
     same &= tiny
     edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0, append=0))
     starts, ends = edges[::2], edges[1::2]
     long = ends - starts >= LONG
-    marks = np.zeros(len(name) + 1, np.int64)
-    np.add.at(marks, starts[long], 1)
-    np.add.at(marks, ends[long], -1)
-    return np.cumsum(marks[:-1]) > 0
+    marks = np.zeros(len(name) + 1, np.int8)
+    marks[starts[long]] = 1
+    marks[ends[long]] = -1
+    return np.cumsum(marks[:-1], dtype=np.int8) > 0
 
 
 def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Iterator[Draft]:
     trace = facts.analysis.trace
     first = np.flatnonzero(np.diff(run, prepend=-1))
-    launch = trace.operations["launch"][rows[first]].to_numpy()
-    thread = trace.api["thread"].to_numpy()[launch].astype(np.int64)
-    owner = facts.ranges_at(thread, trace.api["start"].to_numpy()[launch])
+    calls = trace.api[trace.operations["launch"][rows[first]]].select(
+        "start", pl.col("thread").cast(pl.Int64)
+    )
+    owner = facts.ranges_at(calls["thread"].fill_null(-1).to_numpy(), calls["start"].fill_null(0).to_numpy())
     names = [folded(str(trace.ranges["name"][int(row)])) if row >= 0 else "" for row in owner]
     for name in dict.fromkeys(names):
         storms = np.array([other == name for other in names])

@@ -48,7 +48,7 @@ def launch_bound(facts: Facts) -> Iterator[Draft]:
             (device.use.gaps.frame[cause].to_numpy() for cause in CAUSES),
             np.zeros(len(device.gap_start), np.int64),
         )
-        rows = _dense(device, (device.gap_length <= SHORT) & device.gaps_in_steady() & (waits > 0), waits)
+        rows = _dense(device, (device.gap_length <= SHORT) & device.in_steady & (waits > 0), waits)
         if rows.sum() >= FEW:
             yield _draft(facts, device, rows, waits)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity
-from traceview.model import CAUSES, CLASSES, KINDS, MEMORIES, Trace
+from traceview.model import CAUSES, CLASSES, KINDS, MEMORIES, Trace, Window
 
 COMMUNICATION = "communication"
 MEMSET = "memset"
@@ -56,6 +56,12 @@ class Grant:
         """All of it, in ns."""
         return int(self.idle.sum()) + intervals.length(self.exposed)
 
+    def inside(self, rows: NDArray[np.bool_], window: Window) -> int:
+        """Return how much of it lies in the gaps `rows` marks and, where exposed, in a window, in ns."""
+        start = np.clip(self.exposed.start, window.start, window.end)
+        end = np.clip(self.exposed.end, window.start, window.end)
+        return int(self.idle[rows].sum()) + int((end - start).sum())
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -90,16 +96,15 @@ class Ledger:
             else:
                 pieces, ledger = ledger._exposed(claim)
                 parts += pieces
-        starts = np.concatenate([part.start for part in parts])
-        ends = np.concatenate([part.end for part in parts])
-        order = np.argsort(starts, kind="stable")
-        return Grant(idle, Intervals(starts[order], ends[order])), ledger
+        return Grant(idle, _joined(parts)), ledger
 
     def _idle(self, claim: Idle) -> tuple[Times, Ledger]:
         granted = np.zeros(self.count, np.int64)
         left = dict(self.gaps)
         for cause in claim.causes:
-            wanted = left[cause] if claim.rows is None else np.where(claim.rows, left[cause], 0)
+            if not left[cause].any():
+                continue
+            wanted = left[cause] if claim.rows is None else left[cause] * claim.rows
             if claim.at_most is not None:
                 wanted = np.minimum(wanted, np.maximum(claim.at_most - granted, 0))
             granted += wanted
@@ -117,6 +122,14 @@ class Ledger:
         return pieces, replace(self, exposed=left)
 
 
+def _joined(parts: list[Intervals]) -> Intervals:
+    """Return disjoint unions as one, in order."""
+    starts = np.concatenate([part.start for part in parts])
+    ends = np.concatenate([part.end for part in parts])
+    order = np.argsort(starts, kind="stable")
+    return Intervals(starts[order], ends[order])
+
+
 def copy_key(kind: str, memory: str) -> str:
     """Return the account of one kind of copy: "h2d pageable"."""
     return f"{kind} {memory}"
@@ -129,11 +142,11 @@ def exposed_work(trace: Trace, of: Activity) -> dict[str, Intervals]:
     ...) and MEMORIES, then memset. The lengths add up to the device's busy less its compute.
     """
     free = intervals.complement(of.compute, of.window.start, of.window.end)
-    found = {}
+    found, taken = {}, EMPTY
     for key, members in _members(trace, of):
         work = intervals.union(of.start[members], of.end[members], ordered=True)
-        found[key] = intervals.intersect(work, free)
-        free = intervals.subtract(free, found[key])
+        found[key] = intervals.subtract(intervals.intersect(work, free), taken)
+        taken = _joined([taken, found[key]])
     return found
 
 

@@ -105,8 +105,8 @@ def _rows(facts: Facts, device: DeviceFacts) -> Times:
     memory = chosen["memory"].to_physical().fill_null(255).to_numpy()[rows]
     kind = chosen["kind"].to_physical().fill_null(255).to_numpy()[rows]
     codes = [KINDS.index(name) for name in HOST_KINDS]
-    chosen: Times = rows[(memory == MEMORIES.index("pageable")) & np.isin(kind, codes)]
-    return chosen
+    found: Times = rows[(memory == MEMORIES.index("pageable")) & np.isin(kind, codes)]
+    return found
 
 
 def _blocked(facts: Facts, rows: Times) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from traceview import intervals
-from traceview.intervals import EMPTY
 from traceview.model import SEVERITIES, Finding
 from traceview.rules.base import LEAST, DeviceFacts, Draft, Facts, Rule, severity_of
 from traceview.rules.evidence import worst_places
@@ -29,63 +28,62 @@ def settle(facts: Facts, rules: Sequence[Rule]) -> tuple[Finding, ...]:
 def _settled(facts: Facts, rule: Rule, ledgers: dict[int, Ledger]) -> Iterator[tuple[Draft, Finding]]:
     for draft in rule(facts):
         if draft.device is None:
-            yield draft, _worded(draft, 0, "")
+            yield draft, _worded(draft)
             continue
         index = draft.device.use.device
         grant, left = ledgers[index].grant(draft.claims)
-        if not _worth_saying(draft, draft.device, grant):
+        price = _price(draft.device, grant)
+        if draft.claims and not draft.premise and max(price.share, price.steady_share) < LEAST:
             continue  # what it claimed stays for the rules after it
         ledgers[index] = left
-        yield draft, _priced(facts, draft, draft.device, grant)
+        yield draft, _priced(facts, draft, draft.device, grant, price)
 
 
-def _worth_saying(draft: Draft, device: DeviceFacts, grant: Grant) -> bool:
-    if draft.premise or not draft.claims:
-        return True
-    return max(_share(grant.total, device.use.window.length), _steady_share(device, grant)) >= LEAST
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """What a grant comes to: ns, and shares of the window and of the steady time."""
+
+    total: int
+    steady: int
+    share: float
+    steady_share: float
+
+
+def _price(device: DeviceFacts, grant: Grant) -> _Price:
+    total, steady = grant.total, grant.inside(device.in_steady, device.steady)
+    return _Price(
+        total, steady, _share(total, device.use.window.length), _share(steady, device.steady.length)
+    )
 
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-def _steady_ns(device: DeviceFacts, grant: Grant) -> int:
-    idle = int(grant.idle[device.gaps_in_steady()].sum())
-    exposed = intervals.union(*grant.exposed) if len(grant.exposed.start) else EMPTY
-    return idle + intervals.length(intervals.clip(exposed, device.steady.start, device.steady.end))
-
-
-def _steady_share(device: DeviceFacts, grant: Grant) -> float:
-    return _share(_steady_ns(device, grant), device.steady.length)
-
-
-def _priced(facts: Facts, draft: Draft, device: DeviceFacts, grant: Grant) -> Finding:
-    steady = _steady_ns(device, grant)
-    severity = draft.severity or severity_of(_share(steady, device.steady.length))
-    fraction = _share(grant.total, device.use.window.length)
-    text = share(grant.total, device.use.window.length)
+def _priced(facts: Facts, draft: Draft, device: DeviceFacts, grant: Grant, price: _Price) -> Finding:
+    text = share(price.total, device.use.window.length)
     return Finding(
         id=draft.id,
-        severity=severity,
-        title=_filled(draft.title, grant.total, text),
+        severity=draft.severity or severity_of(price.steady_share),
+        title=_filled(draft.title, price.total, text),
         evidence=draft.evidence or worst_places(facts, device, grant, draft.place),
-        cost_ns=grant.total,
-        advice=_filled(draft.advice, grant.total, text),
+        cost_ns=price.total,
+        advice=_filled(draft.advice, price.total, text),
         code=draft.code,
         device=device.use.id,
-        cost_fraction=fraction,
-        cost_per_iteration_ns=steady // facts.counted if facts.counted and steady else None,
+        cost_fraction=price.share,
+        cost_per_iteration_ns=price.steady // facts.counted if facts.counted and price.steady else None,
     )
 
 
-def _worded(draft: Draft, cost: int, text: str) -> Finding:
+def _worded(draft: Draft) -> Finding:
     return Finding(
         id=draft.id,
         severity=draft.severity or "info",
-        title=_filled(draft.title, cost, text),
+        title=draft.title,
         evidence=draft.evidence,
         cost_ns=0,
-        advice=_filled(draft.advice, cost, text),
+        advice=draft.advice,
         code=draft.code,
     )
 

@@ -23,7 +23,7 @@ def slow_calls(facts: Facts) -> Iterator[Draft]:
     """Name the calls that were running while the GPU idled longest."""
     for device in facts.devices:
         frame = device.use.gaps.frame
-        inside = np.where(device.gaps_in_steady(), sum(frame[cause].to_numpy() for cause in CAUSES), 0)
+        inside = np.where(device.in_steady, sum(frame[cause].to_numpy() for cause in CAUSES), 0)
         yield Draft(
             id="slow_calls",
             device=device,
@@ -32,7 +32,7 @@ def slow_calls(facts: Facts) -> Iterator[Draft]:
             "steps of every shape before measuring); the other calls are bookkeeping that a CUDA "
             "graph leaves out of the loop.",
             code="for shape in shapes: model(torch.zeros(shape, device=device))   # warm-up",
-            claims=(Idle(CAUSES, rows=device.gaps_in_steady()),),
+            claims=(Idle(CAUSES, rows=device.in_steady),),
             place="inside a CUDA call",
         )
 

@@ -59,7 +59,7 @@ def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
     np.maximum.at(refill, rows[known], np.minimum(calls["refill"].to_numpy()[known], REFILLED))
     counts = calls["name"].cast(pl.String).value_counts(sort=True)
     names = listed([f"{count:,} {name}" for name, count in counts.iter_rows()])
-    steady = device.gaps_in_steady()
+    steady = device.in_steady
     return Draft(
         id="synchronize",
         device=device,

@@ -1,0 +1,50 @@
+"""What the tests of rules share: one rule alone, on measurements of a trace made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from traceview.analyze import analyze
+from traceview.model import API, OPERATIONS, Finding, Trace
+from traceview.rules.base import Rule, facts_of
+from traceview.rules.settle import settle
+
+MS = 1_000_000
+US = 1_000
+
+
+def findings(trace: Trace, *rules: Rule) -> tuple[Finding, ...]:
+    """Settle these rules alone, with nothing claimed before them."""
+    return settle(facts_of(analyze(trace)), rules)
+
+
+def with_memory(trace: Trace, memory: str, size: int = 1024) -> Trace:
+    """Return the trace with the host side of every copy in `memory`, `size` bytes each."""
+    copy = pl.col("kind").is_not_null()
+    return replace(
+        trace,
+        operations=trace.operations.with_columns(
+            pl.when(copy).then(pl.lit(memory)).cast(OPERATIONS["memory"]).alias("memory"),
+            pl.when(copy).then(pl.lit(size, pl.Int64)).otherwise(0).alias("bytes"),
+        ),
+    )
+
+
+def with_names(trace: Trace, names: list[str]) -> Trace:
+    """Return the trace with other names on its operations, in their order."""
+    named = pl.Series("name", names, dtype=pl.Enum(sorted(set(names))))
+    return replace(trace, operations=trace.operations.with_columns(named))
+
+
+def with_calls(trace: Trace, names: list[str]) -> Trace:
+    """Return the trace with other names on its API calls, in their order."""
+    named = pl.Series("name", names, dtype=pl.Enum(sorted(set(names))))
+    assert API["name"] is pl.Enum
+    return replace(trace, api=trace.api.with_columns(named))
+
+
+def iterations(count: int, length: int) -> list[tuple[int, int, str, int]]:
+    """Return one range for each iteration, for made_trace."""
+    return [(step * length, (step + 1) * length, f"iteration {step}", 0) for step in range(count)]
