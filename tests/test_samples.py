@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import runpy
 import sqlite3
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.captures import SAMPLES, sample, shared
+from traceview.analyze import analyze
+from traceview.report.to_json import to_json
 
 NAMES = ["serial", "dual", "quad", "ddp2", "cudagraph"]
 SCRUB: dict[str, Any] = runpy.run_path(str(SAMPLES / "scrub.py"), run_name="scrub")
@@ -73,6 +76,15 @@ def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
     for table in compared:
         query = f'SELECT * FROM "{table}" ORDER BY rowid'
         assert rows(whole, query) == rows(scrubbed, query)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
+    whole = json.loads(to_json(analyze(shared(f"h200_{name}.sqlite"))))
+    scrubbed = json.loads(to_json(analyze(sample(f"{name}.sqlite"))))
+    assert whole["devices"]
+    assert whole.pop("report")["schema_version"] == scrubbed.pop("report")["schema_version"]
+    assert whole == scrubbed
 
 
 @pytest.mark.parametrize("name", NAMES)
