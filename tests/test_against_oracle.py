@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import ALL, shared
+from tests.captures import ALL, sample, shared
 from tests.oracle import figures
 from traceview.analyze import analyze
 from traceview.errors import NoGpuWorkError
@@ -42,6 +42,11 @@ def compare(path: Path, window: Window | None = None, **options: int) -> None:
     found = document(analyze(path, window=window, **options))
     wrong = list(differences(expected, found))
     assert not wrong, f"{len(wrong)} figures differ:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("name", ["serial", "dual", "quad", "ddp2", "cudagraph"])
+def test_every_figure_of_the_samples(name: str) -> None:
+    compare(sample(f"{name}.sqlite"))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -84,7 +84,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA cell_size_check=ON")
             yield connection
     except sqlite3.Error as error:
-        raise DamagedExportError(f"{path.name}: SQLite cannot read it ({error}); {EXPORT_AGAIN}") from None
+        raise DamagedExportError(f"{path.name}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}") from None
     except (OverflowError, MemoryError) as error:
         raise DamagedExportError(f"{path.name}: holds impossible sizes ({error}); {EXPORT_AGAIN}") from None
 
@@ -95,7 +95,12 @@ def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
         rows = connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
         return {str(table): int(root) for table, root in rows}
     except (sqlite3.Error, ValueError, TypeError) as error:
-        raise DamagedExportError(f"{name}: its list of tables is damaged ({error}); {EXPORT_AGAIN}") from None
+        raise DamagedExportError(f"{name}: its list of tables is damaged ({_reason(error)}); {EXPORT_AGAIN}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return what SQLite says without what it quotes from the file."""
+    return str(error).splitlines()[0].split(" - ")[0].split(" near ")[0][:80] if str(error) else type(error).__name__
 
 
 def not_an_export(name: str, present: dict[str, int]) -> ReportError:

@@ -1,0 +1,161 @@
+"""What a user can hand over by mistake: one clear line or an honest analysis, the input untouched, nothing left behind."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from traceview.analyze import analyze
+from traceview.errors import DamagedExportError, NoGpuWorkError, NotAnExportError, NotFoundError, TraceviewError
+from traceview.report.to_json import to_json
+from traceview.trace import open_trace
+
+CAPTURE = "cudagraph.sqlite"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "report.sqlite"))
+
+
+def change(path: Path, *statements: str) -> Path:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+def says(error: type[TraceviewError], path: Path, *words: str) -> None:
+    before = path.read_bytes() if path.is_file() else b""
+    beside = sorted(path.parent.iterdir())
+    with pytest.raises(error) as caught:
+        analyze(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert path.name in text
+    for word in words:
+        assert word in text
+    assert sorted(path.parent.iterdir()) == beside
+    assert not path.is_file() or path.read_bytes() == before
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    says(NotFoundError, tmp_path / "nothing.sqlite", "no such file", "nsys export")
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    says(NotFoundError, tmp_path / "folder", "directory")
+
+
+@pytest.mark.parametrize(("content", "word"), [(b"", "empty"), (b"start,end\n1,2\n", "not an SQLite file")])
+def test_an_empty_file_and_a_text_file(tmp_path: Path, content: bytes, word: str) -> None:
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(content)
+    says(NotAnExportError, path, word)
+
+
+def test_another_programs_database(tmp_path: Path) -> None:
+    path = change(tmp_path / "places.sqlite", "CREATE TABLE bookmarks (id INTEGER, url TEXT)")
+    says(NotAnExportError, path, "not one that Nsight Systems exported")
+
+
+def test_an_export_without_names(copy: Path) -> None:
+    says(DamagedExportError, change(copy, "DROP TABLE StringIds"), "StringIds")
+
+
+def test_a_renamed_column(copy: Path) -> None:
+    changed = change(copy, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN start TO begin")
+    says(DamagedExportError, changed, "CUPTI_ACTIVITY_KIND_KERNEL", "'start'")
+
+
+def test_a_file_that_is_being_written(copy: Path) -> None:
+    copy.with_name(copy.name + "-journal").write_bytes(b"half a transaction")
+    says(DamagedExportError, copy, "still being written")
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_export(copy: Path, share: float) -> None:
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[: int(len(whole) * share)])
+    says(DamagedExportError, copy, "cut off")
+
+
+def test_no_gpu_work(copy: Path) -> None:
+    tables = ("KERNEL", "MEMCPY", "MEMSET")
+    changed = change(copy, *(f"DELETE FROM CUPTI_ACTIVITY_KIND_{name}" for name in tables))
+    says(NoGpuWorkError, changed, "NVTX ranges", "nsys profile -t cuda,nvtx")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'noon' WHERE rowid = 5",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE rowid = 5",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 1.5 WHERE rowid = 5",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 9223372036854775807 WHERE rowid = 5",
+    ],
+)
+def test_a_row_that_cannot_be_right_is_left_out_and_said(copy: Path, damage: str) -> None:
+    kernels = analyze(copy).devices[0].kernel_count
+    found = analyze(change(copy, damage))
+    assert found.devices[0].kernel_count == kernels - 1
+    assert any("CUPTI_ACTIVITY_KIND_KERNEL: 1 rows left out" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "table", ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "TARGET_INFO_GPU"]
+)
+def test_a_missing_table_is_not_an_error(copy: Path, table: str) -> None:
+    found = analyze(change(copy, f"DROP TABLE {table}"))
+    assert found.devices[0].kernel_count == analyze(sample("dual.sqlite")).devices[0].kernel_count
+    if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
+        causes = found.devices[0].gaps.causes
+        assert causes["unknown"] + causes["profiler"] == found.devices[0].idle_ns
+        assert found.unmatched.kernels == found.devices[0].kernel_count
+
+
+def test_a_view_in_the_place_of_a_table_is_not_run(copy: Path) -> None:
+    changed = change(
+        copy,
+        "ALTER TABLE NVTX_EVENTS RENAME TO moved",
+        "CREATE VIEW NVTX_EVENTS AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start FROM n",
+    )
+    assert open_trace(changed).ranges.is_empty()
+
+
+def flip(data: bytearray, chance: random.Random) -> None:
+    for _ in range(chance.choice([1, 10, 300])):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+
+
+def blank(data: bytearray, chance: random.Random) -> None:
+    start = chance.randrange(len(data))
+    data[start : start + 4096] = bytes(len(data[start : start + 4096]))
+
+
+@pytest.mark.parametrize("damage", [flip, blank])
+def test_damaged_bytes_never_end_in_a_traceback(tmp_path: Path, damage: Callable[[bytearray, random.Random], None]) -> None:
+    whole = sample(CAPTURE).read_bytes()
+    path = tmp_path / "report.sqlite"
+    said = 0
+    for seed in range(40):
+        data = bytearray(whole)
+        damage(data, random.Random(seed))
+        path.write_bytes(data)
+        try:
+            to_json(analyze(path))
+        except TraceviewError as error:
+            assert "\n" not in str(error)
+            said += 1
+        assert path.read_bytes() == data
+        assert list(tmp_path.iterdir()) == [path]
+    assert said > 0
