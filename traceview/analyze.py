@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from traceview.measure.breakdown import Measured
 from traceview.measure.devices import measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
@@ -54,7 +55,8 @@ def analyze(
     devices = measure_devices(trace, threads, activities)
     step("measure ranges and iterations", 0.7)
     ranges = measure_ranges(trace)
-    iterations = measure_iterations(trace, threads, pattern=iteration, skip=skip)
+    measured = Measured(activities, {of.device: of.gaps for of in devices})
+    iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
     analysis = Analysis(
         info=trace.info,
         trace=trace,

@@ -7,13 +7,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from tests.measure.test_idle import busy_class, cause_of, next_after
 from traceview.errors import RequestError
+from traceview.measure.activity import activity
+from traceview.measure.breakdown import Measured
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations, spread
 from traceview.model import CAUSES, Iteration, Iterations, NotMeasured, Trace, Window
@@ -82,6 +84,7 @@ def expected(trace: Trace, found: Iteration) -> dict[str, object]:
 @settings(max_examples=150, deadline=None)
 @given(runs(), st.sampled_from([None, "step", "forward|load"]))
 def test_each_iteration_by_the_nanosecond(trace: Trace, pattern: str | None) -> None:
+    assume(activity(trace, 0) is not None)  # a device that does nothing in the window is in no report
     try:
         found = measure(trace, pattern)
     except RequestError:
@@ -213,6 +216,19 @@ def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> 
     assert process in (None, found.process_id)
     assert trace.threads["tid"][found.thread] == found.process_id  # the main thread
     assert found.per_iteration[0].name == ("iteration -3" if "ddp2" in name else "iteration 0")
+
+
+def test_one_device_is_measured_with_the_process_that_uses_it() -> None:
+    trace = open_trace(shared("h200_ddp2.sqlite"))
+    of = host(trace)
+    every = Measured.of(trace, of)
+    assert measure_iterations(trace, of, every) == measure(trace)
+    for index, device in enumerate(every.activities):
+        found = measure_iterations(trace, of, Measured([device], every.gaps))
+        assert isinstance(found, Iterations)
+        assert [found.process_id] == trace.devices["processes"].to_list()[index]
+        assert found.count == 13
+        assert min(one.compute_ns for one in found.per_iteration) > 0
 
 
 @pytest.mark.parametrize("name", ALL)
