@@ -90,10 +90,11 @@ class Facts:
 class Draft:
     """One finding before it is priced.
 
-    In `title` and `advice`, `{cost}` and `{share}` stand for the price and its share of the window.
+    In `title` and `advice`, `{cost}`, `{share}` and `{gaps}` stand for the price, its share of the window
+    and the number of gaps it comes from.
     `severity` None means: by share of the steady time (`severity_of`). A `premise` is a finding that
     changes how all others are read; among equals in severity it comes first. A draft that was granted
-    less than LEAST is dropped, unless it claims nothing or is a premise.
+    less than LEAST, or from fewer than `fewest` gaps, is dropped, unless it claims nothing or is a premise.
     """
 
     id: str
@@ -104,6 +105,7 @@ class Draft:
     code: str = ""
     severity: str | None = None
     premise: bool = False
+    fewest: int = 0
     evidence: tuple[Place, ...] = ()  # empty: the places where most was granted
     place: str = ""  # what to call those
 

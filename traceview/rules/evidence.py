@@ -29,7 +29,8 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
 
 def _largest(lengths: Times) -> list[int]:
     """Return where the largest are; a few passes, because most lengths of a large capture are equal."""
-    left, found = lengths.copy(), []
+    left = lengths.copy()
+    found: list[int] = []
     while len(found) < WORST and left.any():
         found.append(int(left.argmax()))
         left[found[-1]] = 0

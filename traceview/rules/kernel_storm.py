@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
@@ -82,10 +81,11 @@ def _repeating(
 def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Iterator[Draft]:
     trace = facts.analysis.trace
     first = np.flatnonzero(np.diff(run, prepend=-1))
-    calls = trace.api[trace.operations["launch"][rows[first]]].select(
-        "start", pl.col("thread").cast(pl.Int64)
-    )
-    owner = facts.ranges_at(calls["thread"].fill_null(-1).to_numpy(), calls["start"].fill_null(0).to_numpy())
+    launch = trace.operations["launch"].fill_null(-1).to_numpy()[rows[first]]
+    owner = np.full(len(first), -1, np.int64)
+    known = launch >= 0
+    thread, start = (trace.api[name].to_numpy()[launch[known]] for name in ("thread", "start"))
+    owner[known] = facts.ranges_at(thread.astype(np.int64), start)
     names = [folded(str(trace.ranges["name"][int(row)])) if row >= 0 else "" for row in owner]
     for name in dict.fromkeys(names):
         storms = np.array([other == name for other in names])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, many, share
+from traceview.rules.words import duration, share
 
 SHORT = 100_000  # ns
 FEW = 20  # gaps; fewer are no stretch
@@ -62,11 +62,12 @@ def _draft(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: ND
     return Draft(
         id="launch_bound",
         device=device,
-        title=f"Launch-bound: the GPU idles {{cost}} in {many(count, 'short gap')} between small kernels",
+        title="Launch-bound: the GPU idles {cost} in {gaps} short gaps between small kernels",
         advice=f"Half of the GPU's operations take less than {half}, and it then waits {each} for the "
         f"host to launch the next{_threads(facts, device, rows, waits)}. {ADVICE}",
         code=CODE,
         claims=(Idle(CAUSES, rows=rows),),
+        fewest=FEW,
         evidence=_places(device, rows, waits),
     )
 

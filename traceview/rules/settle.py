@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from traceview.model import SEVERITIES, Finding
 from traceview.rules.base import LEAST, DeviceFacts, Draft, Facts, Rule, severity_of
 from traceview.rules.evidence import worst_places
@@ -33,7 +35,7 @@ def _settled(facts: Facts, rule: Rule, ledgers: dict[int, Ledger]) -> Iterator[t
         index = draft.device.use.device
         grant, left = ledgers[index].grant(draft.claims)
         price = _price(draft.device, grant)
-        if draft.claims and not draft.premise and max(price.share, price.steady_share) < LEAST:
+        if not _worth_saying(draft, price):
             continue  # what it claimed stays for the rules after it
         ledgers[index] = left
         yield draft, _priced(facts, draft, draft.device, grant, price)
@@ -44,6 +46,7 @@ class _Price:
     """What a grant comes to: ns, and shares of the window and of the steady time."""
 
     total: int
+    gaps: int
     steady: int
     share: float
     steady_share: float
@@ -52,8 +55,18 @@ class _Price:
 def _price(device: DeviceFacts, grant: Grant) -> _Price:
     total, steady = grant.total, grant.inside(device.in_steady, device.steady)
     return _Price(
-        total, steady, _share(total, device.use.window.length), _share(steady, device.steady.length)
+        total=total,
+        gaps=int(np.count_nonzero(grant.idle)),
+        steady=steady,
+        share=_share(total, device.use.window.length),
+        steady_share=_share(steady, device.steady.length),
     )
+
+
+def _worth_saying(draft: Draft, price: _Price) -> bool:
+    if draft.premise or not draft.claims:
+        return True
+    return max(price.share, price.steady_share) >= LEAST and price.gaps >= draft.fewest
 
 
 def _share(part: int, whole: int) -> float:
@@ -61,14 +74,13 @@ def _share(part: int, whole: int) -> float:
 
 
 def _priced(facts: Facts, draft: Draft, device: DeviceFacts, grant: Grant, price: _Price) -> Finding:
-    text = share(price.total, device.use.window.length)
     return Finding(
         id=draft.id,
         severity=draft.severity or severity_of(price.steady_share),
-        title=_filled(draft.title, price.total, text),
+        title=_filled(draft.title, price),
         evidence=draft.evidence or worst_places(facts, device, grant, draft.place),
         cost_ns=price.total,
-        advice=_filled(draft.advice, price.total, text),
+        advice=_filled(draft.advice, price),
         code=draft.code,
         device=device.use.id,
         cost_fraction=price.share,
@@ -88,6 +100,7 @@ def _worded(draft: Draft) -> Finding:
     )
 
 
-def _filled(text: str, cost: int, part: str) -> str:
+def _filled(text: str, price: _Price) -> str:
     # str.replace, not str.format: kernel and range names may hold braces.
-    return text.replace("{cost}", duration(cost)).replace("{share}", part)
+    filled = text.replace("{cost}", duration(price.total)).replace("{share}", share(price.share, 1))
+    return filled.replace("{gaps}", f"{price.gaps:,}")

@@ -1,0 +1,46 @@
+"""The storm of tiny operations that a Python loop over elements makes."""
+
+from __future__ import annotations
+
+from tests.made_trace import made_trace
+from tests.rules.made import US, findings, with_names
+from traceview.model import Trace
+from traceview.rules.kernel_storm import kernel_storm
+from traceview.rules.launch_bound import launch_bound
+
+
+def loop(names: list[str], length: int) -> Trace:
+    """Operations of one length, 10 µs apart, in the range build_mask."""
+    period = length + 10 * US
+    work = [(i * period, i * period + length, "compute", 0, i) for i in range(len(names))]
+    calls = [(max(i * period - 10 * US, 0), i * period, "api", 0) for i in range(len(names))]
+    return with_names(made_trace(work, calls, [(0, len(names) * period, "build_mask", 0)]), names)
+
+
+def test_a_loop_over_elements_is_a_storm_in_its_range() -> None:
+    (found,) = findings(loop(["fill", "copy"] * 150, 2 * US), kernel_storm, launch_bound)
+    assert found.id == "kernel_storm"
+    assert "298 tiny operations in `build_mask`" in found.title
+    assert found.cost_ns == 297 * 10 * US
+    assert "149 fill and 149 copy" in found.advice
+    assert "mask[rows, columns]" in found.code
+
+
+def test_ordinary_kernels_in_changing_order_are_no_storm() -> None:
+    names = [f"kernel_{(i * i) % 17}" for i in range(300)]
+    assert [one.id for one in findings(loop(names, 2 * US), kernel_storm, launch_bound)] == ["launch_bound"]
+
+
+def test_long_kernels_are_no_storm() -> None:
+    assert findings(loop(["gemm"] * 300, 50 * US), kernel_storm) == ()
+
+
+def test_a_short_loop_is_no_storm() -> None:
+    assert findings(loop(["fill"] * 90, 2 * US), kernel_storm) == ()
+
+
+def test_two_streams_in_turn_are_each_looked_at() -> None:
+    work = [(i * 12 * US, i * 12 * US + 2 * US, "compute", i % 2, None) for i in range(300)]
+    names = ["fill" if i % 2 else f"kernel_{(i * i) % 17}" for i in range(300)]
+    (found,) = findings(with_names(made_trace(work), names), kernel_storm) or (None,)
+    assert found is None  # the launches are unknown, so no host time is claimed
