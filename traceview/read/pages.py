@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,33 @@ class _Cells(NamedTuple):
     end: Numbers
 
 
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A whole column under construction; threads write to parts of it that do not overlap."""
+
+    values: Numbers
+    null: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls, rows: int) -> _Column:
+        return cls(np.empty(rows, np.int64), np.zeros(rows, np.bool_))
+
+    def put(self, first: int, eight: NDArray[np.int64], at: Numbers, kind: Bytes) -> None:
+        if not _IS_INTEGER[kind].all() or (len(at) and at.max() >= len(eight)):
+            raise NotPlainError
+        place = slice(first, first + len(at))
+        values = eight[at].astype(np.int64) >> _SHIFTS[kind]
+        short = (kind == 0) | (kind > 7)  # nothing is stored for null, 0 and 1
+        if short.any():
+            values = np.where(short, kind == 9, values)
+            self.null[place] = kind == 0
+        self.values[place] = values
+
+    def series(self) -> pl.Series:
+        series = pl.Series(self.values)
+        return series.set(pl.Series(self.null), None) if self.null.any() else series
+
+
 def read_integers(
     path: Path, connection: sqlite3.Connection, table: str, columns: list[str]
 ) -> pl.DataFrame | None:
@@ -64,17 +92,13 @@ def read_integers(
     wanted = sorted(names.index(column) for column in columns)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            parts = _decode_all(np.frombuffer(mapped, np.uint8), root, wanted)
+            found = _decode_all(np.frombuffer(mapped, np.uint8), root, wanted)
     except (NotPlainError, BufferError, ValueError):
         return None
-    if not parts:
-        return None
-    frame = pl.concat(parts, rechunk=True)
-    frame.columns = [names[index] for index in wanted]
-    return frame.select(columns)
+    return pl.DataFrame({names[column]: found[column].series() for column in wanted}).select(columns)
 
 
-def _decode_all(data: Bytes, root: int, wanted: list[int]) -> list[pl.DataFrame]:
+def _decode_all(data: Bytes, root: int, wanted: list[int]) -> dict[int, _Column]:
     head = data[:100].tobytes()
     size = int.from_bytes(head[16:18], "big")
     size = 65536 if size == 1 else size
@@ -82,10 +106,25 @@ def _decode_all(data: Bytes, root: int, wanted: list[int]) -> list[pl.DataFrame]
     if size < 512 or reserved or encoding != 1 or head[18] != 1:
         raise NotPlainError
     matrix = data[: len(data) // size * size].reshape(-1, size)
-    leaves = _leaves(matrix, root)
-    chunks = [leaves[first : first + PAGES_AT_ONCE] - 1 for first in range(0, len(leaves), PAGES_AT_ONCE)]
+    leaves = _leaves(matrix, root) - 1
+    rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(_counts(matrix[leaves, :8]))])
+    if rows[-1] == 0:
+        raise NotPlainError
+    found = {column: _Column.empty(int(rows[-1])) for column in wanted}
+
+    def decode(first: int) -> None:
+        chunk = slice(first, first + PAGES_AT_ONCE)
+        _decode(_cells(matrix[leaves[chunk]], size), found, int(rows[first]))
+
     with ThreadPoolExecutor(WORKERS) as workers:
-        return list(workers.map(lambda chunk: _decode(_cells(matrix[chunk], size), wanted), chunks))
+        for _ in workers.map(decode, range(0, len(leaves), PAGES_AT_ONCE)):
+            pass
+    return found
+
+
+def _counts(heads: Bytes) -> Numbers:
+    """Return the number of cells that each page's header states."""
+    return heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
 
 
 def _leaves(matrix: Bytes, root: int) -> Numbers:
@@ -119,7 +158,7 @@ def _children(page: Bytes) -> Numbers:
 
 
 def _cells(pages: Bytes, size: int) -> _Cells:
-    count = pages[:, 3].astype(np.int64) << 8 | pages[:, 4]
+    count = _counts(pages)
     if count.max(initial=0) * 2 + 8 > size:
         raise NotPlainError
     page = np.repeat(np.arange(len(pages)), count)
@@ -162,35 +201,21 @@ def _after_varint(block: Bytes, at: Numbers) -> Numbers:
     return at + 1
 
 
-def _decode(cells: _Cells, wanted: list[int]) -> pl.DataFrame:
+def _decode(cells: _Cells, found: dict[int, _Column], first: int) -> None:
+    """Decode some pages' rows into their places, which begin at `first`."""
     block, at = cells.block, cells.header + cells.header_size
     # Every byte offset seen as the start of a big-endian 8-byte integer: one gather reads any width.
     eight = np.ndarray(len(block) - 8, np.dtype(">i8"), block, strides=(1,))
-    if len(at) and cells.header_size.min() < wanted[-1] + 2:
+    last = max(found)
+    if len(at) and cells.header_size.min() < last + 2:
         raise NotPlainError
-    found = {}
-    for column in range(wanted[-1] + 1):
+    for column in range(last + 1):
         kind = block[cells.header + 1 + column]
         size = _SIZES[kind]
-        if column in wanted:
-            if not _IS_INTEGER[kind].all():
-                raise NotPlainError
-            found[str(column)] = _integers(eight, at, kind)
+        if column in found:
+            found[column].put(first, eight, at, kind)
         elif len(size) and size.min() < 0:
             raise NotPlainError
         at = at + size
     if (at > cells.end).any():
         raise NotPlainError
-    return pl.DataFrame(found)
-
-
-def _integers(eight: NDArray[np.int64], at: Numbers, kind: Bytes) -> pl.Series:
-    if len(at) and at.max() >= len(eight):
-        raise NotPlainError
-    values = eight[at].astype(np.int64) >> _SHIFTS[kind]
-    odd = (kind == 0) | (kind > 7)
-    if not odd.any():
-        return pl.Series(values)
-    values = np.where(odd, kind == 9, values).astype(np.int64)
-    series = pl.Series(values)
-    return series if (kind != 0).all() else series.set(pl.Series(kind == 0), None)
