@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.captures import SAMPLES, sample, shared
+from tests.captures import SAMPLES, original, sample
 from traceview.analyze import analyze
 from traceview.report.to_json import to_json
 
@@ -70,7 +70,7 @@ def test_a_sample_says_nothing_of_the_machine_that_made_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
-    whole, scrubbed = shared(f"h200_{name}.sqlite"), sample(f"{name}.sqlite")
+    whole, scrubbed = original(f"h200_{name}.sqlite"), sample(f"{name}.sqlite")
     compared = [table for table in EVENT_TABLES if table in tables(whole)]
     assert "CUPTI_ACTIVITY_KIND_RUNTIME" in compared
     for table in compared:
@@ -80,7 +80,7 @@ def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
-    whole = json.loads(to_json(analyze(shared(f"h200_{name}.sqlite"))))
+    whole = json.loads(to_json(analyze(original(f"h200_{name}.sqlite"))))
     scrubbed = json.loads(to_json(analyze(sample(f"{name}.sqlite"))))
     assert whole["devices"]
     assert whole.pop("report")["schema_version"] == scrubbed.pop("report")["schema_version"]
@@ -89,7 +89,7 @@ def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sample_is_what_scrub_writes(name: str, tmp_path: Path) -> None:
-    source = shared(f"h200_{name}.sqlite")
+    source = original(f"h200_{name}.sqlite")
     scrub(source, tmp_path / "made.sqlite")
     assert texts(tmp_path / "made.sqlite") == texts(sample(f"{name}.sqlite"))
 
