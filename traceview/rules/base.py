@@ -94,7 +94,8 @@ class Draft:
     and the number of gaps it comes from.
     `severity` None means: by share of the steady time (`severity_of`). A `premise` is a finding that
     changes how all others are read; among equals in severity it comes first. A draft that was granted
-    less than LEAST, or from fewer than `fewest` gaps, is dropped, unless it claims nothing or is a premise.
+    less than LEAST, or from fewer than `fewest` gaps, is dropped, unless it claims nothing or is said
+    `always`.
     """
 
     id: str
@@ -106,6 +107,7 @@ class Draft:
     severity: str | None = None
     premise: bool = False
     fewest: int = 0
+    always: bool = False
     evidence: tuple[Place, ...] = ()  # empty: the places where most was granted
     place: str = ""  # what to call those
 

@@ -71,7 +71,8 @@ def _drafts(facts: Facts, device: DeviceFacts) -> Iterator[Draft]:
     worth = totals.filter((pl.col("wait") >= WORTH * device.steady.length) & (pl.col("name") != ""))
     for name in worth["name"].head(TOP).to_list():
         yield _draft(device, _marked(device, rows[(names == name).to_numpy()]), name)
-    yield _draft(device, steady, "")
+    rest = ", in no range that stands out" if len(facts.analysis.trace.ranges) else ""
+    yield _draft(device, steady, "", rest)
 
 
 def _ranges(facts: Facts, device: DeviceFacts, rows: NDArray[np.intp]) -> pl.Series:
@@ -102,9 +103,9 @@ def _marked(device: DeviceFacts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     return marked
 
 
-def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str) -> Draft:
+def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str, rest: str = "") -> Draft:
     data = bool(DATA.search(name))
-    where = f" in `{name}`" if name else ", in no range that stands out"
+    where = f" in `{name}`" if name else rest
     return Draft(
         id="data_loading" if data else "host_bound",
         device=device,

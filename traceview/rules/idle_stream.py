@@ -108,6 +108,7 @@ def _draft(facts: Facts, device: DeviceFacts, use: StreamUse, busiest: StreamUse
         claims=(Idle(("queued",), rows=_around(facts, device, use)),),
         severity="high" if shown else "medium",
         premise=shown is not None,
+        always=True,
         evidence=_places(facts, device, use),
     )
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.intervals import Times
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
@@ -74,15 +75,17 @@ def _draft(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: ND
 
 def _dense(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Keep the gaps of stretches of BIN in which at least DENSE of the time is such waiting."""
-    index = _bins(device, rows)
-    sums = np.bincount(index, weights=waits[rows])
+    _, index = _stretches(device, rows)
     kept = rows.copy()
-    kept[rows] = sums[index] >= DENSE * BIN
+    kept[rows] = np.bincount(index, weights=waits[rows])[index] >= DENSE * BIN
     return kept
 
 
-def _bins(device: DeviceFacts, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return (device.gap_start[rows] - device.steady.start) // BIN
+def _stretches(device: DeviceFacts, rows: NDArray[np.bool_]) -> tuple[Times, Times]:
+    """Return the numbers of the stretches that hold these gaps, and for each gap the position of its own."""
+    # Only those that hold gaps: a damaged time may make the window a century long.
+    numbers, index = np.unique((device.gap_start[rows] - device.steady.start) // BIN, return_inverse=True)
+    return numbers, index
 
 
 def _threads(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> str:
@@ -97,13 +100,12 @@ def _threads(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: 
 
 def _places(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> tuple[Place, ...]:
     """Return the five stretches of BIN with the most such waiting."""
-    begin = device.steady.start
-    index = _bins(device, rows)
+    numbers, index = _stretches(device, rows)
     sums = np.bincount(index, weights=waits[rows])
     counts = np.bincount(index)
     found = []
     for worst in np.argsort(-sums, kind="stable")[:PLACES]:
-        start = begin + int(worst) * BIN
+        start = device.steady.start + int(numbers[worst]) * BIN
         text = f"{counts[worst]} short gaps: the GPU waits {duration(sums[worst])} of {duration(BIN)}"
         found.append(Place(text, start, min(start + BIN, device.use.window.end), device.use.id))
     return tuple(found)

@@ -64,7 +64,7 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
 
 
 def _worth_saying(draft: Draft, price: _Price) -> bool:
-    if draft.premise or not draft.claims:
+    if draft.always or not draft.claims:
         return True
     return max(price.share, price.steady_share) >= LEAST and price.gaps >= draft.fewest
 
