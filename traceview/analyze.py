@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,10 +52,13 @@ def analyze(
         trace = trace.narrowed(window)
     step("measure devices", 0.5)
     activities = active_devices(trace, device)
-    threads = host(trace)
-    devices = measure_devices(trace, threads, activities)
-    step("measure ranges and iterations", 0.7)
-    ranges = measure_ranges(trace)
+    # Ranges and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
+    with ThreadPoolExecutor(1) as aside:
+        ranges_later = aside.submit(measure_ranges, trace)
+        threads = host(trace)
+        devices = measure_devices(trace, threads, activities)
+        step("measure ranges and iterations", 0.7)
+        ranges = ranges_later.result()
     measured = Measured(activities, {of.device: of.gaps for of in devices})
     iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
     analysis = Analysis(
