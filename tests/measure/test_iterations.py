@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from traceview.errors import RequestError
 from traceview.measure.activity import activity
 from traceview.measure.breakdown import Measured
 from traceview.measure.host import host
+from traceview.measure.iteration_ranges import folded
 from traceview.measure.iterations import measure_iterations, spread
 from traceview.model import CAUSES, Iteration, Iterations, NotMeasured, Trace, Window
 from traceview.trace import open_trace
@@ -96,6 +98,23 @@ def test_each_iteration_by_the_nanosecond(trace: Trace, pattern: str | None) -> 
     for one in found.per_iteration:
         wanted = expected(trace, one)
         assert {name: getattr(one, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("iteration 7", "iteration #"),
+        ("iteration -3", "iteration #"),
+        ("-12 of -300", "# of #"),
+        ("epoch2-step15", "epoch#-step#"),
+        ("layer 1-2", "layer #-#"),
+        ("[-1,-2]", "[#,#]"),
+        ("v1.25", "v#.#"),
+        ("forward", "forward"),
+    ],
+)
+def test_numbers_fold_with_their_sign(name: str, shape: str) -> None:
+    assert folded(pl.Series([name])).to_list() == [shape]
 
 
 def shape(name: str) -> str:

@@ -13,7 +13,7 @@ from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.nesting import Nesting
 
-NUMBER = re.compile(r"(?<![\w.])-?\d+|\d+")
+SIGNED, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 FEWEST = 3
 LISTED = 5
 
@@ -26,9 +26,9 @@ class Found(NamedTuple):
     rows: Times
 
 
-def folded(name: str) -> str:
-    """Return `iteration #` for `iteration 7` and for `iteration -3`."""
-    return NUMBER.sub("#", name)
+def folded(names: pl.Series) -> pl.Series:
+    """Return `iteration #` for `iteration 7` and for `iteration -3`; a dash inside a word is no sign."""
+    return names.str.replace_all(SIGNED, "${1}#").str.replace_all(NUMBER, "#")
 
 
 def matching_ranges(ranges: pl.DataFrame, pattern: str, file: str) -> Found:
@@ -50,8 +50,8 @@ def matching_ranges(ranges: pl.DataFrame, pattern: str, file: str) -> Found:
         raise RequestError(f"{file}: no NVTX range matches --iteration {pattern!r}; {_frequent(names)}")
     chosen = ranges.filter(names.is_in(matches))
     best = _longest(chosen.select("row", "start", "end", "thread", pl.lit(pattern).alias("folded")))
-    shown = chosen.filter(chosen["row"].is_in(best.rows.tolist()))["name"].cast(pl.String).unique().to_list()
-    shapes = sorted({folded(name) for name in shown})
+    shown = chosen.filter(chosen["row"].is_in(best.rows.tolist()))["name"].cast(pl.String)
+    shapes = folded(shown).unique().sort().to_list()
     return best._replace(name=" | ".join(shapes[:3]))
 
 
@@ -70,13 +70,12 @@ def repeating_ranges(ranges: pl.DataFrame) -> Found | None:
     """
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
-    shapes = pl.Series([folded(name) for name in unique.to_list()], dtype=pl.String)
     frame = ranges.select(
         "row",
         "start",
         "end",
         "thread",
-        names.replace_strict(unique, shapes, return_dtype=pl.String).alias("folded"),
+        names.replace_strict(unique, folded(unique), return_dtype=pl.String).alias("folded"),
     )
     repeats = pl.len().over("thread", "folded") >= FEWEST
     often = frame.filter(repeats)

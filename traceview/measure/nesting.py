@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Nesting:
         borders = np.flatnonzero(np.diff(ordered, prepend=-2, append=-2)) if len(rows) else rows
         edges = {
             int(ordered[first]): (int(first), int(last))
-            for first, last in zip(borders[:-1], borders[1:], strict=True)
+            for first, last in pairwise(borders)
         }
         return cls(rows, start[rows], end[rows], _before(end[rows], borders), edges)
 
@@ -67,11 +68,12 @@ class Nesting:
 
     def _open(self, place: Times, at: Times) -> Times:
         place = place.copy()
-        while True:
-            ended = np.flatnonzero((place >= 0) & (self.end[np.maximum(place, 0)] <= at)) if len(self.end) else []
+        while len(self.end):
+            ended = np.flatnonzero((place >= 0) & (self.end[np.maximum(place, 0)] <= at))
             if len(ended) == 0:
-                return place
+                break
             place[ended] = self.before[place[ended]]
+        return place
 
     def _first_places(self) -> Times:
         first = np.zeros(len(self.rows), np.int64)
