@@ -12,7 +12,9 @@ answers at once.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +35,18 @@ _HOME = {
     "analyze": "traceview.analyze",
     "open_trace": "traceview.trace",
 }
+
+
+class _Package(ModuleType):
+    """A package whose public functions are not hidden by the modules of the same name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing traceview.analyze would bind the module here, over the function that `analyze` means.
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:

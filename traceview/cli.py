@@ -6,69 +6,58 @@ Click alone is imported at the top, so that `--help` answers at once.
 from __future__ import annotations
 
 import os
-import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from traceview import __version__
+from traceview.cli_options import EXPLAINED, FILE, all_options
 from traceview.errors import OutputError, RequestError, TraceviewError
 
 if TYPE_CHECKING:
-    from traceview.model import Analysis, Trace, Window
+    from traceview.model import Analysis, Trace
 
-TIME = re.compile(r"(@?)(-?\d+(?:\.\d+)?)(ns|us|ms|s)?")
-UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-CHECK_FAILED = 1
-CANNOT_SAY = 2
+CHECK_FAILED, CANNOT_SAY, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 SHELLS = ("bash", "zsh", "fish")
+STDOUT = "-"
 
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+class _Commands(click.Group):
+    """The commands; a capture where a command should stand gets a hint."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and (name.endswith((".sqlite", ".nsys-rep")) or Path(name).is_file()):
+            ctx.fail(f"{name} is no command; did you mean: traceview analyze {name}")
+        return super().resolve_command(ctx, args)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="traceview")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Say where the GPU's time went in an Nsight Systems capture, what each loss cost and what to change."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
-REPORT = click.argument("report", type=click.Path(path_type=Path))
-
-
-def _options(command: Decorated) -> Decorated:
-    """Attach the options that narrow an analysis."""
-    for option in reversed(
-        (
-            click.option("--from", "start", metavar="TIME", help="Begin here: 120ms after the first GPU work, or @NS on the capture's clock."),
-            click.option("--to", "end", metavar="TIME", help="End here, written like --from."),
-            click.option("--range", "range_name", metavar="NVTX", help="Narrow to the NVTX ranges of this name, first start to last end."),
-            click.option("--device", metavar="GPU", help="Only this device: its id ('GPU 0') or its ordinal."),
-            click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations."),
-            click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up."),
-            click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Longest lists in the summary, the page and the JSON."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-@cli.command()
-@REPORT
-@click.option("--html", type=click.Path(path_type=Path), help="Where the page goes.  [default: REPORT.overlap.html beside the report]")
-@click.option("--no-html", is_flag=True, help="Write no page.")
-@click.option("--json", "json_path", metavar="PATH", help="Write every figure as JSON; - is standard output.")
-@_options
-@click.option("--fail-if", "conditions", multiple=True, metavar="EXPR", help="Exit with 1 when this holds, as 'exposed_h2d > 5%' or 'idle.launch >= 2ms'. May be repeated.")
-@click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
+@cli.command(epilog=EXPLAINED)
+@all_options
 def analyze(
     report: Path,
     html: Path | None,
     no_html: bool,
-    json_path: str | None,
+    json_path: Path | None,
     start: str | None,
     end: str | None,
     range_name: str | None,
@@ -81,23 +70,22 @@ def analyze(
 ) -> None:
     """Analyze REPORT, an .sqlite file from `nsys export --type sqlite`.
 
-    Writes one offline HTML page and prints a summary. Exit code 0: done; 1: a --fail-if held; 2: nothing
-    can be said, and why.
+    Writes one offline HTML page and prints a summary.
     """
+    page = _page(report, html, no_html)
+    if range_name is not None and not (start is None and end is None):
+        raise RequestError("--range and --from/--to narrow the same window; give one of them")
     from traceview import fail_if
     from traceview.analyze import analyze as run
-    from traceview.report.to_json import to_json
-    from traceview.report.write import write_whole
+    from traceview.moment import window_of_times
 
     checks = tuple(fail_if.parse(condition) for condition in conditions)
-    page = None if no_html else (html or report.with_name(f"{report.stem}.overlap.html"))
-    outputs = [path for path in (page, None if json_path in (None, "-") else Path(str(json_path))) if path]
-    _refuse_collisions(report, outputs)
+    _check_places(report, page, json_path)
     with _progress(quiet) as step:
         trace = _opened(report, step)
         analysis = run(
             trace,
-            window=_window(trace, start, end, range_name),
+            window=window_of_times(trace, start, end),
             range_name=range_name,
             device=device,
             iteration=iteration,
@@ -105,23 +93,41 @@ def analyze(
             top=top,
             progress=step,
         )
-        if json_path is not None and json_path != "-":
-            write_whole(Path(json_path), to_json(analysis))
-        if page is not None:
-            step("draw the page", 0.95)
-            _write_page(page, analysis)
-    if json_path == "-":
-        click.echo(to_json(analysis), nl=False)
+        failed = tuple(fail_if.failures(checks, analysis))
+        step("write", 0.95)
+        document = _write(analysis, page, json_path)
+    if _is_stdout(json_path):
+        _print(document)
     elif not quiet:
         _summary(analysis, page, top)
-    _exit_by(tuple(fail_if.failures(checks, analysis)))
+    for line in failed:
+        _complain(f"traceview: --fail-if {line}")
+    if failed:
+        sys.exit(CHECK_FAILED)
 
 
-def _write_page(page: Path, analysis: Analysis) -> None:
-    from traceview.report.html import render
-    from traceview.report.write import write_whole
+def _page(report: Path, html: Path | None, no_html: bool) -> Path | None:
+    if html is not None and (no_html or _is_stdout(html)):
+        raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
+    return None if no_html else html or report.with_name(f"{report.stem}.overlap.html")
 
-    write_whole(page, render(analysis))
+
+def _is_stdout(path: Path | None) -> bool:
+    return path is not None and str(path) == STDOUT
+
+
+def _check_places(report: Path, page: Path | None, json_path: Path | None) -> None:
+    """Refuse outputs that would overwrite the report or each other, or that cannot be written."""
+    from traceview.read.sqlite import check_file
+    from traceview.report.write import check_place
+
+    check_file(report)
+    outputs = [path for path in (page, json_path) if path is not None and not _is_stdout(path)]
+    places = [path.resolve() for path in (report, *outputs)]
+    if len(set(places)) < len(places):
+        raise OutputError(f"{report.name}: the report, the page and the JSON must be three different files")
+    for path in outputs:
+        check_place(path)
 
 
 def _opened(report: Path, step: Callable[[str, float], None]) -> Trace:
@@ -131,70 +137,53 @@ def _opened(report: Path, step: Callable[[str, float], None]) -> Trace:
     return open_trace(report)
 
 
-def _refuse_collisions(report: Path, outputs: list[Path]) -> None:
-    places = [path.resolve() for path in (report, *outputs)]
-    if len(set(places)) < len(places):
-        raise OutputError(f"{report.name}: the report and the files to write must all have different names")
+def _write(analysis: Analysis, page: Path | None, json_path: Path | None) -> str:
+    """Write the page and the JSON, and return the JSON; nothing is written before all of it is made."""
+    from traceview.report.to_json import to_json
+    from traceview.report.write import write_whole
 
+    document = "" if json_path is None else to_json(analysis)
+    if page is not None:
+        from traceview.report.html import render
 
-def _window(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Window | None:
-    from traceview.model import Window
-
-    if start is None and end is None:
-        return None
-    if range_name is not None:
-        raise RequestError("--range and --from/--to narrow the same window; give one of them")
-    if trace.operations.is_empty():
-        return None
-    first = int(trace.operations["start"].to_numpy()[0])
-    last = int(trace.operations["end"].to_numpy().max())
-    window = Window(
-        first if start is None else _moment("--from", start, first), last if end is None else _moment("--to", end, first)
-    )
-    if window.length <= 0:
-        raise RequestError(f"--from {start} --to {end}: the window is empty; --to must lie after --from")
-    return window
-
-
-def _moment(option: str, text: str, first: int) -> int:
-    """Return a time on the capture's clock, in ns."""
-    found = TIME.fullmatch(text.strip())
-    if not found:
-        raise RequestError(f"{option} {text!r} is not a time; write 120ms, 1.5s, 300us, 900ns or @NS")
-    absolute, number, unit = found.groups()
-    whole, _, part = number.partition(".")
-    scale = UNITS[unit or "ns"]
-    digits = part[: len(str(scale)) - 1]
-    sign = -1 if number.startswith("-") else 1
-    ns = int(whole) * scale + sign * (int(digits) * scale // 10 ** len(digits) if digits else 0)
-    return ns if absolute else first + ns
+        write_whole(page, render(analysis))
+    if json_path is not None and not _is_stdout(json_path):
+        write_whole(json_path, document)
+    return document
 
 
 def _summary(analysis: Analysis, page: Path | None, top: int) -> None:
     from traceview.report.terminal import render
+    from traceview.report.words import plain
 
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    text = render(analysis, top=top, unicode=_draws("█▓▒░·…µ"), colour=colour)
+    _print(text if page is None else f"{text}\nThe page: {plain(str(page), 4000)}\n")
+
+
+def _draws(characters: str) -> bool:
     try:
-        "█▒░·…".encode(encoding)
-        unicode = True
+        characters.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
-        unicode = False
-    click.echo(render(analysis, top=top, unicode=unicode).encode(encoding, "replace").decode(encoding), nl=False)
-    if page is not None:
-        click.echo(f"\nThe page: {page}")
+        return False
+    return True
 
 
-def _exit_by(failed: tuple[str, ...]) -> None:
-    for line in failed:
-        click.echo(f"traceview: --fail-if {line}", err=True)
-    if failed:
-        sys.exit(CHECK_FAILED)
+def _print(text: str) -> None:
+    """Write to standard output; a reader that has gone away (`| head`) is no error."""
+    try:
+        click.echo(text.encode("utf-8" if _draws("█") else "ascii", "replace"), nl=False)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"standard output cannot be written ({error.strerror})") from None
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """Show the step under way on one line of a terminal; elsewhere nothing."""
-    shown = sys.stderr.isatty() and not quiet
+    shown = sys.stderr.isatty() and not quiet and os.environ.get("TERM") != "dumb"
 
     def step(name: str, done: float) -> None:
         if shown:
@@ -208,13 +197,12 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 @cli.command()
-@REPORT
+@click.argument("report", type=FILE)
 def info(report: Path) -> None:
     """Say what REPORT holds and lacks, without measuring it."""
     from traceview.info import describe, lines
 
-    for line in lines(describe(report)):
-        click.echo(line)
+    _print("".join(f"{line}\n" for line in lines(describe(report))))
 
 
 @cli.command()
@@ -224,35 +212,57 @@ def completion(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
-    if found is None:
-        raise RequestError(f"no completion for {shell}; known are {', '.join(SHELLS)}")
-    click.echo(found(cli, {}, "traceview", "_TRACEVIEW_COMPLETE").source())
+    assert found is not None, "click completes every shell of SHELLS"
+    _print(found(cli, {}, "traceview", "_TRACEVIEW_COMPLETE").source())
 
 
 def main() -> None:
-    """Run the command line; a TraceviewError becomes one line and exit code 2."""
+    """Run the command line; whatever goes wrong is one line and an exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         cli(prog_name="traceview", standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(CANNOT_SAY)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("traceview: interrupted; no file was changed", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except (SystemExit, click.exceptions.Exit):
+        raise
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "traceview"
+        _end(f"traceview: error: {error.format_message()} (see {command} --help)", CANNOT_SAY)
     except TraceviewError as error:
-        click.echo(f"traceview: error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except Exception as error:
+        _end(f"traceview: error: {error}", error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _end("traceview: interrupted", INTERRUPTED)
+    except MemoryError:
+        _end("traceview: error: not enough memory for this capture", CANNOT_SAY)
+    except BaseException as error:  # also a panic inside polars, which is no Exception
         if os.environ.get("TRACEVIEW_DEBUG"):
             raise
-        click.echo(
-            f"traceview: a mistake of traceview's own ({type(error).__name__}: {error}); "
-            "run again with TRACEVIEW_DEBUG=1 and report what it prints",
-            err=True,
-        )
-        sys.exit(CANNOT_SAY)
+        _end(f"traceview: error: {_mistake(error)}", CANNOT_SAY)
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    # An exception, so that a half-written file is removed on the way out.
+    sys.exit(TERMINATED)
+
+
+def _mistake(error: BaseException) -> str:
+    """Name a bug by type and place; its own text may hold names or values from the capture."""
+    from traceback import extract_tb
+
+    frames = [frame for frame in extract_tb(error.__traceback__) if "traceview" in Path(frame.filename).parts]
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return (
+        f"a mistake of traceview's own ({type(error).__name__}{where}); "
+        "please report it, with what TRACEVIEW_DEBUG=1 prints"
+    )
+
+
+def _complain(line: str) -> None:
+    from traceview.report.words import plain
+
+    click.echo(
+        plain(line, 2000).encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"), err=True
+    )
+
+
+def _end(line: str, code: int) -> NoReturn:
+    _complain(line)
+    sys.exit(code)

@@ -1,4 +1,11 @@
-"""`--fail-if 'exposed_h2d > 5%'`: a comparison of one figure with one bound, for continuous integration."""
+"""`--fail-if 'exposed_h2d > 5%'`: a comparison of one figure with one bound, for continuous integration.
+
+    QUANTITY OPERATOR NUMBER[UNIT]     operators > >= < <= == !=; units % ns us ms s; none: ns, or a count
+
+A quantity of a device is compared on each device, and fails when it holds on any. `%` is of the device's
+window; of the longest window for what a process's calls did; of iteration.wall.median for an iteration's
+figures. Which quantities there are stands in traceview.quantities.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +14,15 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from traceview.errors import RequestError
-from traceview.model import CAUSES, Analysis, DeviceUse, NotMeasured
+from traceview.model import Analysis
+from traceview.moment import NANOSECONDS
+from traceview.quantities import KNOWN, Value, is_count, is_share, values
 
-FORM = re.compile(r"\s*([\w.]+)\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)?)\s*(%|ns|us|ms|s)?\s*")
-UNITS: Mapping[str, int] = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+FORM = re.compile(r"\s*([\w.]+)\s*(>=|<=|==|!=|>|<)\s*([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(%|ns|us|µs|ms|s)?\s*")
+COMPARE: Mapping[str, Callable[[Decimal, Decimal], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
@@ -25,103 +34,68 @@ COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison; `unit` is "%" (of the device's window), a unit of time, or "" for a count or ns."""
+    """One comparison; `unit` is "%", a unit of time, or "" for a count or ns."""
 
     text: str
     quantity: str
     compare: str
-    bound: float
+    bound: Decimal
     unit: str
 
 
 def parse(text: str) -> Check:
-    """Read `QUANTITY OPERATOR NUMBER[%|ns|us|ms|s]`; raises RequestError with what would be understood."""
+    """Read one comparison; raises RequestError that says what would be understood."""
     found = FORM.fullmatch(text)
     if not found:
-        raise RequestError(f"--fail-if {text!r}: write QUANTITY > NUMBER with %, ns, us, ms or s, as in 'exposed_h2d > 5%'")
+        raise RequestError(
+            f"--fail-if {text!r} is not a comparison; write QUANTITY > NUMBER with %, ns, us, ms or s, "
+            "as in 'exposed_h2d > 5%'"
+        )
     quantity, compare, number, unit = found.groups()
     if quantity not in KNOWN:
-        close = difflib.get_close_matches(quantity, KNOWN, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(KNOWN)}"
-        raise RequestError(f"--fail-if {text!r}: no quantity is called {quantity!r}; {hint}")
-    if unit == "%" and quantity in COUNTS:
-        raise RequestError(f"--fail-if {text!r}: {quantity} is a count, not a part of the run; leave the % away")
-    return Check(text.strip(), quantity, compare, float(number), unit or "")
+        raise RequestError(f"--fail-if {text!r}: no quantity is called {quantity!r}; {_hint(quantity)}")
+    if is_count(quantity) and unit is not None:
+        raise RequestError(f"--fail-if {text!r}: {quantity} is a count; compare it with a plain number")
+    if is_share(quantity) and unit != "%":
+        raise RequestError(f"--fail-if {text!r}: {quantity} is a share; compare it with a percentage")
+    return Check(text.strip(), quantity, compare, Decimal(number), unit or "")
+
+
+def _hint(quantity: str) -> str:
+    close = difflib.get_close_matches(quantity, KNOWN, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    # The figures of iterations are many and alike.
+    short = [name for name in KNOWN if not name.startswith("iteration.")]
+    return f"known are {', '.join(short)} and iteration.FIGURE.median, .p5 or .p95"
 
 
 def failures(checks: tuple[Check, ...], analysis: Analysis) -> Iterator[str]:
-    """Yield one line for each check and device where the comparison holds.
+    """Yield one line for each check and device where the comparison holds, with both values.
 
     Raises RequestError where a figure that a check needs was not measured.
     """
     for check in checks:
-        for device, value in _values(check, analysis):
-            of = device.window.length if check.unit == "%" else 0
-            shown = 100 * value / of if of else value
-            bound = check.bound * UNITS.get(check.unit, 1)
-            if COMPARE[check.compare](shown, bound):
-                yield f"{check.text}: {check.quantity} is {_shown(check, value, shown)} on {device.id}"
+        for value in values(check.quantity, analysis):
+            found = _comparable(check, value)
+            if COMPARE[check.compare](found, check.bound * NANOSECONDS.get(check.unit, 1)):
+                yield f"{check.text}: {check.quantity} is {_shown(check, value)}{_where(value)}"
 
 
-def _shown(check: Check, value: int, shown: float) -> str:
-    if check.unit == "%":
-        return f"{shown:.2f}% ({value / 1e6:.3f} ms)"
-    return f"{value}" if check.quantity in COUNTS else f"{value / 1e6:.3f} ms"
+def _comparable(check: Check, value: Value) -> Decimal:
+    if check.unit != "%":
+        return Decimal(value.figure)
+    return Decimal(100 * value.figure) / value.whole if value.whole else Decimal(0)
 
 
-def _values(check: Check, analysis: Analysis) -> Iterator[tuple[DeviceUse, int]]:
-    if check.quantity in OF_ITERATIONS:
-        found = analysis.iterations
-        if isinstance(found, NotMeasured):
-            raise RequestError(f"--fail-if {check.text!r}: {found.reason}")
-        _, figure, which = check.quantity.split(".")
-        yield analysis.devices[0], getattr(found.spreads[f"{figure}_ns"], which)
-        return
-    for device in analysis.devices:
-        yield device, QUANTITIES[check.quantity](analysis, device)
+def _shown(check: Check, value: Value) -> str:
+    if is_count(check.quantity):
+        return str(value.figure)
+    time = f"{value.figure / 1e6:.3f} ms"
+    if check.unit != "%":
+        return time
+    return f"{_comparable(check, value):.3f}% ({time} of {value.whole / 1e6:.3f} ms)"
 
 
-def _exposed(kinds: tuple[str, ...]) -> Callable[[Analysis, DeviceUse], int]:
-    return lambda _, device: sum(copies.exposed_ns for copies in device.copies if copies.kind in kinds)
-
-
-def _cause(name: str) -> Callable[[Analysis, DeviceUse], int]:
-    return lambda _, device: device.gaps.causes[name]
-
-
-def _sync(figure: str) -> Callable[[Analysis, DeviceUse], int]:
-    return lambda analysis, _: getattr(analysis.host.sync, figure)
-
-
-def _findings(analysis: Analysis, device: DeviceUse) -> int:
-    return sum(finding.cost_ns for finding in analysis.findings if finding.device == device.id)
-
-
-COUNTS = ("sync.count", "implicit_sync.count", "kernel_count", "gaps.count", "unmatched")
-QUANTITIES: Mapping[str, Callable[[Analysis, DeviceUse], int]] = {
-    "idle": lambda _, device: device.idle_ns,
-    **{f"idle.{name}": _cause(name) for name in CAUSES},
-    "busy": lambda _, device: device.busy_ns,
-    "compute": lambda _, device: device.compute_ns,
-    "communication": lambda _, device: device.communication_ns,
-    "exposed_h2d": _exposed(("h2d",)),
-    "exposed_d2h": _exposed(("d2h",)),
-    "exposed_copies": _exposed(("h2d", "d2h", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")),
-    "exposed_communication": lambda _, device: device.communication.exposed_ns,
-    "sync.blocked": _sync("blocked_ns"),
-    "sync.starved": _sync("starved_ns"),
-    "sync.refill": _sync("refill_ns"),
-    "sync.count": _sync("count"),
-    "implicit_sync.blocked": lambda analysis, _: analysis.host.implicit_sync.blocked_ns,
-    "implicit_sync.count": lambda analysis, _: analysis.host.implicit_sync.count,
-    "findings.cost": _findings,
-    "kernel_count": lambda _, device: device.kernel_count,
-    "gaps.count": lambda _, device: device.gaps.count,
-    "unmatched": lambda analysis, _: analysis.unmatched.kernels + analysis.unmatched.copies,
-}
-OF_ITERATIONS = tuple(
-    f"iteration.{figure}.{which}"
-    for figure in ("wall", "compute", "exposed_h2d", "exposed_d2h", "exposed_communication", "idle", "blocked")
-    for which in ("median", "p5", "p95")
-)
-KNOWN = (*QUANTITIES, *OF_ITERATIONS)
+def _where(value: Value) -> str:
+    return f" on {value.device}" if value.device else ""

@@ -1,0 +1,1 @@
+"""The same findings in every form; a report computes nothing and sees the Analysis alone."""

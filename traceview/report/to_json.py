@@ -14,6 +14,7 @@ from traceview.model import (
     Gap,
     Iterations,
     NotMeasured,
+    Place,
     Spread,
     StreamUse,
     SyncUse,
@@ -25,7 +26,7 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 
 
 def to_json(analysis: Analysis) -> str:
-    """Return the document as text, one object a line where lists are long."""
+    """Return the document as text; the same analysis gives the same bytes."""
     return json.dumps(document(analysis), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -46,7 +47,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
         },
         "nvtx": [] if isinstance(nvtx, NotMeasured) else [asdict(use) for use in nvtx],
         "iterations": _iterations(analysis.iterations),
-        "findings": [_finding(finding) for finding in analysis.findings],
+        "findings": [_finding(finding, analysis) for finding in analysis.findings],
         "unmatched": asdict(analysis.unmatched),
         "notes": list(analysis.notes),
     }
@@ -149,7 +150,7 @@ def _spread(of: Spread) -> Json:
     return {"median": of.median, "p5": of.p5, "p95": of.p95}
 
 
-def _finding(finding: Finding) -> Json:
+def _finding(finding: Finding, analysis: Analysis) -> Json:
     return {
         "id": finding.id,
         "severity": finding.severity,
@@ -160,5 +161,20 @@ def _finding(finding: Finding) -> Json:
         "cost_per_iteration_ns": finding.cost_per_iteration_ns,
         "advice": finding.advice,
         "code": finding.code,
-        "evidence": [asdict(place) for place in finding.evidence],
+        "evidence": [_place(place, analysis) for place in finding.evidence],
+    }
+
+
+def _place(place: Place, analysis: Analysis) -> Json:
+    """Return a place with the ids that CUDA and the system use; rows of the Trace mean nothing outside."""
+    trace = analysis.trace
+    stream = None if place.stream is None else int(trace.streams["stream_id"][place.stream])
+    thread = None if place.thread is None else int(trace.threads["tid"][place.thread])
+    return {
+        "text": place.text,
+        "start_ns": place.start_ns,
+        "end_ns": place.end_ns,
+        "device": place.device,
+        "stream": stream,
+        "thread": thread,
     }

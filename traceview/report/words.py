@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 
+UNKNOWN = "\ufffd"
 CAUSE_WORDS = {
     "profiler": "the profiler's own work",
-    "queued": "launched, but waiting (event, dependency, hardware)",
+    "queued": "launched, but still waiting for its turn",
     "launch": "inside the launch call",
     "sync": "host in a synchronize call",
     "blocking_copy": "host in a blocking copy",
@@ -18,13 +19,15 @@ CAUSE_WORDS = {
 
 
 def milliseconds(ns: int) -> str:
-    """Return a length in ms with three significant digits or more: `0.012 ms`, `331.2 ms`, `1,204 ms`."""
+    """Return a length in ms with three significant digits or more (`0.012 ms`, `331.2 ms`), below 1 µs in ns."""
     value = ns / 1e6
     if abs(value) >= 1000:
         return f"{value:,.0f} ms"
     if abs(value) >= 10:
         return f"{value:.1f} ms"
-    return f"{value:.3f} ms" if abs(value) < 1 else f"{value:.2f} ms"
+    if abs(value) >= 1:
+        return f"{value:.2f} ms"
+    return f"{value:.3f} ms" if abs(ns) >= 1000 else f"{ns} ns" if ns else "0 ms"
 
 
 def percent(part: int, whole: int) -> str:
@@ -41,13 +44,21 @@ def size(count: int) -> str:
 
 
 def bandwidth(count: int, busy_ns: int) -> str:
-    """Return bytes over busy time (METRICS.md "Overlap"), in GB/s."""
-    return f"{count / busy_ns:.1f} GB/s" if busy_ns else "-"
+    """Return bytes over busy time (METRICS.md "Overlap"), in GB/s or MB/s."""
+    if not busy_ns:
+        return "-"
+    rate = count / busy_ns
+    return f"{rate:,.1f} GB/s" if rate >= 0.1 else f"{1000 * rate:.1f} MB/s"
+
+
+def _invisible(char: str) -> bool:
+    # Control, format (which can turn the direction of a line) and surrogate characters.
+    return unicodedata.category(char)[0] == "C"
 
 
 def plain(name: str, longest: int = 60) -> str:
     """Return a name from a trace on one line, without control characters, cut in the middle when long."""
-    safe = "".join("\ufffd" if unicodedata.category(char)[0] == "C" else char for char in name)
+    safe = "".join(" " if char.isspace() else UNKNOWN if _invisible(char) else char for char in name)
     if len(safe) <= longest:
         return safe
     tail = longest // 3

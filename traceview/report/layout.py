@@ -1,0 +1,83 @@
+"""Text in terminal columns: how wide it is, cut, padded and wrapped; East Asian letters take two."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+WIDTH = 80
+
+
+def width(text: str) -> int:
+    """Return the terminal columns that a text takes."""
+    return len(text) if text.isascii() else sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """Shorten a text to so many columns, with `…` where it was cut."""
+    if width(text) <= columns:
+        return text
+    return _head(text, columns - 1).rstrip() + "…"
+
+
+def _head(text: str, columns: int) -> str:
+    used = 0
+    for index, char in enumerate(text):
+        used += _columns(char)
+        if used > columns:
+            return text[:index]
+    return text
+
+
+def left(text: str, columns: int) -> str:
+    """Cut or pad a text on the right to exactly so many columns."""
+    short = cut(text, columns)
+    return short + " " * (columns - width(short))
+
+
+def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> list[str]:
+    """Break a text at spaces into lines of so many columns; a word longer than a line is broken anywhere."""
+    lines, line = [], first
+    empty = True  # nothing but the indentation so far
+    for word in _words(text, columns - max(width(first), width(rest))):
+        if not empty and width(line) + 1 + width(word) > columns:
+            lines.append(line)
+            line, empty = rest, True
+        line += word if empty else f" {word}"
+        empty = False
+    return [*lines, line.rstrip()]
+
+
+def _words(text: str, longest: int) -> Iterator[str]:
+    for word in text.split():
+        while width(word) > longest:
+            head = _head(word, longest)
+            yield head
+            word = word[len(head) :]
+        yield word
+
+
+def code_lines(code: str, indent: str) -> Iterator[str]:
+    """Yield lines of code that fit: a comment goes above its line, a long line goes on after a backslash."""
+    for source in code.splitlines():
+        if width(indent + source) <= WIDTH:
+            yield indent + source
+            continue
+        margin = indent + source[: len(source) - len(source.lstrip())]
+        statement, mark, comment = f" {source.strip()}".partition(" # ")
+        if mark:
+            yield from wrap(comment, f"{margin}# ", f"{margin}# ")
+        if statement.strip():
+            yield from _continued(statement.strip(), margin)
+
+
+def _continued(statement: str, margin: str) -> Iterator[str]:
+    lines = wrap(statement, margin, margin + "    ", WIDTH - 2)
+    yield from (f"{line} \\" for line in lines[:-1])
+    yield lines[-1]
