@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -23,12 +24,13 @@ from traceview.model import (
 from traceview.normalise.devices import Devices
 from traceview.normalise.identity import process_of
 from traceview.normalise.links import Links
-from traceview.normalise.names import UNNAMED, as_enum, coded, places, texts_of
+from traceview.normalise.names import UNNAMED, WIDEST_LOOKUP, as_enum, coded, places, texts_of
 from traceview.normalise.order import by_time
 from traceview.normalise.streams import KEY, Streams
 from traceview.read import raw
 
 COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
+RAW_KEY = ["process", "deviceId", "contextId", "streamId"]
 TABLE_OF = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 # copyKind and memKind as CUPTI numbers them (CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind).
 KIND_OF = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d")
@@ -139,13 +141,30 @@ def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_places(joined: pl.DataFrame, devices: Devices, streams: Streams) -> pl.DataFrame:
-    """Add the rows of the device and the stream; the lookup is made once for each distinct stream."""
-    raw_key = ["process", "deviceId", "contextId", "streamId"]
+    """Add the rows of the device and the stream, by one lookup table over all combinations of the key."""
+    keys = [joined[name] for name in ("process", "deviceId", "contextId", "streamId")]
+    known = [key.unique().sort() for key in keys]
+    code = np.zeros(len(joined), np.int64)
+    for key, values in zip(keys, known, strict=True):
+        code = code * len(values) + places(key, values)
+    size = math.prod(len(values) for values in known)
+    if size > WIDEST_LOOKUP:
+        return _with_places_joined(joined, devices, streams)
+    rows = _stream_keys(devices, streams)
+    at = np.zeros(len(rows), np.int64)
+    for name, values in zip(RAW_KEY, known, strict=True):
+        at = at * len(values) + places(rows[name], values)
+    device, stream = np.zeros(size, np.int32), np.zeros(size, np.int32)
+    device[at], stream[at] = rows["device"].to_numpy(), rows["stream"].to_numpy()
+    return joined.with_columns(pl.Series("device", device[code]), pl.Series("stream", stream[code]))
+
+
+def _with_places_joined(joined: pl.DataFrame, devices: Devices, streams: Streams) -> pl.DataFrame:
+    return joined.join(_stream_keys(devices, streams), on=RAW_KEY, how="left", maintain_order="left")
+
+
+def _stream_keys(devices: Devices, streams: Streams) -> pl.DataFrame:
+    """Return the rows of the device and the stream for each raw key that has one."""
     rows = streams.frame.select(KEY).with_row_index("stream").with_columns(pl.col("stream").cast(pl.Int32))
-    lookup = (
-        joined.select(raw_key)
-        .unique()
-        .join(devices.pairs, on=["process", "deviceId"])
-        .join(rows, left_on=["process", "device", "contextId", "streamId"], right_on=KEY)
-    )
-    return joined.join(lookup, on=raw_key, how="left", maintain_order="left")
+    pairs = devices.pairs.join(rows, on=["process", "device"])
+    return pairs.rename({"context": "contextId", "stream_id": "streamId"}).select(*RAW_KEY, "device", "stream")
