@@ -1,0 +1,87 @@
+// The first screen: where the time went, and the three findings that cost most.
+const CARDS = 3, CARD_ADVICE = 300;
+
+function showHead() {
+  byId("title").textContent = page.file;
+  const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
+  const words = [
+    page.nsys ? `nsys ${page.nsys}` : "nsys of unknown version",
+    page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
+    `${count(kernels)} kernels`,
+    `${count(page.timeline.events)} events`,
+    page.narrowed ? "narrowed to a window" : null,
+  ];
+  byId("facts").textContent = words.filter(Boolean).join(" · ");
+}
+
+function showDevices() {
+  byId("devices").replaceChildren(...page.devices.map(deviceBar));
+}
+
+function deviceBar(device) {
+  const whole = device.window_ns;
+  const label = device.parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
+  const bar = el("div", { class: "stack", role: "img", "aria-label": label }, ...device.parts.map((part) => {
+    const piece = el("span", { class: patternOf(part.look), title: `${part.word}: ${milliseconds(part.ns)}, ${percent(part.ns, whole)}` });
+    piece.style.flex = `${part.ns} 0 0`;
+    piece.style.backgroundColor = `var(--${part.look})`;
+    return piece;
+  }));
+  const items = device.parts.map((part) =>
+    el("li", {}, swatch(part.look), el("span", { text: part.word }), el("b", { text: milliseconds(part.ns) }), el("span", { class: "soft", text: percent(part.ns, whole) })));
+  return el("div", { class: "device" },
+    el("div", { class: "device-head" },
+      el("b", { text: device.id }), el("span", { class: "soft", text: device.name }),
+      el("span", {}, `${milliseconds(whole)} from first to last GPU work`),
+      el("span", {}, `busy ${percent(device.busy_ns, whole)}`), el("span", {}, `idle ${percent(device.idle_ns, whole)} in ${count(device.gap_count)} gaps`)),
+    bar, el("ul", { class: "parts" }, ...items));
+}
+
+function showCards() {
+  const cards = page.findings.slice(0, CARDS).map(card);
+  byId("cards").replaceChildren(...(cards.length ? cards : [el("li", { text: "Nothing found that cost the GPU time." })]));
+}
+
+function card(finding) {
+  return el("li", { class: "card " + finding.severity }, title(finding), price(finding), advice(finding.advice), code(finding.code, 1));
+}
+
+// Whole sentences, as many as a card holds; the rest on request.
+function advice(text) {
+  const sentences = text.split(/(?<=[.:)]) (?=[A-Z(])/);
+  let kept = 1;
+  while (kept < sentences.length && sentences.slice(0, kept + 1).join(" ").length <= CARD_ADVICE) kept++;
+  const shown = el("p", { text: sentences.slice(0, kept).join(" ") + " " });
+  if (kept < sentences.length)
+    shown.append(el("button", { type: "button", class: "rest", "aria-expanded": "false", text: "more", onclick: () => { shown.textContent = text; } }));
+  return shown;
+}
+
+// A title goes to the worst place, where there is one.
+function title(finding) {
+  const [worst] = finding.evidence;
+  const text = finding.title;
+  if (!worst) return el("span", { class: "goto", text });
+  return el("button", { class: "goto", type: "button", title: "Show the worst place in the timeline", text, onclick: () => goTo(worst) });
+}
+
+function price(finding) {
+  const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
+  if (finding.cost_ns) {
+    parts.push(el("b", { text: milliseconds(finding.cost_ns) }), ` · ${(100 * finding.fraction).toFixed(1)}% of the run`);
+    if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
+  } else parts.push("no cost of its own");
+  if (finding.device && page.devices.length > 1) parts.push(` · ${finding.device}`);
+  return el("p", { class: "price" }, ...parts);
+}
+
+// The first lines of code at once, the rest on request.
+function code(text, lines) {
+  if (!text) return null;
+  const all = text.split("\n");
+  const shown = el("pre", { tabindex: 0, text: all.slice(0, lines).join("\n") });
+  if (all.length <= lines) return shown;
+  const more = el("button", { type: "button", class: "rest", "aria-expanded": "false", text: `+ ${all.length - lines} lines`,
+    onclick: () => { shown.textContent = text; more.remove(); shown.focus(); } });
+  return el("div", { class: "snippet" }, shown, more);
+}

@@ -1,0 +1,66 @@
+"""What a device did at each moment, each nanosecond once: compute, then communication, copies, memset, idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceview import intervals
+from traceview.intervals import Intervals
+from traceview.model import CLASSES, KINDS, Analysis, DeviceUse
+
+# Copy kinds share a colour by direction; everything else among the copies is "copy".
+COPY_CLASSES = {
+    "h2d": "h2d",
+    "um_h2d": "h2d",
+    "d2h": "d2h",
+    "um_d2h": "d2h",
+    "d2d": "d2d",
+    "p2p": "d2d",
+    "um_d2d": "d2d",
+}
+WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One class of work of a device: all of it, and the part that nothing before it in WORK_CLASSES hides."""
+
+    name: str
+    all: Intervals
+    exposed: Intervals
+
+
+def work_codes(analysis: Analysis) -> np.typing.NDArray[np.uint8]:
+    """Return for each row of Trace.operations its place in WORK_CLASSES."""
+    operations = analysis.trace.operations
+    of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
+    of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
+    work = operations["class"].to_physical().to_numpy()
+    kind = operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()
+    copies = np.array([*of_kind, WORK_CLASSES.index("copy")], np.uint8)[kind]
+    return np.where(work == CLASSES.index("copy"), copies, np.array(of_class, np.uint8)[work])
+
+
+def bands(analysis: Analysis, device: DeviceUse) -> tuple[Band, ...]:
+    """Split a device's busy time by class inside its window; the exposed parts add up to `busy_ns`."""
+    operations = analysis.trace.operations
+    mine = operations["device"].to_numpy() == device.device
+    start, end = operations["start"].to_numpy()[mine], operations["end"].to_numpy()[mine]
+    codes = work_codes(analysis)[mine]
+    covered = intervals.EMPTY
+    found = []
+    for code, name in enumerate(WORK_CLASSES):
+        chosen = codes == code
+        union = intervals.union(start[chosen], end[chosen], ordered=True)
+        union = intervals.clip(union, device.window.start, device.window.end)
+        found.append(Band(name, union, intervals.subtract(union, covered)))
+        covered = _merged(covered, union)
+    return tuple(found)
+
+
+def _merged(left: Intervals, right: Intervals) -> Intervals:
+    return intervals.union(
+        np.concatenate([left.start, right.start]), np.concatenate([left.end, right.end])
+    )

@@ -1,0 +1,105 @@
+"""The page put together: template, styles, scripts, data, and a policy that allows nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from functools import cache
+from importlib import resources
+
+from plotly.offline import get_plotlyjs
+
+from traceview.report.html.columns import pack
+
+STYLES = ("palette.css", "page.css", "timeline.css")
+SCRIPTS = (
+    "words.js",
+    "dom.js",
+    "columns.js",
+    "palette.js",
+    "rows.js",
+    "draw.js",
+    "view.js",
+    "keys.js",
+    "hover.js",
+    "answer.js",
+    "findings.js",
+    "tables.js",
+    "iterations.js",
+    "main.js",
+)
+# plotly.js adds its rules to elements that are there already instead of making some, which the policy forbids.
+LIBRARY_STYLE = "/* plotly.js */"
+# What would end the script element or the string, or be read as HTML inside it.
+ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029\ufeff"}
+
+
+def build(title: str, content: object, columns: str) -> str:
+    """Return the document. `content` becomes JSON that no name in it can break out of."""
+    style = "\n".join(_file(name) for name in STYLES)
+    script = _script()
+    library, library_hash = _plotly()
+    parts = {
+        "policy": _policy(style, script, library_hash),
+        "title": html.escape(_sound(title)),
+        "style": style,
+        "content": escaped_json(content),
+        "columns": columns,
+        "library": library,
+        "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in _style_ids()),
+        "script": script,
+    }
+    page = _file("page.html")
+    pieces = page.split("{{")
+    filled = (parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+    return pieces[0] + "".join(filled)
+
+
+def escaped_json(content: object) -> str:
+    """Return JSON for a script element: no character of it means anything to an HTML parser."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _sound(text).translate(ESCAPES)
+
+
+def _sound(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _policy(style: str, script: str, library_hash: str) -> str:
+    # style-src-attr: plotly.js writes style attributes; a style element must be one of ours.
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}' '{library_hash}'; "
+        f"style-src-elem '{_hash(style)}' '{_hash(LIBRARY_STYLE)}'; style-src-attr 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def _script() -> str:
+    body = "\n".join(_file(name) for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{body}\n}})();\n'
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """Return plotly.js, packed (a third of its size), and the hash that lets its text run."""
+    text = get_plotlyjs()
+    return pack(text.encode("utf-8")), _hash(text)
+
+
+@cache
+def _style_ids() -> tuple[str, ...]:
+    own = re.findall(r'getElementById\("([0-9a-f]{64})"\)', get_plotlyjs())
+    return ("plotly.js-style-global", *sorted(set(own)))
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,149 @@
+"""Rows of events: a stream's operations, a thread's NVTX ranges by depth, a thread's CUDA API calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from traceview.intervals import Times
+from traceview.model import MEMORIES, ROLES, Analysis, DeviceUse
+from traceview.report.html.bands import work_codes
+from traceview.report.html.looks import LOOKS
+from traceview.report.html.marks import Marks, Names
+from traceview.report.html.rows import Group, Row
+
+DEEPEST = 11
+COSTS = ("waited", "starved", "refill")
+
+
+def _inside(analysis: Analysis, start: Times, end: Times) -> Times:
+    """Return the rows that the window shows."""
+    window = analysis.trace.window
+    if window is None:
+        return np.arange(len(start))
+    return np.flatnonzero((start < window.end) & (end >= window.start))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLanes:
+    """All operations as marks, with the stream of each."""
+
+    analysis: Analysis
+    marks: Marks
+    stream: Times
+
+    @classmethod
+    def of(cls, analysis: Analysis, names: Names) -> StreamLanes:
+        """Collect the operations inside the window."""
+        frame = analysis.trace.operations
+        start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+        memory = frame["memory"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
+        marks = Marks(
+            start,
+            end,
+            names.numbers(frame["name"]),
+            work_codes(analysis).astype(np.int64),
+            {"bytes": frame["bytes"].to_numpy()},
+            {"correlation": frame["correlation"].to_numpy(), "memory": memory},
+        )
+        rows = _inside(analysis, start, end)
+        return cls(analysis, marks.take(rows), frame["stream"].to_numpy()[rows])
+
+    def rows(self, device: DeviceUse) -> Iterator[Row]:
+        """Yield the device's streams, the busiest first; those that did nothing come last, folded."""
+        several = len(device.process_ids) > 1
+        for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
+            chosen = np.flatnonzero(self.stream == use.stream)
+            note = f"process {use.process_id}" if several else ""
+            yield Row("stream", f"s:{use.stream}", use.label, note, self.marks.take(chosen), len(chosen))
+        used = {use.stream for use in device.streams}
+        streams = self.analysis.trace.streams
+        for row, (of_device, label) in enumerate(streams.select("device", "label").iter_rows()):
+            if of_device == device.device and row not in used:
+                yield Row("stream", f"s:{row}", label, "unused", None, more=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HostLanes:
+    """All NVTX ranges and API calls as marks, with the thread of each."""
+
+    analysis: Analysis
+    ranges: Marks
+    range_thread: Times
+    calls: Marks
+    call_thread: Times
+
+    @classmethod
+    def of(cls, analysis: Analysis, names: Names) -> HostLanes:
+        """Collect what the host did inside the window."""
+        ranges, range_thread = _ranges(analysis, names)
+        calls, call_thread = _calls(analysis, names)
+        return cls(analysis, ranges, range_thread, calls, call_thread)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield a group for each process, the thread with most to show first."""
+        threads = self.analysis.trace.threads
+        count = np.bincount(self.range_thread, minlength=len(threads))
+        count = count + np.bincount(self.call_thread, minlength=len(threads))
+        process = threads["process"].to_numpy()
+        for one in sorted({int(process[row]) for row in np.flatnonzero(count)}):
+            mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == one and count[row]]
+            yield Group(f"process {one}", "", tuple(row for thread in mine for row in self._rows(thread)))
+
+    def _rows(self, thread: int) -> Iterator[Row]:
+        name, tid = self.analysis.trace.threads.select("name", "tid").row(thread)
+        label = name or f"thread {tid}"
+        calls = self.calls.take(np.flatnonzero(self.call_thread == thread))
+        if len(calls.start):
+            yield Row("call", f"t:{thread}", label, f"API {tid}", calls, len(calls.start))
+        ranges = self.ranges.take(np.flatnonzero(self.range_thread == thread))
+        for depth, lane in enumerate(by_depth(ranges)):
+            text = f"{label}, NVTX" if depth == 0 else ""
+            yield Row("range", f"n:{thread}:{depth}", text, f"depth {depth}", lane, len(lane.start))
+
+
+def by_depth(marks: Marks) -> list[Marks]:
+    """Split ranges by how many others were open when each began; the deepest lanes share one."""
+    order = np.lexsort((-marks.end, marks.start))
+    marks = marks.take(order)
+    ended = np.searchsorted(np.sort(marks.end), marks.start, side="right")
+    depth = np.clip(np.arange(len(order)) - ended, 0, DEEPEST)
+    return [marks.take(np.flatnonzero(depth == level)) for level in np.unique(depth)]
+
+
+def _ranges(analysis: Analysis, names: Names) -> tuple[Marks, Times]:
+    frame = analysis.trace.ranges
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    look = np.full(len(frame), LOOKS.index("range"), np.int64)
+    rows = _inside(analysis, start, end)
+    marks = Marks(start, end, names.numbers(frame["name"]), look)
+    return marks.take(rows), frame["thread"].to_numpy()[rows]
+
+
+def _calls(analysis: Analysis, names: Names) -> tuple[Marks, Times]:
+    frame = analysis.trace.api
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    role = frame["role"].to_physical().fill_null(ROLES.index("api")).to_numpy().astype(np.int64)
+    marks = Marks(
+        start,
+        end,
+        names.numbers(frame["name"]),
+        role + LOOKS.index(f"call_{ROLES[0]}"),
+        {cost: _cost(analysis, cost) for cost in COSTS},
+        {"correlation": frame["correlation"].to_numpy()},
+    )
+    rows = _inside(analysis, start, end)
+    return marks.take(rows), frame["thread"].to_numpy()[rows]
+
+
+def _cost(analysis: Analysis, cost: str) -> Times:
+    """Return what each API call waited, starved or let the GPU idle, in ns."""
+    values = np.zeros(len(analysis.trace.api), np.int64)
+    for use in (analysis.host.sync, analysis.host.implicit_sync):
+        values[use.frame["api"].to_numpy()] = use.frame[cost].to_numpy()
+    return values
+
+

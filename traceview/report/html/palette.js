@@ -1,0 +1,85 @@
+// Colours come from palette.css; patterns and words are here. Both say the same thing twice on purpose.
+const LOOK_WORDS = {
+  compute: "compute", communication: "communication", h2d: "copy h2d", d2h: "copy d2h",
+  d2d: "copy d2d, p2p", copy: "other copy", memset: "memset",
+  call_sync: "synchronize call", call_blocking_copy: "blocking copy call",
+  call_memory: "allocation or free", call_api: "other CUDA call",
+  range: "NVTX range", iteration: "iteration", skipped: "iteration, set aside",
+};
+const PATTERNS = {
+  communication: "hatched", h2d: "dotted", d2h: "dotted", d2d: "dotted", copy: "dotted",
+  call_sync: "hatched", call_blocking_copy: "dotted",
+};
+const RANGE_COLOURS = 8;
+const palette = { fill: [], ink: [], pattern: [], range: [], rangeInk: [], css: null };
+
+function lookWord(look) {
+  return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
+}
+
+function patternOf(look) {
+  return look.startsWith("idle_") ? "striped" : PATTERNS[look] ?? "";
+}
+
+function swatch(look) {
+  return el("span", { class: "swatch " + patternOf(look), "--fill": `var(--${look})`, "aria-hidden": "true" });
+}
+
+function css(name) {
+  return palette.css.getPropertyValue(name).trim();
+}
+
+function readPalette(looks, context) {
+  palette.css = getComputedStyle(document.documentElement);
+  palette.fill = looks.map((look) => css("--" + look));
+  palette.ink = palette.fill.map(inkOn);
+  palette.pattern = looks.map((look) => patternOf(look) && canvasPattern(context, patternOf(look)));
+  palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => css("--range-" + i));
+  palette.rangeInk = palette.range.map(inkOn);
+}
+
+// Black or white, whichever reads better on a colour (WCAG relative luminance).
+function inkOn(colour) {
+  const [r, g, b] = [1, 3, 5].map((at) => {
+    const part = parseInt(colour.slice(at, at + 2), 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10151c" : "#ffffff";
+}
+
+function canvasPattern(context, name) {
+  const tile = el("canvas", { width: 8, height: 8 });
+  const pen = tile.getContext("2d");
+  pen.strokeStyle = name === "striped" ? "rgb(0 0 0 / 20%)" : "rgb(255 255 255 / 38%)";
+  pen.fillStyle = "rgb(0 0 0 / 30%)";
+  pen.lineWidth = 2;
+  pen.beginPath();
+  for (const shift of [-8, 0, 8]) {
+    if (name === "striped") { pen.moveTo(shift, 0); pen.lineTo(shift + 8, 8); }
+    if (name === "hatched") { pen.moveTo(shift, 8); pen.lineTo(shift + 8, 0); }
+  }
+  pen.stroke();
+  if (name === "dotted") for (const [x, y] of [[1, 1], [5, 5]]) pen.fillRect(x, y, 2, 2);
+  return context.createPattern(tile, "repeat");
+}
+
+const THEMES = matchMedia("(prefers-color-scheme: dark)");
+
+function useTheme(dark) {
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+}
+
+function watchTheme(changed) {
+  let asked = false;
+  useTheme(THEMES.matches);
+  THEMES.addEventListener("change", () => {
+    if (asked) return;
+    useTheme(THEMES.matches);
+    changed();
+  });
+  byId("theme").addEventListener("click", () => {
+    asked = true;
+    useTheme(document.documentElement.dataset.theme !== "dark");
+    changed();
+  });
+}

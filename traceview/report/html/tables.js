@@ -1,0 +1,90 @@
+// Everything behind the answer, as tables.
+function section(heading, note, ...children) {
+  return el("section", {}, el("h2", { text: heading }), note ? el("p", { class: "soft", text: note }) : null, ...children);
+}
+
+function showTables() {
+  const several = page.devices.length > 1;
+  const on = (device) => (several ? ` of ${device.id}` : "");
+  const parts = page.devices.flatMap((device) => [copiesTable(device, on(device)), causesTable(device, on(device)), streamsTable(device, on(device))]);
+  byId("tables").replaceChildren(el("div", { class: "grid" }, ...parts, syncTable(), implicitTable()), rangesTable());
+}
+
+function copiesTable(device, on) {
+  const rows = [...device.copies];
+  const columns = [
+    ["kind", (row) => `${row.kind} ${row.memory}`], ["count", (row) => count(row.count)], ["size", (row) => size(row.bytes)],
+    ["bandwidth", (row) => bandwidth(row.bytes, row.busy_ns)], ["busy", (row) => milliseconds(row.busy_ns)],
+    ["hidden", (row) => percent(row.overlapped_ns, row.busy_ns)], ["exposed", (row) => milliseconds(row.exposed_ns)],
+  ];
+  const { communication } = device;
+  const nccl = communication.count
+    ? el("p", {}, `Communication: ${count(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden under compute, ${milliseconds(communication.exposed_ns)} exposed.`)
+    : null;
+  return section("Copies" + on, "Hidden: the part of their time in which something computes.",
+    rows.length ? table("Copies" + on, columns, rows) : el("p", { text: "No copies." }), nccl);
+}
+
+function causesTable(device, on) {
+  const rows = Object.entries(device.causes).filter(([, ns]) => ns).sort((a, b) => b[1] - a[1]);
+  return section("Why it was idle" + on, `${milliseconds(device.idle_ns)} in ${count(device.gap_count)} gaps; each nanosecond has one cause.`,
+    table("Idle causes" + on, [
+      ["cause", ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause])],
+      ["idle", ([, ns]) => milliseconds(ns)], ["share", ([, ns]) => percent(ns, device.idle_ns)],
+      ["of the run", ([, ns]) => percent(ns, device.window_ns)],
+    ], rows));
+}
+
+function streamsTable(device, on) {
+  const streams = [...device.streams].sort((a, b) => b.busy_ns - a.busy_ns);
+  return section("Streams" + on, null, table("Streams" + on, [
+    ["stream", (row) => (device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label)],
+    ["kernels", (row) => count(row.kernel_count)], ["copies", (row) => count(row.copy_count)], ["busy", (row) => milliseconds(row.busy_ns)],
+    ["compute", (row) => milliseconds(row.compute_ns)], ["communication", (row) => milliseconds(row.communication_ns)],
+    ["copying", (row) => milliseconds(row.copy_ns)], ["gaps", (row) => count(row.gap_count)], ["in gaps", (row) => milliseconds(row.gap_ns)],
+  ], streams));
+}
+
+const CALL_COLUMNS = [
+  ["call", (row) => el("span", { class: "mono", text: row.api })], ["count", (row) => count(row.count)],
+  ["held the host", (row) => milliseconds(row.blocked_ns)], ["GPU worked", (row) => milliseconds(row.waited_ns)],
+  ["GPU starved", (row) => milliseconds(row.starved_ns)], ["refill", (row) => milliseconds(row.refill_ns)],
+  ["cost", (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) })],
+];
+
+function calls(heading, note, use) {
+  return section(heading, note, use.calls.length ? table(heading, CALL_COLUMNS, use.calls) : el("p", { text: "None." }));
+}
+
+function syncTable() {
+  return calls("Synchronize calls", "A wait while the GPU works costs it nothing; starved and refill are what a call cost.", page.sync);
+}
+
+function implicitTable() {
+  return calls("Calls that block without saying so", "Copies with pageable memory, allocation and free.", page.implicit_sync);
+}
+
+const MOST_RANGES = 24;
+
+function rangesTable() {
+  const made = page.nvtx.not_measured
+    ? section("NVTX ranges", null, el("p", { text: page.nvtx.not_measured }))
+    : section("NVTX ranges, projected on the GPU", "By GPU time. Work belongs to the range open where it was launched, backward on its own thread included.", table("NVTX ranges", [
+      ["range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)], ["count", (row) => count(row.count)],
+      ["host", (row) => milliseconds(row.host_ns)], ["GPU busy", (row) => milliseconds(row.gpu_busy_ns)],
+      ["GPU span", (row) => milliseconds(row.gpu_span_ns)], ["kernels", (row) => count(row.kernel_count)],
+      ["found by process", (row) => count(row.via_process_count)],
+    ], page.nvtx, MOST_RANGES));
+  return made;
+}
+
+function showNotes() {
+  const { kernels, copies, memsets, graphs } = page.unmatched;
+  const cut = kernels + copies + memsets + graphs;
+  const notes = [...page.notes];
+  if (cut) notes.push(`${count(cut)} GPU operations have no launch in the capture (kernels ${count(kernels)}, copies ${count(copies)}, memsets ${count(memsets)}, graphs ${count(graphs)}): it is a slice, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`);
+  byId("lacks").replaceChildren(notes.length
+    ? el("ul", { class: "notes" }, ...notes.map((text) => el("li", { text })))
+    : el("p", { text: "Nothing: the capture held all that was asked of it." }));
+  byId("foot").textContent = "Times count from the first event of the capture. In the bars each nanosecond counts once: compute first, then communication, copies and memset. The tables measure copies and communication against compute alone.";
+}
