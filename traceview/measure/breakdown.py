@@ -136,4 +136,5 @@ def _sum_before(ordered: Times, at: Times, base: int) -> Times:
     """Return the sum of (at - moment) over all moments before `at`."""
     count = np.searchsorted(ordered, at, side="left")
     running = np.concatenate([np.zeros(1, np.int64), np.cumsum(ordered - base)])
-    return count * (at - base) - running[count]
+    total: Times = count * (at - base) - running[count]
+    return total
