@@ -40,9 +40,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(
-    cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="traceview")
 @click.pass_context
 def cli(context: click.Context) -> None:
@@ -51,7 +49,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@cli.command(epilog=EXPLAINED)
+@cli.command(epilog=EXPLAINED, short_help="Measure a capture, price its losses, write the page.")
 @all_options
 def analyze(
     report: Path,
@@ -196,7 +194,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-@cli.command()
+@cli.command(short_help="Say what a capture holds and lacks.")
 @click.argument("report", type=FILE)
 def info(report: Path) -> None:
     """Say what REPORT holds and lacks, without measuring it."""
@@ -205,7 +203,7 @@ def info(report: Path) -> None:
     _print("".join(f"{line}\n" for line in lines(describe(report))))
 
 
-@cli.command()
+@cli.command(short_help="Print a shell's completion script.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the completion script of SHELL; bash: eval "$(traceview completion bash)"."""
@@ -258,9 +256,7 @@ def _mistake(error: BaseException) -> str:
 def _complain(line: str) -> None:
     from traceview.report.words import plain
 
-    click.echo(
-        plain(line, 2000).encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"), err=True
-    )
+    click.echo(plain(line, 2000).encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"), err=True)
 
 
 def _end(line: str, code: int) -> NoReturn:

@@ -41,13 +41,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
 OPTIONS = (
     click.argument("report", type=FILE),
-    click.option(
-        "--html", type=FILE, help="Where the page goes.  [default: REPORT.overlap.html beside the report]"
-    ),
+    click.option("--html", type=FILE, help="Where the page goes.  [default: REPORT.overlap.html beside the report]"),
     click.option("--no-html", is_flag=True, help="Write no page."),
-    click.option(
-        "--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone."
-    ),
+    click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone."),
     click.option("--from", "start", metavar="TIME", help="Begin there: 120ms after the first GPU work."),
     click.option("--to", "end", metavar="TIME", help="End there, written like --from."),
     click.option(

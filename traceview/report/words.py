@@ -19,7 +19,7 @@ CAUSE_WORDS = {
 
 
 def milliseconds(ns: int) -> str:
-    """Return a length in ms with three significant digits or more (`0.012 ms`, `331.2 ms`), below 1 µs in ns."""
+    """Return a length in ms (`0.012 ms`, `331.2 ms`, `7,170 ms`), or in ns where it is below 1 µs."""
     value = ns / 1e6
     if abs(value) >= 1000:
         return f"{value:,.0f} ms"
