@@ -96,9 +96,7 @@ def made_trace(
                 "open": [False] * len(spans),
             },
         ),
-        overhead=_frame(
-            dict(OVERHEAD), {"start": [one[0] for one in overhead], "end": [one[1] for one in overhead]}
-        ),
+        overhead=_frame(dict(OVERHEAD), {"start": [one[0] for one in overhead], "end": [one[1] for one in overhead]}),
         stream_events=pl.DataFrame(schema=dict(STREAM_EVENTS)),
         devices=_frame(dict(DEVICES), {"id": ["GPU 0"], "device_id": [0], "name": ["made"], "processes": [[1]]}),
         streams=_frame(

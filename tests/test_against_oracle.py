@@ -66,7 +66,10 @@ def test_every_figure_of_a_window_and_with_skip(name: str) -> None:
     if operations.is_empty():
         pytest.skip("no GPU work to look at through a window")
     # From inside one operation to inside another, so that both are cut.
-    early, late = operations.row(len(operations) // 3, named=True), operations.row(2 * len(operations) // 3, named=True)
+    early, late = (
+        operations.row(len(operations) // 3, named=True),
+        operations.row(2 * len(operations) // 3, named=True),
+    )
     compare(path, window=Window((early["start"] + early["end"]) // 2, (late["start"] + late["end"]) // 2))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,9 +32,7 @@ def of(union: Intervals) -> list[tuple[int, int]]:
 
 def is_union(union: Intervals) -> bool:
     pairs = of(union)
-    return all(start < end for start, end in pairs) and all(
-        left[1] <= right[0] for left, right in zip(pairs, pairs[1:], strict=False)
-    )
+    return all(start < end for start, end in pairs) and all(left[1] <= right[0] for left, right in pairwise(pairs))
 
 
 def made(pairs: list[tuple[int, int]]) -> Intervals:

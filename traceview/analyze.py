@@ -69,7 +69,10 @@ def analyze(
         nvtx=ranges,
         iterations=iterations,
         unmatched=count_unmatched(trace),
-        notes=(*trace.info.problems, *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured))),
+        notes=(
+            *trace.info.problems,
+            *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured)),
+        ),
     )
     step("find", 0.9)
     return replace(analysis, findings=find(analysis))

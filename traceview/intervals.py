@@ -143,7 +143,8 @@ class Coverage:
         index = np.searchsorted(self.starts, at, side="right")
         ends = self.ends[index]
         # Inside a member, what is still to come of it does not count yet.
-        return self.offset[index] + np.where(at < ends, at, ends)
+        covered: Times = self.offset[index] + np.where(at < ends, at, ends)
+        return covered
 
     def between(self, start: Times, end: Times) -> Times:
         """Return the covered length of each [start, end); 0 where end <= start."""

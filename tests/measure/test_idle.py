@@ -64,9 +64,7 @@ def next_after(trace: Trace, moment: int, stream: int | None = None) -> int | No
 
 
 def busy_class(trace: Trace, moment: int) -> str | None:
-    running = {
-        row["class"] for row in trace.operations.iter_rows(named=True) if row["start"] <= moment < row["end"]
-    }
+    running = {row["class"] for row in trace.operations.iter_rows(named=True) if row["start"] <= moment < row["end"]}
     return next((name for name in ("compute", "communication", "copy", "memset") if name in running), None)
 
 
@@ -78,9 +76,7 @@ def test_device_gaps_by_the_nanosecond(trace: Trace) -> None:
         return
     gaps = device_gaps(trace, host(trace), idle_of(trace, host(trace), device))
     expected = dict.fromkeys(CAUSES, 0)
-    idle = [
-        moment for moment in range(device.window.start, device.window.end) if busy_class(trace, moment) is None
-    ]
+    idle = [moment for moment in range(device.window.start, device.window.end) if busy_class(trace, moment) is None]
     for moment in idle:
         expected[cause_of(trace, moment, next_after(trace, moment))] += 1
     assert dict(gaps.causes) == expected

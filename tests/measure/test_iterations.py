@@ -73,9 +73,7 @@ def expected(trace: Trace, found: Iteration) -> dict[str, object]:
         "communication_ns": sum("communication" in classes for classes in busy),
         "exposed_h2d_ns": sum("copy" in classes and "compute" not in classes for classes in busy),
         "exposed_d2h_ns": 0,
-        "exposed_communication_ns": sum(
-            "communication" in classes and "compute" not in classes for classes in busy
-        ),
+        "exposed_communication_ns": sum("communication" in classes and "compute" not in classes for classes in busy),
         "idle_ns": sum(idle.values()),
         "idle": idle,
         "blocked_ns": sum(max(length, 0) for length in blocked),
@@ -224,9 +222,7 @@ def test_nothing_repeats() -> None:
     assert "--iteration" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "process"), [("h200_ddp2.sqlite", 13, None), ("h200_dual.sqlite", 20, 1531)]
-)
+@pytest.mark.parametrize(("name", "count", "process"), [("h200_ddp2.sqlite", 13, None), ("h200_dual.sqlite", 20, 1531)])
 def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> None:
     trace = open_trace(shared(name))
     found = measure(trace)

@@ -13,11 +13,7 @@ QUERY = st.tuples(st.integers(-2, 45), st.integers(-1, 3))
 
 
 def open_rows(ranges: list[tuple[int, int, int]], thread: int, at: int) -> list[int]:
-    found = [
-        row
-        for row, (start, length, of) in enumerate(ranges)
-        if of == thread and start <= at < start + length
-    ]
+    found = [row for row, (start, length, of) in enumerate(ranges) if of == thread and start <= at < start + length]
     return sorted(found, key=lambda row: (-ranges[row][0], ranges[row][1], -row))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from tests.measure.test_idle import busy_class, next_after, touches, traces
 from tests.made_trace import made_trace
+from tests.measure.test_idle import busy_class, next_after, touches, traces
 from traceview.measure.activity import activity
 from traceview.measure.sync import measure_host
 from traceview.model import SyncUse, Trace

@@ -165,7 +165,16 @@ class Export:
                 continue
             process, domain = process_of(row["globalTid"]), row["domainId"] or 0
             name = "" if domain == 0 else domains.get((process, domain), f"domain {domain}")
-            found.append(Range(row["start"], max(end, row["start"]), self._text(row), name, row["globalTid"] or 0, process))
+            found.append(
+                Range(
+                    row["start"],
+                    max(end, row["start"]),
+                    self._text(row),
+                    name,
+                    row["globalTid"] or 0,
+                    process,
+                )
+            )
         return sorted(found, key=lambda one: (one.start, one.end))
 
     def _text(self, row: dict[str, object]) -> str:
@@ -178,7 +187,8 @@ class Export:
         """Groups of (process, deviceId) pairs that are one GPU."""
         pairs = sorted({(one.process, one.device) for one in self.operations})
         uuids = {
-            ((row["pid"] or 0) & 0xFFFFFF, row["cudaId"]): row.get("uuid") for row in self.rows("TARGET_INFO_CUDA_DEVICE")
+            ((row["pid"] or 0) & 0xFFFFFF, row["cudaId"]): row.get("uuid")
+            for row in self.rows("TARGET_INFO_CUDA_DEVICE")
         }
         single = len(self.rows("TARGET_INFO_GPU")) == 1
         groups: dict[object, list[tuple[int, int]]] = {}
@@ -198,14 +208,28 @@ def role_of(name: str) -> tuple[str, bool]:
         "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
     ):  # fmt: skip
         return "sync", False
-    if name.startswith(("cudaMemcpy", "cuMemcpy")) and not name.endswith("Async") and "Peer" not in name and "Batch" not in name:
+    if (
+        name.startswith(("cudaMemcpy", "cuMemcpy"))
+        and not name.endswith("Async")
+        and "Peer" not in name
+        and "Batch" not in name
+    ):
         return "blocking_copy", True
     implicit = name in (
         "cudaFree", "cudaMalloc", "cudaHostAlloc", "cudaFreeHost",
         "cuMemFree", "cuMemAlloc", "cuMemHostAlloc", "cuMemFreeHost",
     )  # fmt: skip
     memory = name.startswith(
-        ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemCreate", "cuMemRelease")
+        (
+            "cudaMalloc",
+            "cudaFree",
+            "cudaHostAlloc",
+            "cuMemAlloc",
+            "cuMemFree",
+            "cuMemHostAlloc",
+            "cuMemCreate",
+            "cuMemRelease",
+        )
     )
     return ("memory" if memory else "api"), implicit
 

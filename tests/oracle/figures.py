@@ -96,7 +96,11 @@ def overlap(of: list[Span], compute: list[Span]) -> dict[str, int]:
 
 
 def stream(
-    causes: Causes, key: tuple[int, int, int], members: list[Operation], window: Window, classes: dict[str, list[Span]]
+    causes: Causes,
+    key: tuple[int, int, int],
+    members: list[Operation],
+    window: Window,
+    classes: dict[str, list[Span]],
 ) -> dict[str, object]:
     here = [one for one in members if touches(one.start, one.end, window)]
     own = [clipped(one.start, one.end, window) for one in here]

@@ -5,36 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from tests.oracle.export import Export, Range
+from tests.oracle.export import Export, Operation, Range
 from tests.oracle.gaps import CAUSES, Causes, ending
 from tests.oracle.host import Window
-from tests.oracle.spans import free, inside, length, union, without
+from tests.oracle.spans import Span, free, length, union, without
 
 
 def fold(name: str) -> str:
     return re.sub(r"(?<![\w.])-\d+|\d+", "#", name)
-
-
-def outermost(ranges: list[Range]) -> list[Range]:
-    """Those that lie inside no other: (start, longest first) order, per thread."""
-    kept = []
-    for one in ranges:
-        held = any(
-            other is not one
-            and other.thread == one.thread
-            and other.start <= one.start
-            and other.end >= one.end
-            and other.end > one.start
-            and ((other.start, -other.end) < (one.start, -one.end) or order(other, ranges) < order(one, ranges))
-            for other in ranges
-        )
-        if not held:
-            kept.append(one)
-    return kept
-
-
-def order(one: Range, ranges: list[Range]) -> int:
-    return next(index for index, other in enumerate(ranges) if other is one)
 
 
 def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:
@@ -49,7 +27,7 @@ def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:
         for (thread, _), ranges in groups.items():
             threads[thread] += ranges
         best = max(sorted(threads), key=lambda thread: sum(one.end - one.start for one in threads[thread]))
-        ranges = outermost(sorted(threads[best], key=lambda one: (one.start, one.end)))
+        ranges = sorted(nested_out(threads[best]), key=lambda one: (one.start, one.end))
         return " | ".join(sorted({name for _, name in groups})), ranges
     for one in export.ranges:
         groups[one.thread, fold(one.name)].append(one)
@@ -61,7 +39,10 @@ def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:
     groups = defaultdict(list, {key: ranges for key, ranges in groups.items() if len(ranges) >= 3})
     if not groups:
         return None
-    best = max(sorted(groups, key=lambda key: (key[0], key[1])), key=lambda key: sum(o.end - o.start for o in groups[key]))
+    best = max(
+        sorted(groups, key=lambda key: (key[0], key[1])),
+        key=lambda key: sum(o.end - o.start for o in groups[key]),
+    )
     return best[1], sorted(groups[best], key=lambda one: (one.start, one.end))
 
 
@@ -84,9 +65,17 @@ def percentile(values: list[int], percent: int) -> int:
     return ordered[place] + (high - ordered[place]) * rest // 100
 
 
-def iterations(export: Export, causes: Causes, window: Window, pattern: str | None, skip: int | None) -> dict[str, object]:
+def iterations(
+    export: Export, causes: Causes, window: Window, pattern: str | None, skip: int | None
+) -> dict[str, object]:
     found = find(export, pattern)
-    none = {"range": None, "count": 0, "skipped": 0, "per_iteration": [], "wall_ns": dict.fromkeys(("median", "p5", "p95"))}
+    none = {
+        "range": None,
+        "count": 0,
+        "skipped": 0,
+        "per_iteration": [],
+        "wall_ns": dict.fromkeys(("median", "p5", "p95")),
+    }
     if found is None:
         return none
     name, ranges = found
@@ -103,7 +92,9 @@ def iterations(export: Export, causes: Causes, window: Window, pattern: str | No
     if skip is None:
         median = percentile(walls, 50)
         skip = next((index for index, wall in enumerate(walls) if 2 * wall <= 3 * median), 0)
-    rows = [one_iteration(export, causes, window, *span) | {"skipped": index < skip} for index, span in enumerate(spans)]
+    rows = [
+        one_iteration(export, causes, window, *span) | {"skipped": index < skip} for index, span in enumerate(spans)
+    ]
     kept = walls[skip:]
     return {
         "range": name,
@@ -114,10 +105,22 @@ def iterations(export: Export, causes: Causes, window: Window, pattern: str | No
     }
 
 
+def pick(work: list[tuple[Span, Operation]], field: str, value: str) -> list[Span]:
+    return union([span for span, one in work if getattr(one, field) == value])
+
+
 def one_iteration(export: Export, causes: Causes, window: Window, of: Range, start: int, end: int) -> dict[str, object]:
     row: dict[str, object] = {"name": of.name, "start_ns": start, "end_ns": end, "wall_ns": end - start}
     totals = dict.fromkeys(
-        ("compute_ns", "communication_ns", "exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns", "kernel_count"), 0
+        (
+            "compute_ns",
+            "communication_ns",
+            "exposed_h2d_ns",
+            "exposed_d2h_ns",
+            "exposed_communication_ns",
+            "kernel_count",
+        ),
+        0,
     )
     idle = dict.fromkeys(CAUSES, 0)
     for group in export.devices:
@@ -129,14 +132,13 @@ def one_iteration(export: Export, causes: Causes, window: Window, of: Range, sta
         if window is not None and not any(one.start < window[1] and one.end > window[0] for one in work):
             continue
 
-        def pick(**wanted: str) -> list[tuple[int, int]]:
-            return union([s for s, o in zip(spans, here, strict=True) if all(getattr(o, k) == v for k, v in wanted.items())])
+        chosen = list(zip(spans, here, strict=True))
 
-        compute, communication = pick(cls="compute"), pick(cls="communication")
+        compute, communication = pick(chosen, "cls", "compute"), pick(chosen, "cls", "communication")
         totals["compute_ns"] += length(compute)
         totals["communication_ns"] += length(communication)
-        totals["exposed_h2d_ns"] += length(without(pick(kind="h2d"), compute))
-        totals["exposed_d2h_ns"] += length(without(pick(kind="d2h"), compute))
+        totals["exposed_h2d_ns"] += length(without(pick(chosen, "kind", "h2d"), compute))
+        totals["exposed_d2h_ns"] += length(without(pick(chosen, "kind", "d2h"), compute))
         totals["exposed_communication_ns"] += length(without(communication, compute))
         totals["kernel_count"] += sum(one.table == "kernel" and start <= one.start < end for one in work)
         some_length = [one for one in work if one.end > one.start]
@@ -151,11 +153,3 @@ def one_iteration(export: Export, causes: Causes, window: Window, of: Range, sta
         if call.role == "sync" and call.process == of.process
     )
     return row | totals | {"idle_ns": sum(idle.values()), "idle": idle, "blocked_ns": blocked}
-
-
-def span_of(export: Export, name: str) -> tuple[int, int]:
-    found = [one for one in export.ranges if one.name == name]
-    return min(one.start for one in found), max(one.end for one in found)
-
-
-__all__ = ["inside", "iterations", "span_of"]

@@ -1,4 +1,4 @@
-"""What a user can hand over by mistake: one clear line or an honest analysis, the input untouched, nothing left behind."""
+"""What a user can hand over by mistake: one clear line or an honest analysis, the input untouched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import pytest
 
 from tests.captures import sample
 from traceview.analyze import analyze
-from traceview.errors import DamagedExportError, NoGpuWorkError, NotAnExportError, NotFoundError, TraceviewError
+from traceview.errors import (
+    DamagedExportError,
+    NoGpuWorkError,
+    NotAnExportError,
+    NotFoundError,
+    TraceviewError,
+)
 from traceview.report.to_json import to_json
 from traceview.trace import open_trace
 
@@ -112,7 +118,8 @@ def test_a_row_that_cannot_be_right_is_left_out_and_said(copy: Path, damage: str
 
 
 @pytest.mark.parametrize(
-    "table", ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "TARGET_INFO_GPU"]
+    "table",
+    ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "TARGET_INFO_GPU"],
 )
 def test_a_missing_table_is_not_an_error(copy: Path, table: str) -> None:
     found = analyze(change(copy, f"DROP TABLE {table}"))
@@ -127,7 +134,8 @@ def test_a_view_in_the_place_of_a_table_is_not_run(copy: Path) -> None:
     changed = change(
         copy,
         "ALTER TABLE NVTX_EVENTS RENAME TO moved",
-        "CREATE VIEW NVTX_EVENTS AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start FROM n",
+        "CREATE VIEW NVTX_EVENTS AS WITH RECURSIVE n(i) AS "
+        "(SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start FROM n",
     )
     assert open_trace(changed).ranges.is_empty()
 
@@ -143,7 +151,9 @@ def blank(data: bytearray, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, blank])
-def test_damaged_bytes_never_end_in_a_traceback(tmp_path: Path, damage: Callable[[bytearray, random.Random], None]) -> None:
+def test_damaged_bytes_never_end_in_a_traceback(
+    tmp_path: Path, damage: Callable[[bytearray, random.Random], None]
+) -> None:
     whole = sample(CAPTURE).read_bytes()
     path = tmp_path / "report.sqlite"
     said = 0

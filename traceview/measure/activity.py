@@ -94,4 +94,5 @@ def within(start: Times, end: Times, window: Window) -> NDArray[np.bool_]:
     """Say which events overlap a window; one of no length does when it starts inside."""
     overlaps = (start < window.end) & (end > window.start)
     points = (start == end) & (start >= window.start) & (start < window.end)
-    return overlaps | points
+    inside: NDArray[np.bool_] = overlaps | points
+    return inside

@@ -51,9 +51,7 @@ class Measured:
         return sorted({one for every in processes for one in every} - used)
 
 
-def breakdown(
-    trace: Trace, of: Host, measured: Measured, process: int, start: Times, end: Times
-) -> Breakdown:
+def breakdown(trace: Trace, of: Host, measured: Measured, process: int, start: Times, end: Times) -> Breakdown:
     """Clip the work of the process's GPUs to each [start, end), which may overlap; GPUs are summed."""
     names = ("compute_ns", "communication_ns", "exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns")
     figures = {name: np.zeros(len(start), np.int64) for name in (*names, "kernel_count")}
@@ -87,9 +85,7 @@ def _kernels(trace: Trace, device: Activity, start: Times, end: Times) -> Times:
     return np.searchsorted(starts, end, side="left") - np.searchsorted(starts, start, side="left")
 
 
-def _idle(
-    trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, end: Times
-) -> NDArray[np.int64]:
+def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, end: Times) -> NDArray[np.int64]:
     """Return the ns of each cause inside each stretch: whole gaps are summed, cut ones attributed anew."""
     window = device.window
     # Before its first and after its last operation the device is idle too.

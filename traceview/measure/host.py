@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def host(trace: Trace) -> Host:
     order = np.argsort(thread, kind="stable")
     edges = np.flatnonzero(np.diff(thread[order], prepend=-1, append=-1)) if len(order) else order
     roles = {}
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         rows = order[first:last]
         roles[int(thread[rows[0]])] = _disjoint(start[rows], end[rows], role[rows], overhead)
     return Host(roles, Coverage.of(overhead), start, end, thread.astype(np.int64), overhead)
@@ -71,7 +72,5 @@ def _disjoint(start: Times, end: Times, role: Times, overhead: Intervals) -> tup
         members = role == code
         calls = intervals.union(start[members], end[members], ordered=True)
         found.append(intervals.subtract(calls, taken))
-        taken = intervals.union(
-            np.concatenate([taken.start, calls.start]), np.concatenate([taken.end, calls.end])
-        )
+        taken = intervals.union(np.concatenate([taken.start, calls.start]), np.concatenate([taken.end, calls.end]))
     return tuple(found)

@@ -51,9 +51,7 @@ def launches(trace: Trace, of: Host, operation: Times) -> Launches:
     )
 
 
-def attribute(
-    trace: Trace, of: Host, start: Times, end: Times, operation: Times
-) -> NDArray[np.int64]:
+def attribute(trace: Trace, of: Host, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
     """Split idle pieces [start, end), each ended by an operation (row, -1 for none), by cause.
 
     Returns an array of shape (pieces, len(CAUSES)) in ns; a row adds up to the piece's length, or,
@@ -108,9 +106,7 @@ def stream_gaps(trace: Trace, of: Host, device: Activity, idle: Idle, members: T
     stream = trace.operations["stream"].to_numpy()
     operation = device.next_operation(gaps.end, stream[device.later] == stream[device.rows[members[0]]])
     compute = intervals.covered(device.compute, gaps.start, gaps.end)
-    communication = intervals.covered(
-        intervals.subtract(device.communication, device.compute), gaps.start, gaps.end
-    )
+    communication = intervals.covered(intervals.subtract(device.communication, device.compute), gaps.start, gaps.end)
     busy = intervals.covered(device.busy, gaps.start, gaps.end)
     others = {
         "other_compute": compute,
@@ -121,9 +117,7 @@ def stream_gaps(trace: Trace, of: Host, device: Activity, idle: Idle, members: T
     return gaps_of(Idle(gaps, operation, causes), launches(trace, of, operation).thread, others)
 
 
-def _attribute_stream(
-    trace: Trace, of: Host, gaps: Intervals, operation: Times, idle: Idle
-) -> NDArray[np.int64]:
+def _attribute_stream(trace: Trace, of: Host, gaps: Intervals, operation: Times, idle: Idle) -> NDArray[np.int64]:
     """Attribute a stream's gaps; those that are the device's own gaps were attributed with it."""
     if len(gaps.start) == 0 or len(idle.gaps.start) == 0:
         return attribute(trace, of, gaps.start, gaps.end, operation)

@@ -32,10 +32,7 @@ class Nesting:
         rows = np.lexsort((-end, start, thread))
         ordered = thread[rows]
         borders = np.flatnonzero(np.diff(ordered, prepend=-2, append=-2)) if len(rows) else rows
-        edges = {
-            int(ordered[first]): (int(first), int(last))
-            for first, last in pairwise(borders)
-        }
+        edges = {int(ordered[first]): (int(first), int(last)) for first, last in pairwise(borders)}
         return cls(rows, start[rows], end[rows], _before(end[rows], borders), edges)
 
     def innermost(self, thread: Times, at: Times) -> Times:

@@ -26,9 +26,7 @@ def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tup
     return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
 
 
-def _measure_stream(
-    trace: Trace, of: Host, device: Activity, idle: Idle, index: int, members: Times
-) -> StreamUse:
+def _measure_stream(trace: Trace, of: Host, device: Activity, idle: Idle, index: int, members: Times) -> StreamUse:
     start, end, codes = device.start[members], device.end[members], device.codes[members]
     rows = device.rows[members]
     source = trace.operations["source"].to_physical().to_numpy()[rows]

@@ -55,14 +55,18 @@ def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
         of = busy.get(int(one), EMPTY)
         waited[chosen] = intervals.covered(of, start[chosen], end[chosen])
         refill[chosen] = _refill(of, end[chosen])
-    frame = trace.api[rows].select("name", "thread", "process").with_columns(
-        pl.Series("start", start),
-        pl.Series("end", end),
-        pl.Series("api", rows, dtype=pl.Int64),
-        pl.Series("blocked", end - start),
-        pl.Series("waited", waited),
-        pl.Series("starved", end - start - waited),
-        pl.Series("refill", refill),
+    frame = (
+        trace.api[rows]
+        .select("name", "thread", "process")
+        .with_columns(
+            pl.Series("start", start),
+            pl.Series("end", end),
+            pl.Series("api", rows, dtype=pl.Int64),
+            pl.Series("blocked", end - start),
+            pl.Series("waited", waited),
+            pl.Series("starved", end - start - waited),
+            pl.Series("refill", refill),
+        )
     )
     return _summed(frame)
 

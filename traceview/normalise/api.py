@@ -52,9 +52,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
     texts = categories(name)
     code = name.to_physical().to_numpy()
     roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
-    implicit = np.array(
-        [bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.bool_
-    )
+    implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.bool_)
     return found.select(
         "start",
         "end",

@@ -53,7 +53,9 @@ def devices_of(tables: dict[str, pl.DataFrame]) -> Devices:
 def _pairs(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"process": pl.Int32, "deviceId": pl.Int64})
     found = [
-        tables[name].select("globalPid", pl.col("deviceId").fill_null(0)).unique()
+        tables[name]
+        .select("globalPid", pl.col("deviceId").fill_null(0))
+        .unique()
         .select(process_of("globalPid").alias("process"), "deviceId")
         for name in GPU_TABLES
         if name in tables
@@ -71,7 +73,9 @@ def _physical(pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], gpus: pl.Dat
         own = [str(uuid.get(pair, name)) for pair, name in zip(pairs.iter_rows(), own, strict=True)]
     elif len(gpus) == 1:
         # With a single GPU on the machine, every process's ordinal 0 is that one.
-        own = ["the only one" if ordinal == 0 else name for (_, ordinal), name in zip(pairs.iter_rows(), own, strict=True)]
+        own = [
+            "the only one" if ordinal == 0 else name for (_, ordinal), name in zip(pairs.iter_rows(), own, strict=True)
+        ]
     return pl.Series(own, dtype=pl.String)
 
 

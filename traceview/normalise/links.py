@@ -41,9 +41,7 @@ class Links:
         return series.set(pl.Series(missing), None) if missing.any() else series
 
 
-def _lookup(
-    keys: NDArray[np.int64], rows: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _lookup(keys: NDArray[np.int64], rows: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(keys) == 0:
         return np.full(len(wanted), -1, np.int64)
     low, high = int(keys.min()), int(keys.max())
@@ -55,9 +53,7 @@ def _lookup(
     return table[np.where(inside, wanted - low, high - low + 1)].astype(np.int64)
 
 
-def _search(
-    keys: NDArray[np.int64], rows: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _search(keys: NDArray[np.int64], rows: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     place = np.minimum(np.searchsorted(ordered, wanted, side="left"), len(keys) - 1)

@@ -35,9 +35,7 @@ def as_enum(codes: NDArray[np.integer[Any]] | pl.Series, kind: pl.Enum) -> pl.Se
     return series.cat.to(kind)
 
 
-def named(
-    ids: pl.Series, tables: dict[str, pl.DataFrame], change: Callable[[str], str] = str
-) -> pl.Series:
+def named(ids: pl.Series, tables: dict[str, pl.DataFrame], change: Callable[[str], str] = str) -> pl.Series:
     """Return the names behind string ids, each passed through `change`; `(unnamed)` where there is none."""
     used = ids.unique().drop_nulls().sort()
     texts = texts_of(used, tables)

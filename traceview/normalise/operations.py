@@ -33,7 +33,22 @@ COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
 RAW_KEY = ["process", "deviceId", "contextId", "streamId"]
 TABLE_OF = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 # copyKind and memKind as CUPTI numbers them (CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind).
-KIND_OF = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d")
+KIND_OF = (
+    "other",
+    "h2d",
+    "d2h",
+    "h2d",
+    "d2h",
+    "d2d",
+    "d2d",
+    "d2d",
+    "d2d",
+    "h2h",
+    "p2p",
+    "um_h2d",
+    "um_d2h",
+    "um_d2d",
+)
 MEMORY_OF = ("pageable", "pinned", "device", "device", "managed", "device", "managed", "unknown")
 
 
@@ -44,9 +59,7 @@ class Named(NamedTuple):
     codes: NDArray[np.int64]
 
 
-def operations_frame(
-    tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams, links: Links
-) -> pl.DataFrame:
+def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams, links: Links) -> pl.DataFrame:
     """Return model.OPERATIONS, sorted by (start, end, source, row)."""
     parts = [_part(tables, source) for source in SOURCES if TABLE_OF[source] in tables]
     parts = [part for part in parts if len(part[0])]

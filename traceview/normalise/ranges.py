@@ -34,7 +34,13 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, last: int) -
         .alias("domain")
     )["domain"]
     return ranges.select(
-        "start", "end", _enum(ranges["name"]), _enum(domain), threads.rows(ranges["globalTid"]), "process", "open"
+        "start",
+        "end",
+        _enum(ranges["name"]),
+        _enum(domain),
+        threads.rows(ranges["globalTid"]),
+        "process",
+        "open",
     )
 
 

@@ -27,9 +27,7 @@ def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFr
     start, end = pl.col("start"), pl.col("end")
     sound = start.is_between(-LATEST, LATEST) & end.is_between(-LATEST, LATEST) & (end >= start)
     if table == raw.NVTX:
-        sound = start.is_between(-LATEST, LATEST) & (
-            end.is_null() | (end.is_between(-LATEST, LATEST) & (end >= start))
-        )
+        sound = start.is_between(-LATEST, LATEST) & (end.is_null() | (end.is_between(-LATEST, LATEST) & (end >= start)))
     mask = frame.select(sound.fill_null(False)).to_series()
     if mask.all():
         return frame

@@ -40,9 +40,7 @@ def streams_of(tables: dict[str, pl.DataFrame], devices: Devices) -> Streams:
         given.get(key) or f"stream {key[2]}{' (default)' if key in default else ''}"
         for key in streams.select("process", "context", "stream_id").iter_rows()
     ]
-    frame = streams.select(
-        "stream_id", "process", "device", "context", pl.Series("label", labels, dtype=pl.String)
-    )
+    frame = streams.select("stream_id", "process", "device", "context", pl.Series("label", labels, dtype=pl.String))
     return Streams(frame)
 
 

@@ -43,7 +43,9 @@ class Threads:
             ids = base.join(first, on="globalTid", how="left", maintain_order="left")["nameId"]
             texts = texts_of(ids, tables)
             known = ids.is_not_null().to_list()
-            names = pl.Series([plain(text) if ok else "" for text, ok in zip(texts, known, strict=True)], dtype=pl.String)
+            names = pl.Series(
+                [plain(text) if ok else "" for text, ok in zip(texts, known, strict=True)], dtype=pl.String
+            )
         return base.select(
             process_of("globalTid").alias("process"),
             (pl.col("globalTid") & 0xFFFFFF).alias("tid"),

@@ -78,9 +78,7 @@ class _Column:
         return series.set(pl.Series(self.null), None) if self.null.any() else series
 
 
-def read_integers(
-    path: Path, connection: sqlite3.Connection, table: str, columns: list[str]
-) -> pl.DataFrame | None:
+def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
     """Return integer columns of a table in the order of its rows, nulls kept; None where SQLite must do it."""
     if path.stat().st_size < SMALL or not columns:
         return None

@@ -41,13 +41,9 @@ TABLES: Mapping[str, Table] = {
     MEMSET: Table(ON_A_STREAM, ("bytes",)),
     GRAPH: Table(ON_A_STREAM, ("graphId",)),
     RUNTIME: Table(("start", "end", "globalTid", "correlationId", "nameId")),
-    SYNCHRONIZATION: Table(
-        ("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)
-    ),
+    SYNCHRONIZATION: Table(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
     CUDA_EVENT: Table(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
-    NVTX: Table(
-        ("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)
-    ),
+    NVTX: Table(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
     OVERHEAD: Table(("start", "end")),
     STRINGS: Table(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": Table((), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")),

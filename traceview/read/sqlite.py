@@ -68,7 +68,8 @@ def check_file(path: Path) -> None:
     pages_said = int.from_bytes(head[28:32], "big")
     if pages_said and path.stat().st_size < pages_said * page:
         raise DamagedExportError(
-            f"{name}: cut off, {path.stat().st_size} of {pages_said * page} bytes are there; copy it whole, or {EXPORT_AGAIN}"
+            f"{name}: cut off, {path.stat().st_size} of {pages_said * page} bytes are there; "
+            f"copy it whole, or {EXPORT_AGAIN}"
         )
 
 
@@ -123,9 +124,7 @@ def _read_table(
     missing = [column for column in wanted.needed if column not in present]
     if missing:
         if table in (*ESSENTIAL, STRINGS):
-            raise DamagedExportError(
-                f"{path.name}: the table {table} has no column {missing[0]!r}; {EXPORT_AGAIN}"
-            )
+            raise DamagedExportError(f"{path.name}: the table {table} has no column {missing[0]!r}; {EXPORT_AGAIN}")
         problems.append(f"{table} has no column {missing[0]!r} and was left out")
         return pl.DataFrame()
     columns = [column for column in wanted.columns if column in present]
