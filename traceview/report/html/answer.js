@@ -1,5 +1,5 @@
 // The first screen: where the time went, and the three findings that cost most.
-const CARDS = 3, CARD_ADVICE = 300;
+const CARDS = 3, CARD_ADVICE = 430, LITTLE = 0.0005;
 
 function showHead() {
   byId("title").textContent = page.file;
@@ -27,14 +27,23 @@ function deviceBar(device) {
     piece.style.backgroundColor = `var(--${part.look})`;
     return piece;
   }));
-  const items = device.parts.map((part) =>
-    el("li", {}, swatch(part.look), el("span", { text: part.word }), el("b", { text: milliseconds(part.ns) }), el("span", { class: "soft", text: percent(part.ns, whole) })));
+  const item = (part) =>
+    el("li", {}, swatch(part.look), el("span", { text: part.word }), el("b", { text: milliseconds(part.ns) }), el("span", { class: "soft", text: percent(part.ns, whole) }));
+  const little = device.parts.filter((part) => part.ns < LITTLE * whole);
+  const items = el("ul", { class: "parts" }, ...device.parts.filter((part) => !little.includes(part)).map(item));
+  if (little.length === 1) items.append(item(little[0]));
+  if (little.length > 1) {
+    const sum = little.reduce((ns, part) => ns + part.ns, 0);
+    const more = el("li", {}, el("button", { type: "button", class: "rest", "aria-expanded": "false",
+      text: `+ ${little.length} under 0.05%, ${milliseconds(sum)} in all`, onclick: () => more.replaceWith(...little.map(item)) }));
+    items.append(more);
+  }
   return el("div", { class: "device" },
     el("div", { class: "device-head" },
       el("b", { text: device.id }), el("span", { class: "soft", text: device.name }),
       el("span", {}, `${milliseconds(whole)} from first to last GPU work`),
       el("span", {}, `busy ${percent(device.busy_ns, whole)}`), el("span", {}, `idle ${percent(device.idle_ns, whole)} in ${count(device.gap_count)} gaps`)),
-    bar, el("ul", { class: "parts" }, ...items));
+    bar, items);
 }
 
 function showCards() {
@@ -71,7 +80,7 @@ function price(finding) {
     parts.push(el("b", { text: milliseconds(finding.cost_ns) }), ` · ${(100 * finding.fraction).toFixed(1)}% of the run`);
     if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
   } else parts.push("no cost of its own");
-  if (finding.device && page.devices.length > 1) parts.push(` · ${finding.device}`);
+  if (finding.device && page.devices.length > 1) parts.push(" · ", el("span", { class: "whole", text: finding.device }));
   return el("p", { class: "price" }, ...parts);
 }
 
@@ -79,9 +88,10 @@ function price(finding) {
 function code(text, lines) {
   if (!text) return null;
   const all = text.split("\n");
+  while (lines < all.length && all[lines - 1].startsWith("#")) lines++;
   const shown = el("pre", { tabindex: 0, text: all.slice(0, lines).join("\n") });
   if (all.length <= lines) return shown;
-  const more = el("button", { type: "button", class: "rest", "aria-expanded": "false", text: `+ ${all.length - lines} lines`,
+  const more = el("button", { type: "button", class: "rest", "aria-expanded": "false", text: `+ ${all.length - lines} line${all.length - lines > 1 ? "s" : ""}`,
     onclick: () => { shown.textContent = text; more.remove(); shown.focus(); } });
   return el("div", { class: "snippet" }, shown, more);
 }

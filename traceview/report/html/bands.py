@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals
@@ -32,7 +33,7 @@ class Band:
     exposed: Intervals
 
 
-def work_codes(analysis: Analysis) -> np.typing.NDArray[np.uint8]:
+def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
     """Return for each row of Trace.operations its place in WORK_CLASSES."""
     operations = analysis.trace.operations
     of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
@@ -40,7 +41,8 @@ def work_codes(analysis: Analysis) -> np.typing.NDArray[np.uint8]:
     work = operations["class"].to_physical().to_numpy()
     kind = operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()
     copies = np.array([*of_kind, WORK_CLASSES.index("copy")], np.uint8)[kind]
-    return np.where(work == CLASSES.index("copy"), copies, np.array(of_class, np.uint8)[work])
+    codes: NDArray[np.uint8] = np.where(work == CLASSES.index("copy"), copies, np.array(of_class, np.uint8)[work])
+    return codes
 
 
 def bands(analysis: Analysis, device: DeviceUse) -> tuple[Band, ...]:
@@ -61,6 +63,4 @@ def bands(analysis: Analysis, device: DeviceUse) -> tuple[Band, ...]:
 
 
 def _merged(left: Intervals, right: Intervals) -> Intervals:
-    return intervals.union(
-        np.concatenate([left.start, right.start]), np.concatenate([left.end, right.end])
-    )
+    return intervals.union(np.concatenate([left.start, right.start]), np.concatenate([left.end, right.end]))

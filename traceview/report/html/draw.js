@@ -50,14 +50,19 @@ function drawLane(context, kind, marks, box, scale) {
   drawThin(context, kind, thin, look, box, width);
 }
 
+// Never so weak that a lone short event is lost.
+function strengthOf(full) {
+  return full > 0.6 ? 1 : full > 0.25 ? 0.86 : 0.72;
+}
+
 // A pixel that holds several marks takes the colour of the longest; how full it is, is its strength.
 function drawThin(context, kind, thin, look, box, width) {
   const fills = kind === "range" ? palette.range : palette.fill;
   for (let at = 0; at < width; at++) {
     if (look[at] < 0) continue;
-    const strength = thin[at] > 0.6 ? 1 : thin[at] > 0.25 ? 0.8 : 0.62;
+    const strength = strengthOf(thin[at]);
     let until = at + 1;
-    while (until < width && look[until] === look[at] && (thin[until] > 0.6 ? 1 : thin[until] > 0.25 ? 0.8 : 0.62) === strength) until++;
+    while (until < width && look[until] === look[at] && strengthOf(thin[until]) === strength) until++;
     context.globalAlpha = strength;
     context.fillStyle = fills[look[at]];
     context.fillRect(at, box.y, until - at, box.h);

@@ -18,7 +18,7 @@ function facts({ item, marks, i }) {
   const rows = [["what", several > 1 ? `${count(several)} events, summarised` : lookWord(look)], ["start", moment(marks.start[i])], ["duration", duration(length)]];
   if (several > 1) rows.push(["their time", duration(marks.busy[i])]);
   if (marks.bytes?.[i]) rows.push(["bytes", size(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], several > 1 ? marks.busy[i] : length)]);
-  if (marks.memory?.[i]) rows.push(["host memory", page.memories[marks.memory[i] - 1]]);
+  if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
   for (const [cost, word] of [["waited", "GPU worked"], ["starved", "GPU starved"], ["refill", "refill after"]])
     if (marks[cost]?.[i]) rows.push([word, duration(marks[cost][i])]);
   if (item.kind === "idle")

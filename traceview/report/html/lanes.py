@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model import MEMORIES, ROLES, Analysis, DeviceUse
+from traceview.model import ROLES, Analysis, DeviceUse
 from traceview.report.html.bands import work_codes
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Marks, Names
@@ -47,7 +47,7 @@ class StreamLanes:
             names.numbers(frame["name"]),
             work_codes(analysis).astype(np.int64),
             {"bytes": frame["bytes"].to_numpy()},
-            {"correlation": frame["correlation"].to_numpy(), "memory": memory},
+            {"correlation": frame["correlation"].to_numpy(), "host_memory": memory},
         )
         rows = _inside(analysis, start, end)
         return cls(analysis, marks.take(rows), frame["stream"].to_numpy()[rows])
@@ -145,5 +145,3 @@ def _cost(analysis: Analysis, cost: str) -> Times:
     for use in (analysis.host.sync, analysis.host.implicit_sync):
         values[use.frame["api"].to_numpy()] = use.frame[cost].to_numpy()
     return values
-
-

@@ -81,10 +81,11 @@ class Names:
         """Return the numbers of a column of categories."""
         codes = names.to_physical().to_numpy()
         texts = _categories(names)
-        lookup = np.zeros(max(len(texts), 1), np.int64)
+        lookup: Times = np.zeros(max(len(texts), 1), np.int64)
         for code in np.unique(codes):
             lookup[code] = self.number(texts[code])
-        return lookup[codes]
+        numbers: Times = lookup[codes]
+        return numbers
 
 
 def _categories(names: pl.Series) -> list[str]:

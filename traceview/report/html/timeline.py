@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceview import intervals
+from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
 from traceview.report.html.columns import Columns
 from traceview.report.html.lanes import HostLanes, StreamLanes
@@ -18,6 +20,7 @@ from traceview.report.html.summary import summarised
 # Above this the page holds a summary: what a browser draws and loads without a wait.
 FULL_DETAIL = 100_000
 SHOWN_ROWS = 16
+SHORT_PLACE = 200  # a place longer than the capture divided by this is summarised too
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,9 @@ def timeline(analysis: Analysis, zero: int, columns: Columns) -> dict[str, objec
     span = _span(analysis)
     whole = events <= FULL_DETAIL
     if not whole:
-        groups = [_smaller(group, span, sum(len(one.rows) for one in groups)) for group in groups]
+        rows = sum(len(group.rows) for group in groups)
+        places = _evidence(analysis, (span.end - span.start) // SHORT_PLACE)
+        groups = [_smaller(group, span, rows, places) for group in groups]
     return {
         "span": [span.start - zero, span.end - zero],
         "events": events,
@@ -86,11 +91,20 @@ def _ruler(found: Iterations, names: Names) -> Group:
     return Group("", "", (Row("ruler", "ruler", "iterations", found.range, marks),))
 
 
-def _smaller(group: Group, span: Span, rows: int) -> Group:
+def _evidence(analysis: Analysis, longest: int) -> Intervals:
+    """Return the places that decide a finding: what lies there stays in full detail."""
+    places = [place for finding in analysis.findings for place in finding.evidence]
+    start = np.array([place.start_ns for place in places], np.int64)
+    end = np.array([place.end_ns for place in places], np.int64)
+    short = end - start <= longest
+    return intervals.union(start[short], end[short])
+
+
+def _smaller(group: Group, span: Span, rows: int, whole: Intervals) -> Group:
     bins = max(200, FULL_DETAIL // (2 * rows))
     length = span.end - span.start
     smaller = (
-        row if row.marks is None else replace(row, marks=summarised(row.marks, span.start, length, bins))
+        row if row.marks is None else replace(row, marks=summarised(row.marks, span.start, length, bins, whole))
         for row in group.rows
     )
     return Group(group.label, group.note, tuple(smaller))
