@@ -150,7 +150,8 @@ class Coverage:
         """Return the covered length of each [start, end); 0 where end <= start."""
         if len(self.starts) == 0:
             return np.zeros(len(start), np.int64)
-        return np.maximum(self.before(np.maximum(start, end)) - self.before(start), 0)
+        found: Times = np.maximum(self.before(np.maximum(start, end)) - self.before(start), 0)
+        return found
 
 
 def covered(by: Intervals, start: Times, end: Times) -> Times:
