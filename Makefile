@@ -22,7 +22,7 @@ demo: $(VENV)/installed
 	@mkdir -p out
 	@$(BIN)/traceview analyze $(DEMO) --html out/dual.overlap.html --json out/dual.json
 	@echo
-	@echo "The page, for any browser: file://$(CURDIR)/out/dual.overlap.html"
+	@echo "Open it in any browser:   file://$(CURDIR)/out/dual.overlap.html"
 	@echo "Its figures as JSON:       out/dual.json"
 	@echo "Your own capture:          $(BIN)/traceview analyze report.sqlite"
 
