@@ -2,12 +2,12 @@
 
     build_export(path, kernels=[Kernel(10, 20)], api=[Call(5, 9)])
 
-is one kernel and the call that launched it: every field has a default that fits the others (process 10, thread 11,
-device 0, context 1, stream 7, correlation id 1). Names go through StringIds as in a real export; a name that is an int
-is used as the string id itself. A value of any type is written as it is, so damage is easy to make.
+is one kernel and the call that launched it: every field has a default that fits the others (process 10,
+thread 11, device 0, context 1, stream 7, correlation id 1). Names go through StringIds as in a real export; a
+name that is an int is used as the string id itself. A value of any type is written as it is: damage is easy.
 
-Tables without rows are not written, as nsys does; name one in `empty` to have it empty. `drop` takes away
-a whole table ("StringIds") or a column of one ("NVTX_EVENTS.textId"). `statements` run last, for everything else.
+Tables without rows are not written, as nsys does; name one in `empty` to have it empty. `drop` takes away a
+whole table ("StringIds") or a column of one ("NVTX_EVENTS.textId"). `statements` run last, for the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Copy:
-    """`kind` is CUPTI's copyKind, `source` and `target` its memory kinds: pinned host to device by default."""
+    """`kind` is CUPTI's copyKind, `source` and `target` its memory kinds: pinned to device by default."""
 
     start: Value = 10
     end: Value = 20
@@ -186,7 +186,12 @@ _ON_A_STREAM = {
     "correlationId": "correlation",
     "globalPid": "process",
 }
-_EVENT = {"contextId": "context", "streamId": "stream", "correlationId": "correlation", "globalPid": "process"}
+_EVENT = {
+    "contextId": "context",
+    "streamId": "stream",
+    "correlationId": "correlation",
+    "globalPid": "process",
+}
 _A_STREAM = {"streamId": "stream", "processId": "process", "contextId": "context"}
 
 # Each table's columns, and the field that fills each.
@@ -268,7 +273,9 @@ def build_export(
     with connection:
         for what in drop:
             table, _, column = what.partition(".")
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
+            connection.execute(
+                f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}"
+            )
         for statement in statements:
             connection.execute(statement)
     connection.close()
@@ -276,7 +283,11 @@ def build_export(
 
 
 def _write(
-    connection: sqlite3.Connection, table: str, columns: Mapping[str, str], rows: Sequence[object], strings: dict[str, int]
+    connection: sqlite3.Connection,
+    table: str,
+    columns: Mapping[str, str],
+    rows: Sequence[object],
+    strings: dict[str, int],
 ) -> None:
     texts = ("text", "uuid") if table == "NVTX_EVENTS" else ("name", "uuid")
     declared = ", ".join(f'"{column}" {"TEXT" if column in texts else "INTEGER"}' for column in columns)
@@ -298,7 +309,9 @@ def _value(row: object, column: str, field: str, strings: dict[str, int]) -> Val
 
 def _strings(connection: sqlite3.Connection, strings: Mapping[str, int]) -> None:
     connection.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
-    connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in strings.items()])
+    connection.executemany(
+        "INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in strings.items()]
+    )
     connection.execute("CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT)")
     connection.executemany(
         "INSERT INTO META_DATA_EXPORT VALUES (?, ?)",

@@ -11,7 +11,7 @@ from traceview.normalise.events import stream_events
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame
 from traceview.normalise.ranges import ranges_frame
-from traceview.normalise.sound import Problems, sound_rows
+from traceview.normalise.sound import LATEST, Problems, sound_rows
 from traceview.normalise.streams import streams_of
 from traceview.normalise.threads import Threads
 from traceview.read import raw
@@ -64,7 +64,13 @@ def _last_end(tables: dict[str, pl.DataFrame]) -> int:
         value
         for name in raw.ESSENTIAL
         if name in tables
-        for column in ("start", "end")
-        if isinstance(value := tables[name][column].max(), int)
+        for column in (tables[name]["start"], tables[name]["end"])
+        if isinstance(value := _latest(column), int)
     ]
     return max(ends, default=0)
+
+
+def _latest(times: pl.Series) -> object:
+    latest = times.max()
+    # Only what is no range may still hold an impossible time; nothing else needs the slow way.
+    return times.filter(times <= LATEST).max() if isinstance(latest, int) and latest > LATEST else latest

@@ -67,8 +67,8 @@ def _physical(pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], gpus: pl.Dat
     """Return a key that two pairs share when they are the same GPU beyond doubt."""
     own = [f"{process}:{ordinal}" for process, ordinal in pairs.iter_rows()]
     said = tables.get("TARGET_INFO_CUDA_DEVICE", pl.DataFrame())
-    if {"cudaId", "pid"} <= set(said.columns) and {"uuid", "gpuId"} & set(said.columns):
-        key = "uuid" if "uuid" in said.columns else "gpuId"
+    key = "uuid" if "uuid" in said.columns else "gpuId"
+    if len(said) and {"cudaId", "pid", key} <= set(said.columns):
         uuid = {(pid & 0xFFFFFF, ordinal): gpu for pid, ordinal, gpu in _complete(said.select("pid", "cudaId", key))}
         own = [str(uuid.get(pair, name)) for pair, name in zip(pairs.iter_rows(), own, strict=True)]
     elif len(gpus) == 1:

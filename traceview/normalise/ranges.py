@@ -8,10 +8,11 @@ from traceview.model import RANGES
 from traceview.normalise.identity import process_of
 from traceview.normalise.names import UNNAMED, texts_of
 from traceview.normalise.order import by_time
+from traceview.normalise.sound import RANGE_TYPES
 from traceview.normalise.threads import Threads
 from traceview.read import raw
 
-PUSH_POP, START_END, DOMAIN_CREATED = 59, 60, 75
+DOMAIN_CREATED = 75
 
 
 def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, last: int) -> pl.DataFrame:
@@ -21,7 +22,7 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, last: int) -
         return pl.DataFrame(schema=dict(RANGES) | {"name": pl.Enum([]), "domain": pl.Enum([])})
     found = _named(found, tables)
     domains = found.filter(pl.col("eventType") == DOMAIN_CREATED).select("process", "domainId", "name")
-    ranges = found.filter(pl.col("eventType").is_in([PUSH_POP, START_END])).with_columns(
+    ranges = found.filter(pl.col("eventType").is_in(RANGE_TYPES)).with_columns(
         pl.col("end").is_null().alias("open"),
         pl.max_horizontal(pl.col("end").fill_null(last), "start").alias("end"),
     )

@@ -20,6 +20,9 @@ STRINGS = "StringIds"
 
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
+TIMES = ("start", "end")
+NOT_A_TIME = -(1 << 63)
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -36,7 +39,7 @@ class Table:
 
 
 TABLES: Mapping[str, Table] = {
-    KERNEL: Table((*ON_A_STREAM, "shortName"), ("graphNodeId",)),
+    KERNEL: Table((*ON_A_STREAM, "shortName")),
     MEMCPY: Table((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
     MEMSET: Table(ON_A_STREAM, ("bytes",)),
     GRAPH: Table(ON_A_STREAM, ("graphId",)),
@@ -54,7 +57,7 @@ TABLES: Mapping[str, Table] = {
     "ThreadNames": Table(("nameId", "globalTid")),
 }
 
-# Without these an export still says something; the others carry times that every figure needs.
+# These carry times that every figure needs; without the others an export still says something.
 ESSENTIAL = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, OVERHEAD)
 
 
@@ -62,8 +65,8 @@ ESSENTIAL = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, OVERHEAD)
 class RawCapture:
     """One export, as read: `tables` holds those of TABLES that exist, each with the columns that exist.
 
-    Whole numbers are Int64 and texts String; a value of another type is null there and its row is
-    counted in `problems`.
+    Whole numbers are Int64 and texts String. A value of another type is null there and its row is counted in
+    `problems`, but a time of another type is NOT_A_TIME: null is a range that the capture cut off.
     """
 
     file: str

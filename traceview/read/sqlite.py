@@ -12,7 +12,7 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.read import pages
-from traceview.read.raw import ESSENTIAL, STRINGS, TABLES, RawCapture, Table
+from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table
 
 HEADER = b"SQLite format 3\x00"
 EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
@@ -128,6 +128,8 @@ def _read_table(
         problems.append(f"{table} has no column {missing[0]!r} and was left out")
         return pl.DataFrame()
     columns = [column for column in wanted.columns if column in present]
+    if table in ESSENTIAL:
+        problems.extend(f"{table} has no column {one!r}" for one in wanted.optional if one not in present)
     if not wanted.text:
         fast = pages.read_integers(path, connection, table, columns)
         if fast is not None:
@@ -141,23 +143,24 @@ def _read_slowly(
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
         return pl.DataFrame()
-    odd = 0
-    # A value of another type becomes NULL; SQLite itself tells the types apart.
-    selected = ", ".join(
-        f'CASE typeof("{column}") WHEN \'{"text" if column in text else "integer"}\' THEN "{column}" END'
-        for column in columns
-    )
-    strange = " OR ".join(
-        f"typeof(\"{column}\") NOT IN ('null', '{'text' if column in text else 'integer'}')" for column in columns
-    )
+    # SQLite itself tells the types apart; the rows with a time of another type are counted when they are left out.
+    kinds = {column: "text" if column in text else "integer" for column in columns}
+    selected = ", ".join(_typed(column, kind) for column, kind in kinds.items())
+    strange = [f"typeof(\"{one}\") NOT IN ('null', '{kind}')" for one, kind in kinds.items() if one not in TIMES]
     cursor = connection.execute(f'SELECT {selected} FROM "{table}"')
     frames = []
     while rows := cursor.fetchmany(BATCH):
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
-    odd = int(connection.execute(f'SELECT count(*) FROM "{table}" WHERE {strange}').fetchone()[0])
-    if odd:
+    query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(strange) or "0"}'
+    if odd := int(connection.execute(query).fetchone()[0]):
         problems.append(f"{table}: {odd} rows hold a value of the wrong type there")
     return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
+
+
+def _typed(column: str, kind: str) -> str:
+    """Return SQL for a column in which a value of another type is null, or no time where a time should be."""
+    other = f" WHEN 'null' THEN NULL ELSE {NOT_A_TIME + 1} - 1" if column in TIMES else ""
+    return f"CASE typeof(\"{column}\") WHEN '{kind}' THEN \"{column}\"{other} END"
 
 
 def versions(connection: sqlite3.Connection, present: dict[str, int]) -> tuple[str | None, str | None]:
