@@ -37,8 +37,8 @@ LIBRARY_STYLE = "/* plotly.js */"
 ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029\ufeff"}
 
 
-def build(title: str, content: object, columns: str) -> str:
-    """Return the document. `content` becomes JSON that no name in it can break out of."""
+def build(title: str, content: object, columns: str, names: list[str]) -> str:
+    """Return the document. `content` becomes JSON that no name in it can break out of; `names` are packed."""
     style = "\n".join(_file(name) for name in STYLES)
     script = _script()
     library, library_hash = _plotly()
@@ -48,6 +48,7 @@ def build(title: str, content: object, columns: str) -> str:
         "style": style,
         "content": escaped_json(content),
         "columns": columns,
+        "names": pack(escaped_json(names).encode("utf-8")),
         "library": library,
         "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in _style_ids()),
         "script": script,

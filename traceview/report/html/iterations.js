@@ -9,6 +9,10 @@ function iterationParts(looks) {
   }));
 }
 
+function iterationWord(look) {
+  return look === "compute" || look.startsWith("idle_") ? lookWord(look) : "exposed " + lookWord(look);
+}
+
 function showIterations() {
   const found = page.iterations, each = byId("each");
   if (found.not_measured) return each.replaceChildren(el("p", { text: found.not_measured }));
@@ -51,7 +55,7 @@ async function drawIterations() {
   const traces = iterationParts(page.looks).map(({ look, ns }) => {
     const y = each.map((one) => ns(one) / 1e6);
     const shape = { striped: "\\", hatched: "/", dotted: "." }[patternOf(look)] ?? "";
-    const common = { x, y, name: lookWord(look), text: names, hovertemplate: "%{text}: %{y:.3f} ms<extra>" + lookWord(look) + "</extra>", textposition: "none" };
+    const common = { x, y, name: iterationWord(look), text: names, hovertemplate: "%{text}: %{y:.3f} ms<extra>" + iterationWord(look) + "</extra>", textposition: "none" };
     return bars
       ? { ...common, type: "bar", marker: { color: css("--" + look), pattern: { shape, size: 5, solidity: 0.2, fillmode: "overlay", fgcolor: css("--card") } } }
       : { ...common, type: "scatter", mode: "lines", stackgroup: "all", line: { width: 0, color: css("--" + look) } };

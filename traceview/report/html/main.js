@@ -29,10 +29,11 @@ async function loadLibrary() {
 
 async function start() {
   Object.assign(page, JSON.parse(byId("content").textContent));
-  Object.assign(page, { looks: page.timeline.looks, names: page.timeline.names });
+  page.looks = page.timeline.looks;
   watchTheme(async () => { await rebuild(); await drawIterations(); });
   for (const show of [showHead, showDevices, showCards, showSummarised, showFindings, showIterations, showTables, showNotes]) show();
-  const [buffer] = await Promise.all([inflated("columns"), loadLibrary()]);
+  const [buffer, names] = await Promise.all([inflated("columns"), inflated("names"), loadLibrary()]);
+  page.names = JSON.parse(new TextDecoder().decode(names));
   loadRows(page, buffer);
   page.timeline.used = usedLooks();
   showLegend();

@@ -17,5 +17,5 @@ def render(analysis: Analysis) -> str:
     columns = Columns()
     zero = origin(analysis)
     content = sections(analysis, zero)
-    content["timeline"] = timeline(analysis, zero, columns)
-    return build(analysis.info.file, content, columns.packed())
+    content["timeline"], names = timeline(analysis, zero, columns)
+    return build(analysis.info.file, content, columns.packed(), names)

@@ -16,6 +16,7 @@ from traceview.model import (
     Iterations,
     NotMeasured,
     Place,
+    StreamUse,
     SyncUse,
 )
 from traceview.report.html.bands import bands
@@ -23,6 +24,7 @@ from traceview.report.html.looks import WORDS
 from traceview.report.words import CAUSE_WORDS, plain
 
 Json = dict[str, Any]
+MOST_RANGES = 500  # a capture can name each range anew; --json has them all
 
 
 def sections(analysis: Analysis, zero: int) -> Json:
@@ -40,7 +42,8 @@ def sections(analysis: Analysis, zero: int) -> Json:
         "iterations": _iterations(analysis.iterations, zero),
         "nvtx": _not_measured(analysis.nvtx)
         if isinstance(analysis.nvtx, NotMeasured)
-        else [asdict(use) for use in analysis.nvtx],
+        else [asdict(use) for use in analysis.nvtx[:MOST_RANGES]],
+        "nvtx_count": 0 if isinstance(analysis.nvtx, NotMeasured) else len(analysis.nvtx),
         "sync": _sync(analysis.host.sync),
         "implicit_sync": _sync(analysis.host.implicit_sync),
         "unmatched": asdict(analysis.unmatched),
@@ -87,7 +90,7 @@ def _parts(analysis: Analysis, device: DeviceUse) -> list[Json]:
     return [part for part in (*busy, *idle) if part["ns"]]
 
 
-def _stream(use: Any) -> Json:
+def _stream(use: StreamUse) -> Json:
     fields = ("stream", "label", "process_id", "kernel_count", "copy_count", "operation_count", "bytes")
     times = ("busy_ns", "compute_ns", "communication_ns", "copy_ns")
     row = {name: getattr(use, name) for name in (*fields, *times)}

@@ -6,8 +6,9 @@ function section(heading, note, ...children) {
 function showTables() {
   const several = page.devices.length > 1;
   const on = (device) => (several ? ` of ${device.id}` : "");
-  const parts = page.devices.flatMap((device) => [copiesTable(device, on(device)), causesTable(device, on(device)), streamsTable(device, on(device))]);
-  byId("tables").replaceChildren(el("div", { class: "grid" }, ...parts, syncTable(), implicitTable()), rangesTable());
+  const parts = page.devices.flatMap((device) => [copiesTable(device, on(device)), causesTable(device, on(device))]);
+  byId("tables").replaceChildren(el("div", { class: "grid" }, ...parts, syncTable(), implicitTable()),
+    ...page.devices.map((device) => streamsTable(device, on(device))), rangesTable());
 }
 
 function copiesTable(device, on) {
@@ -64,7 +65,7 @@ function implicitTable() {
   return calls("Calls that block without saying so", "Copies with pageable memory, allocation and free.", page.implicit_sync);
 }
 
-const MOST_RANGES = 24;
+const FIRST_RANGES = 24;
 
 function rangesTable() {
   const made = page.nvtx.not_measured
@@ -74,7 +75,8 @@ function rangesTable() {
       ["host", (row) => milliseconds(row.host_ns)], ["GPU busy", (row) => milliseconds(row.gpu_busy_ns)],
       ["GPU span", (row) => milliseconds(row.gpu_span_ns)], ["kernels", (row) => count(row.kernel_count)],
       ["found by process", (row) => count(row.via_process_count)],
-    ], page.nvtx, MOST_RANGES));
+    ], page.nvtx, FIRST_RANGES),
+      page.nvtx_count > page.nvtx.length ? el("p", { class: "soft", text: `The first ${count(page.nvtx.length)} of ${count(page.nvtx_count)} names; --json writes them all.` }) : null);
   return made;
 }
 

@@ -36,8 +36,8 @@ def origin(analysis: Analysis) -> int:
     return _span(analysis).start
 
 
-def timeline(analysis: Analysis, zero: int, columns: Columns) -> dict[str, object]:
-    """Put every row's marks into `columns` and return what the script needs to draw them."""
+def timeline(analysis: Analysis, zero: int, columns: Columns) -> tuple[dict[str, object], list[str]]:
+    """Put every row's marks into `columns`; return what the script needs to draw them, and their names."""
     names = Names()
     groups = list(_groups(analysis, names))
     events = sum(row.events for group in groups for row in group.rows)
@@ -47,15 +47,35 @@ def timeline(analysis: Analysis, zero: int, columns: Columns) -> dict[str, objec
         rows = sum(len(group.rows) for group in groups)
         places = _evidence(analysis, (span.end - span.start) // SHORT_PLACE)
         groups = [_smaller(group, span, rows, places) for group in groups]
-    return {
+    groups, texts = _only_used(groups, names.texts)
+    content = {
         "span": [span.start - zero, span.end - zero],
         "events": events,
         "whole": whole,
         "limit": FULL_DETAIL,
         "looks": list(LOOKS),
         "groups": [_written(group, columns, zero) for group in groups],
-        "names": names.texts,
     }
+    return content, texts
+
+
+def _only_used(groups: list[Group], texts: list[str]) -> tuple[list[Group], list[str]]:
+    """Number the names anew: those that merging left without a mark stay out of the page."""
+    numbers = [row.marks.name for group in groups for row in group.rows if row.marks is not None]
+    used = np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
+    renamed = [
+        replace(
+            group,
+            rows=tuple(
+                row
+                if row.marks is None
+                else replace(row, marks=replace(row.marks, name=np.searchsorted(used, row.marks.name)))
+                for row in group.rows
+            ),
+        )
+        for group in groups
+    ]
+    return renamed, [texts[number] for number in used]
 
 
 def _span(analysis: Analysis) -> Span:
