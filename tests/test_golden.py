@@ -1,0 +1,65 @@
+"""The figures of the five strategies stay what the oracle once computed.
+
+tests/golden/NAME.json was written by `python -m tests.oracle`, not by traceview. A figure that changes on purpose
+changes there too, in a diff that a reviewer reads; what was found instead is saved as NAME.actual.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captures import sample, shared
+from traceview.analyze import analyze
+from traceview.report.to_json import document
+
+GOLDEN = Path(__file__).resolve().parent / "golden"
+NAMES = ["h200_serial", "h200_dual", "h200_quad", "h200_ddp2", "h200_cudagraph"]
+
+
+def as_in(golden: Any, found: Any) -> Any:
+    """The part of `found` that a golden file speaks of, in the golden file's order of keys."""
+    if isinstance(golden, dict) and isinstance(found, dict):
+        return {key: as_in(value, found[key]) for key, value in golden.items() if key in found}
+    if isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
+        return [as_in(one, other) for one, other in zip(golden, found, strict=True)]
+    return found
+
+
+def text(figures: Any) -> str:
+    return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+
+
+def check(name: str, capture: Path, golden_folder: Path = GOLDEN) -> None:
+    expected_file = golden_folder / f"{name}.json"
+    actual_file = golden_folder / f"{name}.actual.json"
+    expected = expected_file.read_text(encoding="utf-8")
+    actual = text(as_in(json.loads(expected), document(analyze(capture))))
+    if actual != expected:
+        actual_file.write_text(actual, encoding="utf-8")
+        pytest.fail(f"{capture.name} differs: compare {expected_file} with {actual_file}")
+    actual_file.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_gives_its_golden_figures(name: str) -> None:
+    check(name, sample(f"{name.removeprefix('h200_')}.sqlite"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_original_gives_its_golden_figures(name: str) -> None:
+    check(name, shared(f"{name}.sqlite"))
+
+
+def test_a_changed_figure_fails_and_is_saved_beside_the_expected_one(tmp_path: Path) -> None:
+    golden = json.loads((GOLDEN / "h200_cudagraph.json").read_text(encoding="utf-8"))
+    right = golden["devices"][0]["busy_ns"]
+    golden["devices"][0]["busy_ns"] = right + 1
+    (tmp_path / "h200_cudagraph.json").write_text(text(golden), encoding="utf-8")
+    with pytest.raises(pytest.fail.Exception, match="differs"):
+        check("h200_cudagraph", sample("cudagraph.sqlite"), tmp_path)
+    saved = json.loads((tmp_path / "h200_cudagraph.actual.json").read_text(encoding="utf-8"))
+    assert saved["devices"][0]["busy_ns"] == right
