@@ -76,7 +76,7 @@ def check_file(path: Path) -> None:
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an export so that nothing in it can run and nothing beside it is written."""
-    address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    address = f"file:{quote(bytes(path.resolve()))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")

@@ -1,0 +1,153 @@
+"""`traceview analyze`: which files it writes, what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from traceview import analyze
+from traceview.report.layout import width
+from traceview.report.to_json import to_json
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_page_goes_beside_the_report(traceview: Command, report: Path) -> None:
+    before = report.read_bytes()
+    code, out, err = traceview("analyze", report)
+    assert (code, err) == (0, "")
+    assert names(report.parent) == ["report.overlap.html", "report.sqlite"]
+    assert (report.parent / "report.overlap.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    assert report.read_bytes() == before
+    assert out.startswith("report.sqlite · nsys 2024.2.3.38\n\nGPU 0 · NVIDIA H200 · ")
+    page = f"The page: {report.parent / 'report.overlap.html'}"
+    assert out.rstrip().endswith(page)
+    assert [line for line in out.splitlines() if width(line) > 80 and line != page] == []
+
+
+def test_the_json_is_the_document(traceview: Command, report: Path) -> None:
+    place = report.parent / "out.json"
+    assert traceview("analyze", report, "--no-html", "--json", place, "--quiet") == (0, "", "")
+    assert place.read_text(encoding="utf-8") == to_json(analyze(report))
+    assert names(report.parent) == ["out.json", "report.sqlite"]
+
+
+def test_json_on_standard_output_stands_alone(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("analyze", report, "--no-html", "--json", "-")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["schema_version"] == 1
+    assert names(report.parent) == ["report.sqlite"]
+
+
+def test_every_file_is_replaced_as_a_whole(traceview: Command, report: Path) -> None:
+    for _ in range(2):
+        page, place = report.parent / "a.html", report.parent / "a.json"
+        assert traceview("analyze", report, "--html", page, "--json", place, "-q").code == 0
+    assert names(report.parent) == ["a.html", "a.json", "report.sqlite"]
+
+
+def test_the_window_narrows_every_figure(traceview: Command, report: Path) -> None:
+    whole = analyze(report).devices[0].window
+    first, last = whole.start + 20_000_000, whole.start + 50_000_000
+    for start, end in (("20ms", "50ms"), (str(first), str(last)), (f"@{first}ns", "0.05s")):
+        out = traceview("analyze", report, "--no-html", "--json", "-", "--from", start, "--to", end).out
+        device = json.loads(out)["devices"][0]
+        assert device["window_ns"] == [first, last]
+        assert device["busy_ns"] + device["idle_ns"] == last - first
+
+
+def test_every_option_reaches_the_analysis(traceview: Command, report: Path) -> None:
+    said = traceview(
+        *("analyze", report, "--no-html", "--json", "-", "--range", "forward", "--device", "0"),
+        *("--iteration", "^iteration", "--skip", "2", "--top", "3"),
+    )
+    assert said.code == 0
+    made = json.loads(said.out)
+    assert made["iterations"]["skipped"] == 2
+    assert all(len(device["gaps"]["longest"]) == 3 for device in made["devices"])
+
+
+def test_a_condition_that_holds_ends_with_1_after_all_is_written(traceview: Command, report: Path) -> None:
+    place = report.parent / "out.json"
+    code, out, err = traceview(
+        *("analyze", report, "--json", place, "--quiet"),
+        *("--fail-if", "idle > 1%", "--fail-if", "kernels < 5", "--fail-if", "iteration.wall.p95 > 1us"),
+    )
+    assert (code, out) == (1, "")
+    first, second = err.splitlines()
+    assert first.startswith("traceview: --fail-if idle > 1%: idle is ") and first.endswith(" on GPU 0")
+    assert second.startswith("traceview: --fail-if iteration.wall.p95 > 1us: iteration.wall.p95 is ")
+    assert names(report.parent) == ["out.json", "report.overlap.html", "report.sqlite"]
+
+
+def test_conditions_that_do_not_hold_end_with_0(traceview: Command, report: Path) -> None:
+    assert traceview("analyze", report, "--no-html", "-q", "--fail-if", "idle > 100%") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--html", "{report}"], "must be three different files"),
+        (["--json", "{report}"], "must be three different files"),
+        (["--html", "{folder}/x", "--json", "{folder}/./x"], "must be three different files"),
+        (["--json", "{folder}/report.overlap.html"], "must be three different files"),
+        (["--json", "{folder}/link.sqlite"], "must be three different files"),
+        (["--json", "{folder}"], "is a directory"),
+        (["--html", "{folder}/none/x.html"], "x.html: the folder it should go into does not exist"),
+        (["--html", "-"], "--html names the file"),
+        (["--html", "{folder}/x", "--no-html"], "--html names the file"),
+        (["--fail-if", "idel > 5%"], "no quantity is called 'idel'; did you mean idle"),
+        (["--from", "noon"], "--from 'noon' is not a time"),
+        (["--from", "2s", "--to", "1s"], "--from 2s --to 1s: that window is empty"),
+        (["--range", "forward", "--to", "1s"], "--range and --from/--to narrow the same window"),
+        (["--range", "nothing"], "report.sqlite: no NVTX range is called 'nothing'"),
+        (["--device", "9"], "report.sqlite: no device is called '9'"),
+        (["--iteration", "("], "is not a regular expression"),
+        (["--skip", "5000"], "--skip 5000 leaves nothing"),
+        (["--skip", "-1"], "(see traceview analyze --help)"),
+        (["--top", "0"], "(see traceview analyze --help)"),
+        (["--nothing"], "No such option '--nothing'"),
+        (["second.sqlite"], "unexpected extra argument"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_nothing_is_written(
+    traceview: Command, report: Path, options: list[str], reason: str
+) -> None:
+    before = report.read_bytes()
+    (report.parent / "link.sqlite").symlink_to(report)
+    given = [option.format(report=report, folder=report.parent) for option in options]
+    code, out, err = traceview("analyze", report, *given)
+    assert (code, out) == (2, "")
+    assert err.startswith("traceview: error: ") and err.count("\n") == 1
+    assert reason in err
+    assert names(report.parent) == ["link.sqlite", "report.sqlite"]
+    assert report.read_bytes() == before
+
+
+def test_a_capture_without_gpu_work_says_what_it_holds(traceview: Command, tmp_path: Path) -> None:
+    from tests.build_export import Nvtx, build_export
+
+    path = build_export(tmp_path / "cpu.sqlite", nvtx=[Nvtx(text="step")])
+    code, out, err = traceview("analyze", path)
+    assert (code, out) == (2, "")
+    assert "no GPU work (1 NVTX ranges)" in err and "nsys profile -t cuda,nvtx" in err
+    assert names(tmp_path) == ["cpu.sqlite"]
+
+
+def test_control_characters_in_a_file_name_stay_harmless(traceview: Command, tmp_path: Path) -> None:
+    code, _, err = traceview("analyze", tmp_path / "a\033[31m\nb.sqlite")
+    assert code == 2
+    assert err.count("\n") == 1 and "\033" not in err
+
+
+def test_a_name_that_is_not_utf8_is_no_obstacle(traceview: Command, report: Path) -> None:
+    odd = report.rename(report.parent / os.fsdecode(b"caf\xe9.sqlite"))
+    code, out, _ = traceview("analyze", odd, "--json", report.parent / "out.json")
+    assert code == 0 and out
+    assert json.loads((report.parent / "out.json").read_text(encoding="utf-8"))["report"]["file"] == "caf?.sqlite"

@@ -1,0 +1,195 @@
+"""The command around its commands: help, version, completion, mistakes and signals."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import traceview as package
+from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
+from tests.captures import ALL, shared
+from tests.cli.command import Command, in_a_process
+from traceview.report.layout import width
+
+START = "import sys; from traceview.cli import main; main()"
+MEANWHILE = """
+import os, pathlib, signal, sys, time
+def interrupted(part, target):
+    os.kill(os.getpid(), signal.{signal})
+    time.sleep(60)
+pathlib.Path.replace = interrupted
+from traceview.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["analyze", "--help"], ["info", "-h"], ["--version"], []])
+def test_answers_at_once_because_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    script = (
+        "import atexit, sys\n"
+        "heavy = {'polars', 'numpy', 'plotly', 'sqlite3'}\n"
+        "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n" + START
+    )
+    code, out, err = in_a_process(script, *arguments)
+    assert (code, err) == (0, "")
+    assert out.rstrip().endswith("HEAVY []")
+    assert all(width(line) <= 80 for line in out.splitlines())
+
+
+def test_help_names_every_option(traceview: Command) -> None:
+    text = traceview("analyze", "--help").out
+    for option in (
+        *("--html", "--no-html", "--json", "--from", "--to", "--range", "--device", "--iteration"),
+        *("--skip", "--top", "--fail-if", "--quiet"),
+    ):
+        assert f"{option} " in text
+
+
+def test_version(traceview: Command) -> None:
+    assert traceview("--version") == (0, f"traceview, version {package.__version__}\n", "")
+
+
+def test_the_module_is_the_command(report: Path) -> None:
+    def run(*command: str) -> tuple[int, str]:
+        ended = subprocess.run([sys.executable, *command, "info", str(report)], capture_output=True, text=True)
+        return ended.returncode, ended.stdout
+
+    assert run("-m", "traceview") == run("-c", START)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(traceview: Command, shell: str) -> None:
+    code, out, _ = traceview("completion", shell)
+    assert code == 0
+    assert "_TRACEVIEW_COMPLETE" in out and f"{shell}_complete" in out
+
+
+def test_completion_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TRACEVIEW_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "traceview analyze --no")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert "plain,--no-html" in in_a_process(START).out
+
+
+def test_a_capture_instead_of_a_command_gets_a_hint(traceview: Command) -> None:
+    code, _, err = traceview("report.sqlite")
+    assert code == 2
+    assert "did you mean: traceview analyze report.sqlite" in err
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_leaves_nothing_half_written(report: Path, signal: str, code: int) -> None:
+    page = report.parent / "report.overlap.html"
+    page.write_text("old")
+    ended = in_a_process(MEANWHILE.format(signal=signal), "analyze", report)
+    assert ended.code == code
+    assert "Traceback" not in ended.err
+    assert page.read_text() == "old"
+    assert sorted(path.name for path in report.parent.iterdir()) == [page.name, report.name]
+
+
+def test_a_mistake_of_our_own_is_one_line(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("secret from the capture")
+
+    monkeypatch.setattr(sys.modules["traceview.report.to_json"], "to_json", broken)
+    monkeypatch.delenv("TRACEVIEW_DEBUG", raising=False)
+    code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
+    assert (code, out) == (2, "")
+    assert err.startswith("traceview: error: a mistake of traceview's own (KeyError in ")
+    assert "TRACEVIEW_DEBUG=1" in err and "secret" not in err and err.count("\n") == 1
+    assert [path.name for path in report.parent.iterdir()] == ["report.sqlite"]
+    monkeypatch.setenv("TRACEVIEW_DEBUG", "1")
+    with pytest.raises(KeyError):
+        traceview("analyze", report, "--json", report.parent / "out.json")
+
+
+def test_a_reader_that_goes_away_is_no_error(report: Path) -> None:
+    script = "import os; reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1); " + START
+    assert in_a_process(script, "analyze", report, "--no-html") == (0, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_standard_output_is_one_line(report: Path) -> None:
+    script = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); " + START
+    code, _, err = in_a_process(script, "info", report)
+    assert code == 2
+    assert err == "traceview: error: standard output cannot be written (No space left on device)\n"
+
+
+def test_a_terminal_that_draws_nothing_but_ascii(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    code, out, err = in_a_process(START, "analyze", report, "--no-html")
+    assert (code, err) == (0, "")
+    assert out.isascii() and "report.sqlite - nsys" in out and "###" in out
+
+
+def test_public_names_are_the_documented_ones() -> None:
+    assert set(package.__all__) == {
+        *("Analysis", "Finding", "Trace", "TraceviewError", "Window", "analyze", "open_trace")
+    }
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        importlib.import_module("traceview.analyze")  # its module must not hide the function
+        assert callable(getattr(package, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing  # type: ignore[attr-defined]
+
+
+def test_info_says_what_a_capture_holds(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("info", report)
+    assert (code, err) == (0, "")
+    for expected in (
+        *("nsys 2024.2.3.38, export schema 3.11.1", "GPUs seen  NVIDIA H200", "stream 7 of process"),
+        *("6,000  CUPTI_ACTIVITY_KIND_KERNEL", "122 ranges of 26 names", "20  backward"),
+    ):
+        assert expected in out
+    assert "LACKS" not in out
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_info_on_real_captures(traceview: Command, name: str) -> None:
+    code, out, err = traceview("info", shared(name))
+    assert (code, err) == (0, "")
+    assert all(width(line) <= 80 for line in out.splitlines())
+    assert f"{Path(name).name}\n  version " in out and "StringIds" in out
+
+
+def test_info_says_what_is_missing(traceview: Command, tmp_path: Path) -> None:
+    def lacks(**tables: object) -> str:
+        out = traceview("info", build_export(tmp_path / "made.sqlite", **tables)).out
+        return " ".join(out.partition("LACKS")[2].split())
+
+    api, step = [Call()], [Nvtx(text="step")]
+    assert lacks(kernels=[Kernel()], api=api, nvtx=step) == ""
+    assert "GPU work: capture it with nsys profile -t cuda,nvtx" in lacks(api=api, nvtx=step)
+    assert "--cuda-graph-trace=node" in lacks(graphs=[Graph()], api=api, nvtx=step)
+    assert "CUDA API calls" in lacks(kernels=[Kernel()], nvtx=step)
+    assert "NVTX ranges, hence phases" in lacks(kernels=[Kernel()], api=api)
+    domain = [Nvtx(text="pipeline", kind=75, end=None)]
+    assert "use nvtx 0.2.11" in lacks(kernels=[Kernel()], api=api, nvtx=domain)
+
+
+def test_info_survives_odd_rows(traceview: Command, tmp_path: Path) -> None:
+    path = build_export(
+        tmp_path / "made.sqlite",
+        kernels=[Kernel(process=None), Kernel(start="x", end=None), Kernel(stream="seven")],
+        nvtx=[Nvtx(), Nvtx(text="核\033[31m" * 90)],
+    )
+    code, out, err = traceview("info", path)
+    assert (code, err) == (0, "")
+    assert "(unnamed)" in out and "\033" not in out
+    assert all(width(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_info_refuses_what_is_no_export(traceview: Command, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.sqlite"
+    path.write_bytes(content)
+    code, out, err = traceview("info", path)
+    assert (code, out) == (2, "")
+    assert err.startswith("traceview: error: bad.sqlite: ") and err.count("\n") == 1

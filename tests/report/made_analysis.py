@@ -1,0 +1,174 @@
+"""Analyses made by hand: every part of a report filled, with names as hostile as a trace may hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from tests.made_trace import made_trace
+from traceview.model import (
+    CAUSES,
+    Analysis,
+    ApiTotal,
+    CommunicationOverlap,
+    CopyOverlap,
+    DeviceUse,
+    Finding,
+    Gap,
+    Gaps,
+    HostUse,
+    Iteration,
+    Iterations,
+    NotMeasured,
+    Place,
+    RangeUse,
+    ReportInfo,
+    Spread,
+    StreamUse,
+    SyncUse,
+    Unmatched,
+    Window,
+)
+
+MS = 1_000_000
+OF_STREAMS = ("other_compute", "other_communication", "other_copy")
+
+
+def causes(**given: int) -> dict[str, int]:
+    return {cause: given.get(cause, 0) for cause in CAUSES}
+
+
+def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "") -> DeviceUse:
+    """A window of 100 ms: 60 compute, 10 exposed communication, 5 exposed copies, 25 idle."""
+    idle = causes(launch=20 * MS, host=5 * MS)
+    gap = Gap(70 * MS, 90 * MS, idle | {"launch": 15 * MS, "host": 5 * MS}, f"gemm{names}", 0, f"step{names}")
+    return DeviceUse(
+        device=0,
+        id=device,
+        name=name,
+        process_ids=(1,),
+        window=Window(0, 100 * MS),
+        kernel_count=7,
+        busy_ns=75 * MS,
+        compute_ns=60 * MS,
+        communication_ns=12 * MS,
+        idle_ns=25 * MS,
+        copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
+        communication=CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),
+        streams=(
+            StreamUse(
+                stream=0,
+                id=7,
+                process_id=1,
+                context_id=1,
+                label=f"stream 7{names}",
+                kernel_count=7,
+                copy_count=3,
+                operation_count=10,
+                bytes=4096,
+                busy_ns=75 * MS,
+                compute_ns=60 * MS,
+                communication_ns=12 * MS,
+                copy_ns=8 * MS,
+                gaps=Gaps(2, 25 * MS, dict.fromkeys(OF_STREAMS, 0) | idle, pl.DataFrame()),
+            ),
+        ),
+        gaps=Gaps(2, 25 * MS, idle, pl.DataFrame(), (gap,)),
+    )
+
+
+def made_finding(number: int, device: str | None = "GPU 0", names: str = "") -> Finding:
+    return Finding(
+        id=f"finding_{number}",
+        severity=("high", "medium", "low")[min(number, 2)],
+        title=f"finding number {number}{names}",
+        evidence=(Place(f"the worst place{names}", 10, 20, device, 0, 0),),
+        cost_ns=(9 - number) * MS,
+        advice=f"change number {number}{names}; " + "and do it well, " * 12,
+        code=f"model = torch.compile(model, mode='reduce-overhead', options={{'number': {number}}})  # faster{names}",
+        device=device,
+        cost_fraction=(9 - number) / 100,
+        cost_per_iteration_ns=1234,
+    )
+
+
+def _sync(names: str) -> SyncUse:
+    call = ApiTotal(f"cudaStreamSynchronize{names}", 4, 10 * MS, 6 * MS, 4 * MS, 999)
+    return SyncUse(4, 10 * MS, 6 * MS, 4 * MS, 999, (call,), pl.DataFrame())
+
+
+def _iterations(names: str) -> Iterations:
+    one = Iteration(
+        name=f"iteration 3{names}",
+        start_ns=5,
+        end_ns=25 * MS,
+        skipped=False,
+        wall_ns=25 * MS - 5,
+        compute_ns=20 * MS,
+        communication_ns=0,
+        exposed_h2d_ns=1,
+        exposed_d2h_ns=0,
+        exposed_communication_ns=0,
+        idle_ns=4 * MS,
+        idle=causes(host=4 * MS),
+        blocked_ns=7,
+        kernel_count=9,
+    )
+    spreads = {
+        name: Spread(3 * MS, 2 * MS, 4 * MS)
+        for name in ("wall_ns", "compute_ns", "exposed_h2d_ns", "idle_ns", "blocked_ns")
+    }
+    return Iterations(
+        range=f"iteration #{names}",
+        thread=0,
+        process_id=1,
+        count=4,
+        skipped=1,
+        skipped_why="the first took more than 1.5 times the median",
+        wall_ns=spreads["wall_ns"],
+        spreads=spreads,
+        per_iteration=(one,),
+    )
+
+
+def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analysis:
+    """Return an analysis with something in every place; `names` is appended to whatever a trace names."""
+    trace = made_trace(operations=[(0, 10, "compute", 0, 0)], api=[(0, 1, "api", 0)], ranges=[(0, 20, "step", 0)])
+    return Analysis(
+        info=ReportInfo(f"report{names}.sqlite", "2024.2.3", "3.11.1", {}),
+        trace=trace,
+        devices=tuple(made_device(f"GPU {index}", names=names) for index in range(devices)),
+        host=HostUse(_sync(names), _sync(names)),
+        nvtx=tuple(
+            RangeUse(f"range {index}{names}", f"domain{names}", 2, 5 * MS, 4 * MS, 4 * MS, 4 * MS, 3, 4, 1)
+            for index in range(12)
+        ),
+        iterations=_iterations(names),
+        unmatched=Unmatched(1, 2, 3, 4),
+        findings=tuple(made_finding(number, names=names) for number in range(findings)),
+        notes=(f"something was left out{names}",),
+    )
+
+
+def bare_analysis() -> Analysis:
+    """Return an analysis of a capture without ranges, findings, copies or calls."""
+    device = replace(
+        made_device(),
+        copies=(),
+        communication=CommunicationOverlap(0, 0, 0, 0),
+        busy_ns=100 * MS,
+        compute_ns=100 * MS,
+        communication_ns=0,
+        idle_ns=0,
+        gaps=Gaps(0, 0, causes(), pl.DataFrame()),
+    )
+    none = SyncUse(0, 0, 0, 0, 0, (), pl.DataFrame())
+    return replace(
+        made_analysis(findings=0),
+        devices=(device,),
+        host=HostUse(none, none),
+        nvtx=NotMeasured("no NVTX ranges"),
+        iterations=NotMeasured("no iterations"),
+        notes=("no NVTX ranges", "no iterations"),
+    )
