@@ -9,6 +9,7 @@ page) is answered with None, and the caller asks SQLite itself.
 from __future__ import annotations
 
 import mmap
+import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ SMALL = 4 << 20  # below this size SQLite is as fast
 PAGES_AT_ONCE = 1024  # a chunk and its columns stay in the processor's cache
 WORKERS = 2  # NumPy lets go of the interpreter while it gathers
 LEAF, INTERIOR = 13, 5
+REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 MAX_DEPTH = 20
 
 Bytes = NDArray[np.uint8]
@@ -82,11 +84,11 @@ def read_integers(path: Path, connection: sqlite3.Connection, table: str, column
     """Return integer columns of a table in the order of its rows, nulls kept; None where SQLite must do it."""
     if path.stat().st_size < SMALL or not columns:
         return None
-    layout = connection.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
-    if any(key for _, key in layout):
+    names = _plain_columns(connection, table, columns)
+    if names is None:
         return None
-    names = [name for name, _ in layout]
-    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+    root = connection.execute(query, (table,)).fetchone()[0]
     wanted = sorted(names.index(column) for column in columns)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -94,6 +96,18 @@ def read_integers(path: Path, connection: sqlite3.Connection, table: str, column
     except (NotPlainError, BufferError, ValueError):
         return None
     return pl.DataFrame({names[column]: found[column].series() for column in wanted}).select(columns)
+
+
+def _plain_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
+    """Return all columns in the order of a record; None where a record is not just its columns as they are."""
+    layout = connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    # A primary key may be the row number or the order of the table, and a generated column may not be stored.
+    if any(key or hidden for _, _, key, hidden in layout):
+        return None
+    # A REAL column stores whole numbers as integers, although they are none.
+    if any(name in wanted and REAL.search(kind) for name, kind, _, _ in layout):
+        return None
+    return [name for name, *_ in layout]
 
 
 def _decode_all(data: Bytes, root: int, wanted: list[int]) -> dict[int, _Column]:
@@ -105,7 +119,8 @@ def _decode_all(data: Bytes, root: int, wanted: list[int]) -> dict[int, _Column]
         raise NotPlainError
     matrix = data[: len(data) // size * size].reshape(-1, size)
     leaves = _leaves(matrix, root) - 1
-    rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(_counts(matrix[leaves, :8]))])
+    counts = _counts(matrix[leaves, :8], size)
+    rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     if rows[-1] == 0:
         raise NotPlainError
     found = {column: _Column.empty(int(rows[-1])) for column in wanted}
@@ -120,21 +135,22 @@ def _decode_all(data: Bytes, root: int, wanted: list[int]) -> dict[int, _Column]
     return found
 
 
-def _counts(heads: Bytes) -> Numbers:
+def _counts(heads: Bytes, size: int) -> Numbers:
     """Return the number of cells that each page's header states."""
-    return heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
+    counts = heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
+    if 2 * counts.max(initial=0) + 8 > size:
+        raise NotPlainError
+    return counts
 
 
 def _leaves(matrix: Bytes, root: int) -> Numbers:
     """Return the numbers of a table's leaf pages, in the order of their rows."""
     level = np.array([root], np.int64)
     for _ in range(MAX_DEPTH):
-        if level.min() < 2 or level.max() > len(matrix):
+        if level.min() < 2 or level.max() > len(matrix) or len(np.unique(level)) < len(level):
             raise NotPlainError
         kinds = matrix[level - 1, 0]
         if (kinds == LEAF).all():
-            if len(np.unique(level)) != len(level):
-                raise NotPlainError
             return level
         if not (kinds == INTERIOR).all():
             raise NotPlainError
@@ -156,9 +172,7 @@ def _children(page: Bytes) -> Numbers:
 
 
 def _cells(pages: Bytes, size: int) -> _Cells:
-    count = _counts(pages)
-    if count.max(initial=0) * 2 + 8 > size:
-        raise NotPlainError
+    count = _counts(pages, size)
     page = np.repeat(np.arange(len(pages)), count)
     nth = np.arange(len(page)) - np.repeat(np.cumsum(count) - count, count)
     block = np.concatenate([pages.reshape(-1), np.zeros(16, np.uint8)])
@@ -171,7 +185,8 @@ def _cells(pages: Bytes, size: int) -> _Cells:
     at = _after_varint(block, at)
     end = at + payload
     header_size = block[np.minimum(at, len(block) - 1)].astype(np.int64)
-    if (payload > size - 35).any() or (end > (page + 1) * size).any() or (header_size > 127).any():
+    outside = (payload > size - 35) | (end > (page + 1) * size) | (header_size > np.minimum(payload, 127))
+    if outside.any():
         raise NotPlainError
     return _Cells(block, at, header_size, end)
 

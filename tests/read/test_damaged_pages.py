@@ -1,0 +1,119 @@
+"""A damaged or hostile page is left to SQLite: decoding it neither raises nor runs away."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from traceview.read import pages, raw
+
+COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
+PAGE = 4096
+
+
+@pytest.fixture(autouse=True)
+def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(pages, "SMALL", 0)
+    yield
+
+
+@pytest.fixture
+def whole() -> bytes:
+    return sample("dual.sqlite").read_bytes()
+
+
+def decode(path: Path, data: bytes) -> list[tuple[int, ...]] | None:
+    """Decode the API calls of a file with these bytes; its schema is taken from the sound original."""
+    path.write_bytes(data)
+    connection = sqlite3.connect(sample("dual.sqlite"))
+    try:
+        found = pages.read_integers(path, connection, raw.RUNTIME, COLUMNS)
+    finally:
+        connection.close()
+    return None if found is None else found.rows()
+
+
+def root_page(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (raw.RUNTIME,)).fetchone()[0]
+    connection.close()
+    return int(root)
+
+
+@pytest.mark.parametrize("flips", [1, 30, 3000])
+def test_flipped_bits_never_raise(tmp_path: Path, whole: bytes, flips: int) -> None:
+    sound = decode(tmp_path / "made.sqlite", whole)
+    assert sound is not None
+    answers = []
+    for seed in range(25):
+        chance, data = random.Random(seed), bytearray(whole)
+        for _ in range(flips):
+            data[chance.randrange(100, len(data))] ^= 1 << chance.randrange(8)
+        answers.append(decode(tmp_path / "made.sqlite", bytes(data)))
+    assert all(answer is None or len(answer[0]) == len(COLUMNS) for answer in answers)
+    assert any(answer != sound for answer in answers)
+
+
+def test_pages_that_lead_back_to_themselves_end(tmp_path: Path, whole: bytes) -> None:
+    """Twenty levels of a page with hundreds of children, each itself, would never end."""
+    root = root_page(sample("dual.sqlite"))
+    data = bytearray(whole)
+    first = (root - 1) * PAGE
+    assert data[first] == pages.INTERIOR
+    count = int.from_bytes(data[first + 3 : first + 5], "big")
+    for number in range(count):
+        cell = first + int.from_bytes(data[first + 12 + 2 * number :][:2], "big")
+        data[cell : cell + 4] = root.to_bytes(4, "big")
+    data[first + 8 : first + 12] = root.to_bytes(4, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+def test_a_header_longer_than_its_record_is_not_followed(tmp_path: Path) -> None:
+    """Such a header, in the last cell of the last page, would be read past the end of everything."""
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    columns = [f"c{number}" for number in range(60)]
+    connection.execute(f"CREATE TABLE t ({', '.join(columns)})")
+    connection.execute(f"INSERT INTO t VALUES ({', '.join('0' * 60)})")
+    connection.commit()
+    # The first record of a page ends where the page ends: size 61, rowid 1, a header of 61 bytes and no body.
+    data = bytearray(path.read_bytes())
+    assert data[-63:-60] == bytes([61, 1, 61])
+    data[-63:-60] = bytes([2, 1, 127])
+    path.write_bytes(data)
+    assert pages.read_integers(path, connection, "t", columns) is None
+    # The same at the very end: a record of two bytes that claims a header of 127.
+    data[PAGE + 8 : PAGE + 10] = (PAGE - 4).to_bytes(2, "big")
+    data[-4:] = bytes([2, 1, 127, 8])
+    path.write_bytes(data)
+    assert pages.read_integers(path, connection, "t", columns) is None
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "column", ["c REAL", "c DOUBLE PRECISION", "c INTEGER PRIMARY KEY", "c INTEGER GENERATED ALWAYS AS (a + 1) STORED"]
+)
+def test_columns_that_a_record_does_not_hold_as_they_are_are_left_to_sqlite(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE t (a INTEGER, {column}, b INTEGER)")
+    connection.execute("INSERT INTO t (a, b) VALUES (1, 2)")
+    connection.commit()
+    assert pages.read_integers(path, connection, "t", ["a", "b"] if "KEY" in column else ["c"]) is None
+    connection.close()
+
+
+def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (a INTEGER)")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.execute("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 7")
+    connection.commit()
+    assert pages.read_integers(path, connection, "t", ["a", "b"]) is None
+    connection.close()
