@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.captures import sample
 from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
+from traceview.analyze import analyze
 from traceview.cli_options import EXPLAINED
 from traceview.errors import RequestError
 from traceview.fail_if import failures, parse
@@ -98,6 +100,14 @@ def test_a_figure_that_was_not_measured_is_no_pass() -> None:
     with pytest.raises(RequestError, match=r"report\.sqlite: --fail-if iteration\.wall\.p95 .* no iterations"):
         failed("iteration.wall.p95 > 1ms", bare_analysis())
     assert failed("iteration.count < 1", bare_analysis()) == ["iteration.count < 1: iteration.count is 0"]
+
+
+def test_every_quantity_has_a_figure_on_a_real_capture() -> None:
+    analysis = analyze(sample("ddp2.sqlite"))
+    for quantity in KNOWN:
+        found = list(values(quantity, analysis))
+        assert all(isinstance(value.figure, int) and value.figure >= 0 for value in found), quantity
+        assert found or quantity.startswith("overlap_"), quantity
 
 
 SPREADS = ("wall", "compute", "exposed_h2d", "idle", "blocked")  # those that the made analysis holds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
 from traceview.analyze import analyze
 from traceview.errors import NoGpuWorkError
+from traceview.model import Window
 from traceview.report.layout import width
 from traceview.report.terminal import BAR, render
 
@@ -43,6 +45,13 @@ def test_top_bounds_the_lists_and_says_so() -> None:
 def test_the_device_is_named_where_there_are_several() -> None:
     assert "[GPU 0]" not in render(made_analysis(devices=1))
     assert "1. finding number 0 [GPU 0]" in render(made_analysis(devices=2))
+
+
+def test_a_narrowed_analysis_says_so() -> None:
+    whole = made_analysis()
+    text = render(replace(whole, trace=whole.trace.narrowed(Window(0, 100))))
+    assert "100.0 ms in the chosen window" in text
+    assert "9.0% of the window" in text and "of the run" not in text
 
 
 def test_absent_things_are_said_not_shown_as_zero() -> None:

@@ -14,7 +14,7 @@ def width(text: str) -> int:
 
 
 def _columns(char: str) -> int:
-    if unicodedata.combining(char):
+    if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 

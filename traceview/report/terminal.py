@@ -86,11 +86,7 @@ def _device(device: DeviceUse, *, narrowed: bool) -> list[str]:
     return [
         f"{cut(plain(device.id, 100), 24)}{name} · {milliseconds(whole)} {span}",
         f"  {_bar([(mark, ns) for _, ns, mark in parts], whole)}",
-        *(
-            f"  {mark} {words:<28}{milliseconds(ns):>12}{percent(ns, whole):>8}"
-            for words, ns, mark in parts
-            if ns
-        ),
+        *(f"  {mark} {words:<28}{milliseconds(ns):>12}{percent(ns, whole):>8}" for words, ns, mark in parts if ns),
     ]
 
 
@@ -105,11 +101,12 @@ def _bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
 
 def _findings(analysis: Analysis, top: int) -> list[str]:
     several = len(analysis.devices) > 1
+    whole = "run" if analysis.trace.window is None else "window"
     if not analysis.findings:
         return ["Nothing found that cost the GPU time."]
     lines = ["What to change first, and what it cost"]
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
-        lines += _finding(number, finding, _where(finding, several))
+        lines += _finding(number, f"{plain(finding.title, 600)}{_where(finding, several)}", finding, whole)
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
     lines += ["Then", *(_short(finding, _where(finding, several)) for finding in more)] if more else []
     hidden = len(analysis.findings) - ANSWERS - len(more)
@@ -120,10 +117,10 @@ def _where(finding: Finding, several: bool) -> str:
     return f" [{cut(plain(finding.device, 100), 24)}]" if finding.device and several else ""
 
 
-def _finding(number: int, finding: Finding, where: str) -> list[str]:
+def _finding(number: int, title: str, finding: Finding, whole: str) -> list[str]:
     return [
-        *wrap(f"{plain(finding.title, 600)}{where}", f"{number}. ", "   "),
-        *wrap(f"{finding.severity}: {_price(finding)}", "   ", "   "),
+        *wrap(title, f"{number}. ", "   "),
+        *wrap(f"{finding.severity}: {_price(finding, whole)}", "   ", "   "),
         *wrap(plain(finding.advice, 4000), "   ", "   "),
         *code_lines("\n".join(plain(line, 600) for line in finding.code.splitlines()), "       "),
     ]
@@ -134,10 +131,10 @@ def _short(finding: Finding, where: str) -> str:
     return f"  {cost:>10}  {cut(plain(finding.title, 600), 66 - width(where))}{where}"
 
 
-def _price(finding: Finding) -> str:
+def _price(finding: Finding, whole: str) -> str:
     if not finding.cost_ns:
         return "no cost of its own"
-    cost = f"{milliseconds(finding.cost_ns)}, {100 * finding.cost_fraction:.1f}% of the run"
+    cost = f"{milliseconds(finding.cost_ns)}, {100 * finding.cost_fraction:.1f}% of the {whole}"
     each = finding.cost_per_iteration_ns
     return cost if each is None else f"{cost}, {milliseconds(each)} in each iteration"
 
