@@ -1,0 +1,87 @@
+"""A real browser, headless, and everything a page did in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# In a container there is neither a sandbox nor a GPU; the rest keeps the browser itself off the network.
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+READY = "html[data-ready]"
+
+
+def executable() -> str | None:
+    """Return the browser's path: TRACEVIEW_CHROMIUM, or the first known name on the PATH."""
+    named = os.environ.get("TRACEVIEW_CHROMIUM")
+    return named or next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@dataclass
+class Opened:
+    """A page that drew itself, with what it asked of the network and what it complained about."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def watch(self) -> None:
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def view(self) -> tuple[float, float]:
+        """Return the stretch that shows, in ns, as Plotly's own axis has it."""
+        first, last = self.page.evaluate("document.getElementById('plot').layout.xaxis.range")
+        return first * 1e9, last * 1e9
+
+    def settle(self) -> None:
+        """Wait until what was asked for is drawn."""
+        self.page.evaluate("async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }")
+
+    def press(self, key: str) -> tuple[float, float]:
+        self.page.keyboard.press(key)
+        self.settle()
+        return self.view()
+
+    def marks(self) -> int:
+        return int(self.page.evaluate("traceview.drawn.marks"))
+
+    def evaluate(self, script: str, argument: object = None) -> Any:
+        return self.page.evaluate(script, argument)
+
+
+@contextmanager
+def opened(
+    browser: Browser, html: str, folder: Path, *, width: int = 1440, height: int = 900, dark: bool = False
+) -> Iterator[Opened]:
+    """Write a page to disk, open it from there and wait until it has drawn."""
+    path = folder / "page.html"
+    path.write_text(html, encoding="utf-8")
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+    )
+    result = Opened(context.new_page())
+    result.watch()
+    try:
+        result.page.goto(path.as_uri())
+        result.page.wait_for_selector(READY, state="attached", timeout=60_000)
+        yield result
+    finally:
+        context.close()

@@ -1,0 +1,34 @@
+"""One browser for all tests, and the pages of the samples, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.captures import sample
+from tests.html.browser import ARGUMENTS, executable
+from traceview.analyze import analyze
+from traceview.model import Analysis
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = executable()
+    if path is None:
+        pytest.skip("needs Chromium (set TRACEVIEW_CHROMIUM, or run make browser)")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def analysis_of() -> Callable[[str], Analysis]:
+    @cache
+    def analysis(name: str) -> Analysis:
+        return analyze(sample(f"{name}.sqlite"))
+
+    return analysis
