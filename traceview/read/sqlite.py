@@ -27,10 +27,11 @@ def read_sqlite(path: str | Path) -> RawCapture:
     """
     path = Path(path)
     check_file(path)
+    before = _state(path)
     with open_read_only(path) as connection:
-        present = real_tables(connection, path.name)
+        present = real_tables(connection, shown(path))
         if STRINGS not in present:
-            raise not_an_export(path.name, present)
+            raise not_an_export(shown(path), present)
         problems: list[str] = []
         tables = {
             name: _read_table(connection, path, name, wanted, problems)
@@ -38,39 +39,68 @@ def read_sqlite(path: str | Path) -> RawCapture:
             if name in present
         }
         version, schema = versions(connection, present)
+    if _state(path) != before:
+        raise DamagedExportError(f"{shown(path)}: changed while it was read; wait for nsys export to end")
     return RawCapture(path.name, version, schema, tables, tuple(problems))
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is written to; None where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def check_file(path: Path) -> None:
     """Refuse what cannot be a finished export before SQLite sees it."""
-    name = path.name
-    if path.is_dir():
-        raise NotFoundError(f"{name}: is a directory; name the .sqlite file inside it")
-    if not path.exists():
-        raise NotFoundError(f"{name}: no such file; make it with: nsys export --type sqlite REPORT.nsys-rep")
+    name = shown(path)
     try:
+        _refuse_what_is_no_file(path, name)
         with path.open("rb") as file:
             head = file.read(100)
+        size = path.stat().st_size
+        beside = [suffix for suffix in ("-wal", "-journal") if _holds_something(Path(f"{path}{suffix}"))]
     except OSError as error:
-        raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None
+        raise ReportError(f"{name}: cannot be read ({error.strerror}); check its name and permissions") from None
     if not head:
         raise NotAnExportError(f"{name}: the file is empty; {EXPORT_AGAIN}")
     if not head.startswith(HEADER):
         raise NotAnExportError(f"{name}: not an SQLite file; {EXPORT_AGAIN}")
-    for suffix in ("-wal", "-journal"):
-        beside = path.with_name(name + suffix)
-        if beside.exists() and beside.stat().st_size:
-            raise DamagedExportError(
-                f"{name}: still being written ({beside.name} lies beside it); wait for nsys export to end"
-            )
-    page = int.from_bytes(head[16:18], "big") or 512
-    page = 65536 if page == 1 else page
-    pages_said = int.from_bytes(head[28:32], "big")
-    if pages_said and path.stat().st_size < pages_said * page:
+    if beside:
         raise DamagedExportError(
-            f"{name}: cut off, {path.stat().st_size} of {pages_said * page} bytes are there; "
-            f"copy it whole, or {EXPORT_AGAIN}"
+            f"{name}: still being written ({name}{beside[0]} lies beside it); wait for nsys export to end"
         )
+    if size < (whole := _size_said(head)):
+        raise DamagedExportError(
+            f"{name}: cut off, {size} of {whole} bytes are there; copy it whole, or {EXPORT_AGAIN}"
+        )
+
+
+def shown(path: Path) -> str:
+    """Return a file's name for a message of one line: a name may hold line ends and escape sequences."""
+    return "".join(letter if letter.isprintable() else "?" for letter in path.name) or str(path)
+
+
+def _refuse_what_is_no_file(path: Path, name: str) -> None:
+    if path.is_dir():
+        raise NotFoundError(f"{name}: is a directory; name the .sqlite file inside it")
+    if not path.exists():
+        raise NotFoundError(f"{name}: no such file; make it with: nsys export --type sqlite REPORT.nsys-rep")
+    if not path.is_file():
+        raise NotAnExportError(f"{name}: a pipe or device, not a file; {EXPORT_AGAIN}")
+
+
+def _holds_something(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _size_said(head: bytes) -> int:
+    """Return the file's size as its header states it; 0 where the last writer did not keep it."""
+    size = int.from_bytes(head[16:18], "big")
+    kept = head[24:28] == head[92:96]
+    return int.from_bytes(head[28:32], "big") * (65536 if size == 1 else size) if kept else 0
 
 
 @contextmanager
@@ -85,9 +115,9 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA cell_size_check=ON")
             yield connection
     except sqlite3.Error as error:
-        raise DamagedExportError(f"{path.name}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}") from None
+        raise DamagedExportError(f"{shown(path)}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}") from None
     except (OverflowError, MemoryError) as error:
-        raise DamagedExportError(f"{path.name}: holds impossible sizes ({error}); {EXPORT_AGAIN}") from None
+        raise DamagedExportError(f"{shown(path)}: holds impossible sizes ({error}); {EXPORT_AGAIN}") from None
 
 
 def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
@@ -101,7 +131,8 @@ def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
 
 def _reason(error: Exception) -> str:
     """Return what SQLite says without what it quotes from the file."""
-    return str(error).splitlines()[0].split(" - ")[0].split(" near ")[0][:80] if str(error) else type(error).__name__
+    said = " ".join(str(error).split()).split(" - ")[0].split(" near ")[0][:80]
+    return "".join(letter for letter in said if letter.isprintable()) or type(error).__name__
 
 
 def not_an_export(name: str, present: dict[str, int]) -> ReportError:
@@ -124,7 +155,7 @@ def _read_table(
     missing = [column for column in wanted.needed if column not in present]
     if missing:
         if table in (*ESSENTIAL, STRINGS):
-            raise DamagedExportError(f"{path.name}: the table {table} has no column {missing[0]!r}; {EXPORT_AGAIN}")
+            raise DamagedExportError(f"{shown(path)}: the table {table} has no column {missing[0]!r}; {EXPORT_AGAIN}")
         problems.append(f"{table} has no column {missing[0]!r} and was left out")
         return pl.DataFrame()
     columns = [column for column in wanted.columns if column in present]
@@ -160,7 +191,7 @@ def _read_slowly(
 def _typed(column: str, kind: str) -> str:
     """Return SQL for a column in which a value of another type is null, or no time where a time should be."""
     other = f" WHEN 'null' THEN NULL ELSE {NOT_A_TIME + 1} - 1" if column in TIMES else ""
-    return f"CASE typeof(\"{column}\") WHEN '{kind}' THEN \"{column}\"{other} END"
+    return f'CASE typeof("{column}") WHEN \'{kind}\' THEN "{column}"{other} END'
 
 
 def versions(connection: sqlite3.Connection, present: dict[str, int]) -> tuple[str | None, str | None]:

@@ -1,0 +1,126 @@
+"""Files that are not what their name says, and names that no message should pass on as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.build_export import Call, Copy, Kernel, build_export
+from tests.captures import sample
+from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
+from traceview.read import read_sqlite, sqlite
+from traceview.trace import open_trace
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a b.sqlite", "100%25?mode=rwc#x.sqlite", "häß 東京.sqlite", "line\nend.sqlite", os.fsdecode(b"\xff.sqlite")],
+)
+def test_any_name_opens(tmp_path: Path, name: str) -> None:
+    path = build_export(tmp_path / name, kernels=[Kernel()])
+    assert len(open_trace(path).operations) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_cannot_break_the_line_or_drive_the_terminal(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        open_trace(tmp_path / "a\n\x1b[31mb\u202ec.sqlite")
+    assert str(caught.value).startswith("a??[31mb?c.sqlite: no such file")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "report.sqlite")
+    with pytest.raises(NotAnExportError, match="a pipe or device"):
+        open_trace(tmp_path / "report.sqlite")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_no_permission(tmp_path: Path, closed: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = build_export(folder / "report.sqlite", kernels=[Kernel()])
+    (path if closed == "file" else folder).chmod(0)
+    try:
+        with pytest.raises(ReportError, match=r"report\.sqlite: cannot be read"):
+            open_trace(path)
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_name_too_long_for_the_file_system(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="cannot be read"):
+        open_trace(tmp_path / ("x" * 300))
+
+
+def test_a_file_in_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()])
+    tmp_path.chmod(0o500)
+    try:
+        assert len(open_trace(path).operations) == 1
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()])
+    versions = sqlite.versions
+
+    def grow(*arguments: object) -> tuple[str | None, str | None]:
+        with path.open("ab") as file:
+            file.write(b"more")
+        return versions(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sqlite, "versions", grow)
+    with pytest.raises(DamagedExportError, match=r"report\.sqlite: changed while it was read"):
+        read_sqlite(path)
+
+
+def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:
+    path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()], statements=["PRAGMA user_version = 1"])
+    connection = sqlite.sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    before = path.read_bytes()
+    assert len(open_trace(path).operations) == 1
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
+
+
+def test_text_in_another_encoding_reads_the_same(tmp_path: Path) -> None:
+    plain = build_export(tmp_path / "plain.sqlite", kernels=[Kernel(name="größe")], api=[Call()], copies=[Copy()])
+    wide = tmp_path / "wide.sqlite"
+    connection = sqlite.sqlite3.connect(plain)
+    script = "PRAGMA encoding = 'UTF-16be';" + "\n".join(connection.iterdump())
+    connection.close()
+    connection = sqlite.sqlite3.connect(wide)
+    connection.executescript(script)
+    connection.close()
+    assert open_trace(wide).operations.equals(open_trace(plain).operations)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM StringIds; END",
+        "CREATE VIRTUAL TABLE NVTX_EVENTS USING fts5(start, text)",
+        "CREATE INDEX i ON CUPTI_ACTIVITY_KIND_KERNEL (start)",
+        'CREATE TABLE "odd"" name" (a, b)',
+    ],
+)
+def test_a_schema_with_other_things_in_it(tmp_path: Path, statement: str) -> None:
+    path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()], statements=[statement])
+    trace = open_trace(path)
+    assert len(trace.operations) == 1
+    assert trace.ranges.is_empty()
+
+
+def test_a_read_only_copy_of_a_capture_stays_as_it_was(tmp_path: Path) -> None:
+    path = Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "report.sqlite"))
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    open_trace(path)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert list(tmp_path.iterdir()) == [path]
