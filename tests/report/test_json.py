@@ -186,6 +186,15 @@ def test_the_bytes_are_the_same_every_time_and_any_name_is_valid() -> None:
     assert json.loads(text)["nvtx"][0]["name"] == f"range 0{names}"
 
 
+def test_the_text_is_the_document_with_a_row_on_a_line() -> None:
+    analysis = made_analysis()
+    text = to_json(analysis)
+    assert json.loads(text) == document(analysis)
+    assert list(json.loads(text)) == list(document(analysis))
+    rows = [line for line in text.splitlines() if line.startswith('  {"name": "range ')]
+    assert len(rows) == len(analysis.nvtx) == 12
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_real_captures_keep_the_contract(name: str) -> None:
     try:
