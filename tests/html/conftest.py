@@ -1,4 +1,8 @@
-"""One browser for all tests, and the pages of the samples, made once."""
+"""One browser for the tests of this folder, and the pages of the samples, made once.
+
+The browser is closed behind the folder: as long as it is open its event loop counts as the running one, and
+`asyncio.run` in any other test refuses to start.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from traceview.analyze import analyze
 from traceview.model import Analysis
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = executable()
     if path is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -14,16 +13,27 @@ from traceview.report.html import render
 from traceview.report.html.timeline import origin
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
     return analysis_of("serial")
 
 
-@pytest.fixture
-def page(browser: Browser, analysis: Analysis, tmp_path: Path) -> Iterator[Opened]:
-    with opened(browser, render(analysis), tmp_path) as one:
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(analysis), tmp_path_factory.mktemp("moves")) as one:
         yield one
-        assert one.complaints == []
+
+
+@pytest.fixture
+def page(shared_page: Opened) -> Iterator[Opened]:
+    """The one page, as it was when it opened."""
+    shared_page.page.mouse.move(1, 1)
+    shared_page.evaluate("scrollTo(0, 0)")
+    shared_page.press("Escape")
+    shared_page.page.locator("[data-move=fit]").click()
+    shared_page.settle()
+    yield shared_page
+    assert shared_page.complaints == []
 
 
 def middle(page: Opened) -> tuple[float, float]:
@@ -172,10 +182,14 @@ def test_folding_a_group(page: Opened) -> None:
     fold.click()
     page.settle()
     assert page.page.locator("#labels .label").count() < rows
-    assert page.page.locator("#labels .fold").first.get_attribute("aria-expanded") == "false"
+    assert fold.get_attribute("aria-expanded") == "false"
+    fold.click()
+    page.settle()
+    assert page.page.locator("#labels .label").count() == rows
 
 
 def test_everything_is_reached_by_tab(page: Opened) -> None:
+    page.page.locator("h1").click()
     reached = set()
     for _ in range(40):
         page.page.keyboard.press("Tab")

@@ -2,8 +2,9 @@
 const KINDS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
 
 async function inflated(id) {
-  const text = byId(id).textContent;
-  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const text = atob(byId(id).textContent);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
 }

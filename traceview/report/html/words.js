@@ -1,7 +1,10 @@
 // Figures as people read them; the same forms as report/words.py.
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
+
 function milliseconds(ns) {
   const value = ns / 1e6;
-  if (Math.abs(value) >= 1000) return value.toLocaleString("en-US", { maximumFractionDigits: 0 }) + " ms";
+  if (Math.abs(value) >= 1000) return WHOLE.format(value) + " ms";
   if (Math.abs(value) >= 10) return value.toFixed(1) + " ms";
   return value.toFixed(Math.abs(value) < 1 ? 3 : 2) + " ms";
 }
@@ -17,7 +20,7 @@ function duration(ns) {
 
 // A moment, exact to the nanosecond.
 function moment(ns) {
-  return (ns / 1e6).toLocaleString("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 }) + " ms";
+  return EXACT.format(ns / 1e6) + " ms";
 }
 
 function percent(part, whole) {
@@ -35,5 +38,5 @@ function bandwidth(bytes, ns) {
 }
 
 function count(number) {
-  return number.toLocaleString("en-US");
+  return WHOLE.format(number);
 }
