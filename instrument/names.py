@@ -1,0 +1,19 @@
+"""The names a capture of this trainer shows: what `traceview` finds iterations and phases by."""
+
+from __future__ import annotations
+
+DATA_LOAD = "data_load"
+COPY = "h2d"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+SYNCHRONIZE = "sync"
+CHECKPOINT = "checkpoint"
+VALIDATE = "validate"
+
+PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, SYNCHRONIZE, CHECKPOINT, VALIDATE)
+
+
+def iteration(step: int) -> str:
+    """Return the name of one training step, counted from 0: "iteration 7"."""
+    return f"iteration {step}"
