@@ -217,6 +217,17 @@ def test_correlation_ids_repeat_across_processes_and_the_first_call_wins_within_
     assert trace.operations["launch"].to_list() == [2, 1, None, None]
 
 
+def test_a_stream_whose_graph_was_traced_as_nodes_takes_no_other_work(tmp_path: Path) -> None:
+    """The graph's row is left out, its stream has no work, and the kernel of device 0 stays where it ran."""
+    kernels = [Kernel(10, 20, device=0, stream=8), Kernel(30, 40, device=1, correlation=2)]
+    graphs = [Graph(9, 21, device=1, stream=5)]
+    trace = open_trace(build_export(tmp_path / "e.sqlite", kernels=kernels, graphs=graphs))
+    devices = trace.devices["device_id"].to_list()
+    assert [devices[one] for one in trace.operations["device"].to_list()] == [0, 1]
+    streams = trace.streams["stream_id"].to_list()
+    assert [streams[one] for one in trace.operations["stream"].to_list()] == [8, 7]
+
+
 def test_a_graph_counts_unless_its_kernels_were_traced(tmp_path: Path) -> None:
     trace = open_trace(
         build_export(

@@ -164,6 +164,9 @@ def _with_places(joined: pl.DataFrame, devices: Devices, streams: Streams) -> pl
     if size > WIDEST_LOOKUP:
         return _with_places_joined(joined, devices, streams)
     rows = _stream_keys(devices, streams)
+    for name, values in zip(RAW_KEY, known, strict=True):
+        # A stream whose only work was left out (a graph traced as nodes) has no place, and must take nobody's.
+        rows = rows.filter(pl.col(name).is_in(values.implode()))
     at = np.zeros(len(rows), np.int64)
     for name, values in zip(RAW_KEY, known, strict=True):
         at = at * len(values) + places(rows[name], values)
