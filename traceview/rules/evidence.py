@@ -24,7 +24,7 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
     for piece in exposed:
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
         found.append((end - start, _exposed_place(facts, device, start, end, label)))
-    return tuple(place for _, place in sorted(found, key=lambda one: -one[0])[:WORST])
+    return tuple(place for _, place in sorted(found, key=lambda one: (-one[0], one[1].start_ns))[:WORST])
 
 
 def _largest(lengths: Times) -> list[int]:
