@@ -1,0 +1,86 @@
+"""What the models are built of: self-attention, the MLP, the pre-norm block and a stack of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch.nn.functional as F  # noqa: N812 - as torch's own documentation writes it
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from instrument.config import Attention, Model
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+class SelfAttention(nn.Module):
+    """Attention of every token to every token: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, width: int, heads: int, backend: Attention) -> None:
+        super().__init__()
+        self.heads, self.backend = heads, BACKENDS.get(backend)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Attend; the backend is chosen here, so that a checkpoint's second forward takes the same one."""
+        query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        if self.backend is None:
+            mixed = F.scaled_dot_product_attention(query, key, value)
+        else:
+            with sdpa_kernel(self.backend):
+                mixed = F.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Mlp(nn.Sequential):
+    """Four times as wide inside, GELU between: (..., width) to the same shape."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer: (batch, sequence, width) to the same shape."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(model.width)
+        self.attention = SelfAttention(model.width, model.heads, model.attention)
+        self.mlp_norm = nn.LayerNorm(model.width)
+        self.mlp = Mlp(model.width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Add what attention and MLP have to say."""
+        tokens = tokens + self.attention(self.attention_norm(tokens))
+        result: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
+        return result
+
+
+class Stack(nn.ModuleList):
+    """Blocks one after the other; with checkpointing each keeps its inputs alone and runs twice."""
+
+    def __init__(self, blocks: Iterable[nn.Module], *, checkpointing: bool) -> None:
+        super().__init__(blocks)
+        self.checkpointing = checkpointing
+
+    def forward(self, tokens: Tensor, *conditions: Tensor) -> Tensor:
+        """Run every block on (batch, sequence, width) tokens and the conditions, which all blocks share."""
+        for block in self:
+            if self.checkpointing and self.training:
+                # No block draws random numbers, and saving the generator's state would break a CUDA graph.
+                tokens = checkpoint(block, tokens, *conditions, use_reentrant=False, preserve_rng_state=False)
+            else:
+                tokens = block(tokens, *conditions)
+        return tokens
+
+
+def encoder(model: Model) -> Stack:
+    """Return the stack of `model.layers` pre-norm blocks."""
+    return Stack((Block(model) for _ in range(model.layers)), checkpointing=model.checkpointing)

@@ -1,0 +1,34 @@
+"""A dense encoder over vectors of numbers, which says for each the class it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from instrument.config import Data, Model
+from instrument.models.blocks import encoder
+
+
+class Transformer(nn.Module):
+    """Pre-norm encoder with learned positions and one class for each element of the sequence.
+
+    Its inputs are wide (4096 floats by default) on purpose: a batch is then large enough for its copy to the
+    device to matter.
+    """
+
+    def __init__(self, model: Model, data: Data) -> None:
+        super().__init__()
+        self.project = nn.Linear(model.features, model.width)
+        self.positions = nn.Parameter(0.02 * torch.randn(data.sequence, model.width))
+        self.blocks = encoder(model)
+        self.norm = nn.LayerNorm(model.width)
+        self.head = nn.Linear(model.width, model.vocabulary)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean cross-entropy, a scalar, of (batch, sequence, features) inputs."""
+        hidden = self.norm(self.blocks(self.project(batch["inputs"]) + self.positions))
+        logits: Tensor = self.head(hidden)
+        return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
