@@ -1,10 +1,26 @@
-"""What a run is: frozen, checked when made, from YAML and flags."""
+"""What a run is: frozen, checked when made, from YAML and flags.
+
+    training:
+      strategy: prefetch
+      steps: 200
+    monitor:
+      jsonl: run.jsonl
+
+A section is a dataclass; a field is a key of that section in the file and a flag of the command (`instrument.flags`).
+"""
+
+# ruff: noqa: RUF009 - `setting` makes a dataclass field
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from instrument import configuring
+from instrument.conflicts import check_together
+from instrument.settings import FieldError, check, setting
 
 StrategyName = Literal["serial", "pinned", "prefetch", "staged", "graph"]
 ModelName = Literal["transformer", "dit", "flow", "mlm"]
@@ -13,106 +29,160 @@ Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine"]
 PromptForm = Literal["none", "loop", "vectorised"]
 
+SYNC = {
+    "pattern": "every|event|[1-9][0-9]*",
+    "expected": "every, event or a number of steps of at least 1",
+    "metavar": "every|N|event",
+}
+DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
+
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """How the run trains."""
 
-    strategy: StrategyName = "prefetch"
-    sync: str = "10"
-    steps: int = 100
-    epochs: int | None = None
-    seed: int = 0
-    device: str = "auto"
-    precision: Precision = "bf16"
-    accumulation: int = 1
-    clip: float | None = 1.0
-    learning_rate: float = 3e-4
-    weight_decay: float = 0.01
-    schedule: Schedule = "cosine"
-    warmup: int = 0
-    empty_cache: int = 0
-    annotate_modules: int = 0
-    retries: int = 3
+    strategy: StrategyName = setting("prefetch", "how batches reach the device and are computed")
+    sync: str = setting("10", "when the host waits for the GPU: every step, each N steps, or on an event", **SYNC)
+    steps: int = setting(100, "optimizer steps to take, unless --epochs is given", low=0)
+    epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
+    seed: int = setting(0, "what weights and data follow from", low=0)
+    device: str = setting("auto", "auto takes the GPU where there is one", **DEVICE)
+    precision: Precision = setting("bf16", "fp32, or autocast to half precision")
+    accumulation: int = setting(1, "backward passes per optimizer step", low=1)
+    clip: float | None = setting(1.0, "largest norm of the gradient; none for no clipping", above=0)
+    learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)
+    weight_decay: float = setting(0.01, "AdamW's weight decay", low=0)
+    schedule: Schedule = setting("cosine", "learning rate after the warm-up, to the end of the run")
+    warmup: int = setting(0, "steps in which the learning rate rises from 0", low=0)
+    empty_cache: int = setting(0, "empty the CUDA allocator's cache each N steps; 0 for never", low=0)
+    annotate_modules: int = setting(0, "depth to which modules get NVTX ranges of their own; 0 for none", low=0)
+    retries: int = setting(3, "attempts after an out-of-memory or a transient loader error", low=0)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """What is trained."""
 
-    name: ModelName = "transformer"
-    layers: int = 4
-    width: int = 1024
-    heads: int = 16
-    vocabulary: int = 8192
-    features: int = 4096
-    attention: Attention = "auto"
-    checkpointing: bool = False
-    compile: bool = False
-    prompt: PromptForm = "none"
-    prompt_tokens: int = 16
-    side: int = 32
-    channels: int = 4
-    patch: int = 2
-    classes: int = 1000
+    name: ModelName = setting("transformer", "kind of model", flag="model")
+    layers: int = setting(4, "blocks", low=1)
+    width: int = setting(1024, "features inside a block", low=1)
+    heads: int = setting(16, "attention heads; must divide the width", low=1)
+    vocabulary: int = setting(8192, "tokens known (transformer, mlm)", low=2)
+    features: int = setting(4096, "floats per position of the input (transformer)", low=1)
+    attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto leaves it to torch")
+    checkpointing: bool = setting(False, "compute activations again in backward, to save memory")
+    compile: bool = setting(False, "use torch.compile")
+    prompt: PromptForm = setting("none", "how apply_prompt puts the prompt in: Python loop or vectorised (mlm)")
+    prompt_tokens: int = setting(16, "length of the prompt (mlm)", low=1)
+    side: int = setting(32, "pixels along an image's side (dit, flow)", low=1)
+    channels: int = setting(4, "channels of an image (dit, flow)", low=1)
+    patch: int = setting(2, "pixels along a patch's side; must divide the image's (dit, flow)", low=1)
+    classes: int = setting(1000, "labels (dit, flow)", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.width % self.heads:
+            reason = f"a width of {self.width} cannot be split into {self.heads} equal heads"
+            raise FieldError(reason, "model.width", "model.heads")
+        if self.name in ("dit", "flow") and self.side % self.patch:
+            reason = f"a side of {self.side} pixels cannot be split into patches of {self.patch}"
+            raise FieldError(reason, "model.side", "model.patch")
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
     """What it is trained on, and how that reaches the device."""
 
-    path: Path | None = None
-    batch: int = 32
-    sequence: int = 256
-    samples: int = 4096
-    workers: int = 0
-    prefetch_factor: int | None = None
-    persistent_workers: bool = False
-    preload: bool = False
-    depth: int = 1
-    pinned_budget: int = 2 << 30
+    path: Path | None = setting(None, "array (.npy) or text file; seeded synthetic data where none", flag="data")
+    batch: int = setting(32, "samples per batch and GPU", low=1)
+    sequence: int = setting(256, "positions per sample (transformer, mlm)", low=1)
+    samples: int = setting(4096, "synthetic samples per epoch", low=1)
+    workers: int = setting(0, "loader processes; 0 loads in the training process", low=0)
+    prefetch_factor: int | None = setting(None, "batches each worker loads ahead", low=1)
+    persistent_workers: bool = setting(False, "keep the workers between epochs")
+    preload: bool = setting(False, "make or read all samples before the first step")
+    depth: int = setting(1, "batches copied ahead of the one that computes (prefetch, staged)", low=1)
+    pinned_budget: int = setting(2 << 30, "bytes of host memory that may be pinned", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        for name in ("prefetch_factor", "persistent_workers"):
+            if getattr(self, name) and not self.workers:
+                raise FieldError("needs loader processes: give workers of at least 1", f"data.{name}", "data.workers")
 
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
     """How several GPUs share the work; used under torchrun."""
 
-    shard: bool = False
-    bucket_mb: float = 25.0
-    gradient_as_bucket_view: bool = True
-    static_graph: bool = False
-    no_sync: bool = True
+    shard: bool = setting(False, "shard parameters (FSDP2) instead of copying them to each GPU (DDP)")
+    bucket_mb: float = setting(25.0, "MiB of gradients reduced together (DDP)", above=0)
+    gradient_as_bucket_view: bool = setting(True, "let gradients live in the buckets (DDP)")
+    static_graph: bool = setting(False, "promise that each step uses the same parameters (DDP)")
+    no_sync: bool = setting(
+        True, "reduce gradients once per step under accumulation, not per backward", flag="ddp-no-sync", off="ddp-sync"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.shard and self.static_graph:
+            reason = "a static graph is a promise to DDP, which --shard replaces: take one of them"
+            raise FieldError(reason, "distributed.shard", "distributed.static_graph")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What is kept of a run, and where it goes on."""
 
-    folder: Path | None = None
-    every: int = 0
-    keep: int = 3
-    best: bool = True
-    resume: str | None = None
+    folder: Path | None = setting(None, "where checkpoints are kept", flag="checkpoint-folder")
+    every: int = setting(0, "steps between checkpoints; 0 for none but the last", low=0)
+    keep: int = setting(3, "how many of the newest are kept", low=1, flag="checkpoint-keep")
+    best: bool = setting(True, "keep the one with the lowest loss as well", flag="checkpoint-best")
+    resume: str | None = setting(
+        None, "go on from a checkpoint; alone: the latest", bare="latest", metavar="[latest|best|PATH]"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.folder is None and self.every:
+            raise FieldError(f"every {self.every} steps to nowhere: give a folder", "checkpoint.every")
+        if self.folder is None and self.resume in ("latest", "best"):
+            reason = f"{self.resume} of which folder? Give checkpoint.folder (--checkpoint-folder), or a path"
+            raise FieldError(reason, "checkpoint.resume")
 
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
     """What is said about the run, where, and how often (in steps)."""
 
-    every: int = 10
-    jsonl: Path | None = None
-    tensorboard: Path | None = None
-    wandb: str | None = None
-    progress: bool = True
-    power_every: int = 10
+    every: int = setting(10, "steps between records", low=1)
+    jsonl: Path | None = setting(None, "file of JSON lines, one a record")
+    tensorboard: Path | None = setting(None, "folder of TensorBoard event files")
+    wandb: str | None = setting(None, "Weights & Biases project; WANDB_MODE=offline works", metavar="PROJECT")
+    progress: bool = setting(True, "show a progress bar on a terminal")
+    power_every: int = setting(10, "steps between readings of power and utilisation; 0 for never", low=0)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """The steps that nsys records under `-c cudaProfilerApi`: [start, stop)."""
 
-    start: int | None = None
-    stop: int | None = None
+    start: int | None = setting(None, "first step that nsys records", low=0, flag="capture")
+    stop: int | None = setting(None, "first step that it does not", low=1, flag="capture")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.start is None) != (self.stop is None):
+            raise FieldError("give both or neither", "capture.start", "capture.stop")
+        if self.start is not None and self.stop is not None and self.start >= self.stop:
+            reason = f"the capture of {self.start}:{self.stop} would end before it starts"
+            raise FieldError(reason, "capture.start", "capture.stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +196,36 @@ class Config:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     monitor: Monitor = field(default_factory=Monitor)
     capture: Capture = field(default_factory=Capture)
+
+    def __post_init__(self) -> None:
+        check_together(self)
+
+
+def load(path: Path | None, flags: Mapping[str, object]) -> Config:
+    """Return the configuration of a YAML file, with the flags over it, and defaults under both.
+
+    Args:
+        path: the file; None for none.
+        flags: long name with underscores ("learning_rate", "monitor_every", "capture") -> value; None is not given.
+
+    Raises:
+        ConfigError: one line naming the file or flag, the value, and what is allowed.
+    """
+    return configuring.merge(Config, path, flags)
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """Return the configuration that `to_dict` described, such as a checkpoint's.
+
+    Raises:
+        ConfigError: a key or a value is unknown or impossible.
+    """
+    return configuring.from_sections(Config, values)
+
+
+def to_dict(config: Config) -> dict[str, dict[str, Any]]:
+    """Return sections of fields as JSON knows them: paths are text."""
+    return {
+        section: {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
+        for section, fields in asdict(config).items()
+    }
