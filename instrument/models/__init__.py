@@ -13,12 +13,18 @@ from torch import nn
 
 from instrument.config import Data, Model, ModelName, Precision
 from instrument.models.check import check
+from instrument.models.dit import Dit
+from instrument.models.flow import Flow
+from instrument.models.mlm import MaskedLanguageModel
 from instrument.models.transformer import Transformer
 
 __all__ = ["MODELS", "build", "check"]
 
 MODELS: Mapping[ModelName, Callable[[Model, Data], nn.Module]] = {
     "transformer": Transformer,
+    "dit": Dit,
+    "flow": Flow,
+    "mlm": MaskedLanguageModel,
 }
 
 
