@@ -32,8 +32,7 @@ _NAME = re.compile(r"\d+-step-\d+(-emergency)?\.pt")
 _MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
 _SEQUENCES: tuple[type, ...] = (list, tuple, set, torch.Size)
 _PLAIN: tuple[type, ...] = (
-    type(None), bool, int, float, str, bytes, torch.dtype, torch.device,
-    torch.Tensor, torch.nn.Parameter, torch.nn.Buffer if hasattr(torch.nn, "Buffer") else torch.Tensor,
+    type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Tensor, torch.nn.Parameter,
 )  # fmt: skip
 
 
