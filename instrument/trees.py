@@ -1,0 +1,112 @@
+"""Batches of any shape: nested dicts, lists, tuples, named tuples and dataclasses with tensors at their leaves.
+
+A leaf is whatever is none of those. An object that moves itself, with `pin_memory()` and `to()`, is one
+leaf even where it is a tuple or a mapping too, such as `PackedSequence`: only it can rebuild itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeVar, cast
+
+import torch
+
+Tree = TypeVar("Tree")
+Tensors = Callable[[torch.Tensor], Any]
+
+
+def map_leaves(tree: Tree, function: Callable[[Any], Any]) -> Tree:
+    """Return `tree` with `function` applied to each leaf, in the order of `leaves`.
+
+    Containers keep their types. A container whose leaves all came back as they were is passed on itself,
+    not copied; nothing is changed in place.
+    """
+    if not _is_container(tree):
+        return cast(Tree, function(tree))
+    old = list(_children(tree))
+    new = [map_leaves(child, function) for child in old]
+    if all(before is after for before, after in zip(old, new, strict=True)):
+        return tree
+    return cast(Tree, _rebuilt(tree, new))
+
+
+def map_tensors(tree: Tree, function: Tensors) -> Tree:
+    """Return `tree` with `function` applied to each tensor; other leaves pass through."""
+    return map_leaves(tree, lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield the leaves of `tree` in order."""
+    if not _is_container(tree):
+        yield tree
+        return
+    for child in _children(tree):
+        yield from leaves(child)
+
+
+def tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of `tree` in order; not those inside an object that moves itself."""
+    return (leaf for leaf in leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def nbytes(tree: Any) -> int:
+    """Return the bytes of the values in `tree`: of its tensors, and of objects that tell theirs by `nbytes`."""
+    return sum(_leaf_nbytes(leaf) for leaf in leaves(tree))
+
+
+def moves_itself(leaf: Any) -> bool:
+    """Return whether `leaf` is an object, not a tensor, that has both `pin_memory()` and `to()`."""
+    if isinstance(leaf, (torch.Tensor, type)):
+        return False
+    return callable(getattr(leaf, "pin_memory", None)) and callable(getattr(leaf, "to", None))
+
+
+def _leaf_nbytes(leaf: Any) -> int:
+    if not isinstance(leaf, torch.Tensor):
+        size = getattr(leaf, "nbytes", 0) if moves_itself(leaf) else 0
+        return size if isinstance(size, int) else 0
+    if leaf.layout is torch.sparse_coo:
+        return leaf._indices().nbytes + leaf._values().nbytes
+    # numel() is that of the dense form here too: compressed sparse layouts are counted too high, never too low.
+    return leaf.numel() * leaf.element_size()
+
+
+def _is_container(tree: Any) -> bool:
+    if isinstance(tree, (Mapping, list, tuple)):
+        return not moves_itself(tree)
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, type) and not moves_itself(tree)
+
+
+def _children(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        return iter(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return iter(tree)
+    return (getattr(tree, field.name) for field in dataclasses.fields(tree))
+
+
+def _rebuilt(tree: Any, children: list[Any]) -> Any:
+    if isinstance(tree, Mapping):
+        return _rebuilt_mapping(tree, dict(zip(tree, children, strict=True)))
+    if isinstance(tree, list):
+        clone = copy.copy(tree)
+        clone[:] = children
+        return clone
+    if isinstance(tree, tuple):
+        return tree._make(children) if hasattr(tree, "_make") else type(tree)(children)
+    # Not dataclasses.replace: that runs __init__ again, which may refuse, convert or add.
+    clone = copy.copy(tree)
+    for field, child in zip(dataclasses.fields(tree), children, strict=True):
+        object.__setattr__(clone, field.name, child)
+    return clone
+
+
+def _rebuilt_mapping(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
+    if type(tree) is dict or not isinstance(tree, MutableMapping):
+        return items
+    clone = copy.copy(tree)  # a defaultdict keeps its factory, a subclass its attributes
+    for key, child in items.items():
+        clone[key] = child
+    return clone

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instrument import background
+from instrument.background import Background
+
+
+class BadBatchError(Exception):
+    pass
+
+
+class Source(Iterator[int]):
+    """Raises wherever an item is an exception, and goes on after it."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.items, self.taken = iter(items), 0
+
+    def __next__(self) -> int:
+        item = next(self.items)
+        self.taken += 1
+        if isinstance(item, BadBatchError):
+            raise item
+        return item
+
+
+def outcomes(iterator: Iterator[Any]) -> list[Any]:
+    """What an iterator gives, exceptions among it, to its end."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return found
+        except BadBatchError as error:
+            found.append(error)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "instrument-prefetch"]
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+items = st.lists(st.one_of(st.integers(), st.builds(BadBatchError)), max_size=20)
+depths = st.integers(1, 5)
+
+
+@given(items, depths)
+def test_it_gives_what_plain_iteration_gives_exceptions_and_all(items: list[Any], depth: int) -> None:
+    ahead = Background(Source(items), double, depth=depth)
+    assert outcomes(ahead) == outcomes(map(double, Source(items)))
+    assert threads() == []
+    assert outcomes(ahead) == []
+
+
+@given(st.lists(st.integers(), max_size=20), depths, st.integers(0, 20))
+def test_abandoned_anywhere_it_leaves_no_thread(numbers: list[int], depth: int, after: int) -> None:
+    ahead = Background(iter(numbers), double, depth=depth)
+    got = [number for number, _ in zip(ahead, range(after), strict=False)]
+    assert got == [2 * number for number in numbers[:after]]
+    del ahead
+    assert threads() == []
+
+
+@given(st.integers(0, 9), depths, st.booleans())
+def test_it_runs_ahead_by_its_depth_and_no_further(taken: int, depth: int, close: bool) -> None:
+    source = Source(range(100))
+    ahead = Background(source, double, depth=depth)
+    for _ in range(taken):
+        next(ahead)
+    if close:
+        ahead.close()
+        assert outcomes(ahead) == []
+    assert source.taken <= (taken and taken + depth + 1)
+    ahead.close()
+
+
+def test_it_does_run_ahead() -> None:
+    third = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield 0
+        yield 1
+        third.set()
+        yield 2
+
+    ahead = Background(numbers(), double, depth=1)
+    assert next(ahead) == 0
+    assert third.wait(10), "the item after the one that waits is held ready"
+    assert list(ahead) == [2, 4]
+
+
+def test_nothing_starts_before_the_first_item_is_asked_for() -> None:
+    source = Source(range(3))
+    ahead = Background(source, double, depth=2)
+    assert threads() == []
+    assert source.taken == 0
+    ahead.close()
+    assert list(ahead) == []
+
+
+def fails(_number: int) -> int:
+    raise BadBatchError("deep inside")
+
+
+@pytest.mark.parametrize("make", [lambda: Background(iter([1]), fails, depth=1)])
+def test_an_exception_keeps_its_traceback(make: Callable[[], Background[int, int]]) -> None:
+    with pytest.raises(BadBatchError, match="deep inside") as caught:
+        next(make())
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-1] == "fails"
+    assert "test_an_exception_keeps_its_traceback" in names
+
+
+def test_nothing_is_taken_beyond_an_exception_until_asked() -> None:
+    source = Source([1, BadBatchError(), 2, 3])
+    ahead = Background(source, double, depth=3)
+    assert next(ahead) == 2
+    with pytest.raises(BadBatchError):
+        next(ahead)
+    assert source.taken == 2
+    assert list(ahead) == [4, 6]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
+def test_whatever_is_raised_comes_out(error: type[BaseException]) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        raise error
+
+    ahead = Background(numbers(), double, depth=2)
+    assert next(ahead) == 2
+    with pytest.raises(error):
+        next(ahead)
+
+
+def test_a_consumer_that_raises_leaves_no_thread() -> None:
+    def consume() -> None:
+        for _number in Background(iter(range(9)), double, depth=2):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        consume()
+    gc.collect()
+    assert threads() == []
+
+
+def test_an_iterator_in_a_cycle_ends_when_it_is_collected() -> None:
+    cycle: list[Any] = []
+    cycle.append((Background(iter(range(9)), double, depth=1), cycle))
+    next(cycle[0][0])
+    assert len(threads()) == 1
+    del cycle
+    gc.collect()
+    assert threads() == []
+
+
+def test_a_source_that_never_returns_is_left_behind_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_PATIENCE_SECONDS", 0.01)
+    release = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield 1
+        release.wait()
+
+    ahead = Background(numbers(), double, depth=1)
+    next(ahead)
+    with pytest.warns(RuntimeWarning, match="its prefetch thread is left behind"):
+        ahead.close()
+    (thread,) = threads()
+    assert thread.daemon
+    release.set()
+    thread.join()

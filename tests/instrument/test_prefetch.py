@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from instrument import prefetch, ranges  # noqa: E402
+from instrument.errors import ConfigError, InstrumentError  # noqa: E402
+from instrument.pinned import PinnedBudget, PinnedRing  # noqa: E402
+from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
+from instrument.streams import Event, Streams  # noqa: E402
+from instrument.trees import map_tensors, tensors  # noqa: E402
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+class BadBatchError(Exception):
+    pass
+
+
+class CopyingCopier(Copier):
+    """Stands in for a GPU: like one, it has its own copy of a batch after `moved`."""
+
+    def moved(self, leaf: Any) -> Any:
+        return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def ahead(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
+    """Iterate as with a GPU: a thread, reused buffers, copies ahead."""
+    made = PrefetchLoader(loader, "cpu", depth=depth, **how)
+    made.ring = PinnedRing(depth + 2, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
+    return prefetch._Ahead(made, CopyingCopier(made))
+
+
+def plain(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
+    return iter(PrefetchLoader(loader, "cpu", depth=depth, **how))
+
+
+WAYS = [plain, ahead]
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "instrument-prefetch"]
+
+
+@dataclass
+class Batch:
+    x: Any
+    name: str
+
+
+def numbered(number: int) -> dict[str, Any]:
+    return {
+        "x": torch.full((number % 7, 3), float(number)),
+        "nested": [Batch(torch.tensor(number), f"batch {number}"), (None, torch.eye(2).to_sparse())],
+    }
+
+
+def values(tree: Any) -> Any:
+    return map_tensors(tree, lambda tensor: tensor.to_dense().tolist())
+
+
+class Numbers(Dataset[Any]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.full((3,), float(index)), "index": index}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(numbers=st.lists(st.integers(0, 99), max_size=12), depth=st.integers(1, 5))
+def test_values_and_order_are_those_of_plain_iteration(way: Any, numbers: list[int], depth: int) -> None:
+    batches = list(way((numbered(number) for number in numbers), depth))
+    assert [values(batch) for batch in batches] == [values(numbered(number)) for number in numbers]
+    assert threads() == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(good=st.integers(0, 6), depth=st.integers(1, 4))
+def test_an_exception_comes_after_the_good_batches(way: Any, good: int, depth: int) -> None:
+    def loader() -> Iterator[Any]:
+        yield from (torch.tensor(number) for number in range(good))
+        raise BadBatchError(f"after {good}")
+
+    batches, got = way(loader(), depth), []
+    with pytest.raises(BadBatchError, match=f"after {good}"):
+        for batch in batches:
+            got.append(batch.item())
+    assert got == list(range(good))
+    assert threads() == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(taken=st.integers(0, 6), depth=st.integers(1, 4))
+def test_an_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: int) -> None:
+    batches = way([torch.tensor(number) for number in range(6)], depth)
+    assert [next(batches).item() for _ in range(taken)] == list(range(taken))
+    del batches
+    gc.collect()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loader_that_uses_its_memory_again_is_no_trouble(way: Any) -> None:
+    memory = torch.zeros(4)
+
+    def loader() -> Iterator[torch.Tensor]:
+        for number in range(6):
+            memory.fill_(number)
+            yield memory
+
+    assert [batch[0].item() for batch in way(loader())] == list(range(6))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_gives_the_same_with_the_same_seed(way: Any, workers: int) -> None:
+    def loader() -> DataLoader[Any]:
+        torch.manual_seed(7)
+        return DataLoader(Numbers(), batch_size=3, shuffle=True, num_workers=workers)
+
+    expected = [values(batch) for batch in loader()]
+    after = torch.rand(1)
+    assert [values(batch) for batch in way(loader(), 2)] == expected
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loaders_exception_in_a_worker_comes_out(way: Any) -> None:
+    class Broken(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index == 4:
+                raise BadBatchError("broken sample")
+            return super().__getitem__(index)
+
+    got = []
+    with pytest.raises(BadBatchError, match="broken sample"):
+        for batch in way(DataLoader(Broken(), batch_size=2, num_workers=1)):
+            got.append(batch["index"].tolist())
+    assert got == [[0, 1], [2, 3]]
+
+
+def test_it_stands_in_for_its_loader() -> None:
+    loader = DataLoader(Numbers(), batch_size=3)
+    made = PrefetchLoader(loader, "cpu")
+    assert len(made) == 4
+    assert made.dataset is loader.dataset
+    assert made.batch_size == 3
+    assert copy.copy(made).loader is loader
+    assert len(list(made)) == len(list(made)) == 4
+    with pytest.raises(TypeError):
+        len(PrefetchLoader(iter([]), "cpu"))
+    with pytest.raises(AttributeError):
+        _ = made.nothing_like_that
+
+
+def test_a_depth_of_nothing_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="depth: 0 batches ahead are none"):
+        PrefetchLoader([], "cpu", depth=0)
+
+
+def test_a_batch_beyond_the_budget_is_one_line_and_not_taken() -> None:
+    made = PrefetchLoader([torch.zeros(4096)], "cpu", budget_bytes=4096)
+    with pytest.raises(InstrumentError, match="one batch takes 16 KiB"):
+        next(prefetch._Ahead(made, CopyingCopier(made)))
+
+
+def test_buffers_are_the_same_from_batch_to_batch_and_epoch_to_epoch() -> None:
+    sizes: list[int] = []
+
+    def allocate(size: int) -> torch.Tensor:
+        sizes.append(size)
+        return torch.empty(size, dtype=torch.uint8)
+
+    made = PrefetchLoader([torch.zeros(4096) for _ in range(20)], "cpu")
+    made.ring = PinnedRing(3, PinnedBudget(1 << 20), allocate=allocate)
+    for _epoch in range(3):
+        assert len(list(prefetch._Ahead(made, CopyingCopier(made)))) == 20
+    assert 1 <= len(sizes) <= 3
+
+
+def test_a_failed_copy_leaves_its_buffers_free() -> None:
+    class Failing(CopyingCopier):
+        def moved(self, leaf: Any) -> Any:
+            raise BadBatchError("out of memory")
+
+    made = PrefetchLoader([torch.zeros(1024) for _ in range(9)], "cpu", budget_bytes=4096)
+    made.ring = PinnedRing(3, made.ring.budget, allocate=lambda size: torch.empty(size, dtype=torch.uint8))
+    batches = prefetch._Ahead(made, Failing(made))
+    for _again in range(9):
+        with pytest.raises(BadBatchError, match="out of memory"):
+            next(batches)
+    assert list(batches) == []
+
+
+class Positioned:
+    """A loader that says where it stands and can go there, as `instrument.data.Loader` does."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self.position < 10:
+            self.position += 1
+            yield torch.tensor(self.position - 1)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_the_position_is_that_of_the_last_batch_handed_out(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = Positioned()
+    made = PrefetchLoader(loader, "cpu", depth=3)
+    if threaded:
+        made.ring = PinnedRing(5, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
+        monkeypatch.setattr(prefetch, "_Plain", lambda of: prefetch._Ahead(of, CopyingCopier(of)))
+    assert made.position == 0
+    batches = iter(made)
+    assert [next(batches).item() for _ in range(4)] == [0, 1, 2, 3]
+    assert made.position == 4
+    del batches
+    assert [batch.item() for batch in made] == [4, 5, 6, 7, 8, 9]
+    made.seek(8)
+    assert [batch.item() for batch in made] == [8, 9]
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+
+    def annotate(self, name: str, *_attributes: Any) -> Any:
+        recorder = self
+
+        class Range:
+            def __enter__(self) -> None:
+                recorder.log.append((name, threading.current_thread().name))
+
+            def __exit__(self, *_raised: object) -> None:
+                pass
+
+        return Range()
+
+
+@pytest.mark.parametrize(("way", "copier"), [(plain, "MainThread"), (ahead, "instrument-prefetch")])
+def test_phases_are_named_on_the_thread_that_does_the_work(
+    way: Any, copier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(ranges, "nvtx", recorder)
+    assert len(list(way([torch.zeros(1), torch.zeros(1)]))) == 2
+    assert recorder.log.count(("data_load", "MainThread")) == 3
+    assert recorder.log.count(("h2d", copier)) == 2
+
+
+def test_copies_are_told_with_their_events_and_bytes() -> None:
+    told: list[tuple[float, int]] = []
+
+    def on_copy(start: Event, end: Event, nbytes: int) -> None:
+        told.append((end.milliseconds_since(start), nbytes))
+
+    batches = [{"x": torch.zeros(3), "y": [torch.zeros(2, dtype=torch.int64)]}] * 4
+    assert len(list(ahead(batches, on_copy=on_copy))) == 4
+    assert [nbytes for _time, nbytes in told] == [28] * 4
+    assert all(time >= 0 for time, _nbytes in told)
+
+
+class Moves:
+    """A batch that moves itself, with or without telling the allocator who uses it."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def pin_memory(self) -> Moves:
+        return type(self)(self.x.pin_memory())
+
+    def to(self, device: Any, non_blocking: bool = False) -> Moves:
+        return type(self)(self.x.to(device, non_blocking=non_blocking))
+
+
+class Records(Moves):
+    def record_stream(self, stream: Any) -> None:
+        self.x.record_stream(stream)
+
+
+@pytest.mark.gpu
+@GPU
+class TestOnTheGpu:
+    LONG = 50_000_000
+
+    @pytest.mark.parametrize("depth", [1, 2, 4])
+    @pytest.mark.parametrize(
+        "how", [{}, {"pin_memory": True}, {"num_workers": 1}, {"num_workers": 1, "pin_memory": True}]
+    )
+    def test_values_are_those_of_the_plain_loader(self, depth: int, how: dict[str, Any]) -> None:
+        loader = DataLoader(Numbers(), batch_size=3, **how)
+        got = list(PrefetchLoader(loader, "cuda", depth=depth))
+        assert all(tensor.is_cuda for tensor in tensors(got))
+        assert [values(batch) for batch in got] == [values(batch) for batch in loader]
+        assert threads() == []
+
+    def test_every_kind_of_leaf_arrives(self) -> None:
+        tree = {"plain": torch.ones(3), "own": Moves(torch.ones(3)), "tells": Records(torch.ones(3))}
+        tree |= {"sparse": torch.eye(2).to_sparse(), "there": torch.ones(3, device="cuda"), "none": None}
+        image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+        (got,) = PrefetchLoader([tree | {"image": image}], "cuda")
+        for leaf in (got["plain"], got["own"].x, got["tells"].x, got["there"]):
+            assert leaf.is_cuda
+            assert leaf.tolist() == [1, 1, 1]
+        assert torch.equal(got["sparse"].to_dense().cpu(), torch.eye(2))
+        assert torch.equal(got["image"].cpu(), image)
+        assert got["image"].stride() == image.stride()
+        assert got["none"] is None
+
+    def test_a_slow_copy_stream_does_not_spoil_values_and_stops_nobody(self) -> None:
+        copying, computing = Streams("cuda", copy=0, compute=0)
+        loader = [torch.full((1 << 20,), float(number)) for number in range(8)]
+        totals = []
+        with computing:
+            for batch in PrefetchLoader(loader, "cuda", depth=2, stream=copying):
+                totals.append(batch.sum())
+                del batch  # its memory may go to the next batch, if nobody guards it
+                with copying:
+                    torch.cuda._sleep(self.LONG)
+        assert [total.item() for total in totals] == [number * (1 << 20) for number in range(8)]
+
+    def test_a_slow_consumer_keeps_its_memory(self) -> None:
+        loader = [torch.full((1 << 20,), float(number)) for number in range(8)]
+        totals = []
+        for batch in PrefetchLoader(loader, "cuda"):
+            torch.cuda._sleep(self.LONG)
+            totals.append(batch.sum())
+            del batch
+        assert [total.item() for total in totals] == [number * (1 << 20) for number in range(8)]
+
+    def test_nothing_in_the_steady_state_makes_the_host_wait_or_takes_memory(self) -> None:
+        loader = [torch.randn(256, 256) for _ in range(60)]
+        made = PrefetchLoader(loader, "cuda", depth=2)
+        batches = iter(made)
+        for _ in range(20):
+            next(batches).sum()
+            torch.cuda.synchronize()
+        pinned, segments = made.ring.budget.used_bytes, torch.cuda.memory_stats()["segment.all.allocated"]
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(30):
+                next(batches).sum()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert made.ring.budget.used_bytes == pinned <= 4 * 256 * 256 * 4
+        assert torch.cuda.memory_stats()["segment.all.allocated"] == segments
+        made.close()
+        assert threads() == []
+
+    def test_copies_are_timed_without_a_wait(self) -> None:
+        told: list[tuple[Event, Event, int]] = []
+        loader = [torch.zeros(1 << 20) for _ in range(4)]
+        list(PrefetchLoader(loader, "cuda", on_copy=lambda *copy: told.append(copy)))
+        torch.cuda.synchronize()
+        assert [nbytes for _start, _end, nbytes in told] == [4 << 20] * 4
+        assert all(end.milliseconds_since(start) > 0 for start, end, _nbytes in told)
+
+    def test_copies_overlap_the_compute(self) -> None:
+        # Eight long kernels, eight copies: the copy of batch 2 is done while the kernel of batch 1 runs.
+        loader = [torch.zeros(1 << 20) for _ in range(8)]
+        batches = iter(PrefetchLoader(loader, "cuda", depth=1))
+        next(batches)
+        next(batches)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20 * self.LONG)
+        computed = torch.cuda.Event()
+        computed.record()
+        copied: list[Event] = []
+        made = next(batches)
+        assert made.is_cuda
+        copied.append(batches._of.stream.record())
+        copied[0].synchronize()
+        assert not computed.query(), "the copy waited for the compute"
+        torch.cuda.synchronize()

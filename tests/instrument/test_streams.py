@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.errors import ConfigError  # noqa: E402
+from instrument.streams import Event, Stream, Streams, hand_over  # noqa: E402
+
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
+LONG = 200_000_000  # cycles: about a tenth of a second
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_streams_are_had_by_name(device: str) -> None:
+    streams = Streams(device, copy=-1, compute=0)
+    assert streams.names == ("copy", "compute")
+    assert [stream.name for stream in streams] == ["copy", "compute"]
+    assert len(streams) == 2
+    assert streams["copy"] is not streams["compute"]
+    assert streams.current.name == "current"
+    with pytest.raises(KeyError, match="no stream is named 'other': there are copy, compute"):
+        streams["other"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_all_of_a_streams_life(device: str) -> None:
+    first, second = Streams(device, first=0, second=0)
+    with first:
+        made = torch.full((1000,), 2.0, device=device)
+        event = first.record(timing=True)
+    second.wait(event)
+    second.wait(first)
+    with second:
+        doubled = made * 2
+    second.synchronize()
+    assert second.query()
+    assert event.query()
+    event.synchronize()
+    assert doubled.sum().item() == 4000
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_streams_nest_and_may_be_entered_again(device: str) -> None:
+    first, second = Streams(device, first=0, second=0)
+    before = Stream.current(device).cuda
+    with first:
+        with second, first:
+            assert Stream.current(device).cuda == first.cuda
+        assert Stream.current(device).cuda == first.cuda
+    assert Stream.current(device).cuda == before
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_stream_left_by_an_exception_is_left(device: str) -> None:
+    stream = Stream.create("copy", device)
+    before = Stream.current(device).cuda
+    with pytest.raises(ValueError, match="inside"), stream:
+        raise ValueError("inside")
+    assert Stream.current(device).cuda == before
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_threads_may_be_inside_one_stream(device: str) -> None:
+    stream = Stream.create("copy", device)
+    inside, leave = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        with stream:
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    inside.wait()
+    before = Stream.current(device).cuda
+    with stream:
+        assert Stream.current(device).cuda == stream.cuda
+    assert Stream.current(device).cuda == before
+    leave.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_events_time_what_is_between_them(device: str) -> None:
+    stream = Stream.create("compute", device)
+    start = stream.record(timing=True)
+    end = Event(device, timing=True).record(stream)
+    end.synchronize()
+    assert end.milliseconds_since(start) >= 0
+    assert start.milliseconds_since(start) == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_event_that_cannot_be_timed_says_so(device: str) -> None:
+    stream = Stream.create("compute", device)
+    timed, untimed = stream.record(timing=True), stream.record()
+    for earlier, later in ((untimed, timed), (timed, untimed), (timed, Event(device, timing=True))):
+        with pytest.raises(ValueError, match="timing=True and has been recorded"):
+            later.milliseconds_since(earlier)
+
+
+def test_without_a_gpu_everything_is_done() -> None:
+    stream, event = Stream.create("copy", "cpu"), Event("cpu")
+    assert stream.cuda is None
+    assert stream.query()
+    assert event.query()
+    event.wait()
+    event.wait(stream)
+    tree = {"x": torch.ones(1)}
+    assert hand_over(tree, ready=event, to=stream) is tree
+    assert repr(stream) == "Stream('copy', 'cpu', None)"
+
+
+class Tells:
+    def __init__(self) -> None:
+        self.used_by: list[object] = []
+
+    def record_stream(self, stream: object) -> None:
+        self.used_by.append(stream)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+class TestOnTheGpu:
+    def test_hand_over_waits_for_the_values_and_the_host_does_not(self) -> None:
+        copy, compute = Streams("cuda", copy=0, compute=0)
+        host = torch.full((1 << 20,), 7.0).pin_memory()
+        with copy:
+            tensor = torch.zeros(1 << 20, device="cuda")
+            torch.cuda._sleep(LONG)
+            tensor.copy_(host, non_blocking=True)
+            ready = copy.record()
+        (tensor,) = hand_over([tensor], ready=ready, to=compute)
+        assert not ready.query(), "the host waited"
+        with compute:
+            total = tensor.sum()
+        compute.synchronize()
+        assert total.item() == 7.0 * (1 << 20)
+
+    def test_without_the_wait_the_values_are_not_there(self) -> None:
+        # The counterpart: what the test above proves is the wait's doing.
+        copy, compute = Streams("cuda", copy=0, compute=0)
+        host = torch.full((1 << 20,), 7.0).pin_memory()
+        tensor = torch.zeros(1 << 20, device="cuda")
+        torch.cuda.synchronize()
+        with copy:
+            torch.cuda._sleep(LONG)
+            tensor.copy_(host, non_blocking=True)
+        with compute:
+            total = tensor.sum()
+        compute.synchronize()
+        assert total.item() == 0
+        copy.synchronize()
+
+    def test_memory_is_not_given_away_while_the_other_stream_reads_it(self) -> None:
+        copy, compute = Streams("cuda", copy=0, compute=0)
+        with copy:
+            tensor = torch.full((1 << 20,), 7.0, device="cuda")
+            ready = copy.record()
+        hand_over(tensor, ready=ready, to=compute)
+        address = tensor.data_ptr()
+        with compute:
+            torch.cuda._sleep(LONG)
+            total = tensor.sum()
+        del tensor
+        with copy:
+            other = torch.full((1 << 20,), 1.0, device="cuda")
+        assert other.data_ptr() != address
+        compute.synchronize()
+        assert total.item() == 7.0 * (1 << 20)
+
+    def test_every_part_of_a_tree_is_recorded_and_host_tensors_are_not(self) -> None:
+        copy, compute = Streams("cuda", copy=0, compute=0)
+        other = Tells()
+        tree = {"x": [torch.ones(1, device="cuda")], "host": torch.ones(1), "other": other, "n": 3}
+        assert hand_over(tree, ready=copy.record(), to=compute) is tree
+        assert other.used_by == [compute.cuda]
+
+    def test_a_priority_that_is_none_is_one_line(self) -> None:
+        with pytest.raises(ConfigError, match="stream copy: priority 7 is not one of cuda: use -"):
+            Streams("cuda", copy=7)
+
+    def test_a_stream_without_a_gpu_cannot_record_a_gpus_event(self) -> None:
+        with pytest.raises(ValueError, match="has no GPU behind it"):
+            Event("cuda").record(Stream.create("copy", "cpu"))

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.utils.rnn import pack_sequence  # noqa: E402
+
+from instrument.trees import leaves, map_leaves, map_tensors, moves_itself, nbytes, tensors  # noqa: E402
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass
+class Record:
+    value: Any
+    extra: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    value: Any
+    doubled: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doubled", self.value)
+
+
+class Box(list):
+    label = "none"
+
+
+class Moving(dict):
+    """A mapping that moves itself, as some libraries' batches are."""
+
+    def pin_memory(self) -> Moving:
+        return self
+
+    def to(self, device: object, **_how: object) -> Moving:
+        return self
+
+
+numbers = st.integers(0, 9).map(lambda number: torch.full((number,), float(number)))
+anything = st.one_of(numbers, st.integers(), st.text(max_size=3), st.none())
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    few = st.lists(inner, max_size=3)
+    named = st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    return st.one_of(
+        few,
+        few.map(tuple),
+        few.map(Box),
+        named,
+        named.map(OrderedDict),
+        st.builds(Pair, inner, inner),
+        st.builds(Record, inner, inner),
+        st.builds(Frozen, inner),
+    )
+
+
+trees = st.recursive(anything, nested, max_leaves=12)
+
+
+def shape_of(tree: Any) -> Any:
+    """What must not change: types and places, with tensors by value; written without the code under test."""
+    if isinstance(tree, torch.Tensor):
+        return ("tensor", tree.tolist())
+    if isinstance(tree, dict):
+        return (type(tree), [(key, shape_of(value)) for key, value in tree.items()])
+    if isinstance(tree, (list, tuple)):
+        return (type(tree), [shape_of(value) for value in tree])
+    if isinstance(tree, Record):
+        return (Record, shape_of(tree.value), shape_of(tree.extra))
+    if isinstance(tree, Frozen):
+        return (Frozen, shape_of(tree.value), shape_of(tree.doubled))
+    return (type(tree), tree)
+
+
+@given(trees)
+def test_any_tree_comes_back_as_it_was_with_other_tensors(tree: Any) -> None:
+    before = shape_of(tree)
+    copied = map_tensors(tree, lambda tensor: tensor.clone())
+    assert shape_of(copied) == before
+    assert shape_of(tree) == before
+    assert not {id(tensor) for tensor in tensors(tree)} & {id(tensor) for tensor in tensors(copied)}
+
+
+@given(trees)
+def test_there_and_back_is_the_same(tree: Any) -> None:
+    there = map_tensors(tree, lambda tensor: tensor + 1)
+    assert shape_of(map_tensors(there, lambda tensor: tensor - 1)) == shape_of(tree)
+
+
+@given(trees)
+def test_leaves_are_what_map_leaves_sees_in_its_order(tree: Any) -> None:
+    seen: list[Any] = []
+    map_leaves(tree, seen.append)
+    assert [id(leaf) for leaf in seen] == [id(leaf) for leaf in leaves(tree)]
+
+
+@given(trees)
+def test_a_tree_in_which_nothing_changes_is_passed_on_itself(tree: Any) -> None:
+    assert map_tensors(tree, lambda tensor: tensor) is tree
+
+
+@given(trees)
+def test_bytes_are_those_of_the_values(tree: Any) -> None:
+    assert nbytes(tree) == 4 * sum(tensor.numel() for tensor in tensors(tree))
+
+
+def test_a_mapping_keeps_what_makes_it_special() -> None:
+    tree = defaultdict(list, {"x": torch.zeros(2)})
+    doubled = map_tensors(tree, lambda tensor: tensor + 1)
+    assert doubled["x"].tolist() == [1, 1]
+    assert doubled["not there"] == []
+    read_only = map_tensors(types.MappingProxyType({"x": torch.zeros(1)}), lambda tensor: tensor + 1)
+    assert dict(read_only) == {"x": torch.ones(1)}
+
+
+def test_a_subclass_keeps_its_attributes() -> None:
+    box = Box([torch.zeros(1)])
+    box.label = "left"
+    assert map_tensors(box, lambda tensor: tensor + 1).label == "left"
+
+
+def test_sizes_and_torchs_own_tuples_pass() -> None:
+    tree = {"size": torch.Size([2, 3]), "max": torch.max(torch.tensor([[1.0, 3.0]]), 1)}
+    moved = map_tensors(tree, lambda tensor: tensor.clone())
+    assert type(moved["size"]) is torch.Size
+    assert moved["max"].values.tolist() == [3.0]
+    assert moved["max"].indices.tolist() == [1]
+
+
+def test_what_moves_itself_is_one_leaf_whatever_else_it_is() -> None:
+    packed = pack_sequence([torch.ones(2), torch.ones(1)])
+    moving = Moving(x=torch.ones(1))
+    assert list(leaves([packed, moving, 3])) == [packed, moving, 3]
+    assert list(tensors([packed, moving])) == []
+    assert moves_itself(packed)
+    assert moves_itself(moving)
+    assert not moves_itself(torch.ones(1))
+    assert not moves_itself(Moving)
+
+
+def test_sparse_tensors_count_what_they_hold() -> None:
+    assert nbytes(torch.eye(3).to_sparse()) == 3 * 4 + 2 * 3 * 8
