@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 import yaml
 
 from instrument.errors import ConfigError
-from instrument.settings import FieldError, did_you_mean, read, spec
+from instrument.settings import LONGEST, FieldError, did_you_mean, read, shown, spec
 
 Whole = TypeVar("Whole")
 Values = dict[str, Any]
@@ -97,10 +97,11 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping whose keys are all different."""
         seen = set()
-        for key, _value in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        for key in (key for key, _value in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                twice = f"{_plain(key.value)} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -119,7 +120,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must hold sections such as training:, not {_shown(values)}")
+        raise ConfigError(f"{path}: must hold sections such as training:, not {shown(values)}")
     return values
 
 
@@ -129,9 +130,9 @@ def _where(failure: Exception) -> str:
     return f" in line {failure.problem_mark.line + 1}: {failure.problem}"
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _plain(name: object) -> str:
+    """Return a key of a file as it is, unless it would break the line."""
+    return str(name) if str(name).isprintable() and len(str(name)) <= LONGEST else shown(name)
 
 
 def _flatten(whole: type, sections: Mapping[str, Any], where: str) -> Values:
@@ -141,7 +142,7 @@ def _flatten(whole: type, sections: Mapping[str, Any], where: str) -> Values:
         if section not in sections_of(whole):
             raise ConfigError(f"{where}{_unknown_section(whole, section)}")
         if not isinstance(fields, Mapping | None):
-            raise ConfigError(f"{where}{section}: is a section with keys of its own, not {_shown(fields)}")
+            raise ConfigError(f"{where}{section}: is a section with keys of its own, not {shown(fields)}")
         for name, value in (fields or {}).items():
             key = f"{section}.{name}"
             if key not in dict(keys_of(whole)):
@@ -154,16 +155,16 @@ def _unknown_section(whole: type, section: object) -> str:
     homes = [key for key, field in keys_of(whole) if field.name == section]
     names = tuple(sections_of(whole))
     if homes:
-        return f"{section} is no section; did you mean {' or '.join(homes)}?"
-    return f"{section} is no section{did_you_mean(section, names)}; allowed: {', '.join(names)}"
+        return f"{_plain(section)} is no section; did you mean {' or '.join(homes)}?"
+    return f"{_plain(section)} is no section{did_you_mean(section, names)}; allowed: {', '.join(names)}"
 
 
 def _unknown_key(whole: type, section: str, name: object) -> str:
     elsewhere = [key for key, field in keys_of(whole) if field.name == name]
     if elsewhere:
-        return f"{section}.{name} is unknown; did you mean {' or '.join(elsewhere)}?"
+        return f"{section}.{_plain(name)} is unknown; did you mean {' or '.join(elsewhere)}?"
     here = tuple(field.name for field in dataclasses.fields(sections_of(whole)[section]))
-    return f"{section}.{name} is unknown{did_you_mean(name, here)}; allowed: {', '.join(here)}"
+    return f"{section}.{_plain(name)} is unknown{did_you_mean(name, here)}; allowed: {', '.join(here)}"
 
 
 def _build(whole: type[Whole], values: Values, sources: Mapping[str, str]) -> Whole:

@@ -21,6 +21,7 @@ from instrument.errors import ConfigError
 
 Value = TypeVar("Value")
 WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+LONGEST = 60
 NUMBERS = {int: "a whole number", float: "a number"}
 
 
@@ -167,10 +168,10 @@ def _in_range(allowed: Setting, value: float) -> bool:
 
 
 def _refusal(kind: Kind, allowed: Setting, value: object) -> str:
-    shown = repr(str(value) if isinstance(value, Path) else value)
+    given = shown(str(value) if isinstance(value, Path) else value)
     if kind.choices:
-        return f"{shown} is unknown{did_you_mean(value, kind.choices)}; allowed: {', '.join(kind.choices)}"
-    return f"{shown} is not {_expected(kind, allowed)}"
+        return f"{given} is unknown{did_you_mean(value, kind.choices)}; allowed: {', '.join(kind.choices)}"
+    return f"{given} is not {_expected(kind, allowed)}"
 
 
 def _expected(kind: Kind, allowed: Setting) -> str:
@@ -181,6 +182,12 @@ def _expected(kind: Kind, allowed: Setting) -> str:
     if allowed.above is not None:
         text += f" above {allowed.above}"
     return text + (", or none" if kind.optional else "")
+
+
+def shown(value: object) -> str:
+    """Return a value as an error names it: on one line, and not a long one."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def did_you_mean(word: object, known: tuple[str, ...]) -> str:

@@ -103,6 +103,11 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("training: {steps: 1\n", "is not YAML in line 2: "),
         ("training: {steps: 1, steps: 2}", "is not YAML in line 1: steps is there twice"),
         ("a: !!python/name:os.system", "is not YAML in line 1: could not determine a constructor"),
+        ("? {a: 1}\n: 2", "is not YAML in line 1: found unhashable key"),
+        ("training: {<<: 3}", "is not YAML in line 1: expected a mapping"),
+        ('training: {"a\\nb": 1}', "training.'a\\nb' is unknown; allowed: "),
+        ('{"a\\nb": 1, "a\\nb": 2}', "is not YAML in line 1: 'a\\nb' is there twice"),
+        (f"training: {{steps: [{'1, ' * 99}]}}", f"training.steps: [{'1, ' * 18}1,... is not a whole number"),
         ("training: {steps: 2024-99-99}", "is not YAML: month must be in 1..12"),
     ],
 )
