@@ -77,7 +77,7 @@ class GpuMeter:
         self._library, self._handle = library, handle
 
     def read(self) -> Reading:
-        """Return the figures; one that this GPU does not give, such as a MIG slice's power, is None, and why is said."""
+        """Return the figures; one that this GPU does not give, such as a MIG slice's power, is None with its reason."""
         missing: dict[str, str] = {}
         power = self._ask("power_w", missing, lambda: self._library.nvmlDeviceGetPowerUsage(self._handle) / 1000)
         busy = self._ask(

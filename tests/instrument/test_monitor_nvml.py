@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+import types
+from types import SimpleNamespace
+
+import pytest
+
+from instrument.monitor.nvml import (
+    NAMES,
+    BackgroundMeter,
+    GpuMeter,
+    NoMeter,
+    Reading,
+    device_uuid,
+    open_meter,
+    unmeasured,
+)
+
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Library:
+    """Stands in for pynvml: two GPUs; it counts how often it is initialised and shut down."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *gpus: str, driver: bool = True, power: bool = True) -> None:
+        self.gpus, self.driver, self.power, self.open = gpus, driver, power, 0
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the library's own names
+        if not self.driver:
+            raise NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        if uuid not in self.gpus:
+            raise NVMLError("Not Found")
+        return self.gpus.index(uuid)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        if not self.power:
+            raise NVMLError("Not Supported")
+        return 512_345 + handle
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=90 + handle, memory=10)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(used=(1 << 30) + handle, free=0, total=0)
+
+
+@pytest.mark.parametrize("uuid", [UUID, f"GPU-{UUID}"])
+def test_the_gpu_is_found_by_its_uuid_not_by_its_number(uuid: str) -> None:
+    library = Library("GPU-another", f"GPU-{UUID}")
+    meter = open_meter(uuid, library=library)
+    assert meter.read() == Reading(512.346, 91.0, (1 << 30) + 1)
+    meter.close()
+    assert library.open == 0
+
+
+def test_a_slice_of_a_gpu_says_why_it_has_no_power() -> None:
+    meter = open_meter(UUID, library=Library(f"MIG-{UUID}", power=False))
+    assert meter.read() == Reading(None, 90.0, 1 << 30, {"power_w": "NVML: Not Supported"})
+
+
+@pytest.mark.parametrize(
+    ("uuid", "library", "reason"),
+    [
+        (None, Library(), "the run uses no NVIDIA GPU, or torch does not say its UUID"),
+        (UUID, Library(driver=False), "NVML: Driver Not Loaded"),
+        (UUID, Library("GPU-another"), "NVML: Not Found"),
+    ],
+)
+def test_where_nothing_can_be_measured_the_reason_is_there(uuid: str | None, library: Library, reason: str) -> None:
+    meter = open_meter(uuid, library=library)
+    assert meter.read() == Reading(None, None, None, dict.fromkeys(NAMES, reason))
+    meter.close()
+    assert library.open == 0
+
+
+def test_without_the_package_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(name: str) -> types.ModuleType:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    reading = open_meter(UUID).read()
+    assert set(reading.not_measured.values()) == {"the package nvidia-ml-py is not installed"}
+
+
+def test_a_run_without_a_gpu_has_no_uuid() -> None:
+    assert device_uuid(None) is None
+
+
+class SlowMeter:
+    """Answers when it is let to; counts its readings."""
+
+    def __init__(self) -> None:
+        self.may_answer, self.readings, self.closed = threading.Event(), 0, False
+
+    def read(self) -> Reading:
+        self.may_answer.wait(10)
+        self.readings += 1
+        return Reading(power_w=float(self.readings))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def wait_for(meter: BackgroundMeter, power: float) -> None:
+    deadline = time.monotonic() + 10
+    while meter.latest().power_w != power:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_asking_never_waits_and_the_last_answer_stays() -> None:
+    slow = SlowMeter()
+    meter = BackgroundMeter(slow)
+    assert meter.latest() == unmeasured("nothing was read yet")
+    for _ in range(3):
+        meter.ask()
+    assert meter.latest() == unmeasured("nothing was read yet")
+    slow.may_answer.set()
+    wait_for(meter, 1)
+    slow.may_answer.clear()
+    meter.ask()
+    assert meter.latest().power_w == 1
+    slow.may_answer.set()
+    wait_for(meter, 2)
+    meter.close()
+    assert (slow.readings, slow.closed) == (2, True)
+
+
+def test_a_meter_that_was_never_asked_is_closed() -> None:
+    slow = SlowMeter()
+    BackgroundMeter(slow).close()
+    assert slow.closed
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_says_its_power_utilisation_and_memory() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("pynvml")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    held = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
+    meter = open_meter(device_uuid(torch.cuda.current_device()))
+    assert isinstance(meter, GpuMeter)
+    reading = meter.read()
+    meter.close()
+    assert reading.not_measured == {}
+    assert reading.power_w is not None
+    assert 10 < reading.power_w < 2000
+    assert reading.utilisation_percent is not None
+    assert 0 <= reading.utilisation_percent <= 100
+    assert reading.memory_used_bytes is not None
+    assert reading.memory_used_bytes >= held.nbytes
+
+
+@pytest.mark.gpu
+def test_each_visible_gpu_is_the_one_that_torch_means() -> None:
+    torch = pytest.importorskip("torch")
+    pynvml = pytest.importorskip("pynvml")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    pynvml.nvmlInit()
+    for index in range(torch.cuda.device_count()):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{device_uuid(index)}")
+        total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        assert total >= torch.cuda.get_device_properties(index).total_memory
+        assert pynvml.nvmlDeviceGetName(handle) == torch.cuda.get_device_name(index)
+    pynvml.nvmlShutdown()
+
+
+def test_no_meter_can_be_read_twice() -> None:
+    meter = NoMeter("why")
+    assert meter.read() is meter.read()
