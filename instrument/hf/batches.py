@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
-
-import torch
 
 from instrument import names
 from instrument.hf.throughput import Amount, Throughput, amount
 from instrument.prefetch import PrefetchLoader
 from instrument.ranges import phase
+from instrument.streams import Stream
 
 
 class StockBatches:
@@ -47,19 +47,30 @@ class AsyncBatches(StockBatches):
 
     The loader names `data_load` and `h2d` itself. Close it before the source is asked for another epoch:
     its thread is ahead, and would move the source's state (epoch, end of data) under the new one.
+
+    Args:
+        source: host batches; the first one is read here, the others by the loader's thread.
+        main_input: see `amount`.
+        throughput: what the batches are counted by, as they come out.
+        stream: copies the batches to its device.
+        depth: how many batches may be ready.
     """
 
     def __init__(
-        self, source: Iterator[Any], main_input: str, throughput: Throughput, device: torch.device, depth: int
+        self, source: Iterator[Any], main_input: str, throughput: Throughput, stream: Stream, depth: int
     ) -> None:
         super().__init__(source, main_input, throughput)
         self._counted: deque[Amount] = deque()
-        self._loader = PrefetchLoader(self._counting(), device, depth=depth)
+        # The source forks its workers, draws its seed and agrees with other processes at its first batch: all
+        # of that belongs on this thread, which would wait for that batch anyway.
+        with phase(names.DATA_LOAD):
+            first = list(islice(source, 1))
+        self._loader = PrefetchLoader(self._counting(chain(first, source)), stream.device, depth=depth, stream=stream)
         self._batches = iter(self._loader)
 
-    def _counting(self) -> Iterator[Any]:
+    def _counting(self, batches: Iterator[Any]) -> Iterator[Any]:
         # The loader keeps the order, so the oldest count is the one of the next batch that comes out.
-        for batch in self.source:
+        for batch in batches:
             self._counted.append(amount(batch, self._main_input))
             yield batch
 

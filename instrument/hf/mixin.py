@@ -18,6 +18,7 @@ from instrument import names
 from instrument.hf.batches import AsyncBatches, StockBatches
 from instrument.hf.throughput import Throughput
 from instrument.ranges import annotate, phase
+from instrument.streams import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class AsyncTrainerMixin:
         self.enable_async_dataloader = enable_async_dataloader
         self._overlapping = self._training = False
         self._batches: StockBatches | None = None
+        self._copies: Stream | None = None
         self._throughput = Throughput()
         self._step_ranges = ExitStack()
         super().__init__(*args, **kwargs)
@@ -113,11 +115,10 @@ class AsyncTrainerMixin:
         stock: Any = super()
         if self._batches is None or self._batches.source is not epoch_iterator:
             self._close_batches()
+            self._begin_iteration()
             self._batches = self._open_batches(epoch_iterator)
-        if not self._batches.ended:
-            self._step_ranges.close()
-            self._step_ranges.enter_context(annotate(names.iteration(self.state.global_step)))
-            self._throughput.start()
+        elif not self._batches.ended:
+            self._begin_iteration()
         return stock.get_batch_samples(self._batches, *args, **kwargs)
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,13 +145,20 @@ class AsyncTrainerMixin:
             logs.update(self._throughput.take())
         stock.log(logs, *args, **kwargs)
 
+    def _begin_iteration(self) -> None:
+        self._step_ranges.close()
+        self._step_ranges.enter_context(annotate(names.iteration(self.state.global_step)))
+        self._throughput.start()
+
     def _open_batches(self, source: Iterator[Any]) -> StockBatches:
         main_input = getattr(self.model, "main_input_name", "input_ids")
         if not self._overlapping:
             return StockBatches(source, main_input, self._throughput)
         # The Trainer asks for all batches of an optimizer step at once: to be ahead is to have as many ready.
         depth = max(1, self.args.gradient_accumulation_steps)
-        return AsyncBatches(source, main_input, self._throughput, self.args.device, depth)
+        if self._copies is None:  # one for all epochs: memory that torch has cached for a stream serves that one alone
+            self._copies = Stream.create("copy", self.args.device)
+        return AsyncBatches(source, main_input, self._throughput, self._copies, depth)
 
     def _close_batches(self) -> None:
         self._throughput.stop()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 
@@ -49,19 +49,19 @@ class Throughput:
 
     def __init__(self) -> None:
         self._samples = 0
-        self._tokens: list[int | torch.Tensor] = []
+        self._tokens: int | torch.Tensor | None = None
         self._seconds = 0.0
         self._since: float | None = None
 
     def start(self) -> None:
         """Let the time run from now, where it does not yet."""
         if self._since is None:
-            self._since = time.perf_counter()
+            self._since = perf_counter()
 
     def stop(self) -> None:
         """Let no more time pass until `start`."""
         if self._since is not None:
-            self._seconds += time.perf_counter() - self._since
+            self._seconds += perf_counter() - self._since
             self._since = None
 
     @contextmanager
@@ -79,15 +79,18 @@ class Throughput:
         """Count one batch that is about to be trained on."""
         self._samples += counted.samples
         if counted.tokens is not None:
-            self._tokens.append(counted.tokens)
+            self._tokens = counted.tokens if self._tokens is None else self._tokens + counted.tokens
 
     def take(self) -> dict[str, float]:
-        """Return the rates since the last call, a second; nothing where nothing was counted."""
+        """Return the rates since the last call, a second; nothing where nothing was counted.
+
+        Waits for the GPU where tokens were counted there, which the stock data path alone does.
+        """
         with self.paused():
             figures: dict[str, float] = {}
             if self._samples and self._seconds > 0:
                 figures[SAMPLES_PER_S] = self._samples / self._seconds
-                if self._tokens:
-                    figures[TOKENS_PER_S] = sum(int(tokens) for tokens in self._tokens) / self._seconds
-            self._samples, self._tokens, self._seconds = 0, [], 0.0
+                if self._tokens is not None:
+                    figures[TOKENS_PER_S] = int(self._tokens) / self._seconds
+            self._samples, self._tokens, self._seconds = 0, None, 0.0
         return figures

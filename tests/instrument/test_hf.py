@@ -20,6 +20,7 @@ from instrument.background import Background  # noqa: E402
 from instrument.hf import AsyncTrainer, AsyncTrainerMixin  # noqa: E402
 from instrument.hf.batches import AsyncBatches  # noqa: E402
 from instrument.hf.throughput import Amount, Throughput, amount  # noqa: E402
+from instrument.streams import Stream  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
 
 SAMPLES, LENGTH, VOCABULARY, BATCH = 22, 8, 32, 4
@@ -66,7 +67,7 @@ class Texts(torch.utils.data.Dataset[Sample]):
         return {"input_ids": self.tokens[index], "attention_mask": mask, "labels": labels}
 
 
-class Stream(torch.utils.data.IterableDataset[Sample]):
+class Unsized(torch.utils.data.IterableDataset[Sample]):
     """The same samples, without a length."""
 
     def __init__(self, samples: int = SAMPLES) -> None:
@@ -82,6 +83,7 @@ def tiny_model() -> Any:
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
     )
+    config._attn_implementation = "eager"  # its backward adds in the same order every time, on a GPU too
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -132,7 +134,7 @@ def trained(folder: Path, *args: Any, resume: Path | None = None, **options: Any
         {"gradient_accumulation_steps": 2, "max_steps": 4},
         {"dataloader_num_workers": 1, "max_steps": 3},
         {"dataloader_drop_last": True, "num_train_epochs": 3},
-        {"data": Stream(), "max_steps": 9, "gradient_accumulation_steps": 2},
+        {"data": Unsized(), "max_steps": 9, "gradient_accumulation_steps": 2},
         {"data": Texts(3), "num_train_epochs": 1},
         {"max_grad_norm": 0.0, "logging_steps": 3},
     ],
@@ -172,7 +174,7 @@ def test_it_resumes_in_the_middle_of_an_epoch_as_if_it_had_never_stopped(
 class Threaded:
     """Stands in for PrefetchLoader on a GPU: a thread reads ahead, on any machine."""
 
-    def __init__(self, loader: Any, _device: Any, *, depth: int) -> None:
+    def __init__(self, loader: Any, _device: Any, *, depth: int, stream: Stream) -> None:
         self.batches: Background[Any, Any] = Background(iter(loader), lambda batch: batch, depth=depth)
 
     def __iter__(self) -> Iterator[Any]:
@@ -183,7 +185,7 @@ class Threaded:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"gradient_accumulation_steps": 4}, {"data": Stream(), "max_steps": 9}], ids=str
+    "options", [{}, {"gradient_accumulation_steps": 4}, {"data": Unsized(), "max_steps": 9}], ids=str
 )
 def test_a_thread_that_reads_ahead_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
@@ -198,6 +200,20 @@ def test_a_thread_that_reads_ahead_changes_nothing(
         tmp_path / "stock", transformers.Trainer, resume=tmp_path / "stock" / "checkpoint-4", **options
     )
     assert_same(resumed, resumed_stock)
+
+
+def test_the_first_batch_is_read_by_the_thread_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[str] = []
+
+    class Noted(Texts):
+        def __getitem__(self, index: int) -> Sample:
+            readers.append(threading.current_thread().name)
+            return super().__getitem__(index)
+
+    monkeypatch.setattr("instrument.hf.batches.PrefetchLoader", Threaded)
+    trained(tmp_path, data=Noted(), num_train_epochs=1)
+    assert readers[0] == threading.main_thread().name
+    assert readers[-1] != threading.main_thread().name
 
 
 def overlapped(monkeypatch: pytest.MonkeyPatch) -> list[AsyncBatches]:
@@ -221,7 +237,7 @@ def test_on_every_epoch_is_read_in_the_background_also_a_resumed_one(
     assert len(made) == 2
     trained(tmp_path, save_strategy="steps", save_steps=2, resume=tmp_path / "checkpoint-2")
     assert len(made) == 4
-    trained(tmp_path, data=Stream(), max_steps=3)
+    trained(tmp_path, data=Unsized(), max_steps=3)
     assert len(made) == 5
 
 
@@ -248,9 +264,9 @@ def test_a_loader_that_process_0_reads_for_all_is_left_to_the_stock_path(
 ) -> None:
     made = overlapped(monkeypatch)
     config = {"dispatch_batches": True}
-    stock = trained(tmp_path, transformers.Trainer, data=Stream(), max_steps=3, accelerator_config=config)
+    stock = trained(tmp_path, transformers.Trainer, data=Unsized(), max_steps=3, accelerator_config=config)
     with caplog.at_level(logging.WARNING, "instrument.hf"):
-        assert_same(trained(tmp_path, data=Stream(), max_steps=3, accelerator_config=config), stock)
+        assert_same(trained(tmp_path, data=Unsized(), max_steps=3, accelerator_config=config), stock)
     assert made == []
     assert [r.getMessage() for r in caplog.records if r.name.startswith("instrument")] == [
         "the stock data path is used although enable_async_dataloader is on: process 0 reads for all "
@@ -305,8 +321,9 @@ def test_every_phase_is_named_inside_its_iteration(tmp_path: Path, recorder: Rec
     assert_nested(recorder.log)
     held = phases_by_iteration(recorder)
     micro_batch = {"data_load": 2} | ({"h2d": 2} if enabled else {}) | {"forward": 2, "backward": 2, "optimizer": 2}
+    first = micro_batch | ({"data_load": 3} if enabled else {})  # one before the loader runs ahead
     assert held == {
-        "iteration 0": micro_batch,
+        "iteration 0": first,
         "iteration 1": micro_batch | {"validate": 1, "checkpoint": 1},
         "iteration 2": micro_batch | {"validate": 1, "checkpoint": 1},  # the last step does both
     }
@@ -343,7 +360,7 @@ def test_iterations_go_on_counting_where_a_run_is_resumed(tmp_path: Path, record
 def test_rates_stand_with_every_loss_and_count_no_padding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, enabled: bool
 ) -> None:
-    monkeypatch.setattr("instrument.hf.throughput.time.perf_counter", iter(range(0, 100_000, 2)).__next__)
+    monkeypatch.setattr("instrument.hf.throughput.perf_counter", iter(range(0, 100_000, 2)).__next__)
     made = trained(tmp_path, AsyncTrainer, device, data=Texts(8), num_train_epochs=1, enable_async_dataloader=enabled)
     entries = [entry for entry in made.state.log_history if "loss" in entry]
     assert len(entries) == 2
@@ -355,7 +372,7 @@ def test_rates_stand_with_every_loss_and_count_no_padding(
 
 def test_time_outside_of_training_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("instrument.hf.throughput.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("instrument.hf.throughput.perf_counter", lambda: now[0])
     meter = Throughput()
     assert meter.take() == {}
     meter.start()
@@ -421,7 +438,9 @@ def test_a_package_that_is_missing_is_named_in_one_line(monkeypatch: pytest.Monk
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_on_a_gpu_the_model_gets_its_batches_there_already(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_gpu_a_thread_copies_and_the_model_gets_its_batches_there_already(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, recorder: Recorder
+) -> None:
     seen: list[str] = []
 
     class Looks(AsyncTrainer):
@@ -429,7 +448,26 @@ def test_on_a_gpu_the_model_gets_its_batches_there_already(tmp_path: Path, caplo
             seen.extend(tensor.device.type for tensor in inputs.values())
             return super().training_step(model, inputs, *args, **kwargs)
 
-    for data in (Texts(), Stream()):
+    for data in (Texts(), Unsized()):
         trained(tmp_path, Looks, "cuda", data=data, max_steps=3)
     assert set(seen) == {"cuda"}
+    copying = {thread for _what, name, thread in recorder.log if name == "h2d"}
+    assert copying
+    assert threading.get_ident() not in copying
     assert "logging_nan_inf_filter=True waits" in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_counting_does_not_wait_for_the_gpu() -> None:
+    batch = {"input_ids": torch.ones(2, 3, device="cuda"), "attention_mask": torch.ones(2, 3, device="cuda").long()}
+    meter = Throughput()
+    meter.start()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        meter.add(amount(batch))
+        meter.add(amount(batch))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    rates = meter.take()
+    assert rates["perf/tokens_per_s"] / rates["perf/samples_per_s"] == pytest.approx(3)
