@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.models.batches import IGNORED, MASK, from_image, from_inputs, from_tokens, sample  # noqa: E402
+from tests.instrument.models.tiny import DATA, NAMES, tiny  # noqa: E402
+
+IMAGE = {"image": ((4, 8, 8), "float32"), "noise": ((4, 8, 8), "float32")}
+POINT = {"time": ((), "float32"), "label": ((), "int64")}
+TOKENS = {"tokens": ((12,), "int64"), "labels": ((12,), "int64")}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (tiny("transformer"), {"inputs": ((12, 5), "float32"), "targets": ((12,), "int64")}),
+        (tiny("dit"), {**IMAGE, **POINT}),
+        (tiny("flow"), {**IMAGE, **POINT}),
+        (tiny("mlm"), TOKENS),
+        (tiny("mlm", prompt="loop"), {**TOKENS, "prompt_positions": ((3,), "int64")}),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else "",
+)
+def test_a_sample_holds_what_is_declared(model: object, expected: object) -> None:
+    made = sample(model, DATA, generator())
+    assert {key: (tuple(each.shape), str(each.dtype)[6:]) for key, each in made.items()} == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_generators_state_decides_the_whole_sample(name: str) -> None:
+    state = torch.get_rng_state()
+    one, same, other = (sample(tiny(name), DATA, generator(seed)) for seed in (1, 1, 2))
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_targets_are_classes_that_the_first_feature_decides() -> None:
+    inputs = torch.tensor([[-9.0], [-0.01], [0.01], [9.0], [float("inf")]])
+    assert from_inputs(inputs, tiny("transformer", vocabulary=10))["targets"].tolist() == [0, 4, 5, 9, 9]
+
+
+@pytest.mark.parametrize("prompt", ["none", "loop", "vectorised"])
+@pytest.mark.parametrize("length", [4, 12, 100])
+def test_masked_tokens_are_asked_for_and_prompts_are_not(prompt: str, length: int) -> None:
+    model = tiny("mlm", prompt=prompt)
+    for seed in range(20):
+        tokens = torch.randint(1, 11, (length,), generator=generator(seed))
+        made = from_tokens(tokens, model, generator(seed))
+        asked = made["labels"] != IGNORED
+        assert torch.equal(asked, made["tokens"] == MASK)
+        assert torch.equal(torch.where(asked, made["labels"], made["tokens"]), tokens)
+        prompts = made.get("prompt_positions", torch.tensor([], dtype=torch.int64))
+        assert len(set(prompts.tolist())) == len(prompts) == (0 if prompt == "none" else 3)
+        assert not asked[prompts].any()
+        assert asked.sum() == max(1, round(0.15 * (length - len(prompts))))
+
+
+def test_the_tokens_invented_can_be_predicted_and_embedded() -> None:
+    for vocabulary in (2, 11):
+        model = tiny("mlm", vocabulary=vocabulary)
+        made = sample(model, DATA, generator())
+        assert 0 <= made["tokens"].min() <= made["tokens"].max() < vocabulary
+        asked = made["labels"][made["labels"] != IGNORED]
+        assert 1 <= asked.min() <= asked.max() < vocabulary
+
+
+def test_a_given_image_keeps_its_label_and_draws_its_noise() -> None:
+    image = torch.ones(4, 8, 8, dtype=torch.uint8)
+    made = from_image(image, tiny("dit"), generator(), label=5)
+    assert made["image"].dtype == torch.float32
+    assert made["label"] == 5
+    unlabelled = from_image(image, tiny("dit"), generator())
+    assert torch.equal(unlabelled["noise"], made["noise"])
+    assert 0 <= unlabelled["label"] < 7

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.errors import ConfigError  # noqa: E402
+from instrument.models import build, check  # noqa: E402
+from tests.instrument.models.tiny import DATA, NAMES, tiny  # noqa: E402
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (tiny("flow", width=15, heads=3), "width 15 is odd: flow pairs sines and cosines, make it even"),
+        (tiny("dit", prompt="loop"), "prompt loop with model dit: only mlm has prompts, use prompt none"),
+        (tiny("mlm", prompt="loop", prompt_tokens=12), "prompt_tokens 12 leave no token of a sequence of 12"),
+        (tiny("transformer", attention="efficient"), "attention efficient has no kernel for cpu: use auto, flash"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(model: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(model, DATA, "cpu")
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "precision", "message"),
+    [
+        ({"attention": "flash"}, "fp32", "attention flash has no fp32 kernel for CUDA"),
+        (
+            {"attention": "flash", "width": 1024},
+            "bf16",
+            "attention flash has no kernel for heads 512 wide, 256 at most",
+        ),
+        ({"attention": "efficient", "width": 24}, "bf16", "attention efficient has no kernel for heads 12 wide"),
+    ],
+)
+def test_what_cuda_has_no_kernel_for_is_one_line(chosen: Any, precision: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check(tiny("transformer", **chosen), DATA, CUDA, precision)
+    assert str(raised.value).startswith(message)
+
+
+def test_what_can_run_is_let_through() -> None:
+    for name in NAMES:
+        check(tiny(name), DATA, CPU, "fp32")
+    check(tiny("transformer", attention="flash"), DATA, CPU, "fp32")
+    check(tiny("transformer", attention="flash"), DATA, CUDA, "bf16")
+    check(tiny("transformer", attention="flash"), DATA, CUDA, None)
+    check(tiny("transformer", attention="efficient", width=24), DATA, CUDA, "fp32")
+
+
+@pytest.mark.parametrize("sizes", [{"width": 10, "heads": 4}, {"name": "dit", "side": 9}, {"layers": 0}])
+def test_impossible_sizes_never_get_so_far(sizes: Any) -> None:
+    with pytest.raises(ConfigError):
+        tiny(**{"name": "transformer", **sizes})
