@@ -121,6 +121,7 @@ def test_every_setting_stands_in_the_help_under_its_section_with_its_default() -
         flag = long_names(Config)[key]
         assert f"--{flag} " in words
         assert key == "capture.stop" or about.help in words
+    assert words.index("--strategy ") < words.index("--sync ") < words.index("--retries ")
     assert "[prefetch]" in words
     assert "Something of the command's own." in words
 

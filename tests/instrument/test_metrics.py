@@ -167,7 +167,7 @@ def test_the_peak_of_a_known_gpu(name: str, precision: str, expected: float | No
     [
         "",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GH200 480GB MIG 1g.12gb",
         "NVIDIA L400",
         "AMD Instinct MI300X",
     ],
