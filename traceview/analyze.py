@@ -15,6 +15,7 @@ from traceview.measure.longest import with_longest
 from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
+from traceview.memory import give_back
 from traceview.model import Analysis, NotMeasured, Trace, Window
 from traceview.rules import find
 from traceview.trace import open_trace
@@ -50,22 +51,34 @@ def analyze(
         window = window_of_range(trace, range_name)
     if window is not None:
         trace = trace.narrowed(window)
+    analysis = _measure(trace, device, iteration, skip, top, step)
+    give_back()
+    step("find", 0.9)
+    return replace(analysis, findings=find(analysis))
+
+
+def _measure(
+    trace: Trace, device: str | None, iteration: str | None, skip: int | None, top: int, step: Progress
+) -> Analysis:
+    """Return everything but the findings; what only the measures needed is let go of here."""
     step("measure devices", 0.5)
     activities = active_devices(trace, device)
-    # Ranges and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
+    # Ranges, calls and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
     with ThreadPoolExecutor(1) as aside:
         ranges_later = aside.submit(measure_ranges, trace)
+        calls_later = aside.submit(measure_host, trace, activities)
         threads = host(trace)
+        give_back()
         devices = measure_devices(trace, threads, activities)
         step("measure ranges and iterations", 0.7)
-        ranges = ranges_later.result()
+        ranges, calls = ranges_later.result(), calls_later.result()
     measured = Measured(activities, {of.device: of.gaps for of in devices})
     iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
-    analysis = Analysis(
+    return Analysis(
         info=trace.info,
         trace=trace,
         devices=tuple(with_longest(trace, of, top) for of in devices),
-        host=measure_host(trace, activities),
+        host=calls,
         nvtx=ranges,
         iterations=iterations,
         unmatched=count_unmatched(trace),
@@ -74,5 +87,3 @@ def analyze(
             *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured)),
         ),
     )
-    step("find", 0.9)
-    return replace(analysis, findings=find(analysis))

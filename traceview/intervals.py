@@ -7,6 +7,7 @@ union: sorted, disjoint, without empty members, touching members merged. Functio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +25,13 @@ class Intervals(NamedTuple):
 
 
 BEFORE_ALL = -(1 << 62)
+BLOCK = 1 << 17
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Cut `count` rows into stretches whose temporary arrays stay small and near the processor."""
+    return (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
 
 
 def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
@@ -148,9 +155,12 @@ class Coverage:
 
     def between(self, start: Times, end: Times) -> Times:
         """Return the covered length of each [start, end); 0 where end <= start."""
+        found = np.zeros(len(start), np.int64)
         if len(self.starts) == 0:
-            return np.zeros(len(start), np.int64)
-        found: Times = np.maximum(self.before(np.maximum(start, end)) - self.before(start), 0)
+            return found
+        for block in blocks(len(start)):
+            first, last = start[block], end[block]
+            found[block] = np.maximum(self.before(np.maximum(first, last)) - self.before(first), 0)
         return found
 
 

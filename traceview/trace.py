@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from traceview.memory import give_back
 from traceview.model import Trace
 from traceview.normalise import normalise
 from traceview.read import read_sqlite
@@ -14,4 +15,6 @@ def open_trace(path: str | Path) -> Trace:
 
     Raises ReportError (NotFoundError, NotAnExportError, DamagedExportError) when it cannot be read.
     """
-    return normalise(read_sqlite(path))
+    trace = normalise(read_sqlite(path))
+    give_back()
+    return trace

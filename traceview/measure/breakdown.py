@@ -24,7 +24,7 @@ BLOCKED = "blocked_ns"
 class Breakdown:
     """One value a stretch: `figures` by the field names of model.Iteration, `idle` by cause.
 
-    `idle` has the shape (stretches, len(CAUSES)); all is in ns, but kernel_count.
+    `idle` has the shape (len(CAUSES), stretches); all is in ns, but kernel_count.
     """
 
     figures: Mapping[str, Times]
@@ -55,7 +55,7 @@ def breakdown(trace: Trace, of: Host, measured: Measured, process: int, start: T
     """Clip the work of the process's GPUs to each [start, end), which may overlap; GPUs are summed."""
     names = ("compute_ns", "communication_ns", "exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns")
     figures = {name: np.zeros(len(start), np.int64) for name in (*names, "kernel_count")}
-    idle = np.zeros((len(start), len(CAUSES)), np.int64)
+    idle = np.zeros((len(CAUSES), len(start)), np.int64)
     processes = trace.devices["processes"].to_list()
     for device in measured.activities:
         if process not in processes[device.device]:
@@ -104,8 +104,8 @@ def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, en
     (first, before_first), (last, before_last) = begun(start), begun(end)
     idle = before_last - before_first
     for code, cause in enumerate(CAUSES):
-        running = np.cumsum(_within(around[:, code], gaps.frame[cause]))
-        idle[:, code] += np.where(last > 0, running[last - 1], 0) - np.where(first > 0, running[first - 1], 0)
+        running = np.cumsum(_within(around[code], gaps.frame[cause]))
+        idle[code] += np.where(last > 0, running[last - 1], 0) - np.where(first > 0, running[first - 1], 0)
     return idle
 
 

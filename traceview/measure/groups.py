@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from traceview.intervals import Times
+
+AT_ONCE = 1 << 20  # pairs; more at once takes memory and is no faster
 
 
 def sums_by(owner: Times, values: Times, count: int) -> Times:
@@ -21,11 +25,34 @@ def busy_by(owner: Times, member: Times, start: Times, end: Times, count: int) -
     """
     if len(owner) == 0:
         return np.zeros(count, np.int64)
-    bits = np.int64(len(start).bit_length())
-    low = (np.int64(1) << bits) - 1
     by_end = np.argsort(end, kind="stable")
     rank = np.empty(len(end), np.int64)
     rank[by_end] = np.arange(len(end))
+    ends = end[by_end]
+    busy = np.zeros(count, np.int64)
+    for first, last in _batches(owner, count):
+        chosen = (owner >= first) & (owner < last)
+        members = member if chosen.all() else member[chosen]
+        owners = owner - first if chosen.all() else owner[chosen] - first
+        busy[first:last] = _busy(owners, members, start, ends, rank, last - first)
+    return busy
+
+
+def _batches(owner: Times, count: int) -> Iterator[tuple[int, int]]:
+    """Cut the owners into stretches [first, last) of a bounded number of pairs, or of one owner."""
+    running = np.cumsum(np.bincount(owner, minlength=count))
+    first = 0
+    while first < count:
+        before = int(running[first - 1]) if first else 0
+        last = max(int(np.searchsorted(running, before + AT_ONCE, side="right")), first + 1)
+        yield first, last
+        first = last
+
+
+def _busy(owner: Times, member: Times, start: Times, ends: Times, rank: Times, count: int) -> Times:
+    """Do one batch; `ends` ascend, and `rank` is the place of each interval's end in them."""
+    bits = np.int64(len(start).bit_length())
+    low = (np.int64(1) << bits) - 1
     # Both numbers in one: sorted, each owner's intervals stand together, by start.
     key = (owner << bits) | member
     key.sort()
@@ -35,11 +62,11 @@ def busy_by(owner: Times, member: Times, start: Times, end: Times, count: int) -
     # ranks stand in for the ends because times would overflow there.
     key += rank[interval] - interval
     reach = np.maximum.accumulate(key)
-    ends = end[by_end[reach & low]]
+    end = ends[reach & low]
     ordered = key >> bits
     same = ordered[1:] == ordered[:-1]
-    np.maximum(free[1:], ends[:-1], out=free[1:], where=same)
-    return _sums(ordered, np.maximum(ends - free, 0), count)
+    np.maximum(free[1:], end[:-1], out=free[1:], where=same)
+    return _sums(ordered, np.maximum(end - free, 0), count)
 
 
 def _sums(owner: Times, values: Times, count: int) -> Times:

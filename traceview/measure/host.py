@@ -62,7 +62,7 @@ def host(trace: Trace) -> Host:
     for first, last in pairwise(edges):
         rows = order[first:last]
         roles[int(thread[rows[0]])] = _disjoint(start[rows], end[rows], role[rows], overhead)
-    return Host(roles, Coverage.of(overhead), start, end, thread.astype(np.int64), overhead)
+    return Host(roles, Coverage.of(overhead), start, end, thread, overhead)
 
 
 def _disjoint(start: Times, end: Times, role: Times, overhead: Intervals) -> tuple[Intervals, ...]:
@@ -72,5 +72,7 @@ def _disjoint(start: Times, end: Times, role: Times, overhead: Intervals) -> tup
         members = role == code
         calls = intervals.union(start[members], end[members], ordered=True)
         found.append(intervals.subtract(calls, taken))
+        if code == len(ROLES) - 1 or len(calls.start) == 0:
+            continue
         taken = intervals.union(np.concatenate([taken.start, calls.start]), np.concatenate([taken.end, calls.end]))
     return tuple(found)

@@ -28,7 +28,7 @@ class Launches(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """The gaps of one device, the operation that ends each, and the ns of each cause: (gaps, len(CAUSES))."""
+    """The gaps of one device, the operation that ends each, and the ns of each cause: (len(CAUSES), gaps)."""
 
     gaps: Intervals
     operation: Times
@@ -54,31 +54,46 @@ def launches(trace: Trace, of: Host, operation: Times) -> Launches:
 def attribute(trace: Trace, of: Host, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
     """Split idle pieces [start, end), each ended by an operation (row, -1 for none), by cause.
 
-    Returns an array of shape (pieces, len(CAUSES)) in ns; a row adds up to the piece's length, or,
+    Returns an array of shape (len(CAUSES), pieces) in ns; a column adds up to the piece's length, or,
     where `of` was made by Host.inside, to the part of the piece inside that union. Pieces may
     overlap each other.
     """
+    # A cause that nothing has is never written to, and so takes no memory.
+    causes = np.zeros((len(CAUSES), len(start)), np.int64)
+    for block in intervals.blocks(len(start)):
+        found = _attributed(trace, of, start[block], end[block], operation[block])
+        for row in np.flatnonzero(found.any(axis=1)):
+            causes[row, block] = found[row]
+    return causes
+
+
+def _attributed(trace: Trace, of: Host, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
     launch = launches(trace, of, operation)
     known = launch.thread >= 0
     call_start = np.where(known, np.clip(launch.start, start, end), start)
     call_end = np.clip(launch.end, call_start, end)
-    counted = of.counted(end) - of.counted(start)
     free_start, free_call = of.unprofiled(start), of.unprofiled(call_start)
     free_return, free_end = of.unprofiled(call_end), of.unprofiled(end)
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
-    causes[PROFILER] = counted - (free_end - free_start)
-    causes[UNKNOWN] = np.where(known, 0, free_end - free_start)
-    causes[QUEUED] = np.where(known, free_end - free_return, 0)
-    causes[LAUNCH] = np.where(known, free_return - free_call, 0)
+    if len(of.overhead.starts):
+        causes[PROFILER] = of.counted(end) - of.counted(start) - (free_end - free_start)
+    causes[QUEUED] = free_end - free_return
+    causes[LAUNCH] = free_return - free_call
+    if not known.all():
+        causes[UNKNOWN, ~known] = (free_end - free_start)[~known]
+        causes[QUEUED, ~known] = causes[LAUNCH, ~known] = 0
     causes[HOST] = free_call - free_start
     waits = call_start > start
     for thread in np.unique(launch.thread[waits]):
         rows = np.flatnonzero(waits & (launch.thread == thread))
         for union, cause in zip(of.roles[int(thread)], ROLE_CAUSES, strict=True):
+            if len(union.start) == 0:
+                continue
             held = intervals.covered(union, start[rows], call_start[rows])
-            causes[cause, rows] = held
-            causes[HOST, rows] -= held
-    return causes.T
+            some = np.flatnonzero(held)
+            causes[cause, rows[some]] = held[some]
+            causes[HOST, rows[some]] -= held[some]
+    return causes
 
 
 def idle_of(trace: Trace, of: Host, device: Activity) -> Idle:
@@ -127,23 +142,38 @@ def _attribute_stream(trace: Trace, of: Host, gaps: Intervals, operation: Times,
         & (idle.gaps.end[place] == gaps.end)
         & (idle.operation[place] == operation)
     )
-    causes = idle.causes[place]
+    causes = np.zeros((len(CAUSES), len(place)), np.int64)
+    for own, whole in zip(causes, idle.causes, strict=True):
+        if whole.any():
+            np.take(whole, place, out=own, mode="clip")
     rest = np.flatnonzero(~same)
-    causes[rest] = attribute(trace, of, gaps.start[rest], gaps.end[rest], operation[rest])
+    causes[:, rest] = attribute(trace, of, gaps.start[rest], gaps.end[rest], operation[rest])
     return causes
 
 
 def gaps_of(idle: Idle, thread: Times, others: dict[str, Times]) -> Gaps:
     """Put gaps and their causes into a Gaps (see model.Gaps for the frame's columns)."""
-    by_cause = {name: idle.causes[:, code] for code, name in enumerate(CAUSES)}
-    columns = {"start": idle.gaps.start, "end": idle.gaps.end, "operation": idle.operation, "thread": thread}
-    frame = pl.DataFrame(columns | others | by_cause).with_columns(
+    by_cause = others | {name: idle.causes[code] for code, name in enumerate(CAUSES)}
+    sums = {name: int(values.sum()) for name, values in by_cause.items()}
+    frame = pl.DataFrame(
+        {
+            "start": idle.gaps.start,
+            "end": idle.gaps.end,
+            "operation": idle.operation.astype(np.int32),
+            "thread": thread.astype(np.int32),
+        }
+    ).with_columns(
         pl.when(pl.col("operation") >= 0).then("operation").alias("operation"),
         pl.when(pl.col("thread") >= 0).then("thread").alias("thread"),
+        # A cause that nothing has is one zero, not a million.
+        *(
+            pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
+            for name, values in by_cause.items()
+        ),
     )
     return Gaps(
         count=len(idle.gaps.start),
         total_ns=intervals.length(idle.gaps),
-        causes={name: int(values.sum()) for name, values in (others | by_cause).items()},
+        causes=sums,
         frame=frame,
     )

@@ -108,7 +108,7 @@ def _iterations(
     trace: Trace, found: Found, parts: Breakdown, start: Times, end: Times, skipped: int
 ) -> tuple[Iteration, ...]:
     names = trace.ranges["name"].cast(pl.String)[found.rows].to_list()
-    starts, ends, causes = start.tolist(), end.tolist(), parts.idle.tolist()
+    starts, ends, causes = start.tolist(), end.tolist(), parts.idle.T.tolist()
     columns = {name: values.tolist() for name, values in parts.figures.items()}
     return tuple(
         Iteration(

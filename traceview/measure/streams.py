@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from traceview import intervals
@@ -13,17 +15,21 @@ from traceview.model import CLASSES, SOURCES, StreamUse, Trace
 
 COPY = CLASSES.index("copy")
 KERNEL = SOURCES.index("kernel")
+SIDE_BY_SIDE = 2
 
 
 def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tuple[StreamUse, ...]:
     """Return one StreamUse for each stream that worked in the window, by (process, context, stream id)."""
     stream = trace.operations["stream"].to_numpy()[device.rows]
     inside = of.inside(idle.gaps)
-    uses = [
-        _measure_stream(trace, inside, device, idle, int(index), np.flatnonzero(stream == index))
-        for index in np.unique(stream)
-    ]
-    return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
+
+    def measure(index: int) -> StreamUse:
+        return _measure_stream(trace, inside, device, idle, index, np.flatnonzero(stream == index))
+
+    # NumPy lets go of the interpreter in its searches and sorts, which is most of this.
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        uses = pool.map(measure, np.unique(stream).tolist())
+        return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
 
 
 def _measure_stream(trace: Trace, of: Host, device: Activity, idle: Idle, index: int, members: Times) -> StreamUse:

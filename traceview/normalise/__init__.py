@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import polars as pl
 
 from traceview.model import OVERHEAD, ReportInfo, Trace
@@ -9,7 +11,7 @@ from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import devices_of
 from traceview.normalise.events import stream_events
 from traceview.normalise.links import Links
-from traceview.normalise.operations import operations_frame
+from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.ranges import ranges_frame
 from traceview.normalise.sound import LATEST, Problems, sound_rows
 from traceview.normalise.streams import streams_of
@@ -26,11 +28,15 @@ def normalise(capture: RawCapture) -> Trace:
         for name in capture.tables
     }
     threads = Threads.of(tables)
-    api = api_frame(tables, threads)
+    # The two big tables share nothing until they are linked.
+    with ThreadPoolExecutor(1) as aside:
+        api_later = aside.submit(api_frame, tables, threads)
+        devices = devices_of(tables)
+        streams = streams_of(tables, devices)
+        unlinked = operations_frame(tables, devices, streams)
+        api = api_later.result()
     links = Links.of(api)
-    devices = devices_of(tables)
-    streams = streams_of(tables, devices)
-    operations = operations_frame(tables, devices, streams, links)
+    operations = with_launches(unlinked, links)
     ranges = ranges_frame(tables, threads, _last_end(tables))
     return Trace(
         info=ReportInfo(

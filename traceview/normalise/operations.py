@@ -59,8 +59,8 @@ class Named(NamedTuple):
     codes: NDArray[np.int64]
 
 
-def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams, links: Links) -> pl.DataFrame:
-    """Return model.OPERATIONS, sorted by (start, end, source, row)."""
+def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams) -> pl.DataFrame:
+    """Return model.OPERATIONS, sorted by (start, end, source, row), all but its `launch`."""
     parts = [_part(tables, source) for source in SOURCES if TABLE_OF[source] in tables]
     parts = [part for part in parts if len(part[0])]
     if not parts:
@@ -72,8 +72,15 @@ def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams:
         texts.extend(names.texts)
     joined = pl.concat([frame for frame, _ in parts]).with_columns(coded(texts, np.concatenate(codes)).alias("name"))
     joined = by_time(_without_traced_graphs(joined))
-    joined = _with_places(joined, devices, streams)
-    return joined.with_columns(links.rows(joined["process"], joined["correlation"])).select(list(OPERATIONS))
+    return _with_places(joined, devices, streams)
+
+
+def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
+    """Return model.OPERATIONS: each operation with the call that launched it."""
+    if operations.is_empty():
+        return operations
+    launch = links.rows(operations["process"], operations["correlation"])
+    return operations.with_columns(launch).select(list(OPERATIONS))
 
 
 def _part(tables: dict[str, pl.DataFrame], source: str) -> tuple[pl.DataFrame, Named]:

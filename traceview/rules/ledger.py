@@ -101,14 +101,16 @@ class Ledger:
     def _idle(self, claim: Idle) -> tuple[Times, Ledger]:
         granted = np.zeros(self.count, np.int64)
         left = dict(self.gaps)
+        rows = slice(None) if claim.rows is None else np.flatnonzero(claim.rows)
         for cause in claim.causes:
-            if not left[cause].any():
+            wanted = left[cause][rows]
+            if not wanted.any():
                 continue
-            wanted = left[cause] if claim.rows is None else left[cause] * claim.rows
             if claim.at_most is not None:
-                wanted = np.minimum(wanted, np.maximum(claim.at_most - granted, 0))
-            granted += wanted
-            left[cause] = left[cause] - wanted
+                wanted = np.minimum(wanted, np.maximum(claim.at_most[rows] - granted[rows], 0))
+            granted[rows] += wanted
+            left[cause] = left[cause].copy()
+            left[cause][rows] -= wanted
         return granted, replace(self, gaps=left)
 
     def _exposed(self, claim: Exposed) -> tuple[list[Intervals], Ledger]:

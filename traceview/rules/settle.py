@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,22 +14,25 @@ from traceview.rules.evidence import worst_places
 from traceview.rules.ledger import Grant, Ledger, exposed_work
 from traceview.rules.words import duration, share
 
+SIDE_BY_SIDE = 2
+
 
 def settle(facts: Facts, rules: Sequence[Rule]) -> tuple[Finding, ...]:
     """Let each rule claim in turn; return the findings by severity, premises first, then by cost."""
-    ledgers = {
-        device.use.device: Ledger.of(
-            device.use.gaps.frame, exposed_work(facts.analysis.trace, device.activity)
-        )
-        for device in facts.devices
-    }
-    found = [(draft, finding) for rule in rules for draft, finding in _settled(facts, rule, ledgers)]
+    # What a rule would claim depends on the facts alone; only the granting has an order.
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        drafts = pool.map(lambda rule: list(rule(facts)), rules)
+        ledgers = {
+            device.use.device: Ledger.of(device.use.gaps.frame, exposed_work(facts.analysis.trace, device.activity))
+            for device in facts.devices
+        }
+        found = [pair for several in drafts for pair in _settled(facts, several, ledgers)]
     found.sort(key=lambda one: (SEVERITIES.index(one[1].severity), not one[0].premise, -one[1].cost_ns))
     return tuple(finding for _, finding in found)
 
 
-def _settled(facts: Facts, rule: Rule, ledgers: dict[int, Ledger]) -> Iterator[tuple[Draft, Finding]]:
-    for draft in rule(facts):
+def _settled(facts: Facts, drafts: list[Draft], ledgers: dict[int, Ledger]) -> Iterator[tuple[Draft, Finding]]:
+    for draft in drafts:
         if draft.device is None:
             yield draft, _worded(draft)
             continue
