@@ -6,10 +6,10 @@
     AsyncTrainer(model, args, train_dataset=data).train()
     AsyncTrainer(model, args, train_dataset=data, enable_async_dataloader=False).train()  # to compare
 
-Only what transformers and accelerate document as open to a subclass is used, so that resuming, gradient
-accumulation, datasets without a length and evaluation stay the library's own. Two things cost overlap:
-`logging_nan_inf_filter=True`, which is transformers' default, waits for the GPU after every micro-batch;
-and `logging_steps=1` waits after every step.
+Reading goes on through accelerate's own loader, so that resuming, gradient accumulation, datasets without a
+length, several processes and evaluation stay the library's. Two things cost overlap on a GPU:
+`logging_nan_inf_filter=True`, which is transformers' default, waits for it after every micro-batch, and
+`logging_steps=1` after every step. Works with transformers 4.57 and 5.
 """
 
 from __future__ import annotations

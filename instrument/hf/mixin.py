@@ -46,7 +46,8 @@ class AsyncTrainerMixin:
 
     While `train` runs, batches stay on the host until a `PrefetchLoader` copies them on a stream of its own.
     Each `iteration N` lasts from the first batch of an optimizer step to the first batch of the next one, and
-    holds `data_load`, `forward`, `backward`, `optimizer`, and `validate` and `checkpoint` where they happen.
+    holds `data_load`, `forward`, `backward`, `optimizer` (clipping, then the step), and `validate` and
+    `checkpoint` where they happen; `h2d` is on the thread that copies.
     The log entries that hold a loss gain `perf/tokens_per_s` and `perf/samples_per_s` since the one before:
     of this process, padding, evaluation and checkpoints left out.
 

@@ -39,7 +39,7 @@ def amount(batch: object, main_input: str = "input_ids") -> Amount:
     mask = tensors.get("attention_mask")
     if mask is not None and mask.dim() == 2:
         seen = mask.sum()
-        return Amount(len(main), seen if seen.is_cuda else int(seen))
+        return Amount(len(main), int(seen) if seen.device.type == "cpu" else seen)
     has_tokens = main_input in tensors and not main.is_floating_point()
     return Amount(len(main), main.numel() if has_tokens else None)
 
