@@ -122,14 +122,14 @@ class _Call:
 
     def close_with(self, inputs: Iterable[Tensor]) -> None:
         for tensor in inputs:
-            tensor.register_hook(self._input_complete)
+            tensor.register_hook(self._input_complete)  # type: ignore[no-untyped-call, unused-ignore]
             self._inputs.append(tensor.grad_fn)
         self.inputs = len(self._inputs)
 
     def open_with(self, outputs: Iterable[Tensor]) -> None:
         for tensor in outputs:
             if tensor.grad_fn not in self._inputs:  # else an input handed on: nothing of it is this module's
-                tensor.register_hook(self._output_reached)
+                tensor.register_hook(self._output_reached)  # type: ignore[no-untyped-call, unused-ignore]
                 self.tracked = True
         self._inputs.clear()  # a node's hook that leads back to the node would keep the graph for ever
 

@@ -206,7 +206,8 @@ def test_on_a_gpu_a_captured_step_replays_to_the_same_loss(name: str, attention:
     model = variant(name, attention=attention, checkpointing=True)
     torch.manual_seed(0)
     net = build(model, DATA, "cuda", precision="bf16")
-    given = {key: value.cuda() for key, value in batch(model).items()}
+    # More than 3072 tokens: the embedding's backward then takes its other path, which sorts.
+    given = {key: value.cuda() for key, value in batch(model, size=300).items()}
 
     def step() -> Any:
         net.zero_grad(set_to_none=True)
