@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +37,15 @@ class PinnedBudget:
         if limit_bytes <= 0:
             raise ConfigError(f"pinned budget: {limit_bytes} bytes hold nothing: give it at least the size of a batch")
         self.limit_bytes = limit_bytes
-        self._used = 0
+        self._used = self._most = 0
+        self._given: deque[int] = deque()
         self._lock = threading.Lock()
 
     @property
     def used_bytes(self) -> int:
         """What is taken now."""
-        return self._used
+        with self._lock:
+            return self._settled()
 
     def try_take(self, size: int) -> bool:
         """Count `size` bytes as taken; return False, and count nothing, where that would pass the limit.
@@ -51,15 +53,13 @@ class PinnedBudget:
         Raises InstrumentError where the limit allows it and the machine has not that much memory left.
         """
         with self._lock:
-            if self._used + size > self.limit_bytes:
+            used = self._settled() + size
+            if used > self.limit_bytes:
                 return False
-            available = available_bytes() if size else None
-            if available is not None and size > available:
-                raise InstrumentError(
-                    f"pinned memory: {in_words(size)} more fit the budget of {in_words(self.limit_bytes)}, but the "
-                    f"machine has {in_words(available)} left: make the batch or the depth smaller"
-                )
-            self._used += size
+            if used > self._most:  # below that, torch still holds what was given back
+                self._check_machine(used - self._most)
+                self._most = used
+            self._used = used
             return True
 
     def take(self, size: int) -> None:
@@ -67,13 +67,31 @@ class PinnedBudget:
         if not self.try_take(size):
             raise InstrumentError(
                 f"pinned memory: {in_words(size)} more would pass the budget of {in_words(self.limit_bytes)}, of which "
-                f"{in_words(self._used)} are in use: raise the budget, or make the batch or the depth smaller"
+                f"{in_words(self.used_bytes)} are in use: raise the budget, or make the batch or the depth smaller"
             )
 
     def give(self, size: int) -> None:
         """Count `size` bytes as given back."""
-        with self._lock:
-            self._used -= size
+        # No lock: the garbage collector may call this at any moment, also while this thread holds the lock.
+        self._given.append(size)
+
+    def _settled(self) -> int:
+        while self._given:
+            self._used -= self._given.popleft()
+        return self._used
+
+    def _check_machine(self, size: int) -> None:
+        available = available_bytes()
+        if available is not None and size > available:
+            raise InstrumentError(
+                f"pinned memory: {in_words(size)} more fit the budget of {in_words(self.limit_bytes)}, but the "
+                f"machine has {in_words(available)} left: make the batch or the depth smaller"
+            )
+
+
+def capacity(size: int) -> int:
+    """Return the bytes that torch pins for `size` bytes: the next power of two, and a page at least."""
+    return max(_PAGE, 1 << (size - 1).bit_length()) if size else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +139,7 @@ class PinnedRing:
         """
         parts = [leaf for leaf in leaves(tree) if _fits_a_buffer(leaf)]
         foreign = sum(nbytes(leaf) for leaf in leaves(tree) if _pins_itself(leaf))
-        buffers = self._acquire([_capacity(part) for part in parts], foreign)
+        buffers = self._acquire([capacity(nbytes(part)) for part in parts], foreign)
         try:
             pinned = self._filled(tree, buffers)
         except BaseException:
@@ -237,10 +255,6 @@ def _pins_itself(leaf: Any) -> bool:
 
 def _is_ordinary(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.layout is torch.strided
-
-
-def _capacity(tensor: torch.Tensor) -> int:
-    return max(_PAGE, 1 << (tensor.numel() * tensor.element_size() - 1).bit_length())
 
 
 def _copied(tensor: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,8 @@ from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
 from instrument.streams import Event, Streams  # noqa: E402
 from instrument.trees import map_tensors, tensors  # noqa: E402
 
+# Python 3.12 says this of every fork under torch, whose threads it counts.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
@@ -138,18 +140,18 @@ def test_a_data_loader_gives_the_same_with_the_same_seed(way: Any, workers: int)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_loaders_exception_in_a_worker_comes_out(way: Any) -> None:
+def test_a_loaders_exception_in_a_worker_comes_out_and_it_goes_on(way: Any) -> None:
     class Broken(Numbers):
         def __getitem__(self, index: int) -> Any:
             if index == 4:
                 raise BadBatchError("broken sample")
             return super().__getitem__(index)
 
-    got = []
+    batches = way(DataLoader(Broken(), batch_size=2, num_workers=1))
+    assert [next(batches)["index"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
     with pytest.raises(BadBatchError, match="broken sample"):
-        for batch in way(DataLoader(Broken(), batch_size=2, num_workers=1)):
-            got.append(batch["index"].tolist())
-    assert got == [[0, 1], [2, 3]]
+        next(batches)
+    assert [batch["index"].tolist() for batch in batches] == [[6, 7], [8, 9]]
 
 
 def test_it_stands_in_for_its_loader() -> None:
@@ -346,12 +348,14 @@ class TestOnTheGpu:
         assert [total.item() for total in totals] == [number * (1 << 20) for number in range(8)]
 
     def test_nothing_in_the_steady_state_makes_the_host_wait_or_takes_memory(self) -> None:
-        loader = [torch.randn(256, 256) for _ in range(60)]
+        loader = [torch.randn(256, 256) for _ in range(100)]
         made = PrefetchLoader(loader, "cuda", depth=2)
         batches = iter(made)
-        for _ in range(20):
+        next(batches).sum()
+        torch.cuda._sleep(4 * self.LONG)  # as far ahead of the device as the host will ever be
+        for _ in range(40):
             next(batches).sum()
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         pinned, segments = made.ring.budget.used_bytes, torch.cuda.memory_stats()["segment.all.allocated"]
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -372,20 +376,15 @@ class TestOnTheGpu:
         assert [nbytes for _start, _end, nbytes in told] == [4 << 20] * 4
         assert all(end.milliseconds_since(start) > 0 for start, end, _nbytes in told)
 
-    def test_copies_overlap_the_compute(self) -> None:
-        # Eight long kernels, eight copies: the copy of batch 2 is done while the kernel of batch 1 runs.
+    def test_copies_do_not_wait_for_the_compute(self) -> None:
+        told: list[Event] = []
         loader = [torch.zeros(1 << 20) for _ in range(8)]
-        batches = iter(PrefetchLoader(loader, "cuda", depth=1))
-        next(batches)
+        batches = iter(PrefetchLoader(loader, "cuda", on_copy=lambda _start, end, _nbytes: told.append(end)))
         next(batches)
         torch.cuda.synchronize()
         torch.cuda._sleep(20 * self.LONG)
         computed = torch.cuda.Event()
         computed.record()
-        copied: list[Event] = []
-        made = next(batches)
-        assert made.is_cuda
-        copied.append(batches._of.stream.record())
-        copied[0].synchronize()
-        assert not computed.query(), "the copy waited for the compute"
-        torch.cuda.synchronize()
+        assert len(list(batches)) == 7
+        told[-1].synchronize()
+        assert not computed.query()

@@ -126,6 +126,11 @@ class Tells:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 class TestOnTheGpu:
+    @pytest.fixture(autouse=True)
+    def _kernels_are_loaded(self) -> None:
+        # Loading a kernel at its first use may wait for the device, and with it for what a test has delayed.
+        torch.full((1 << 20,), 7.0, device="cuda").zero_().sum().item()
+
     def test_hand_over_waits_for_the_values_and_the_host_does_not(self) -> None:
         copy, compute = Streams("cuda", copy=0, compute=0)
         host = torch.full((1 << 20,), 7.0).pin_memory()
