@@ -1,8 +1,73 @@
-"""What a training program wears so that its capture can be read: NVTX ranges around what it does.
+"""What a training program wears so that its capture can be read, and the parts of a trainer that hides its copies.
 
-Needs no torch and no `traceview`; does nothing where `nvtx` is not installed.
+    annotate, phase, mark      NVTX ranges (needs no torch)
+    annotate_module            ranges for every module of a model, forward and backward
+    Streams, hand_over         named streams and events, and the one place where a tensor crosses them
+    PrefetchLoader             batch N+1 is copied while batch N computes
+    PinnedCollator             batches made in pinned memory, within a budget
+    SyncPolicy, LateLosses     when the host waits; losses read late, none lost
+    Checkpoints                kept whole or not at all
+    MicroBatches, reopening    out of memory and a failing loader, tried again
+
+`python -m instrument.train` is a whole trainer made of them. Does nothing to a program where `nvtx` is not
+installed; what needs torch is loaded when it is asked for.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from instrument.errors import ConfigError, InstrumentError
 from instrument.ranges import annotate, mark, phase
 
-__all__ = ["annotate", "mark", "phase"]
+if TYPE_CHECKING:
+    from instrument.checkpoint import Checkpoints
+    from instrument.collate import PinnedCollator
+    from instrument.modules import annotate_module
+    from instrument.prefetch import PrefetchLoader
+    from instrument.recover import MicroBatches, reopening
+    from instrument.streams import Event, Stream, Streams, hand_over
+    from instrument.sync import LateLosses, SyncPolicy
+
+__all__ = [
+    "Checkpoints",
+    "ConfigError",
+    "Event",
+    "InstrumentError",
+    "LateLosses",
+    "MicroBatches",
+    "PinnedCollator",
+    "PrefetchLoader",
+    "Stream",
+    "Streams",
+    "SyncPolicy",
+    "annotate",
+    "annotate_module",
+    "hand_over",
+    "mark",
+    "phase",
+    "reopening",
+]
+
+_NEEDS_TORCH = {
+    "Checkpoints": "checkpoint",
+    "Event": "streams",
+    "LateLosses": "sync",
+    "MicroBatches": "recover",
+    "PinnedCollator": "collate",
+    "PrefetchLoader": "prefetch",
+    "Stream": "streams",
+    "Streams": "streams",
+    "SyncPolicy": "sync",
+    "annotate_module": "modules",
+    "hand_over": "streams",
+    "reopening": "recover",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs torch when it is first asked for."""
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module 'instrument' has no attribute {name!r}")
+    return getattr(import_module(f"instrument.{_NEEDS_TORCH[name]}"), name)

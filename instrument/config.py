@@ -30,9 +30,9 @@ Schedule = Literal["constant", "linear", "cosine"]
 PromptForm = Literal["none", "loop", "vectorised"]
 
 SYNC = {
-    "pattern": "every|event|[1-9][0-9]*",
-    "expected": "every, event or a number of steps of at least 1",
-    "metavar": "every|N|event",
+    "pattern": "auto|every|event|[1-9][0-9]*",
+    "expected": "auto, every, event or a number of steps of at least 1",
+    "metavar": "auto|every|N|event",
 }
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
@@ -42,7 +42,9 @@ class Training:
     """How the run trains."""
 
     strategy: StrategyName = setting("prefetch", "how batches reach the device and are computed")
-    sync: str = setting("10", "when the host waits for the GPU: every step, each N steps, or on an event", **SYNC)
+    sync: str = setting(
+        "auto", "when the host waits: each step, N steps, or on an event; auto: every for serial, else 10", **SYNC
+    )
     steps: int = setting(100, "optimizer steps to take, unless --epochs is given", low=0)
     epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
     seed: int = setting(0, "what weights and data follow from", low=0)

@@ -14,6 +14,12 @@ VALIDATE = "validate"
 PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, SYNCHRONIZE, CHECKPOINT, VALIDATE)
 
 
+NUMBERS = 100_000
+
+
 def iteration(step: int) -> str:
-    """Return the name of one training step, counted from 0: "iteration 7"."""
-    return f"iteration {step}"
+    """Return the name of one training step, counted from 0: "iteration 7".
+
+    Numbers start again after NUMBERS steps: nvtx keeps each name for the life of the process.
+    """
+    return f"iteration {step % NUMBERS}"

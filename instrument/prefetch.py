@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class PrefetchLoader:
         device: where the batches go.
         depth: how many copied batches may wait for the consumer; more helps only against an uneven loader.
         budget_bytes: the most pinned memory; depth + 2 batches are in it at most.
-        stream: the stream that copies; a new one where None.
+        stream: the stream that copies, or several that take turns; a new one where None.
         on_copy: told of each copy when its batch is handed out: the events before and after it, made for
             `milliseconds_since` and not waited for, and its bytes. Not called without a GPU.
     """
@@ -55,14 +56,15 @@ class PrefetchLoader:
         *,
         depth: int = 1,
         budget_bytes: int = 2 << 30,
-        stream: Stream | None = None,
+        stream: Stream | Sequence[Stream] | None = None,
         on_copy: OnCopy | None = None,
     ) -> None:
         if depth < 1:
             raise ConfigError(f"depth: {depth} batches ahead are none: use 1 or more, or do not prefetch")
         self.loader, self.depth, self.on_copy = loader, depth, on_copy
         self.device = _with_index(torch.device(device))
-        self.stream = stream or Stream.create("copy", self.device)
+        self.streams = (stream,) if isinstance(stream, Stream) else tuple(stream or ())
+        self.streams = self.streams or (Stream.create("copy", self.device),)
         self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))
         self._open: weakref.WeakSet[_Ahead] = weakref.WeakSet()
         self._position: Any = None
@@ -137,7 +139,7 @@ class Copier:
     """What the background thread does with a host batch: puts it into pinned memory, and issues its copy."""
 
     def __init__(self, loader: PrefetchLoader) -> None:
-        self.device, self.stream = loader.device, loader.stream
+        self.device, self._streams = loader.device, cycle(loader.streams)
         self._loader, self._ring, self._timing = loader.loader, loader.ring, loader.on_copy is not None
 
     def pin(self, source: Iterator[Any]) -> Pinned:
@@ -165,13 +167,13 @@ class Copier:
         return leaf.to(self.device, non_blocking=True)
 
     def _issued(self, pinned: Pinned) -> Copied:
-        tree = pinned.lease.tree
+        tree, stream = pinned.lease.tree, next(self._streams)
         if any(tensor.is_cuda for tensor in tensors(tree)):
-            self.stream.wait(Stream.current(self.device))  # the loader computed these there
-        with self.stream, torch.no_grad():
-            start = self.stream.record(timing=True) if self._timing else None
+            stream.wait(Stream.current(self.device))  # the loader computed these there
+        with stream, torch.no_grad():
+            start = stream.record(timing=True) if self._timing else None
             moved = map_leaves(tree, lambda leaf: self.moved(leaf) if _crosses_streams(leaf) else leaf)
-            ready = self.stream.record(timing=self._timing)
+            ready = stream.record(timing=self._timing)
         size = sum(nbytes(leaf) for leaf in leaves(tree) if _crosses_streams(leaf) and not _is_there(leaf))
         return Copied(moved, start, ready, size, pinned.position)
 

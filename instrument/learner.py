@@ -1,0 +1,99 @@
+"""What learns: a model, its optimizer, its schedule and its precision, in the three parts of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from instrument.config import Training
+from instrument.names import BACKWARD, FORWARD, OPTIMIZER
+from instrument.ranges import phase
+from instrument.schedule import Schedule
+
+Batch = Mapping[str, Tensor]
+# Made once: an annotation that is used again costs a seventh of a new one.
+_FORWARD, _BACKWARD, _OPTIMIZER = phase(FORWARD), phase(BACKWARD), phase(OPTIMIZER)
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Learner:
+    """Forward, backward and update, each a named phase; none of them makes the host wait.
+
+    Args:
+        model: called with a batch, returns its scalar loss; DDP or FSDP may be around it.
+        training: precision, clipping, rates.
+        steps: length of the run, in optimizer steps.
+        device: where the model is.
+    """
+
+    def __init__(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> None:
+        self.model, self.training, self.device = model, training, device
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.optimizer = _optimizer(self.parameters, training, device)
+        self.schedule = Schedule(self.optimizer, training, steps)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")  # type: ignore[attr-defined]
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the mean loss of a batch, a scalar with its graph."""
+        with _FORWARD, self._autocast():
+            loss: Tensor = self.model(batch)
+            return loss
+
+    def backward(self, loss: Tensor, weight: float = 1.0) -> None:
+        """Add the gradients of a loss times a weight."""
+        with _BACKWARD:
+            self.scaled(loss, weight).backward()
+
+    def gradients(self, loss: Tensor, weight: float = 1.0) -> list[Tensor]:
+        """Return the gradients of a loss times a weight, one for each of `parameters`, and add them to nothing."""
+        with _BACKWARD:
+            return list(torch.autograd.grad(self.scaled(loss, weight), self.parameters, materialize_grads=True))
+
+    def scaled(self, loss: Tensor, weight: float) -> Tensor:
+        """Return a loss as backward takes it: weighted, and in fp16 scaled."""
+        weighted = loss if weight == 1.0 else loss * weight
+        scaled: Tensor = self.scaler.scale(weighted)
+        return scaled
+
+    def update(self, gradients: Sequence[Tensor] | None = None) -> None:
+        """Take one optimizer step with the gradients that were added up, or with those given; clear them."""
+        with _OPTIMIZER:
+            if gradients is not None:
+                for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                    parameter.grad = gradient
+            self.descend()
+            self.schedule.step()
+
+    def descend(self) -> None:
+        """Clip and step; what a CUDA graph may hold of `update`."""
+        if self.training.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, self.training.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def clear(self) -> None:
+        """Drop all gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = DTYPES.get(self.training.precision)
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
+
+
+def _optimizer(parameters: list[nn.Parameter], training: Training, device: torch.device) -> torch.optim.Optimizer:
+    """Return AdamW; on a GPU one kernel, with its step count and rate there, so that no strategy differs."""
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
+    return torch.optim.AdamW(
+        parameters,
+        lr=rate,  # type: ignore[arg-type]
+        weight_decay=training.weight_decay,
+        fused=on_gpu,
+        capturable=on_gpu,
+    )

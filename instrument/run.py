@@ -1,0 +1,219 @@
+"""A run, put together from its configuration: model, data, strategy, loop, and what watches and keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from instrument import distributed
+from instrument.capture import is_profiled, unseen_ranges
+from instrument.checkpoint import Checkpoints, Resumed
+from instrument.config import Config
+from instrument.data import Loader, Position, build_loader
+from instrument.distributed import World
+from instrument.errors import ConfigError
+from instrument.flops import flops_per_sample
+from instrument.interrupts import Interrupts
+from instrument.journal import Journal
+from instrument.known import Known
+from instrument.learner import Batch, Learner
+from instrument.loop import Loop, Span
+from instrument.meter import StepMeter
+from instrument.models import build
+from instrument.models.batches import IGNORED
+from instrument.modules import annotate_module
+from instrument.monitor import Sinks, open_sinks
+from instrument.peaks import peak_flops
+from instrument.recover import MicroBatches, reopening
+from instrument.strategies import STRATEGIES, Strategy
+
+Say = Callable[[str], None]
+ONE_PROCESS = ("graph", "staged")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        first: its first step.
+        done: steps done, those of the runs that it goes on from among them.
+        losses: of the steps from `first` on.
+        exit_code: 0, or 128 and the signal that stopped it.
+    """
+
+    first: int
+    done: int
+    losses: list[float]
+    exit_code: int
+
+
+def train(config: Config, say: Say) -> Outcome:
+    """Run a configuration to its end, alone or as one rank of several.
+
+    Args:
+        config: the run's.
+        say: told in one line what a user should know: what goes on from where, what was tried again.
+
+    Raises:
+        InstrumentError: one line: something that the user can put right.
+    """
+    with distributed.joined(config.training.device) as world:
+        device = distributed.device_of(config, world)
+        config = resolved(config, device, world)
+        say = say if world.first else _silent
+        if is_profiled() and (problem := unseen_ranges()):
+            say(problem)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        return _Run(config, world, device, say).run()
+
+
+def resolved(config: Config, device: torch.device, world: World) -> Config:
+    """Return the configuration with the device that was found, so that what depends on it is checked again."""
+    config = replace(config, training=replace(config.training, device=str(device)))
+    strategy = config.training.strategy
+    if world.size > 1 and strategy in ONE_PROCESS:
+        raise ConfigError(f"strategy {strategy} runs in one process: under torchrun use strategy prefetch")
+    if device.type == "cpu" and config.training.precision == "fp16":
+        raise ConfigError("precision fp16 needs a GPU: on the CPU use precision bf16 or fp32")
+    return config
+
+
+class _Run:
+    """The parts of one run on one rank."""
+
+    def __init__(self, config: Config, world: World, device: torch.device, say: Say) -> None:
+        self.config, self.world, self.device, self.say = config, world, device, say
+        self.loader = self._loader(Position())
+        self.steps = _steps(config, len(self.loader))
+        torch.manual_seed(config.training.seed)
+        model = build(config.model, config.data, device, precision=config.training.precision)
+        if config.training.annotate_modules:
+            annotate_module(model, depth=config.training.annotate_modules)
+        wrapped = distributed.wrap(model, config.distributed, world, device)
+        self.learner = Learner(wrapped, config.training, self.steps, device)
+        self.meter = StepMeter(device)
+        self.strategy: Strategy = STRATEGIES[config.training.strategy](
+            config, self.learner, self.meter, self._micro_batches(), self._reduced
+        )
+
+    def run(self) -> Outcome:
+        """Train, and close all that was opened."""
+        parts = distributed.parts_of(self.learner, self.world)
+        checkpoints = self._checkpoints()
+        resumed = self._start(checkpoints, parts)
+        span = self._span(resumed)
+        with Interrupts() as stopping, self._sinks(resumed) as sinks, Known.of(self.config, self.device) as known:
+            journal = self._journal(sinks, known, span)
+            batches = self._batches(span.position)
+            loop = Loop(
+                self.config, self.strategy, batches, span, journal, self.meter,
+                checkpoints=checkpoints, parts=parts, stop=distributed.Stop(self.world),
+            )  # fmt: skip
+            try:
+                loop.run(stopping)
+            finally:
+                self.strategy.close()
+                journal.finish()
+        return Outcome(span.first, loop.done, journal.losses.tolist(), stopping.exit_code)
+
+    def _loader(self, start: Position) -> Loader:
+        return build_loader(
+            self.config, rank=self.world.rank, world=self.world.size, start=start, endless=True, pinned=self._pinned()
+        )
+
+    def _pinned(self) -> bool:
+        """Whether host batches are made in pinned memory; a prefetcher pins what is not kept by itself."""
+        strategy = self.config.training.strategy
+        return self.device.type == "cuda" and (
+            strategy == "pinned" or (strategy != "serial" and self.config.data.preload)
+        )
+
+    def _batches(self, position: Position) -> Iterator[Batch]:
+        def opened(given: int) -> Iterator[Batch]:
+            self.strategy.close()
+            if given:
+                self.loader = self._loader(position.after(given, len(self.loader)))
+            else:
+                self.loader.seek(position)
+            return self.strategy.batches(self.loader)
+
+        return reopening(opened, retries=self.config.training.retries, say=self.say)
+
+    def _micro_batches(self) -> MicroBatches | None:
+        """Return what splits a batch that does not fit; several ranks and recorded steps cannot repeat one."""
+        training = self.config.training
+        if self.world.size > 1 or training.strategy in ONE_PROCESS:
+            return None
+        return MicroBatches(
+            self.config.data.batch,
+            retries=training.retries,
+            count=_terms if self.config.model.name == "mlm" else None,
+            say=self.say,
+        )
+
+    def _reduced(self, last: bool) -> AbstractContextManager[Any]:
+        return distributed.reduced(self.learner.model, last or not self.config.distributed.no_sync)
+
+    def _checkpoints(self) -> Checkpoints | None:
+        kept = self.config.checkpoint
+        if kept.folder is None:
+            return None
+        return distributed.shared_checkpoints(self.config, self.world, self.say)
+
+    def _start(self, checkpoints: Checkpoints | None, parts: distributed.Parts) -> Resumed | None:
+        resume = self.config.checkpoint.resume
+        if checkpoints is not None:
+            resumed = checkpoints.start(resume, parts, self.device)
+        else:
+            resumed = None if resume is None else distributed.load(resume, parts, self.device, self.config)
+        if resumed is not None:
+            for line in (f"goes on at step {resumed.step} from {resumed.path}", *resumed.changed):
+                self.say(line)
+        return resumed
+
+    def _span(self, resumed: Resumed | None) -> Span:
+        per_epoch = len(self.loader)
+        if resumed is None:
+            return Span(0, self.steps, Position(), per_epoch)
+        position = Position(*resumed.extra["position"])
+        return Span(resumed.step, max(self.steps, resumed.step), position, per_epoch)
+
+    def _sinks(self, resumed: Resumed | None) -> Sinks:
+        if not self.world.first:
+            return Sinks([])
+        return open_sinks(self.config, resumed_at=None if resumed is None else resumed.step)
+
+    def _journal(self, sinks: Sinks, known: Known, span: Span) -> Journal:
+        training = self.config.training
+        known.flops = flops_per_sample(self.config) * self.config.data.batch * training.accumulation
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        epoch = max(span.per_epoch // training.accumulation, 1)
+        peak = peak_flops(name, training.precision)
+        return Journal(sinks, self.config.monitor.every, epoch, peak, known, first=span.first)
+
+
+def _steps(config: Config, per_epoch: int) -> int:
+    training = config.training
+    if training.epochs is None:
+        return training.steps
+    steps = training.epochs * per_epoch // training.accumulation
+    if steps < 1:
+        raise ConfigError(
+            f"accumulation {training.accumulation}: {training.epochs} epochs have {per_epoch} batches each, "
+            "which is not one step: accumulate less, or train for more epochs"
+        )
+    return steps
+
+
+def _terms(batch: Batch) -> torch.Tensor:
+    return (batch["labels"] != IGNORED).sum()
+
+
+def _silent(_text: str) -> None:
+    """Say nothing: another rank says it."""

@@ -1,0 +1,98 @@
+"""When the host waits for the GPU, and how losses are read late without losing any."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from instrument.names import SYNCHRONIZE
+from instrument.ranges import phase
+from instrument.streams import Event
+
+AHEAD = 32  # steps that the host may be ahead under `event`: their batches and gradients take memory
+_WAIT = phase(SYNCHRONIZE)
+
+Losses = list[tuple[int, float]]
+
+
+class LateLosses:
+    """Losses on their way to the host: each is copied to pinned memory by the GPU and read when that is done.
+
+    Args:
+        device: where the losses are made.
+        capacity: the most that are on their way at once.
+    """
+
+    def __init__(self, device: torch.device, capacity: int) -> None:
+        self.capacity = capacity
+        self._device = device
+        self._slots: Tensor | None = None
+        self._events = [Event(device) for _ in range(capacity)]
+        self._pending: deque[tuple[int, int]] = deque()
+        self._put = 0
+
+    def __len__(self) -> int:
+        """How many have not been read."""
+        return len(self._pending)
+
+    def put(self, step: int, loss: Tensor) -> None:
+        """Send a scalar loss on its way; the host does not wait. Raises ValueError where `capacity` are."""
+        if len(self) == self.capacity:
+            raise ValueError(f"{self.capacity} losses are on their way already: read some first")
+        if self._slots is None:
+            on_gpu = self._device.type == "cuda"
+            self._slots = torch.empty(self.capacity, dtype=loss.dtype, pin_memory=on_gpu)
+        slot = self._put % self.capacity
+        self._slots[slot].copy_(loss.detach(), non_blocking=True)
+        self._events[slot].record()
+        self._pending.append((step, slot))
+        self._put += 1
+
+    def ready(self) -> Losses:
+        """Return (step, loss) of those that have arrived, in the order of their steps, without waiting."""
+        found = []
+        while self._pending and self._events[self._pending[0][1]].query():
+            found.append(self._read())
+        return found
+
+    def wait(self, leave: int = 0) -> Losses:
+        """Wait until at most `leave` are on their way; return (step, loss) of all that have arrived."""
+        if len(self) > leave:
+            with _WAIT:
+                self._events[self._pending[-1 - leave][1]].synchronize()
+        return self.ready()
+
+    def _read(self) -> tuple[int, float]:
+        step, slot = self._pending.popleft()
+        assert self._slots is not None
+        return step, float(self._slots[slot])
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPolicy:
+    """When the host waits: after each `every` steps, or, where that is None, only when it is too far ahead.
+
+    Each wait is a range named "sync". Nothing else in a step waits.
+    """
+
+    every: int | None
+
+    @classmethod
+    def of(cls, text: str, strategy: str = "") -> SyncPolicy:
+        """Read `auto`, `every`, a number of steps, or `event`; `auto` is every step for the naive baseline, else 10."""
+        if text == "auto":
+            return cls(1 if strategy == "serial" else 10)
+        return cls(None if text == "event" else 1 if text == "every" else int(text))
+
+    def losses(self, device: torch.device) -> LateLosses:
+        """Return room for the losses that can be on their way under this policy."""
+        return LateLosses(device, max(AHEAD, self.every or 0) + 1)
+
+    def after(self, step: int, losses: LateLosses) -> Losses:
+        """Wait after a step (counted from 0) where the policy says so; return the losses that have arrived."""
+        if self.every is None:
+            return losses.wait(leave=AHEAD)
+        return losses.wait() if (step + 1) % self.every == 0 else []

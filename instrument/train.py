@@ -1,0 +1,51 @@
+"""`python -m instrument.train`: parse, run, say how it ended."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from instrument.config import Config
+from instrument.errors import InstrumentError
+from instrument.flags import ConfiguredCommand, configured
+from instrument.run import Outcome, train
+
+
+@click.command(cls=ConfiguredCommand)
+@configured
+def command(config: Config) -> None:
+    """Train a small model with every phase named, for `nsys profile python -m instrument.train`."""
+    outcome = train(config, say)
+    if outcome.losses:
+        say(summary(outcome))
+    sys.exit(outcome.exit_code)
+
+
+def summary(outcome: Outcome) -> str:
+    """Return one line about a run that ended."""
+    how = "done" if outcome.exit_code == 0 else "stopped"
+    first, last = outcome.losses[0], outcome.losses[-1]
+    return f"{how} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
+
+
+def say(text: str) -> None:
+    """Tell the user one line; standard output is left to those who ask for something."""
+    click.echo(f"instrument: {text}", err=True)
+
+
+def main() -> None:
+    """Run the command; a mistake of the user's is one line and exit code 2."""
+    try:
+        command(standalone_mode=False)
+    except InstrumentError as error:
+        say(f"error: {error}")
+        sys.exit(2)
+    except click.exceptions.Exit as end:  # --help
+        sys.exit(end.exit_code)
+    except click.Abort:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
