@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from traceview.measure.breakdown import Measured
+from traceview.measure.charts import measure_charts
 from traceview.measure.devices import measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
@@ -54,7 +56,8 @@ def analyze(
     analysis = _measure(trace, device, iteration, skip, top, step)
     give_back()
     step("find", 0.9)
-    return replace(analysis, findings=find(analysis))
+    charts = partial(measure_charts, trace, analysis.devices, analysis.iterations)
+    return replace(analysis, findings=find(analysis), charts=charts)
 
 
 def _measure(

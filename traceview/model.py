@@ -6,7 +6,7 @@ Times are int64 nanoseconds on the export's own clock, intervals are half-open [
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ import polars as pl
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
+
+    from traceview.model_charts import Charts
 
 CLASSES = ("compute", "communication", "copy", "memset")
 KINDS = ("h2d", "d2h", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")
@@ -425,3 +427,4 @@ class Analysis:
     unmatched: Unmatched
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[str, ...] = ()  # what could not be measured, and how to capture it
+    charts: Callable[[], Charts] | None = None  # measures what only charts show, when a page asks for it

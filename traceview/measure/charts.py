@@ -1,0 +1,31 @@
+"""What charts show and no other report needs: measured when a page is made, not with every analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceview.measure.concurrency import streams_at_once
+from traceview.measure.copy_sizes import copy_groups
+from traceview.measure.gap_lengths import gap_lengths
+from traceview.measure.iteration_bars import iteration_bars
+from traceview.model import DeviceUse, Iterations, NotMeasured, Trace
+from traceview.model_charts import Charts, DeviceCharts
+
+
+def measure_charts(trace: Trace, devices: Sequence[DeviceUse], iterations: Iterations | NotMeasured) -> Charts:
+    """Measure what the charts of every device and of the iterations show."""
+    return Charts(
+        devices=tuple(_device(trace, device) for device in devices),
+        iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
+    )
+
+
+def _device(trace: Trace, device: DeviceUse) -> DeviceCharts:
+    copies, left_out = copy_groups(trace, device)
+    return DeviceCharts(
+        device=device.device,
+        streams=streams_at_once(trace, device),
+        gaps=gap_lengths(device),
+        copies=copies,
+        copies_left_out=left_out,
+    )
