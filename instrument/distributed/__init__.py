@@ -1,4 +1,4 @@
-"""Several GPUs on one run, under `torchrun --nproc-per-node N -m instrument.train`; without torchrun all of it does nothing.
+"""Several GPUs on one run, under `torchrun --nproc-per-node N -m instrument.train`; alone, all of it does nothing.
 
 world.py        which rank this process is, and on which device
 wrap.py         DDP or FSDP2 around a model, and when gradients are reduced

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from instrument import checkpoint, resume
-from instrument.checkpoint import Checkpoints
+from instrument import resume
+from instrument.checkpoint import BEST, Checkpoints
 from instrument.config import Config
 from instrument.distributed.parts import RandomNumbers, WholeModel, WholeOptimizer
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
-from instrument.random_state import random_state
-from instrument.resume import Parts, Resumed, Stateful
+from instrument.resume import Parts, Resumed
 
 Say = Callable[[str], None]
 
@@ -44,7 +43,7 @@ class SharedCheckpoints(Checkpoints):
     """`Checkpoints` of several ranks: states are gathered from all, and the first rank writes.
 
     Every rank has to call `start`, `save` and `load`, and `emergency` with a text; a rank may call `save` where
-    another calls `emergency`, the first rank's choice is taken. An emergency that is an exception is one
+    another calls `emergency`: the first rank's choice is taken. An emergency that is an exception is one
     rank's own: it writes without the others what it has, which is nothing where weights are sharded.
 
     Args:
@@ -65,45 +64,57 @@ class SharedCheckpoints(Checkpoints):
         self, step: int, parts: Parts, *, loss: float | None = None, extra: Mapping[str, Any] | None = None
     ) -> Path:
         """Write one checkpoint for all ranks; see `Checkpoints.save`. Raises on all ranks, or on none."""
-        if self._world.first:
-            return super().save(step, parts, loss=loss, extra=extra)
-        return self._write(step, parts)
+
+        def write(held: Parts) -> Path:
+            return Checkpoints.save(self, step, held, loss=loss, extra=extra)
+
+        path = self._together(parts, write)
+        if path is None:
+            raise InstrumentError(f"no checkpoint at step {step}: the first rank could not write one")
+        return path
 
     def emergency(
         self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
     ) -> Path | None:
         """Write what can still be saved: together where all ranks agreed to stop, alone after an exception."""
-        if isinstance(reason, BaseException):
+
+        def write(held: Parts) -> Path | None:
+            return Checkpoints.emergency(self, step, held, reason, extra=extra)
+
+        try:
+            if not isinstance(reason, BaseException):
+                return self._together(parts, write)
             if any(isinstance(part, WholeModel | WholeOptimizer) for part in parts.values()):
                 self._say(f"no emergency checkpoint at step {step}: no rank alone has all of a sharded model")
                 return None
-            parts = {name: _Alone() if isinstance(part, RandomNumbers) else part for name, part in parts.items()}
-        return super().emergency(step, parts, reason, extra=extra)
+            return write({name: part for name, part in parts.items() if not isinstance(part, RandomNumbers)})
+        except BaseException as error:
+            self._say(f"no emergency checkpoint at step {step}: {type(error).__name__}: {error}")
+            return None
 
     def load(
         self, where: str | Path, parts: Parts, device: torch.device | str = "cpu", *, random: bool = True
     ) -> Resumed:
         """Let the parts of every rank go on from the file that the first rank finds."""
-        path = self.folder / checkpoint.BEST if where == "best" else self.latest() if where == "latest" else where
-        (path,) = _from_first([str(path or where)])
-        return super().load(path, parts, device, random=random)
+        path = self.folder / BEST if where == "best" else self.latest() or self.folder if where == "latest" else where
+        (found,) = _from_first([str(path)])
+        return super().load(found, parts, device, random=random)
 
-    def _write(self, step: int, parts: Parts, **about: Any) -> Path:
-        if any(isinstance(part, _Alone) for part in parts.values()):
-            return super()._write(step, parts, **about)
+    def _together(self, parts: Parts, write: Callable[[Parts], Path | None]) -> Path | None:
+        """Gather every part, let the first rank write, and tell the others what became of it."""
         _wait_for_device()
         held = {name: _Held(part.state_dict()) for name, part in parts.items()}
-        path, problem = None, None
+        written: Path | None = None
         if self._world.first:
             try:
-                path = super()._write(step, held, **about)
+                written = write(held)
             except BaseException as error:
                 _from_first([None, str(error) or type(error).__name__])
                 raise
-        path, problem = _from_first([path and str(path), problem])
+        path, problem = _from_first([written and str(written), None])
         if problem is not None:
             raise InstrumentError(problem)
-        return Path(path)
+        return path and Path(path)
 
 
 class _Held:
@@ -117,13 +128,6 @@ class _Held:
 
     def load_state_dict(self, _state: Any, /) -> None:
         raise NotImplementedError
-
-
-class _Alone(_Held):
-    """This rank's random numbers, without the others'."""
-
-    def __init__(self) -> None:
-        super().__init__(random_state())
 
 
 def _from_first(values: list[Any]) -> list[Any]:

@@ -89,7 +89,7 @@ def _torchrun() -> tuple[int, int, int]:
     try:
         rank, local_rank, size = (int(os.environ[name]) for name in _TORCHRUN[:3])
     except ValueError as error:
-        raise ConfigError(f"RANK, LOCAL_RANK and WORLD_SIZE have to be numbers, as torchrun sets them: {error}") from error
+        raise ConfigError(f"RANK, LOCAL_RANK, WORLD_SIZE: {error}: start it by torchrun") from error
     return rank, local_rank, size
 
 
@@ -106,7 +106,7 @@ def _device(setting: str, local_rank: int, size: int) -> torch.device:
     if index < gpus:
         return torch.device("cuda", index)
     if size > 1:
-        raise ConfigError(f"process {index} has no GPU of its own, there are {gpus}: use --nproc-per-node {gpus} or less")
+        raise ConfigError(f"process {index} finds no GPU of its own among {gpus}: use --nproc-per-node {gpus}")
     raise ConfigError(f"device {setting}: there are {gpus} GPUs here, counted from 0: use one of these")
 
 

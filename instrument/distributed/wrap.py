@@ -32,7 +32,7 @@ def wrap(model: nn.Module, config: Distributed, world: World, device: torch.devi
     return DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
-        bucket_cap_mb=config.bucket_mb,  # type: ignore[arg-type] # torch makes bytes of it
+        bucket_cap_mb=config.bucket_mb,
         gradient_as_bucket_view=config.gradient_as_bucket_view,
         static_graph=config.static_graph,
     )

@@ -1,0 +1,37 @@
+"""Runs functions in real processes that are ranks of one another, as torchrun would start them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as processes
+
+from instrument.distributed import World, joined
+
+Scenario = Callable[[World, Path], Any]
+
+
+def run(scenarios: Sequence[Scenario], folder: Path, size: int = 2, device: str = "cpu") -> Mapping[str, list[Any]]:
+    """Run module-level functions one after the other on each rank; return what each rank made of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes.spawn(_rank, (size, port, scenarios, folder, device), nprocs=size)
+    ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(size)]
+    return {name: [results[name] for results in ranks] for name in ranks[0]}
+
+
+def _rank(rank: int, size: int, port: int, scenarios: Sequence[Scenario], folder: Path, device: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    with joined(device) as world:
+        results = {scenario.__name__: scenario(world, folder) for scenario in scenarios}
+    torch.save(results, folder / f"rank-{rank}.pt")
