@@ -131,13 +131,25 @@ def test_what_makes_no_sense_is_one_line_and_nothing_is_written(
 
 
 def test_a_capture_without_gpu_work_says_what_it_holds(traceview: Command, tmp_path: Path) -> None:
-    from tests.build_export import Nvtx, build_export
+    from tests.build_export import Call, build_export
 
-    path = build_export(tmp_path / "cpu.sqlite", nvtx=[Nvtx(text="step")])
+    path = build_export(tmp_path / "cpu.sqlite", api=[Call()])
     code, out, err = traceview("analyze", path)
     assert (code, out) == (2, "")
-    assert "no GPU work (1 NVTX ranges)" in err and "nsys profile -t cuda,nvtx" in err
+    assert "no GPU work (1 CUDA API calls)" in err and "nsys profile -t cuda,nvtx" in err
     assert names(tmp_path) == ["cpu.sqlite"]
+
+
+def test_ranges_without_gpu_work_say_where_the_host_was(traceview: Command, tmp_path: Path) -> None:
+    from tests.build_export import Nvtx, build_export
+
+    path = build_export(tmp_path / "cpu.sqlite", nvtx=[Nvtx(100 * n, 100 * n + 60, f"step {n}") for n in range(4)])
+    code, out, err = traceview("analyze", path)
+    assert (code, err) == (0, "")
+    assert "The capture has no GPU work" in out and "Iterations: 4 of step #" in out
+    assert names(tmp_path) == ["cpu.overlap.html", "cpu.sqlite"]
+    code, _, err = traceview("analyze", path, "--device", "0")
+    assert code == 2 and "no GPU work" in err
 
 
 def test_control_characters_in_a_file_name_stay_harmless(traceview: Command, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
 from traceview.analyze import analyze
-from traceview.errors import NoGpuWorkError
 from traceview.model import CAUSES, Trace
 from traceview.report.to_json import document, to_json
 
@@ -197,10 +196,7 @@ def test_the_text_is_the_document_with_a_row_on_a_line() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_real_captures_keep_the_contract(name: str) -> None:
-    try:
-        analysis = analyze(shared(name), top=3)
-    except NoGpuWorkError:
-        pytest.skip("holds no GPU work")
+    analysis = analyze(shared(name), top=3)
     made = json.loads(to_json(analysis))
     for path in CONTRACT:
         reach(made, path)

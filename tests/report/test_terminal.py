@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
 from traceview.analyze import analyze
-from traceview.errors import NoGpuWorkError
 from traceview.model import Window
 from traceview.report.layout import width
 from traceview.report.terminal import BAR, render
@@ -107,10 +106,7 @@ def test_colour_only_adds_escapes() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_real_captures_fit(name: str) -> None:
-    try:
-        analysis = analyze(shared(name))
-    except NoGpuWorkError:
-        pytest.skip("holds no GPU work")
+    analysis = analyze(shared(name))
     text = render(analysis)
     _assert_fits(text)
     bars = re.findall(r"^  ([█▓▒░]{2,})$", text, re.MULTILINE)

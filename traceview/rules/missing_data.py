@@ -1,6 +1,6 @@
-"""The capture lacks ranges or CUDA calls.
+"""The capture lacks GPU work, ranges or CUDA calls.
 
-Symptom: no NVTX range, no iteration or no CUDA API call in the capture, so figures that need them are
+Symptom: no GPU work, NVTX range, iteration or CUDA API call in the capture, so figures that need them are
 missing.
 Cause: they were not traced, the program has no annotations, or they were lost: with the Python package
 `nvtx` 0.2.12 and later, nsys 2022.4 and 2024.2 record the domain but lose every range.
@@ -25,7 +25,15 @@ ANNOTATE = """for step, batch in enumerate(loader):
 def missing_data(facts: Facts) -> Iterator[Draft]:
     """Say what could not be measured and how to capture it."""
     trace = facts.analysis.trace
-    if trace.api.is_empty():
+    if trace.operations.is_empty():
+        yield Draft(
+            id="no_gpu_work",
+            title="The capture has no GPU work: only where the host's time went can be said",
+            advice="Ranges and iterations have their times on the host, and nothing on a GPU. Either the program "
+            "used none, or CUDA was not traced: capture it with `-t cuda,nvtx` on a machine with a GPU.",
+            code=CAPTURE,
+        )
+    elif trace.api.is_empty():
         yield Draft(
             id="no_cuda_calls",
             title="The capture has no CUDA API calls: why the GPU waited cannot be said",
