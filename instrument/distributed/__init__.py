@@ -10,25 +10,35 @@ report.py       whether the GPUs together were faster, and which knob was too sm
 """
 
 from instrument.distributed.agreement import Stop, mean_over_ranks, stop_together
+from instrument.distributed.calibrate import calibrate, share
 from instrument.distributed.checkpoints import SharedCheckpoints, load, shared_checkpoints
 from instrument.distributed.parts import parts_of
+from instrument.distributed.report import Calibration, RankFigures, Together, Verdict, lines, verdicts
 from instrument.distributed.world import World, device_of, joined
 from instrument.distributed.wrap import inner, reduced, wrap
 from instrument.resume import Parts
 
 __all__ = [
+    "Calibration",
     "Parts",
+    "RankFigures",
     "SharedCheckpoints",
     "Stop",
+    "Together",
+    "Verdict",
     "World",
+    "calibrate",
     "device_of",
     "inner",
     "joined",
+    "lines",
     "load",
     "mean_over_ranks",
     "parts_of",
     "reduced",
+    "share",
     "shared_checkpoints",
     "stop_together",
+    "verdicts",
     "wrap",
 ]

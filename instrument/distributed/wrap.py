@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -14,6 +15,8 @@ from instrument.config import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
 from instrument.models.blocks import Stack
+
+_graph_known: WeakSet[nn.Module] = WeakSet()
 
 
 def wrap(model: nn.Module, config: Distributed, world: World, device: torch.device) -> nn.Module:
@@ -40,7 +43,7 @@ def wrap(model: nn.Module, config: Distributed, world: World, device: torch.devi
 
 def reduced(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
     """Return the context of a forward and backward pass whose gradients the ranks reduce `now`, or not yet."""
-    if now:
+    if now or _learns_its_graph(model):
         return nullcontext()
     if isinstance(model, DistributedDataParallel):
         context: AbstractContextManager[Any] = model.no_sync()
@@ -61,6 +64,17 @@ def inner(model: nn.Module) -> nn.Module:
 def is_sharded(model: nn.Module) -> bool:
     """Return whether FSDP2 has sharded the model."""
     return hasattr(model, "set_requires_gradient_sync")
+
+
+def _learns_its_graph(model: nn.Module) -> bool:
+    """Say once that a static graph is not known yet: its first pass has to be reduced, or torch fails.
+
+    The step that holds it is right all the same: an average does not change when it is averaged again.
+    """
+    if not isinstance(model, DistributedDataParallel) or not model.static_graph or model in _graph_known:
+        return False
+    _graph_known.add(model)
+    return True
 
 
 @contextmanager

@@ -75,6 +75,10 @@ def ddp_accumulating(world: World, _folder: Path) -> Any:
     return train(with_(CONFIG, accumulation=2), world)
 
 
+def ddp_static_graph_accumulating(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, accumulation=2, static_graph=True), world)
+
+
 def ddp_accumulating_reducing_each(world: World, _folder: Path) -> Any:
     return train(with_(CONFIG, accumulation=2, no_sync=False), world)
 
@@ -92,8 +96,8 @@ def sharded_accumulating_reducing_each(world: World, _folder: Path) -> Any:
 
 
 SCENARIOS = (
-    ddp, ddp_static_graph_without_views, ddp_accumulating, ddp_accumulating_reducing_each,
-    sharded, sharded_accumulating, sharded_accumulating_reducing_each,
+    ddp, ddp_static_graph_accumulating, ddp_static_graph_without_views, ddp_accumulating,
+    ddp_accumulating_reducing_each, sharded, sharded_accumulating, sharded_accumulating_reducing_each,
 )  # fmt: skip
 
 
