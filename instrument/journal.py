@@ -24,6 +24,7 @@ class Journal:
         known: adds what the loop knows of a step: FLOPs, memory, power.
         first: the first step of this run.
         losses: every loss from there on.
+        latest: figures of the last window.
     """
 
     sinks: Sinks
@@ -33,6 +34,7 @@ class Journal:
     known: Known
     first: int = 0
     losses: array[float] = field(default_factory=lambda: array("d"))
+    latest: Figures = field(default_factory=dict)
     _window: list[StepFigures] = field(default_factory=list)
     _epoch: list[StepFigures] = field(default_factory=list)
     _waiting: list[StepFigures] = field(default_factory=list)
@@ -66,7 +68,8 @@ class Journal:
             self._write_epoch()
 
     def _write_window(self) -> None:
-        self.sinks.write(self._window[-1].step, figures(self._window, peak=self.peak))
+        self.latest = figures(self._window, peak=self.peak)
+        self.sinks.write(self._window[-1].step, self.latest)
         self._window = []
 
     def _write_epoch(self) -> None:

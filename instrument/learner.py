@@ -35,23 +35,29 @@ class Learner:
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         self.optimizer = _optimizer(self.parameters, training, device)
         self.schedule = Schedule(self.optimizer, training, steps)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")  # type: ignore[attr-defined]
+        self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch, a scalar with its graph."""
+    def forward(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
+        """Return the mean loss of a batch, a scalar with its graph; by another module with the same weights if given."""
         with _FORWARD, self._autocast():
-            loss: Tensor = self.model(batch)
+            loss: Tensor = (model or self.model)(batch)
             return loss
 
     def backward(self, loss: Tensor, weight: float = 1.0) -> None:
         """Add the gradients of a loss times a weight."""
         with _BACKWARD:
-            self.scaled(loss, weight).backward()
+            self.scaled(loss, weight).backward()  # type: ignore[no-untyped-call]
 
-    def gradients(self, loss: Tensor, weight: float = 1.0) -> list[Tensor]:
-        """Return the gradients of a loss times a weight, one for each of `parameters`, and add them to nothing."""
+    def gradients(
+        self, loss: Tensor, weight: float = 1.0, parameters: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Return the gradients of a loss times a weight by each parameter, the model's own unless others are given.
+
+        They are added to nothing.
+        """
         with _BACKWARD:
-            return list(torch.autograd.grad(self.scaled(loss, weight), self.parameters, materialize_grads=True))
+            scaled = self.scaled(loss, weight)
+            return list(torch.autograd.grad(scaled, parameters or self.parameters, materialize_grads=True))
 
     def scaled(self, loss: Tensor, weight: float) -> Tensor:
         """Return a loss as backward takes it: weighted, and in fp16 scaled."""
@@ -92,7 +98,7 @@ def _optimizer(parameters: list[nn.Parameter], training: Training, device: torch
     rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
     return torch.optim.AdamW(
         parameters,
-        lr=rate,  # type: ignore[arg-type]
+        lr=rate,
         weight_decay=training.weight_decay,
         fused=on_gpu,
         capturable=on_gpu,

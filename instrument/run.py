@@ -23,6 +23,7 @@ from instrument.known import Known
 from instrument.learner import Batch, Learner
 from instrument.loop import Loop, Span
 from instrument.meter import StepMeter
+from instrument.metrics import Figures
 from instrument.models import build
 from instrument.models.batches import IGNORED
 from instrument.modules import annotate_module
@@ -44,12 +45,14 @@ class Outcome:
         done: steps done, those of the runs that it goes on from among them.
         losses: of the steps from `first` on.
         exit_code: 0, or 128 and the signal that stopped it.
+        figures: of the last window of steps (`instrument.metrics.figures`).
     """
 
     first: int
     done: int
     losses: list[float]
     exit_code: int
+    figures: Figures
 
 
 def train(config: Config, say: Say) -> Outcome:
@@ -120,7 +123,7 @@ class _Run:
             finally:
                 self.strategy.close()
                 journal.finish()
-        return Outcome(span.first, loop.done, journal.losses.tolist(), stopping.exit_code)
+        return Outcome(span.first, loop.done, journal.losses.tolist(), stopping.exit_code, journal.latest)
 
     def _loader(self, start: Position) -> Loader:
         return build_loader(

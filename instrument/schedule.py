@@ -47,7 +47,7 @@ class Schedule:
         """Return what a checkpoint keeps."""
         return {"step_count": self.step_count, "base_lrs": list(self.base_lrs)}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+    def load_state_dict(self, state_dict: Any, /) -> None:
         """Go on where a checkpoint was."""
         self.step_count = int(state_dict["step_count"])
         self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]

@@ -9,6 +9,8 @@ import click
 from instrument.config import Config
 from instrument.errors import InstrumentError
 from instrument.flags import ConfiguredCommand, configured
+from instrument.metrics import LOSS
+from instrument.monitor.progress import describe
 from instrument.run import Outcome, train
 
 
@@ -26,7 +28,9 @@ def summary(outcome: Outcome) -> str:
     """Return one line about a run that ended."""
     how = "done" if outcome.exit_code == 0 else "stopped"
     first, last = outcome.losses[0], outcome.losses[-1]
-    return f"{how} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
+    text = f"{how} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
+    speed = describe({name: value for name, value in outcome.figures.items() if name != LOSS})
+    return f"{text}  {speed}" if speed else text
 
 
 def say(text: str) -> None:

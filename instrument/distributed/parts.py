@@ -21,9 +21,12 @@ class Trained(Protocol):
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    schedule: Stateful
-    scaler: Stateful
+    scaler: Any
     device: torch.device
+
+    @property
+    def schedule(self) -> Stateful:
+        """The learning rate's."""
 
 
 def parts_of(learner: Trained, world: World) -> Parts:

@@ -48,7 +48,7 @@ class Graph(Prefetch):
 
     def _settle(self, batch: Batch) -> Tensor:
         current = torch.cuda.current_stream(self.device)
-        self._side = self._side or torch.cuda.Stream(self.device)
+        self._side = self._side or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._side.wait_stream(current)
         for tensor in batch.values():
             tensor.record_stream(self._side)

@@ -13,17 +13,20 @@ weights. Both are launched at once, too: a second thread calls backward, whose k
 without the interpreter, while the first launches the next forward. Weights change between steps, so this needs
 `--accumulation` of 2 or more; with 1 the strategy is prefetch with two copy streams.
 
-Gradients are added up in the order of the micro-batches, so losses and weights are those of every strategy.
+Each compute stream has parameters of its own, over the same memory: where one parameter serves two streams,
+autograd makes them wait for each other. Gradients are added up in the order of the micro-batches, so losses
+and weights are those of every strategy.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from instrument.learner import Batch
 from instrument.prefetch import PrefetchLoader
@@ -37,6 +40,13 @@ class Staged(Strategy):
     _loader: PrefetchLoader | None = None
     _streams: Streams | None = None
     _backward: ThreadPoolExecutor | None = None
+    _twin: nn.Module | None = None
+
+    @property
+    def twin(self) -> nn.Module:
+        """The model once more: parameters of its own over the same memory."""
+        self._twin = self._twin or twin_of(self.learner.model, compiled=self.config.model.compile)
+        return self._twin
 
     @property
     def streams(self) -> Streams:
@@ -68,11 +78,12 @@ class Staged(Strategy):
         losses = []
         for index, batch in enumerate(batches):
             stream = self.streams["odd" if index % 2 else "even"]
+            model = self.twin if index % 2 else self.learner.model
             hand_over(batch, ready=begun, to=stream)
             with stream, self.meter.part("forward"):
-                loss = self.learner.forward(batch)
+                loss = self.learner.forward(batch, model)
             losses.append(loss.detach())
-            results.append(self._thread().submit(self._gradients, loss, 1 / len(batches), stream))
+            results.append(self._thread().submit(self._gradients, loss, 1 / len(batches), model, stream))
         gradients = self._sum(results, current)
         for loss in losses:
             hand_over(loss, ready=results[-1].result()[1], to=current)
@@ -92,11 +103,14 @@ class Staged(Strategy):
         self._backward = self._backward or ThreadPoolExecutor(1, thread_name_prefix="backward")
         return self._backward
 
-    def _gradients(self, loss: Tensor, weight: float, stream: Stream) -> tuple[list[Tensor], Event]:
+    def _gradients(
+        self, loss: Tensor, weight: float, model: nn.Module, stream: Stream
+    ) -> tuple[list[Tensor], Event]:
+        parameters = [one for one in model.parameters() if one.requires_grad]
         # A thread starts on the first GPU, which is another rank's.
         with torch.cuda.device(self.device) if stream.cuda is not None else nullcontext(), stream:
             with self.meter.part("backward"):
-                gradients = self.learner.gradients(loss, weight)
+                gradients = self.learner.gradients(loss, weight, parameters)
             return gradients, stream.record()
 
     def _sum(self, results: Sequence[Future[tuple[list[Tensor], Event]]], current: Stream) -> list[Tensor]:
@@ -110,3 +124,14 @@ class Staged(Strategy):
             else:
                 total = gradients
         return total
+
+
+def twin_of(model: nn.Module, *, compiled: bool = False) -> nn.Module:
+    """Return a copy of a module whose parameters and buffers share the memory of its own."""
+    shared: dict[int, object] = {id(buffer): buffer for buffer in model.buffers()}
+    for parameter in model.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+    twin = copy.deepcopy(model, shared)
+    if compiled:
+        twin.compile()
+    return twin

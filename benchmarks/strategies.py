@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Time the trainer's strategies on a GPU, side by side: ms a step, in rounds, without a profiler.
+
+    python benchmarks/strategies.py --json results.json          three workloads, five strategies, three rounds
+    python benchmarks/strategies.py --workload copy30 --rounds 5
+    python benchmarks/strategies.py --flags copy30                the flags of one workload, for a capture of it
+
+A workload is named by how long its copy takes beside its compute. Batches are made once and kept, in pinned
+memory where the strategy has it, so that only copies and compute are compared. Rounds alternate between the
+strategies; the first steps of each run are set aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+STEPS, SETTLING = 60, 20
+COMMON = {"batch": 32, "sequence": 256, "layers": 4, "heads": 16, "preload": True, "progress": False}
+# features decide the size of a batch: 32 x 256 x features floats
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "small": {"width": 1024, "features": 4096, "samples": 128, "pinned_budget": 2 << 30},
+    "copy10": {"width": 2048, "features": 5120, "samples": 64, "pinned_budget": 2 << 30},
+    "copy30": {"width": 2048, "features": 16384, "samples": 64, "pinned_budget": 4 << 30},
+    "copy60": {"width": 2048, "features": 36864, "samples": 64, "pinned_budget": 8 << 30},
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "serial": {"strategy": "serial"},
+    "pinned": {"strategy": "pinned"},
+    "prefetch": {"strategy": "prefetch"},
+    "staged": {"strategy": "staged"},
+    "graph": {"strategy": "graph"},
+    "prefetch, accumulation 4": {"strategy": "prefetch", "accumulation": 4},
+    "staged, accumulation 4": {"strategy": "staged", "accumulation": 4},
+}
+
+
+def flags(workload: str, setting: str, **more: Any) -> dict[str, Any]:
+    """Return the flags of one run, by long name with underscores."""
+    return COMMON | WORKLOADS[workload] | SETTINGS[setting] | more
+
+
+def command_line(given: dict[str, Any]) -> str:
+    """Return flags as they are typed."""
+    words = []
+    for name, value in given.items():
+        flag = name.replace("_", "-")
+        words.append(f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag} {value}")
+    return " ".join(words)
+
+
+def measured(workload: str, setting: str) -> dict[str, float | None]:
+    """Run once; return the figures of the steps after the first ones, per micro-batch where there are several."""
+    from instrument.config import load
+    from instrument.run import train
+
+    micro = SETTINGS[setting].get("accumulation", 1)
+    steps = max(STEPS // micro, 10)
+    settling = max(SETTLING // micro, 5)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run.jsonl"
+        given = flags(workload, setting, steps=steps, monitor_every=steps - settling, jsonl=str(out))
+        # The window of records is the last one, so that it starts behind the settling steps.
+        given["steps"] = 2 * (steps - settling)
+        train(load(None, given), lambda text: print(f"  {text}", file=sys.stderr))
+        records = [json.loads(line) for line in out.read_text().splitlines()]
+    last = [record for record in records if "perf/step_ms" in record][-1]
+    names = ("step", "forward", "backward", "optimizer", "copy")
+    found = {f"{name}_ms": _share(last[f"perf/{name}_ms"], micro) for name in names}
+    return found | {"samples_per_s": last["perf/samples_per_s"], "mfu": last["perf/mfu"], "loss": last["loss"]}
+
+
+def _share(value: float | None, micro: int) -> float | None:
+    return None if value is None else value / micro
+
+
+def run(workloads: Sequence[str], settings: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """Run every workload with every setting, in rounds."""
+    rows = []
+    for workload in workloads:
+        for number in range(rounds):
+            for setting in settings:
+                found = measured(workload, setting)
+                rows.append({"workload": workload, "setting": setting, "round": number} | found)
+                print(f"{workload:8} {setting:26} round {number}  {found['step_ms']:.3f} ms", flush=True)
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a line per workload and setting: median, least and most ms a step, and the speed-ups."""
+    lines = [f"{'workload':8} {'setting':26} {'ms/step':>8} {'least':>8} {'most':>8} {'x serial':>9} {'x pinned':>9}"]
+    steps: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        steps.setdefault((row["workload"], row["setting"]), []).append(row["step_ms"])
+    for (workload, setting), found in steps.items():
+        median = statistics.median(found)
+        cells = []
+        for base in ("serial", "pinned"):
+            other = steps.get((workload, base))
+            cells.append(f"{statistics.median(other) / median:9.2f}" if other else f"{'':9}")
+        lines.append(f"{workload:8} {setting:26} {median:8.2f} {min(found):8.2f} {max(found):8.2f} {' '.join(cells)}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the arguments, run, print the table and keep the raw figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", action="append", choices=WORKLOADS)
+    parser.add_argument("--setting", action="append", choices=SETTINGS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--flags", choices=WORKLOADS, metavar="WORKLOAD")
+    given = parser.parse_args()
+    if given.flags:
+        for setting in given.setting or SETTINGS:
+            print(command_line(flags(given.flags, setting)))
+        return
+    rows = run(given.workload or list(WORKLOADS), given.setting or list(SETTINGS), given.rounds)
+    print(table(rows))
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
