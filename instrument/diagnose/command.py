@@ -1,0 +1,88 @@
+"""The command: parse, measure stage after stage, print the table, write the JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import torch
+
+from instrument.config import Config
+from instrument.diagnose.measure import ROUNDS, Plan, measure
+from instrument.diagnose.records import Row
+from instrument.diagnose.running import Setting
+from instrument.diagnose.stages import STAGES, Stage, chosen
+from instrument.diagnose.table import table
+from instrument.diagnose.verdict import verdict
+from instrument.diagnose.written import check_writable, contents, write
+from instrument.errors import InstrumentError
+from instrument.flags import ConfiguredCommand, configured
+from instrument.monitor.nvml import device_uuid, open_meter
+
+Say = Callable[[str], None]
+
+
+@click.command(cls=ConfiguredCommand)
+@click.option(
+    "--iterations", default=30, metavar="N", type=click.IntRange(min=1), help="Timed, in each of 3 rounds [30]"
+)
+@click.option("--warm-up", default=5, metavar="N", type=click.IntRange(min=0), help="Untimed, before them [5]")
+@click.option("--stages", metavar="A,B,...", help=f"Of {', '.join(stage.name for stage in STAGES)} [all]")
+@click.option("--json", "json_path", metavar="PATH", type=click.Path(path_type=Path), help="Write all figures there.")
+@configured
+def command(config: Config, iterations: int, warm_up: int, stages: str | None, json_path: Path | None) -> None:
+    """Run the parts of a training run alone, and say where its time is lost and what to capture next."""
+    wanted = chosen(stages)
+    if json_path is not None:
+        check_writable(json_path)
+    plan = Plan(iterations, warm_up)
+    setting = Setting.of(config, steps=max(config.training.steps, ROUNDS * iterations + warm_up))
+    rows = diagnose(setting, wanted, plan, say)
+    found = verdict(rows, setting.config)
+    click.echo(table(rows, found), nl=False)
+    if json_path is not None:
+        write(json_path, contents(rows, found, setting.config, _about(setting.device, plan)))
+
+
+def diagnose(setting: Setting, stages: Sequence[Stage], plan: Plan, tell: Say) -> list[Row]:
+    """Measure each stage alone, in their order, and tell of each before it begins."""
+    meter = open_meter(device_uuid(setting.device.index if setting.device.type == "cuda" else None))
+    rows = []
+    try:
+        for stage in stages:
+            tell(f"stage {stage.name}: {stage.title(setting.config)}")
+            rows.append(measure(stage, setting, plan, meter))
+    finally:
+        meter.close()
+    return rows
+
+
+def say(text: str) -> None:
+    """Tell the user one line; standard output is left to the table."""
+    click.echo(f"instrument: {text}", err=True)
+
+
+def main() -> None:
+    """Run the command; a mistake of the user's is one line and exit code 2."""
+    try:
+        command(standalone_mode=False)
+    except InstrumentError as error:
+        say(f"error: {error}")
+        sys.exit(2)
+    except click.exceptions.Exit as end:  # --help
+        sys.exit(end.exit_code)
+    except click.Abort:
+        sys.exit(130)
+
+
+def _about(device: torch.device, plan: Plan) -> dict[str, str | int | None]:
+    return {
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "torch": torch.__version__,
+        "iterations": plan.iterations,
+        "warm_up": plan.warm_up,
+        "rounds": ROUNDS,
+    }

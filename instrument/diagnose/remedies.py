@@ -1,0 +1,78 @@
+"""What to change for each thing that time is lost in: flags of `instrument.train`, and why. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from instrument.diagnose.costs import Times
+from instrument.diagnose.records import Bound, Remedy
+
+
+def remedy(bound: Bound, times: Times) -> Remedy:
+    """Return what to change first where an iteration is bound so."""
+    return REMEDIES[bound](times)
+
+
+def _loader(times: Times) -> Remedy:
+    data = times.config.data
+    if data.preload and times.copies_ahead:
+        return Remedy("", "the samples are in memory already: collate less per batch, or store them as they are used")
+    if not data.workers:
+        return Remedy("--workers 4", "processes of their own load while the training process launches")
+    if times.on_gpu and not times.copies_ahead:
+        return Remedy("--strategy prefetch", "the next batch is loaded and copied while one computes")
+    return Remedy(f"--workers {2 * data.workers}", "the loaders are slower than the compute: use more, or --preload")
+
+
+def _copy(times: Times) -> Remedy:
+    if not times.copies_ahead:
+        return Remedy("--strategy prefetch", "the next batch is copied from pinned memory while one computes")
+    return Remedy("", "copies take longer than the compute that could hide them: send fewer bytes (a half-precision or "
+                      "integer batch, decoded on the GPU), or compute more on each batch")  # fmt: skip
+
+
+def _synchronisation(times: Times) -> Remedy:
+    strategy = times.config.training.strategy
+    if times.waits_each_step:
+        sync = "--sync 10" if strategy != "serial" or not times.on_gpu else "--strategy prefetch --sync 10"
+        return Remedy(sync, "the host waits after each step, and the GPU for the next launch")
+    if times.on_gpu and strategy in ("serial", "staged"):
+        return Remedy("--strategy prefetch", f"strategy {strategy} makes the host wait more than it hides here")
+    return Remedy("--sync event", "the host waits only when it is too far ahead")
+
+
+def _launch(times: Times) -> Remedy:
+    training, model = times.config.training, times.config.model
+    if training.accumulation == 1 and training.precision != "fp16" and not model.compile:
+        return Remedy("--strategy graph", "a CUDA graph launches the whole step at once")
+    if not model.compile:
+        return Remedy("--compile", "torch.compile makes fewer and longer kernels of the many short ones")
+    return Remedy(f"--batch {2 * times.config.data.batch}", "the same launches then do twice the work")
+
+
+def _precision(times: Times) -> Remedy:
+    precision = times.config.training.precision
+    return Remedy("--precision fp32", f"{precision} gains nothing at this size: its casts cost what its kernels save")
+
+
+def _compute(times: Times) -> Remedy:
+    training, model = times.config.training, times.config.model
+    if times.on_gpu and training.precision == "fp32":
+        return Remedy("--precision bf16", "the tensor cores compute several times as fast in half precision")
+    if times.on_gpu and model.attention == "math":
+        return Remedy("--attention auto", "a fused attention kernel neither writes nor reads the scores")
+    if model.checkpointing:
+        return Remedy("--no-checkpointing", "the activations are computed twice: do so only where memory is short")
+    if not model.compile and training.strategy != "graph":
+        return Remedy("--compile", "nothing but the kernels is left: torch.compile fuses what can be fused")
+    return Remedy("", "nothing but the kernels is left: a faster GPU, or more of them (torchrun --nproc-per-node 2)")
+
+
+REMEDIES: Mapping[Bound, Callable[[Times], Remedy]] = {
+    "loader": _loader,
+    "copy": _copy,
+    "synchronisation": _synchronisation,
+    "launch": _launch,
+    "precision": _precision,
+    "compute": _compute,
+}
