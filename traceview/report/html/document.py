@@ -14,10 +14,12 @@ from plotly.offline import get_plotlyjs
 
 from traceview.report.html.columns import pack
 
-STYLES = ("palette.css", "page.css", "timeline.css")
+STYLES = ("palette.css", "page.css", "timeline.css", "charts.css", "beside.css", "print.css")
 SCRIPTS = (
     "words.js",
     "dom.js",
+    "table.js",
+    "export.js",
     "columns.js",
     "palette.js",
     "rows.js",
@@ -27,8 +29,13 @@ SCRIPTS = (
     "hover.js",
     "answer.js",
     "findings.js",
+    "beside.js",
     "tables.js",
-    "iterations.js",
+    "charts.js",
+    "charts_iterations.js",
+    "charts_gaps.js",
+    "charts_copies.js",
+    "charts_streams.js",
     "main.js",
 )
 # plotly.js adds its rules to elements that are there already instead of making some, which the policy forbids.
@@ -37,8 +44,8 @@ LIBRARY_STYLE = "/* plotly.js */"
 ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029\ufeff"}
 
 
-def build(title: str, content: object, columns: str, names: list[str]) -> str:
-    """Return the document. `content` becomes JSON that no name in it can break out of; `names` are packed."""
+def build(title: str, content: object, charts: object, columns: str, names: list[str]) -> str:
+    """Return the document. `content` becomes JSON that no name in it can break out of; `charts` and `names` are packed."""
     style = "\n".join(_file(name) for name in STYLES)
     script = _script()
     library, library_hash = _plotly()
@@ -47,6 +54,7 @@ def build(title: str, content: object, columns: str, names: list[str]) -> str:
         "title": html.escape(_sound(title)),
         "style": style,
         "content": escaped_json(content),
+        "charts": pack(escaped_json(charts).encode("utf-8")),
         "columns": columns,
         "names": pack(escaped_json(names).encode("utf-8")),
         "library": library,

@@ -30,8 +30,8 @@ async function loadLibrary() {
 async function start() {
   Object.assign(page, JSON.parse(byId("content").textContent));
   page.looks = page.timeline.looks;
-  watchTheme(async () => { await rebuild(); await drawIterations(); });
-  for (const show of [showHead, showDevices, showCards, showSummarised, showFindings, showIterations, showTables, showNotes]) show();
+  watchTheme(async () => { await rebuild(); await repaintCharts(); });
+  for (const show of [showHead, showDevices, showCards, showSummarised, showBeside, showFindings, showIterations, showTables, showNotes]) show();
   const [buffer, names] = await Promise.all([inflated("columns"), inflated("names"), loadLibrary()]);
   page.names = JSON.parse(new TextDecoder().decode(names));
   loadRows(page, buffer);
@@ -41,10 +41,10 @@ async function start() {
   await rebuild();
   watchHands();
   watchHover();
-  await drawIterations();
   byId("loading").remove();
   window.traceview = { view, drawn, board, page, setView };
   document.documentElement.dataset.ready = "true";
+  await loadCharts();
 }
 
 start().catch((error) => {

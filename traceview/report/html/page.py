@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceview.model import Analysis
+from traceview.report.html.charts import charts
 from traceview.report.html.columns import Columns
 from traceview.report.html.document import build
 from traceview.report.html.sections import sections
@@ -18,4 +19,4 @@ def render(analysis: Analysis) -> str:
     zero = origin(analysis)
     content = sections(analysis, zero)
     content["timeline"], names = timeline(analysis, zero, columns)
-    return build(analysis.info.file, content, columns.packed(), names)
+    return build(analysis.info.file, content, charts(analysis, zero), columns.packed(), names)

@@ -12,7 +12,6 @@ from traceview.model import (
     Analysis,
     DeviceUse,
     Finding,
-    Iteration,
     Iterations,
     NotMeasured,
     Place,
@@ -28,7 +27,7 @@ MOST_RANGES = 500  # a capture can name each range anew; --json has them all
 
 
 def sections(analysis: Analysis, zero: int) -> Json:
-    """Return everything on the page but the timeline; times count from `zero`."""
+    """Return everything on the page but the timeline and the charts; times count from `zero`."""
     info = analysis.info
     return {
         "file": plain(info.file, 200),
@@ -39,7 +38,7 @@ def sections(analysis: Analysis, zero: int) -> Json:
         "memories": MEMORIES,
         "devices": [_device(analysis, device) for device in analysis.devices],
         "findings": [_finding(finding, zero) for finding in analysis.findings],
-        "iterations": _iterations(analysis.iterations, zero),
+        "iterations": _iterations(analysis.iterations),
         "nvtx": _not_measured(analysis.nvtx)
         if isinstance(analysis.nvtx, NotMeasured)
         else [asdict(use) for use in analysis.nvtx[:MOST_RANGES]],
@@ -131,7 +130,7 @@ def _sync(use: SyncUse) -> Json:
     return {**totals, "calls": [asdict(call) for call in use.calls]}
 
 
-def _iterations(found: Iterations | NotMeasured, zero: int) -> Json:
+def _iterations(found: Iterations | NotMeasured) -> Json:
     if isinstance(found, NotMeasured):
         return _not_measured(found)
     return {
@@ -141,11 +140,4 @@ def _iterations(found: Iterations | NotMeasured, zero: int) -> Json:
         "skipped": found.skipped,
         "skipped_why": found.skipped_why,
         "spreads": {name: asdict(spread) for name, spread in found.spreads.items()},
-        "each": [_iteration(one, zero) for one in found.per_iteration],
     }
-
-
-def _iteration(one: Iteration, zero: int) -> Json:
-    row = asdict(one)
-    row.update(start=row.pop("start_ns") - zero, end=row.pop("end_ns") - zero)
-    return row

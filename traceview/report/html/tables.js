@@ -14,9 +14,9 @@ function showTables() {
 function copiesTable(device, on) {
   const rows = [...device.copies];
   const columns = [
-    ["kind", (row) => `${row.kind} ${row.memory}`], ["count", (row) => count(row.count)], ["size", (row) => size(row.bytes)],
-    ["bandwidth", (row) => bandwidth(row.bytes, row.busy_ns)], ["busy", (row) => milliseconds(row.busy_ns)],
-    ["hidden", (row) => percent(row.overlapped_ns, row.busy_ns)], ["exposed", (row) => milliseconds(row.exposed_ns)],
+    named("kind", (row) => `${row.kind} ${row.memory}`), counted("count", (row) => row.count), sized("size", (row) => row.bytes),
+    fast("bandwidth", (row) => row.bytes, (row) => row.busy_ns), lasting("busy", (row) => row.busy_ns),
+    sharing("hidden", (row) => row.overlapped_ns, (row) => row.busy_ns), lasting("exposed", (row) => row.exposed_ns),
   ];
   const { communication } = device;
   const nccl = communication.count
@@ -30,27 +30,26 @@ function causesTable(device, on) {
   const rows = Object.entries(device.causes).filter(([, ns]) => ns).sort((a, b) => b[1] - a[1]);
   return section("Why it was idle" + on, `${milliseconds(device.idle_ns)} in ${count(device.gap_count)} gaps; each nanosecond has one cause.`,
     table("Idle causes" + on, [
-      ["cause", ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause])],
-      ["idle", ([, ns]) => milliseconds(ns)], ["share", ([, ns]) => percent(ns, device.idle_ns)],
-      ["of the run", ([, ns]) => percent(ns, device.window_ns)],
+      named("cause", ([cause]) => cause, ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause])),
+      lasting("idle", ([, ns]) => ns), sharing("share", ([, ns]) => ns, () => device.idle_ns), sharing("of the run", ([, ns]) => ns, () => device.window_ns),
     ], rows));
 }
 
 function streamsTable(device, on) {
   const streams = [...device.streams].sort((a, b) => b.busy_ns - a.busy_ns);
   return section("Streams" + on, null, table("Streams" + on, [
-    ["stream", (row) => (device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label)],
-    ["kernels", (row) => count(row.kernel_count)], ["copies", (row) => count(row.copy_count)], ["busy", (row) => milliseconds(row.busy_ns)],
-    ["compute", (row) => milliseconds(row.compute_ns)], ["communication", (row) => milliseconds(row.communication_ns)],
-    ["copying", (row) => milliseconds(row.copy_ns)], ["gaps", (row) => count(row.gap_count)], ["in gaps", (row) => milliseconds(row.gap_ns)],
+    named("stream", (row) => (device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label)),
+    counted("kernels", (row) => row.kernel_count), counted("copies", (row) => row.copy_count), lasting("busy", (row) => row.busy_ns),
+    lasting("compute", (row) => row.compute_ns), lasting("communication", (row) => row.communication_ns), lasting("copying", (row) => row.copy_ns),
+    counted("gaps", (row) => row.gap_count), lasting("in gaps", (row) => row.gap_ns),
   ], streams));
 }
 
 const CALL_COLUMNS = [
-  ["call", (row) => el("span", { class: "mono", text: row.api })], ["count", (row) => count(row.count)],
-  ["held the host", (row) => milliseconds(row.blocked_ns)], ["GPU worked", (row) => milliseconds(row.waited_ns)],
-  ["GPU starved", (row) => milliseconds(row.starved_ns)], ["refill", (row) => milliseconds(row.refill_ns)],
-  ["cost", (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) })],
+  named("call", (row) => row.api, (row) => el("span", { class: "mono", text: row.api })), counted("count", (row) => row.count),
+  lasting("held the host", (row) => row.blocked_ns), lasting("GPU worked", (row) => row.waited_ns),
+  lasting("GPU starved", (row) => row.starved_ns), lasting("refill", (row) => row.refill_ns),
+  lasting("cost", (row) => row.starved_ns + row.refill_ns, (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) })),
 ];
 
 function calls(heading, note, use) {
@@ -71,10 +70,9 @@ function rangesTable() {
   const made = page.nvtx.not_measured
     ? section("NVTX ranges", null, el("p", { text: page.nvtx.not_measured }))
     : section("NVTX ranges, projected on the GPU", "By GPU time. Work belongs to the range open where it was launched, backward on its own thread included.", table("NVTX ranges", [
-      ["range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)], ["count", (row) => count(row.count)],
-      ["host", (row) => milliseconds(row.host_ns)], ["GPU busy", (row) => milliseconds(row.gpu_busy_ns)],
-      ["GPU span", (row) => milliseconds(row.gpu_span_ns)], ["kernels", (row) => count(row.kernel_count)],
-      ["found by process", (row) => count(row.via_process_count)],
+      named("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)), counted("count", (row) => row.count),
+      lasting("host", (row) => row.host_ns), lasting("GPU busy", (row) => row.gpu_busy_ns), lasting("GPU span", (row) => row.gpu_span_ns),
+      counted("kernels", (row) => row.kernel_count), counted("found by process", (row) => row.via_process_count),
     ], page.nvtx, FIRST_RANGES),
       page.nvtx_count > page.nvtx.length ? el("p", { class: "soft", text: `The first ${count(page.nvtx.length)} of ${count(page.nvtx_count)} names; --json writes them all.` }) : null);
   return made;

@@ -1,0 +1,50 @@
+// Tables: what a person reads in each cell, and the same as plain figures for a CSV file.
+// A column is { heading, cell(row), field, value(row) }; the first names the row.
+function fieldOf(heading, suffix = "") {
+  return heading.toLowerCase().replace(/[^a-z0-9]+/g, "_").replace(/^_|_$/g, "") + suffix;
+}
+
+function named(heading, value, cell = value) {
+  return { heading, cell, field: fieldOf(heading), value };
+}
+
+function counted(heading, value) {
+  return { heading, cell: (row) => count(value(row)), field: fieldOf(heading), value };
+}
+
+function lasting(heading, value, cell = (row) => milliseconds(value(row))) {
+  return { heading, cell, field: fieldOf(heading, "_ns"), value };
+}
+
+function sized(heading, value) {
+  return { heading, cell: (row) => size(value(row)), field: fieldOf(heading, "_bytes"), value };
+}
+
+function sharing(heading, part, whole) {
+  return { heading, cell: (row) => percent(part(row), whole(row)), field: fieldOf(heading, "_fraction"), value: (row) => (whole(row) ? part(row) / whole(row) : "") };
+}
+
+function fast(heading, bytes, ns) {
+  return { heading, cell: (row) => bandwidth(bytes(row), ns(row)), field: fieldOf(heading, "_gb_per_s"), value: (row) => (ns(row) ? bytes(row) / ns(row) : "") };
+}
+
+function table(caption, columns, rows, most = Infinity) {
+  const line = (row) =>
+    el("tr", {}, ...columns.map(({ cell }, place) => (place ? el("td", {}, cell(row)) : el("th", { scope: "row" }, cell(row)))));
+  const body = el("tbody", {}, ...rows.slice(0, most).map(line));
+  const under = el("div", { class: "under" });
+  if (rows.length > most) {
+    const rest = el("button", { type: "button", class: "small", text: `Show all ${count(rows.length)}`,
+      onclick: () => { body.append(...rows.slice(most).map(line)); rest.remove(); } });
+    under.append(rest);
+  }
+  under.append(el("button", { type: "button", class: "small", text: "CSV", "aria-label": `Save as CSV: ${caption}`, title: "Save this table, all of its rows, as CSV",
+    onclick: () => saveCsv(caption, columns, rows) }));
+  return el("div", { class: "tabled" },
+    el("div", { class: "table", tabindex: 0, role: "region", "aria-label": caption },
+      el("table", {},
+        el("caption", { class: "hidden", text: caption }),
+        el("thead", {}, el("tr", {}, ...columns.map(({ heading }) => el("th", { scope: "col", text: heading })))),
+        body)),
+    under);
+}
