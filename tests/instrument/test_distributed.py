@@ -19,6 +19,8 @@ from instrument.models import build  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 
 CPU = torch.device("cpu")
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+DTYPES = {"inputs": torch.float64, "targets": torch.int64}
 STEPS = 4
 CONFIG = Config(
     training=Training(precision="fp32", device="cpu", steps=STEPS, learning_rate=0.01),
@@ -28,10 +30,15 @@ CONFIG = Config(
 )
 
 
+def where(world: World) -> torch.device:
+    return torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
+
+
 def learner(config: Config, world: World) -> Learner:
+    device = where(world)
     torch.manual_seed(world.rank)  # ranks begin as the first one, whatever they were made with
-    model = build(config.model, config.data, CPU).double()
-    return Learner(wrap(model, config.distributed, world, CPU), config.training, STEPS, CPU)
+    model = build(config.model, config.data, device).double()
+    return Learner(wrap(model, config.distributed, world, device), config.training, STEPS, device)
 
 
 def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]:
@@ -41,9 +48,7 @@ def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]
     count = config.training.accumulation
     for _ in range(STEPS):
         for micro in range(count):
-            batch = {
-                name: value.double() if value.is_floating_point() else value for name, value in next(batches).items()
-            }
+            batch = {name: value.to(where(world), DTYPES[name]) for name, value in next(batches).items()}
             last = micro == count - 1
             with reduced(taught.model, last or not config.distributed.no_sync):
                 loss = taught.forward(batch)
@@ -51,7 +56,7 @@ def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]
             losses.append(loss.item())
         taught.update()
     weights = parts_of(taught, world)["model"].state_dict()
-    return losses, {name: value.clone() for name, value in weights.items()}
+    return losses, {name: value.cpu().clone() for name, value in weights.items()}
 
 
 def with_(config: Config, *, accumulation: int = 1, batch: int | None = None, **distributed: Any) -> Config:
@@ -106,12 +111,28 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     return ranks.run(SCENARIOS, tmp_path_factory.mktemp("two"))
 
 
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
+    return ranks.run(SCENARIOS, tmp_path_factory.mktemp("gpus"), device="cuda")
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
 def test_two_ranks_are_one_process_with_both_batches(two: Mapping[str, list[Any]], scenario: Any) -> None:
+    equals_one_process(two[scenario.__name__], scenario)
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_two_gpus_are_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: Any) -> None:
+    equals_one_process(two_gpus[scenario.__name__], scenario)
+
+
+def equals_one_process(results: list[Any], scenario: Any) -> None:
     count = 2 if "accumulating" in scenario.__name__ else 1
     losses, weights = train(with_(CONFIG, accumulation=count, batch=2 * CONFIG.data.batch), World())
-    (first, shared), (second, _) = two[scenario.__name__]
-    torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=1e-12, atol=0)
+    (first, shared), (second, _) = results
+    torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=1e-9, atol=0)
     assert shared.keys() == weights.keys()
     torch.testing.assert_close(shared, weights, rtol=1e-9, atol=1e-12)
 

@@ -22,6 +22,7 @@ from instrument.models import build  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 
 CPU = torch.device("cpu")
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 DTYPES = {"inputs": torch.float64, "targets": torch.int64}
 CONFIG = Config(
     training=Training(precision="fp32", device="cpu", steps=6, learning_rate=0.01, warmup=2),
@@ -37,8 +38,11 @@ class Run:
         torch.manual_seed(100 * seed + world.rank)
         self.config = replace(CONFIG, checkpoint=Checkpoint(folder=folder), distributed=Distributed(shard=shard))
         self.world, self.said = world, list[str]()
-        model = build(CONFIG.model, CONFIG.data, CPU).double()  # Adam makes much of float32's last bits
-        self.learner = Learner(wrap(model, self.config.distributed, world, CPU), CONFIG.training, 6, CPU)
+        self.device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
+        model = build(CONFIG.model, CONFIG.data, self.device).double()  # Adam makes much of float32's last bits
+        self.learner = Learner(
+            wrap(model, self.config.distributed, world, self.device), CONFIG.training, 6, self.device
+        )
         self.parts = parts_of(self.learner, world)
         self.checkpoints = shared_checkpoints(self.config, world, self.said.append)
 
@@ -46,7 +50,7 @@ class Run:
         start = Position(0, first)
         batches = iter(build_loader(self.config, rank=self.world.rank, world=self.world.size, start=start))
         for _ in range(first, last):
-            batch = {name: value.to(DTYPES[name]) for name, value in next(batches).items()}
+            batch = {name: value.to(self.device, DTYPES[name]) for name, value in next(batches).items()}
             self.learner.backward(self.learner.forward(batch))
             self.learner.update()
         return self
@@ -54,7 +58,7 @@ class Run:
     def end(self) -> dict[str, Any]:
         """Return all that a checkpoint would keep, and the numbers that this rank draws next."""
         states = {name: part.state_dict() for name, part in self.parts.items() if name != "random"}
-        return {**copy.deepcopy(states), "draws": torch.rand(3)}
+        return {**copy.deepcopy(states), "draws": torch.rand(3, device=self.device)}
 
 
 def ddp(world: World, folder: Path) -> Any:
@@ -71,7 +75,7 @@ def _unbroken_and_resumed(world: World, folder: Path, *, shard: bool) -> Any:
     path = first.checkpoints.save(3, first.parts, loss=0.5 + world.rank, extra={"position": [0, 3]})
     unbroken = first.train(3, 6).end()
     second = Run(world, folder, seed=2, shard=shard).train(7, 9)
-    resumed = second.checkpoints.start("latest", second.parts, CPU)
+    resumed = second.checkpoints.start("latest", second.parts, second.device)
     assert resumed is not None
     assert (resumed.step, resumed.loss, resumed.path) == (3, 0.5, path)
     return unbroken, second.train(3, 6).end()
@@ -82,14 +86,14 @@ def into_the_other_kind(world: World, folder: Path) -> Any:
     crossed = []
     for kind, shard in (("ddp", True), ("sharded", False)):
         run = Run(world, folder / f"{kind}-crossed", seed=3, shard=shard)
-        load(folder / kind, run.parts, CPU, run.config)
+        load(folder / kind, run.parts, run.device, run.config)
         crossed.append(run.train(3, 6).end())
     return crossed
 
 
 def from_one_process(world: World, folder: Path) -> Any:
     run = Run(world, folder / "onwards", seed=4)
-    load(folder / "one", run.parts, CPU, run.config)
+    load(folder / "one", run.parts, run.device, run.config)
     return run.end()
 
 
@@ -148,6 +152,11 @@ def two(folder: Path, one: dict[str, Any]) -> Mapping[str, list[Any]]:
     return ranks.run(SCENARIOS, folder)
 
 
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
+    return ranks.run((ddp, sharded, an_agreed_stop), tmp_path_factory.mktemp("gpus"), device="cuda")
+
+
 def equal(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor):
         return torch.equal(left, right)
@@ -158,11 +167,22 @@ def equal(left: Any, right: Any) -> bool:
 
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
 def test_two_ranks_go_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
+    went_on_bit_for_bit(two, kind)
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+def test_two_gpus_go_on_bit_for_bit(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
+    went_on_bit_for_bit(two_gpus, kind)
+
+
+def went_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
     for rank, (unbroken, resumed) in enumerate(two[kind]):
         assert equal(unbroken, resumed)
         assert unbroken["model"] or (kind == "sharded" and rank == 1)
     first, second = (unbroken["draws"] for unbroken, _ in two[kind])
-    assert not torch.equal(first, second)
+    assert not torch.equal(first.cpu(), second.cpu())
 
 
 def test_ddp_and_sharded_checkpoints_are_one_format(two: Mapping[str, list[Any]], folder: Path) -> None:
@@ -183,7 +203,7 @@ def test_ddp_and_sharded_checkpoints_are_one_format(two: Mapping[str, list[Any]]
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
 def test_one_process_goes_on_where_two_were(two: Mapping[str, list[Any]], folder: Path, kind: str) -> None:
     run = Run(World(), folder / f"{kind}-alone", seed=9)
-    resumed = load(folder / kind, run.parts, CPU, run.config)
+    resumed = load(folder / kind, run.parts, run.device, run.config)
     assert resumed.step == 3
     saved = checkpoint_file.read(folder / kind / "0001-step-3.pt")["parts"]
     assert equal(dict(run.learner.model.state_dict()), dict(saved["model"]))

@@ -28,6 +28,7 @@ from instrument.models import build  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 
 CPU = torch.device("cpu")
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 NBYTES = 232_000_000
 GOOD = Reductions(NBYTES, whole_ms=5.0, bucket_mb=25, bucketed_ms=5.0, reference_ms=5.0)
 
@@ -163,10 +164,12 @@ def config(**distributed: Any) -> Config:
 def _measured(world: World, **distributed: Any) -> Any:
     """Calibrate, then take a step: what was measured, and whether anything but that was changed."""
     run = config(**distributed)
+    device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
     torch.manual_seed(0)
-    model = wrap(build(run.model, run.data, CPU), run.distributed, world, CPU)
-    learner = Learner(model, run.training, 3, CPU)
-    batches = iter(build_loader(run, rank=world.rank, world=world.size))
+    model = wrap(build(run.model, run.data, device), run.distributed, world, device)
+    learner = Learner(model, run.training, 3, device)
+    host = iter(build_loader(run, rank=world.rank, world=world.size))
+    batches = ({name: value.to(device) for name, value in batch.items()} for batch in host)
     before = [one.detach().clone() for one in learner.parameters], torch.get_rng_state()
     calibration = calibrate(learner, next(batches), run, world)
     same = all(torch.equal(old, new) for old, new in zip(before[0], learner.parameters, strict=True))
@@ -199,8 +202,24 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     return ranks.run((ddp, ddp_static_graph, sharded), tmp_path_factory.mktemp("two"))
 
 
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
+    return ranks.run((ddp, ddp_static_graph, sharded), tmp_path_factory.mktemp("gpus"), device="cuda")
+
+
 @pytest.mark.parametrize("kind", ["ddp", "ddp_static_graph"])
 def test_two_processes_measure_and_change_nothing(two: Mapping[str, list[Any]], kind: str) -> None:
+    measured_and_changed_nothing(two, kind)
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+@pytest.mark.parametrize("kind", ["ddp", "ddp_static_graph"])
+def test_two_gpus_measure_and_change_nothing(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
+    measured_and_changed_nothing(two_gpus, kind)
+
+
+def measured_and_changed_nothing(two: Mapping[str, list[Any]], kind: str) -> None:
     (first, untouched, shared, nothing), (second, also, shared_too, _) = two[kind]
     assert untouched and also
     weights = build(config().model, config().data, CPU).parameters()

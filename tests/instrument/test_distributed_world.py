@@ -54,6 +54,10 @@ def means(world: World, _folder: Path) -> Any:
     return mean_over_ranks(figures if world.first else dict(reversed(figures.items())), world)
 
 
+def current(_world: World, _folder: Path) -> Any:
+    return torch.cuda.current_device()
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     return ranks.run((who, votes, unasked, at_once, means), tmp_path_factory.mktemp("two"))
@@ -71,6 +75,15 @@ def test_all_ranks_stop_after_the_same_step(two: Mapping[str, list[Any]]) -> Non
 
 
 def test_figures_are_averaged_over_those_who_measured_them(two: Mapping[str, list[Any]]) -> None:
+    assert two["means"] == [{"loss": 0.5, "nothing": None, "power": 300.0}] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_gpus_agree_by_their_hosts(tmp_path: Path) -> None:
+    two = ranks.run((who, votes, unasked, at_once, means, current), tmp_path, device="cuda")
+    assert [world for world, *_ in two["who"]] == [World(0, 0, 2, "cuda"), World(1, 1, 2, "cuda")]
+    assert (two["votes"], two["at_once"], two["current"]) == ([8, 8], [(True, False)] * 2, [0, 1])
     assert two["means"] == [{"loss": 0.5, "nothing": None, "power": 300.0}] * 2
 
 
@@ -151,13 +164,13 @@ def test_settings_of_torchrun_have_to_be_numbers(monkeypatch: pytest.MonkeyPatch
 
 
 PROGRAM = """
-import sys
+import os, sys
 import torch.distributed as dist
 from instrument.distributed import joined
 from instrument.errors import InstrumentError
 try:
     with joined("cpu") as world:
-        print(f"rank {world.rank} of {world.size}", flush=True)
+        os.write(1, f"rank {world.rank} of {world.size}\\n".encode())  # whole lines, whoever else writes
         dist.barrier()
         if "fail" in sys.argv and world.rank == 1:
             raise InstrumentError("no")
@@ -166,7 +179,7 @@ try:
     assert not dist.is_initialized()
 except (InstrumentError, RuntimeError) as error:
     assert not dist.is_initialized()
-    print(f"{type(error).__name__} ended it", flush=True)
+    os.write(1, f"{type(error).__name__} ended it\\n".encode())
     sys.exit(2)
 """
 
