@@ -11,7 +11,9 @@ own, on the GPU: tens of microseconds for a hundred megabytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -64,7 +66,7 @@ class Graph(Prefetch):
         self.learner.clear()
         graph = torch.cuda.CUDAGraph()
         # Other threads go on with their own CUDA calls, the loader's among them, while this one records.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             loss = self.learner.forward(self._batch)
             self.learner.backward(loss)
             self.learner.descend()
@@ -85,3 +87,17 @@ class Graph(Prefetch):
         self._graph.replay()
         self.learner.schedule.step()
         return self._loss
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now and not while recording: memory that is freed on the GPU then ends the recording."""
+    gc.collect()
+    torch.cuda.synchronize()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -14,6 +14,7 @@ pytest.importorskip("accelerate")
 from instrument import ranges  # noqa: E402
 from instrument.hf import AsyncTrainer  # noqa: E402
 from instrument.hf.throughput import Amount, Throughput, amount  # noqa: E402
+from tests.instrument.gpu import no_synchronization  # noqa: E402
 from tests.instrument.hf_tiny import BATCH, CPU_AND_GPU, Texts, trained, trainer  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
 
@@ -146,11 +147,8 @@ def test_counting_does_not_wait_for_the_gpu(device: str) -> None:
     batch = {"input_ids": torch.ones(2, 3, device=device), "attention_mask": torch.ones(2, 3, device=device).long()}
     meter = Throughput()
     meter.start()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronization():
         meter.add(amount(batch))
         meter.add(amount(batch))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     rates = meter.take()
     assert rates["perf/tokens_per_s"] / rates["perf/samples_per_s"] == pytest.approx(3)

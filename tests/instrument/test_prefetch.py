@@ -21,6 +21,7 @@ from instrument.pinned import PinnedBudget, PinnedRing  # noqa: E402
 from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
 from instrument.streams import Event, Streams  # noqa: E402
 from instrument.trees import map_tensors, tensors  # noqa: E402
+from tests.instrument.gpu import no_synchronization  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -336,6 +337,7 @@ class TestOnTheGpu:
                 del batch  # its memory may go to the next batch, if nobody guards it
                 with copying:
                     torch.cuda._sleep(self.LONG)
+        torch.cuda.synchronize()  # the sums are on a stream that reading them does not wait for
         assert [total.item() for total in totals] == [number * (1 << 20) for number in range(8)]
 
     def test_a_slow_consumer_keeps_its_memory(self) -> None:
@@ -357,12 +359,9 @@ class TestOnTheGpu:
             next(batches).sum()
         torch.cuda.synchronize()
         pinned, segments = made.ring.budget.used_bytes, torch.cuda.memory_stats()["segment.all.allocated"]
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_synchronization():
             for _ in range(30):
                 next(batches).sum()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert made.ring.budget.used_bytes == pinned <= 4 * 256 * 256 * 4
         assert torch.cuda.memory_stats()["segment.all.allocated"] == segments
         made.close()
