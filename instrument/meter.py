@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -15,15 +16,25 @@ from instrument.metrics import StepFigures
 from instrument.streams import Event
 
 PARTS = ("forward", "backward", "optimizer", "copy")
+_AFTER_THE_LAST = -1
+
+
+class _Pair(NamedTuple):
+    """A part's name and the events around it; `lent` ones stay their maker's, who may wait for them still."""
+
+    name: str
+    start: Event
+    end: Event
+    lent: bool = False
 
 
 @dataclass(slots=True)
 class _Step:
-    """One step under way: pairs of events by part, and what the host knows."""
+    """One step under way: the events around its parts, and what the host knows."""
 
     step: int
     begun: Event
-    pairs: list[tuple[str, Event, Event]] = field(default_factory=list)
+    pairs: list[_Pair] = field(default_factory=list)
     loaded_ns: int = 0
     samples: int | None = None
     tokens: int | None = None
@@ -41,7 +52,7 @@ class StepMeter:
         self._device = device
         self._free: list[Event] = []
         self._steps: deque[_Step] = deque()
-        self._early: list[tuple[str, Event, Event]] = []
+        self._early: list[_Pair] = []
         self._early_ns = 0
 
     def begin(self, step: int) -> None:
@@ -58,8 +69,8 @@ class StepMeter:
         return _Part(self, "copy") if nbytes else _Part(self, "")
 
     def copied(self, start: Event, end: Event, _nbytes: int) -> None:
-        """Take the events around a copy that ran on another stream; they are not used again."""
-        self._pairs().append(("copy", start, end))
+        """Take the events around a copy that ran on another stream; they are read and left as they are."""
+        self._pairs().append(_Pair("copy", start, end, lent=True))
 
     def loading(self) -> _Loading:
         """Return a context that times how long the host waits for the loader."""
@@ -74,23 +85,25 @@ class StepMeter:
         self._steps[-1].not_measured.update(dict.fromkeys((f"{name}_ms" for name in names), reason))
 
     def end(self) -> None:
-        """End the last step, behind which no other begins."""
-        self.begin(-1)
+        """End the last step, behind which no other begins; again does nothing."""
+        if self._steps and self._steps[-1].step != _AFTER_THE_LAST:
+            self.begin(_AFTER_THE_LAST)
 
     def finished(self) -> list[StepFigures]:
         """Return the steps whose work is done and whose successor began, in order."""
         found = []
         while len(self._steps) > 1 and self._steps[1].begun.query() and _done(self._steps[0]):
             step = self._steps.popleft()
-            found.append(self._figures(step, self._steps[0].begun))
+            if step.step != _AFTER_THE_LAST:
+                found.append(self._figures(step, self._steps[0].begun))
             self._free.append(step.begun)
         return found
 
     def _figures(self, step: _Step, next_begun: Event) -> StepFigures:
         spent: dict[str, float] = {}
-        for name, start, end in step.pairs:
+        for name, start, end, lent in step.pairs:
             spent[name] = spent.get(name, 0.0) + end.milliseconds_since(start)
-            self._free += (start, end)
+            self._free += () if lent else (start, end)
         return StepFigures(
             step=step.step,
             forward_ms=spent.get("forward"),
@@ -105,9 +118,12 @@ class StepMeter:
         )
 
     def _event(self) -> Event:
-        return self._free.pop() if self._free else Event(self._device, timing=True)
+        try:
+            return self._free.pop()  # asking first whether there is one would let another thread take it
+        except IndexError:
+            return Event(self._device, timing=True)
 
-    def _pairs(self) -> list[tuple[str, Event, Event]]:
+    def _pairs(self) -> list[_Pair]:
         """Return where pairs go: the step under way, or what comes before the first."""
         return self._steps[-1].pairs if self._steps else self._early
 
@@ -126,7 +142,7 @@ class _Part:
 
     def __exit__(self, *raised: object) -> None:
         if self._name and raised[0] is None:
-            self._meter._pairs().append((self._name, self._start, self._meter._event().record()))
+            self._meter._pairs().append(_Pair(self._name, self._start, self._meter._event().record()))
 
 
 class _Loading:
@@ -149,4 +165,4 @@ class _Loading:
 
 
 def _done(step: _Step) -> bool:
-    return all(end.query() for _, _, end in step.pairs)
+    return all(pair.end.query() for pair in step.pairs)
