@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from instrument.errors import ConfigError
 from instrument.names import SYNCHRONIZE
 from instrument.ranges import phase
 from instrument.streams import Event
@@ -30,7 +31,7 @@ class LateLosses:
         self.capacity = capacity
         self._device = device
         self._slots: Tensor | None = None
-        self._events = [Event(device) for _ in range(capacity)]
+        self._events: list[Event] = []
         self._pending: deque[tuple[int, int]] = deque()
         self._put = 0
 
@@ -46,6 +47,8 @@ class LateLosses:
             on_gpu = self._device.type == "cuda"
             self._slots = torch.empty(self.capacity, dtype=loss.dtype, pin_memory=on_gpu)
         slot = self._put % self.capacity
+        if slot == len(self._events):
+            self._events.append(Event(self._device))
         self._slots[slot].copy_(loss.detach(), non_blocking=True)
         self._events[slot].record()
         self._pending.append((step, slot))
@@ -76,15 +79,28 @@ class SyncPolicy:
     """When the host waits: after each `every` steps, or, where that is None, only when it is too far ahead.
 
     Each wait is a range named "sync". Nothing else in a step waits.
+
+    Raises:
+        ConfigError: `every` is less than one step.
     """
 
     every: int | None
 
+    def __post_init__(self) -> None:
+        if self.every is not None and self.every < 1:
+            raise ConfigError(f"sync {self.every}: the host cannot wait each {self.every} steps: use 1 or more")
+
     @classmethod
     def of(cls, text: str, strategy: str = "") -> SyncPolicy:
-        """Read `auto`, `every`, a number of steps, or `event`; `auto` is every step for the naive baseline, else 10."""
+        """Read `auto`, `every`, a number of steps, or `event`; `auto` is every step for the naive baseline, else 10.
+
+        Raises:
+            ConfigError: it is none of these.
+        """
         if text == "auto":
             return cls(1 if strategy == "serial" else 10)
+        if not text.isdecimal() and text not in ("every", "event"):
+            raise ConfigError(f"sync {text!r} is unknown: use auto, every, event or a number of steps")
         return cls(None if text == "event" else 1 if text == "every" else int(text))
 
     def losses(self, device: torch.device) -> LateLosses:

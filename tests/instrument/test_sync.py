@@ -1,0 +1,244 @@
+"""When the host waits, and that no loss is lost however it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from instrument import sync  # noqa: E402
+from instrument.config import Training  # noqa: E402
+from instrument.errors import ConfigError  # noqa: E402
+from instrument.sync import AHEAD, LateLosses, SyncPolicy  # noqa: E402
+
+CPU = torch.device("cpu")
+TEXTS = st.one_of(st.sampled_from(["auto", "every", "event"]), st.integers(1, 60).map(str))
+
+
+class LateEvent:
+    """An event of a GPU that is never done by itself: only waiting for one lets it, and those before it, be done."""
+
+    made: ClassVar[list[LateEvent]] = []
+    clock = 0
+    done_until = 0
+    waits = 0
+
+    def __init__(self, _device: object) -> None:
+        self.at = 0
+        LateEvent.made.append(self)
+
+    def record(self) -> LateEvent:
+        LateEvent.clock += 1
+        self.at = LateEvent.clock
+        return self
+
+    def query(self) -> bool:
+        return self.at <= LateEvent.done_until
+
+    def synchronize(self) -> None:
+        LateEvent.waits += 1
+        LateEvent.done_until = max(LateEvent.done_until, self.at)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LateEvent]]:
+    monkeypatch.setattr(sync, "Event", LateEvent)
+    reset()
+    yield LateEvent
+    reset()
+
+
+def reset() -> None:
+    LateEvent.made, LateEvent.clock, LateEvent.done_until, LateEvent.waits = [], 0, 0, 0
+
+
+def loss(step: int) -> torch.Tensor:
+    return torch.tensor(float(step) / 4)
+
+
+def run(policy: SyncPolicy, steps: int, first: int = 0) -> list[tuple[int, float]]:
+    """Train for a number of steps under a policy, and read what is left at the end."""
+    late, read = policy.losses(CPU), []
+    for step in range(first, first + steps):
+        late.put(step, loss(step))
+        read += policy.after(step, late)
+    read += late.wait()
+    assert len(late) == 0
+    return read
+
+
+def expected(steps: int, first: int = 0) -> list[tuple[int, float]]:
+    return [(step, step / 4) for step in range(first, first + steps)]
+
+
+@given(TEXTS, st.integers(0, 150), st.integers(0, 40))
+def test_no_loss_is_lost_and_their_order_is_kept(text: str, steps: int, first: int) -> None:
+    assert run(SyncPolicy.of(text), steps, first) == expected(steps, first)
+
+
+@given(TEXTS, st.integers(0, 150), st.integers(0, 40))
+def test_nor_where_losses_arrive_only_when_they_are_waited_for(text: str, steps: int, first: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync, "Event", LateEvent)
+        reset()
+        assert run(SyncPolicy.of(text), steps, first) == expected(steps, first)
+
+
+@given(st.integers(1, 20), st.lists(st.sampled_from(["put", "ready", "wait", "leave", "arrive"]), max_size=60))
+def test_any_order_of_calls_gives_each_loss_once(capacity: int, calls: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync, "Event", LateEvent)
+        reset()
+        late, read, step = LateLosses(CPU, capacity), [], 0
+        for call in calls:
+            if call == "put" and len(late) < capacity:
+                late.put(step, loss(step))
+                step += 1
+            elif call == "ready":
+                read += late.ready()
+            elif call == "wait":
+                read += late.wait()
+                assert len(late) == 0
+            elif call == "leave":
+                read += late.wait(leave=2)
+                assert len(late) <= 2
+            elif call == "arrive":
+                LateEvent.done_until = min(LateEvent.done_until + 1, LateEvent.clock)
+        assert read + late.wait() == expected(step)
+
+
+@pytest.mark.parametrize(("text", "waits"), [("every", 20), ("1", 20), ("10", 2), ("7", 2), ("30", 0), ("auto", 2)])
+def test_the_host_waits_as_often_as_the_policy_says(gpu: type[LateEvent], text: str, waits: int) -> None:
+    policy = SyncPolicy.of(text)
+    late = policy.losses(CPU)
+    for step in range(20):
+        late.put(step, loss(step))
+        policy.after(step, late)
+    assert gpu.waits == waits
+
+
+def test_between_waits_nothing_is_asked_for(gpu: type[LateEvent]) -> None:
+    policy = SyncPolicy(10)
+    late = policy.losses(CPU)
+    for step in range(9):
+        late.put(step, loss(step))
+        assert policy.after(step, late) == []
+    late.put(9, loss(9))
+    assert policy.after(9, late) == expected(10)
+    assert gpu.waits == 1
+
+
+def test_event_waits_only_when_the_host_is_too_far_ahead(gpu: type[LateEvent]) -> None:
+    policy = SyncPolicy.of("event")
+    late = policy.losses(CPU)
+    for step in range(AHEAD):
+        late.put(step, loss(step))
+        assert policy.after(step, late) == []
+    assert gpu.waits == 0
+    late.put(AHEAD, loss(AHEAD))
+    assert policy.after(AHEAD, late) == expected(1)
+    assert gpu.waits == 1
+
+
+def test_event_reads_what_is_done_without_waiting(gpu: type[LateEvent]) -> None:
+    policy = SyncPolicy.of("event")
+    late = policy.losses(CPU)
+    late.put(0, loss(0))
+    late.put(1, loss(1))
+    gpu.done_until = 1
+    assert policy.after(1, late) == expected(1)
+    assert gpu.waits == 0
+
+
+def test_a_run_that_goes_on_waits_at_the_same_steps() -> None:
+    late = SyncPolicy(10).losses(CPU)
+    late.put(39, loss(39))
+    assert SyncPolicy(10).after(39, late) == [(39, 39 / 4)]
+
+
+def test_more_than_fit_are_refused_before_one_is_overwritten(gpu: type[LateEvent]) -> None:
+    late = LateLosses(CPU, 2)
+    late.put(0, loss(0))
+    late.put(1, loss(1))
+    with pytest.raises(ValueError, match="2 losses are on their way"):
+        late.put(2, loss(2))
+    assert late.wait() == expected(2)
+
+
+def test_a_loss_is_read_as_it_was_when_it_was_put() -> None:
+    late, held = LateLosses(CPU, 2), torch.tensor(1.0)
+    late.put(0, held)
+    held.fill_(5.0)
+    assert late.wait() == [(0, 1.0)]
+
+
+def test_a_loss_that_is_no_number_is_read_as_such() -> None:
+    late = LateLosses(CPU, 2)
+    late.put(0, torch.tensor(float("nan"), requires_grad=True))
+    ((step, value),) = late.wait()
+    assert step == 0
+    assert value != value
+
+
+def test_events_are_made_when_they_are_needed(gpu: type[LateEvent]) -> None:
+    late = SyncPolicy(1_000_000).losses(CPU)
+    late.put(0, loss(0))
+    late.put(1, loss(1))
+    assert len(gpu.made) == 2
+
+
+def test_events_are_used_again(gpu: type[LateEvent]) -> None:
+    late = LateLosses(CPU, 3)
+    for step in range(20):
+        late.put(step, loss(step))
+        late.wait()
+    assert len(gpu.made) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "every"),
+    [
+        ("auto", "serial", 1),
+        ("auto", "prefetch", 10),
+        ("every", "graph", 1),
+        ("25", "serial", 25),
+        ("event", "serial", None),
+    ],
+)
+def test_the_words_of_the_setting(text: str, strategy: str, every: int | None) -> None:
+    assert SyncPolicy.of(text, strategy) == SyncPolicy(every)
+
+
+@pytest.mark.parametrize("text", ["", "never", "0", "-1", "1.5", "Every", "²"])
+def test_what_is_no_policy_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SyncPolicy.of(text)
+    assert "\n" not in str(refused.value)
+
+
+@given(st.text(max_size=5))
+def test_the_setting_and_the_policy_know_the_same_words(text: str) -> None:
+    try:
+        Training(sync=text)
+    except ConfigError:
+        return
+    assert isinstance(SyncPolicy.of(text), SyncPolicy)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", ["every", "10", "event"])
+def test_losses_of_a_gpu_that_is_behind(text: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    policy = SyncPolicy.of(text)
+    late, read = policy.losses(torch.device("cuda")), []
+    for step in range(50):
+        torch.cuda._sleep(1_000_000)
+        late.put(step, torch.tensor(step / 4, device="cpu").pin_memory().to("cuda", non_blocking=True))
+        read += policy.after(step, late)
+    assert read + late.wait() == expected(50)
