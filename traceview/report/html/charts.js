@@ -2,7 +2,7 @@
 // A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what a
 // person can point at: { text, place, mark }: words, where the timeline goes, and what to outline in the picture.
 const charts = { all: [], watcher: null };
-const SHAPES = { striped: "\\", hatched: "/", dotted: ".", upright: "|", level: "-", crossed: "x", checked: "+" };
+const SHAPES = { striped: "\\", slashed: "/", hatched: "/", dotted: ".", upright: "|", level: "-", crossed: "x", checked: "+" };
 
 async function loadCharts() {
   const figures = JSON.parse(new TextDecoder().decode(await inflated("charts-data")));
@@ -12,7 +12,7 @@ async function loadCharts() {
   if (figures.iterations) showIterationChart(figures.iterations);
   const several = figures.devices.length > 1;
   byId("charts").replaceChildren(...figures.devices.map((device) => {
-    const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? ` of ${device.id}` : ""));
+    const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? `, ${device.id}` : ""));
     return el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection));
   }));
   addEventListener("beforeprint", () => charts.all.forEach(drawChart));
@@ -92,7 +92,7 @@ function chartKey(chart, event) {
   event.stopPropagation();
   if (enter) return point(chart, Math.max(0, chart.at), true);
   const next = chart.at + steps[event.key];
-  point(chart, chart.at < 0 ? 0 : Math.min(last, Math.max(0, next)), false);
+  point(chart, chart.at < 0 && event.key !== "End" ? 0 : Math.min(last, Math.max(0, next)), false);
 }
 
 // Plotly reads some tags in its texts: a name is no tag.
@@ -102,7 +102,8 @@ function plotlyText(name) {
 
 function filled(look) {
   const shape = SHAPES[patternOf(look)] ?? "";
-  return { color: css("--" + look), line: { width: 0.5, color: css("--card") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor: "rgba(0,0,0,0.45)" } };
+  const fgcolor = patternOf(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";
+  return { color: css("--" + look), line: { width: 0.5, color: css("--card") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor } };
 }
 
 function chartLayout(xaxis, yaxis, more = {}) {

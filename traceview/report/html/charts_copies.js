@@ -2,10 +2,10 @@
 const SYMBOLS = { pageable: "x", pinned: "circle", managed: "diamond", device: "square", unknown: "triangle-up" };
 
 function copyChart(device, on) {
-  const { copies, copies_left_out: left } = device;
+  const { copies_left_out: left } = device, copies = [...device.copies].sort((a, b) => copySize(a) - copySize(b));
   if (!copies.length) return null;
   const grouped = copies.some((group) => group.count > 1);
-  const kinds = [...new Set(copies.map(copyKind))];
+  const kinds = [...new Set(copies.map(copyKind))].sort();
   return {
     id: fieldOf("chart copies " + device.id), heading: "Bandwidth of copies by size" + on,
     note: [grouped ? "Each mark is one or more copies of about one size and duration, the larger the more." : "Each mark is a copy.",

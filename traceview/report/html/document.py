@@ -45,7 +45,10 @@ ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029\ufeff"}
 
 
 def build(title: str, content: object, charts: object, columns: str, names: list[str]) -> str:
-    """Return the document. `content` becomes JSON that no name in it can break out of; `charts` and `names` are packed."""
+    """Return the document. `content` becomes JSON that no name in it can break out of; `charts` and `names` are packed.
+
+    The policy allows the styles and scripts of this package by their hashes, and nothing else.
+    """
     style = "\n".join(_file(name) for name in STYLES)
     script = _script()
     library, library_hash = _plotly()

@@ -1,7 +1,17 @@
-// Every finding with all its evidence.
+// Every finding: in one table what each cost, then each with its advice and all its evidence.
 function showFindings() {
   const found = page.findings.map(finding);
-  byId("all").replaceChildren(...(found.length ? found : [el("p", { text: "Nothing found that cost the GPU time." })]));
+  byId("all").replaceChildren(...(found.length ? [findingsTable(), ...found] : [el("p", { text: "Nothing found that cost the GPU time." })]));
+}
+
+function findingsTable() {
+  return table("Findings", [
+    named("finding", (one) => one.title, title), named("severity", (one) => one.severity, (one) => el("span", { class: "tone " + one.severity, text: one.severity })),
+    ...(page.devices.length > 1 ? [named("GPU", (one) => one.device ?? "")] : []),
+    lasting("cost", (one) => one.cost_ns), { ...sharing("of the run", (one) => one.fraction, () => 1), field: "cost_fraction" },
+    lasting("per iteration", (one) => one.per_iteration_ns ?? "", (one) => (one.per_iteration_ns === null ? "-" : milliseconds(one.per_iteration_ns))),
+    counted("places", (one) => one.evidence.length), unseen("id", (one) => one.id), unseen("advice", (one) => one.advice), unseen("code", (one) => one.code),
+  ], page.findings);
 }
 
 function finding(one) {

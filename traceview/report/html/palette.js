@@ -6,10 +6,20 @@ const LOOK_WORDS = {
   call_memory: "allocation or free", call_api: "other CUDA call",
   range: "NVTX range", iteration: "iteration", skipped: "iteration, set aside",
 };
+// Whoever sees no colours tells causes apart by these.
 const PATTERNS = {
   communication: "hatched", h2d: "dotted", d2h: "dotted", d2d: "dotted", copy: "dotted",
   call_sync: "hatched", call_blocking_copy: "dotted",
+  idle_profiler: "dotted", idle_queued: "slashed", idle_launch: "upright", idle_sync: "crossed", idle_blocking_copy: "dotted",
+  idle_memory: "checked", idle_api: "level", idle_host: "striped",
 };
+// Lines of a pattern inside a tile of 8 by 8, from x, y to x, y.
+const STROKES = {
+  striped: [[-8, 0, 0, 8], [0, 0, 8, 8], [8, 0, 16, 8]], slashed: [[-8, 8, 0, 0], [0, 8, 8, 0], [8, 8, 16, 0]],
+  upright: [[2, 0, 2, 8], [6, 0, 6, 8]], level: [[0, 2, 8, 2], [0, 6, 8, 6]], checked: [[4, 0, 4, 8], [0, 4, 8, 4]],
+};
+STROKES.hatched = STROKES.slashed;
+STROKES.crossed = [...STROKES.striped, ...STROKES.slashed];
 const RANGE_COLOURS = 8;
 const palette = { fill: [], ink: [], pattern: [], range: [], rangeInk: [], css: null };
 
@@ -18,7 +28,7 @@ function lookWord(look) {
 }
 
 function patternOf(look) {
-  return look.startsWith("idle_") ? "striped" : PATTERNS[look] ?? "";
+  return PATTERNS[look] ?? "";
 }
 
 function swatch(look) {
@@ -50,13 +60,13 @@ function inkOn(colour) {
 function canvasPattern(context, name) {
   const tile = el("canvas", { width: 8, height: 8 });
   const pen = tile.getContext("2d");
-  pen.strokeStyle = name === "striped" ? "rgb(0 0 0 / 20%)" : "rgb(255 255 255 / 38%)";
+  pen.strokeStyle = name === "hatched" ? "rgb(255 255 255 / 38%)" : "rgb(0 0 0 / 20%)";
   pen.fillStyle = "rgb(0 0 0 / 30%)";
-  pen.lineWidth = 2;
+  pen.lineWidth = name === "striped" || name === "hatched" || name === "slashed" ? 2 : 1.3;
   pen.beginPath();
-  for (const shift of [-8, 0, 8]) {
-    if (name === "striped") { pen.moveTo(shift, 0); pen.lineTo(shift + 8, 8); }
-    if (name === "hatched") { pen.moveTo(shift, 8); pen.lineTo(shift + 8, 0); }
+  for (const [fromX, fromY, toX, toY] of STROKES[name] ?? []) {
+    pen.moveTo(fromX, fromY);
+    pen.lineTo(toX, toY);
   }
   pen.stroke();
   if (name === "dotted") for (const [x, y] of [[1, 1], [5, 5]]) pen.fillRect(x, y, 2, 2);

@@ -1,5 +1,5 @@
 // Tables: what a person reads in each cell, and the same as plain figures for a CSV file.
-// A column is { heading, cell(row), field, value(row) }; the first names the row.
+// A column is { heading, cell(row), field, value(row) }; the first names the row, and one without a cell is for the file alone.
 function fieldOf(heading, suffix = "") {
   return heading.toLowerCase().replace(/[^a-z0-9]+/g, "_").replace(/^_|_$/g, "") + suffix;
 }
@@ -28,7 +28,12 @@ function fast(heading, bytes, ns) {
   return { heading, cell: (row) => bandwidth(bytes(row), ns(row)), field: fieldOf(heading, "_gb_per_s"), value: (row) => (ns(row) ? bytes(row) / ns(row) : "") };
 }
 
-function table(caption, columns, rows, most = Infinity) {
+function unseen(field, value) {
+  return { field, value };
+}
+
+function table(caption, all, rows, most = Infinity) {
+  const columns = all.filter(({ cell }) => cell);
   const line = (row) =>
     el("tr", {}, ...columns.map(({ cell }, place) => (place ? el("td", {}, cell(row)) : el("th", { scope: "row" }, cell(row)))));
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
@@ -39,7 +44,7 @@ function table(caption, columns, rows, most = Infinity) {
     under.append(rest);
   }
   under.append(el("button", { type: "button", class: "small", text: "CSV", "aria-label": `Save as CSV: ${caption}`, title: "Save this table, all of its rows, as CSV",
-    onclick: () => saveCsv(caption, columns, rows) }));
+    onclick: () => saveCsv(caption, all, rows) }));
   return el("div", { class: "tabled" },
     el("div", { class: "table", tabindex: 0, role: "region", "aria-label": caption },
       el("table", {},
