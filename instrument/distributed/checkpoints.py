@@ -12,6 +12,7 @@ import torch.distributed as dist
 from instrument import resume
 from instrument.checkpoint import BEST, Checkpoints
 from instrument.config import Config
+from instrument.distributed.agreement import stop_together
 from instrument.distributed.parts import RandomNumbers, WholeModel, WholeOptimizer
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
@@ -58,7 +59,7 @@ class SharedCheckpoints(Checkpoints):
     def __init__(self, folder: Path | str, keep: int = 3, best: bool = True, *, world: World, **about: Any) -> None:
         super().__init__(folder, keep, best, **about)
         self._world = world
-        dist.barrier()  # no rank may look for its probe, or for leftovers, while another begins to write
+        stop_together(False, world)  # no rank may look for its probe, or for leftovers, while another begins to write
 
     def save(
         self, step: int, parts: Parts, *, loss: float | None = None, extra: Mapping[str, Any] | None = None

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from instrument.config import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
-from instrument.models.blocks import Stack
 
 _graph_known: WeakSet[nn.Module] = WeakSet()
 
@@ -88,7 +87,7 @@ def _unreduced(model: nn.Module) -> Iterator[None]:
 
 
 def _sharded(model: nn.Module, world: World) -> nn.Module:
-    """Shard each block, so that one block's weights are gathered while another computes, and the rest as the root."""
+    """Shard each block of a list, so that one is gathered while another computes, and the rest as the root."""
     if world.size == 1:
         raise ConfigError("--shard shares a model between GPUs: start it by torchrun with 2 processes or more")
     try:
@@ -96,8 +95,9 @@ def _sharded(model: nn.Module, world: World) -> nn.Module:
     except ImportError as error:
         raise ConfigError(f"--shard needs torch 2.6 or later, this is {torch.__version__}: leave it off") from error
     _same_weights(model)
-    for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        for block in stack:
+    # What is inside another comes after it in modules(), and has to be sharded before it.
+    for blocks in [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]:
+        for block in blocks:
             fully_shard(block)
     fully_shard(model)
     return model

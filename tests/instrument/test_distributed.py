@@ -100,6 +100,11 @@ def sharded_accumulating_reducing_each(world: World, _folder: Path) -> Any:
     return train(with_(CONFIG, shard=True, accumulation=2, no_sync=False), world)
 
 
+def blocks_sharded(world: World, _folder: Path) -> Any:
+    model = learner(with_(CONFIG, shard=True), world).model
+    return [name for name, module in model.named_modules() if hasattr(module, "set_requires_gradient_sync")]
+
+
 SCENARIOS = (
     ddp, ddp_static_graph_accumulating, ddp_static_graph_without_views, ddp_accumulating,
     ddp_accumulating_reducing_each, sharded, sharded_accumulating, sharded_accumulating_reducing_each,
@@ -108,7 +113,7 @@ SCENARIOS = (
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    return ranks.run(SCENARIOS, tmp_path_factory.mktemp("two"))
+    return ranks.run((*SCENARIOS, blocks_sharded), tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,10 @@ def test_all_ranks_end_with_the_same_weights(two: Mapping[str, list[Any]]) -> No
     (_, first), (_, second) = two["ddp"]
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_each_block_is_sharded_by_itself(two: Mapping[str, list[Any]]) -> None:
+    assert two["blocks_sharded"] == [["", "blocks.0", "blocks.1"]] * 2
 
 
 def test_one_process_is_left_as_it_is() -> None:
