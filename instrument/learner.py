@@ -38,9 +38,9 @@ class Learner:
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
 
     def forward(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
-        """Return the mean loss of a batch, a scalar with its graph; by another module with the same weights if given."""
+        """Return the mean loss of a batch, a scalar with its graph; `model` is another module with the same weights."""
         with _FORWARD, self._autocast():
-            loss: Tensor = (model or self.model)(batch)
+            loss: Tensor = (self.model if model is None else model)(batch)
             return loss
 
     def backward(self, loss: Tensor, weight: float = 1.0) -> None:
@@ -48,16 +48,15 @@ class Learner:
         with _BACKWARD:
             self.scaled(loss, weight).backward()  # type: ignore[no-untyped-call]
 
-    def gradients(
-        self, loss: Tensor, weight: float = 1.0, parameters: Sequence[Tensor] | None = None
-    ) -> list[Tensor]:
+    def gradients(self, loss: Tensor, weight: float = 1.0, parameters: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return the gradients of a loss times a weight by each parameter, the model's own unless others are given.
 
         They are added to nothing.
         """
         with _BACKWARD:
             scaled = self.scaled(loss, weight)
-            return list(torch.autograd.grad(scaled, parameters or self.parameters, materialize_grads=True))
+            by = self.parameters if parameters is None else parameters
+            return list(torch.autograd.grad(scaled, by, materialize_grads=True))
 
     def scaled(self, loss: Tensor, weight: float) -> Tensor:
         """Return a loss as backward takes it: weighted, and in fp16 scaled."""

@@ -17,7 +17,7 @@ class Schedule:
     A rate that is a tensor, as a captured CUDA graph needs, is filled in place: a kernel, and no copy.
 
     Args:
-        optimizer: whose groups hold the rate that the schedule is a share of.
+        optimizer: all of its groups get a share of `training.learning_rate`.
         training: warm-up and shape.
         steps: length of the run, in optimizer steps.
     """
