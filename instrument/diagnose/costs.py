@@ -72,6 +72,11 @@ class Times:
         return ms(self.compute) if self.compute.gpu_ms is None else min(self.compute.gpu_ms, ms(self.compute))
 
     @property
+    def launching_ms(self) -> float:
+        """What the compute alone takes more than that: the GPU waits for the host to launch."""
+        return ms(self.compute) - self.gpu_ms
+
+    @property
     def computing_ms(self) -> float:
         """What the pipeline would take if it were fed for nothing."""
         return self.gpu_ms if self.replays else ms(self.compute)
@@ -138,18 +143,26 @@ def _loading(times: Times) -> float:
 def _loads_beside(times: Times) -> bool:
     """Whether the training process itself loads while the GPU computes, and is not slower for it.
 
-    A thread that loads takes the interpreter from the one that launches, unless that one waits for the GPU anyway.
+    A thread that loads takes the interpreter from the one that launches, unless that one waits for the GPU anyway. A
+    host that copies without being held loads while the GPU works, where it is not the GPU that waits for launches.
     """
     if times.copies_ahead:
         return times.waits_each_step
-    return times.on_gpu and times.config.training.strategy == "pinned" and not times.waits_each_step
+    return _issues_copies(times) and times.launching_ms <= SMALL * ms(times.compute)
 
 
 def _copying(times: Times) -> float:
     copy = times.pipeline.copy_ms or 0.0
-    cost = max(copy - times.computing_ms, 0.0) if times.copies_ahead else copy
-    left = times.feeding_ms if times.copies_ahead else times.feeding_ms - _loading(times)
-    return min(cost, left) if times.on_gpu else 0.0
+    if times.copies_ahead:
+        return min(max(copy - times.computing_ms, 0.0), times.feeding_ms)
+    if _issues_copies(times):
+        copy = max(copy - times.launching_ms, 0.0)  # it runs while the GPU would wait for launches
+    return min(copy, times.feeding_ms - _loading(times)) if times.on_gpu else 0.0
+
+
+def _issues_copies(times: Times) -> bool:
+    """Whether the host goes on while a copy runs, though on the stream of the compute."""
+    return times.on_gpu and times.config.training.strategy == "pinned" and not times.waits_each_step
 
 
 def _copying_stage(times: Times) -> str:
@@ -162,7 +175,7 @@ def _copy_in_words(times: Times) -> str:
 
 
 def _launch(times: Times) -> Cost:
-    lost = 0.0 if times.replays else ms(times.compute) - times.gpu_ms
+    lost = 0.0 if times.replays else times.launching_ms
     because = (
         f"a step takes {ms(times.compute):.2f} ms, and the GPU needs {times.gpu_ms:.2f} of them where it was all "
         "launched ahead: for the rest it waits for the host to launch its next kernel"

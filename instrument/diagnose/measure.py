@@ -25,6 +25,7 @@ from instrument.recover import is_out_of_memory
 ROUNDS = 3
 NO_GPU = "the run uses no GPU"
 NOT_PART = "it is no part of this stage"
+FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def measure(stage: Stage, setting: Setting, plan: Plan, meter: Meter) -> Row:
     finally:
         _release(setting.device)
     _release(setting.device)  # once more: until here the error held on to the stage's tensors
-    return Row(stage.name, title, not_measured={"ms": reason})
+    return Row(stage.name, title, not_measured=dict.fromkeys(FIGURES, reason))
 
 
 def _figures(stage: Stage, setting: Setting, plan: Plan, meter: Meter) -> dict[str, Any]:

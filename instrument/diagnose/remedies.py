@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
-from instrument.diagnose.costs import Times
+from instrument.diagnose.costs import Times, ms
 from instrument.diagnose.records import Bound, Remedy
+
+MOST_WORKERS = 32
 
 
 def remedy(bound: Bound, times: Times) -> Remedy:
@@ -15,13 +18,22 @@ def remedy(bound: Bound, times: Times) -> Remedy:
 
 def _loader(times: Times) -> Remedy:
     data = times.config.data
-    if data.preload and times.copies_ahead:
-        return Remedy("", "the samples are in memory already: collate less per batch, or store them as they are used")
-    if not data.workers:
-        return Remedy("--workers 4", "processes of their own load while the training process launches")
-    if times.on_gpu and not times.copies_ahead:
+    invented = "" if data.path else "; synthetic samples are invented each time: --preload keeps them"
+    if data.preload:
+        return Remedy("", "the samples are in memory already: make their collation cheaper, or the batch smaller")
+    if data.workers and times.on_gpu and not times.copies_ahead:
         return Remedy("--strategy prefetch", "the next batch is loaded and copied while one computes")
-    return Remedy(f"--workers {2 * data.workers}", "the loaders are slower than the compute: use more, or --preload")
+    if data.workers >= MOST_WORKERS:
+        return Remedy("", "many processes load already: make a sample cheaper to load, or the batch smaller")
+    return Remedy(f"--workers {_workers(times)}", f"processes of their own load beside the training{invented}")
+
+
+def _workers(times: Times) -> int:
+    """Return how many loaders would keep up with the compute, if each loads as fast as those do now."""
+    now = times.config.data.workers
+    alone = 0.0 if times.loader is None else ms(times.loader)
+    needed = math.ceil(max(now, 1) * alone / times.computing_ms) if times.computing_ms else 1
+    return min(max(needed, now + 1, 2), MOST_WORKERS)
 
 
 def _copy(times: Times) -> Remedy:
@@ -34,8 +46,8 @@ def _copy(times: Times) -> Remedy:
 def _synchronisation(times: Times) -> Remedy:
     strategy = times.config.training.strategy
     if times.waits_each_step:
-        sync = "--sync 10" if strategy != "serial" or not times.on_gpu else "--strategy prefetch --sync 10"
-        return Remedy(sync, "the host waits after each step, and the GPU for the next launch")
+        prefetch = "--strategy prefetch " if strategy == "serial" and times.on_gpu else ""
+        return Remedy(f"{prefetch}--sync 10", "the host waits after each step, and the GPU for the next launch")
     if times.on_gpu and strategy in ("serial", "staged"):
         return Remedy("--strategy prefetch", f"strategy {strategy} makes the host wait more than it hides here")
     return Remedy("--sync event", "the host waits only when it is too far ahead")

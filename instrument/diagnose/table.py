@@ -15,7 +15,6 @@ NAMES = {
     "synchronisation": "waiting for the GPU",
     "launch": "launching kernels",
     "precision": "mixed precision",
-    "compute": "nothing but the compute",
 }
 HEAD = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'power W':>9}{'GPU %':>7}"
 
@@ -56,6 +55,8 @@ def _missing(rows: Sequence[Row]) -> Iterator[str]:
 def _verdict(found: Verdict) -> Iterator[str]:
     if found.bound == "unknown":
         yield "No verdict"
+    elif found.bound == "compute":
+        yield f"No time is lost beside the compute (stage {found.stage})"
     else:
         yield f"Time is lost in {NAMES[found.bound]} (stage {found.stage})"
     if found.lost_ms:
@@ -73,15 +74,26 @@ def _field(name: str, text: str) -> list[str]:
 
 
 def _command(command: str) -> Iterator[str]:
-    """Break a command where a shell lets it be broken; one word longer than a line stays whole."""
+    """Break a command where a shell lets it be broken; a word longer than a line stays whole."""
     line, lead = "", "  next     "
-    for word in (shlex.quote(part) for part in shlex.split(command)):
-        if line and len(lead) + len(line) + len(word) + 3 > WIDTH:
+    for part in _parts(command):
+        if line and len(lead) + len(line) + len(part) + 3 > WIDTH:
             yield f"{lead}{line} \\"
-            line, lead = word, " " * 13
+            line, lead = part, " " * 13
         else:
-            line = f"{line} {word}" if line else word
+            line = f"{line} {part}" if line else part
     yield f"{lead}{line}"
+
+
+def _parts(command: str) -> list[str]:
+    """Return the words of a command, an option together with its value."""
+    parts: list[str] = []
+    for word in shlex.split(command):
+        if parts and parts[-1].startswith("-") and " " not in parts[-1] and not word.startswith("-"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    return parts
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
