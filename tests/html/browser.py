@@ -45,9 +45,9 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def view(self) -> tuple[float, float]:
-        """Return the stretch that shows, in ns, as Plotly's own axis has it."""
-        first, last = self.page.evaluate("document.getElementById('plot').layout.xaxis.range")
-        return first * 1e9, last * 1e9
+        """Return the stretch that shows, in ns from the page's zero."""
+        first, last = self.page.evaluate("[traceview.view.from, traceview.view.to]")
+        return first, last
 
     def settle(self) -> None:
         """Wait until what was asked for is drawn."""

@@ -12,22 +12,23 @@ from hypothesis import strategies as st
 from traceview import intervals
 from traceview.report.html.columns import Columns
 from traceview.report.html.marks import Marks
-from traceview.report.html.summary import summarised
+from traceview.report.html.summary import merged
 
 numbers = st.lists(st.integers(0, 2**53), max_size=40)
 spans = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 300)), min_size=1, max_size=120)
 
 
-def unpacked(columns: Columns, place: list[int | str], length: int) -> list[int]:
+def unpacked(columns: Columns, place: list[int], length: int) -> list[int]:
     buffer = zlib.decompress(base64.b64decode(columns.packed()))
-    return [int(one) for one in np.frombuffer(buffer, f"<{place[1]}", length, int(place[0]))]
+    first, width = place
+    planes = [buffer[first + order * length : first + (order + 1) * length] for order in range(width)]
+    return [sum(plane[at] << (8 * order) for order, plane in enumerate(planes)) for at in range(length)]
 
 
 @given(st.lists(numbers, min_size=1, max_size=5))
 def test_columns_come_out_as_they_went_in(lists: list[list[int]]) -> None:
     columns = Columns()
     places = [columns.add(np.array(values, np.int64)) for values in lists]
-    assert all(int(place[0]) % 8 == 0 for place in places)
     assert [unpacked(columns, place, len(values)) for place, values in zip(places, lists, strict=True)] == lists
 
 
@@ -39,6 +40,13 @@ def test_ascending_columns_hold_the_steps(values: list[int]) -> None:
     assert np.cumsum(np.array(unpacked(columns, place, len(values)), np.int64)).tolist() == values
 
 
+@given(st.lists(st.integers(-(2**51), 2**51), max_size=40))
+def test_numbers_of_either_sign_come_out_as_they_went_in(values: list[int]) -> None:
+    columns = Columns()
+    place = columns.add_signed(np.array(values, np.int64))
+    assert [-(one + 1) // 2 if one % 2 else one // 2 for one in unpacked(columns, place, len(values))] == values
+
+
 def marks_of(pairs: list[tuple[int, int]]) -> Marks:
     pairs.sort()
     start = np.array([first for first, _ in pairs], np.int64)
@@ -47,29 +55,44 @@ def marks_of(pairs: list[tuple[int, int]]) -> Marks:
     return Marks(start, start + length, rows, rows % 3, {"bytes": rows + 1}, {"correlation": rows + 1})
 
 
-@given(spans, st.integers(1, 50))
-def test_merging_loses_nothing(pairs: list[tuple[int, int]], bins: int) -> None:
+@given(spans, st.integers(0, 14), st.integers(1, 4))
+def test_merging_loses_nothing(pairs: list[tuple[int, int]], shift: int, further: int) -> None:
     marks = marks_of(pairs)
-    merged = summarised(marks, 0, 10_300, bins)
-    if merged.count is None or merged.busy is None:
-        assert len(pairs) <= bins
+    once = merged(marks, 0, shift)
+    for found in (once, merged(once, 0, shift + further)):
+        if found.merge is None:
+            assert len(found) == len(pairs)
+            continue
+        assert found.merge.count.sum() == len(pairs)
+        assert found.merge.busy.sum() == (marks.end - marks.start).sum()
+        assert found.sums["bytes"].sum() == marks.sums["bytes"].sum()
+        assert (np.diff(found.start) >= 0).all()
+        alone = found.merge.count == 1
+        assert (found.details["correlation"][alone] > 0).all()
+        assert (found.details["correlation"][~alone] == 0).all()
+        covered = intervals.union(found.start, found.end)
+        assert intervals.length(intervals.subtract(intervals.union(marks.start, marks.end), covered)) == 0
+
+
+@given(spans, st.integers(0, 14), st.integers(1, 4))
+def test_a_merged_mark_has_its_longest_name_and_its_main_class(
+    pairs: list[tuple[int, int]], shift: int, further: int
+) -> None:
+    marks = marks_of(pairs)
+    found = merged(merged(marks, 0, shift), 0, shift + further)
+    if found.merge is None:
         return
-    assert merged.count.sum() == len(pairs)
-    assert merged.busy.sum() == (marks.end - marks.start).sum()
-    assert merged.sums["bytes"].sum() == marks.sums["bytes"].sum()
-    assert (np.diff(merged.start) >= 0).all()
-    alone = merged.count == 1
-    assert (merged.details["correlation"][alone] > 0).all()
-    assert (merged.details["correlation"][~alone] == 0).all()
-    covered = intervals.union(merged.start, merged.end)
-    assert intervals.length(intervals.subtract(intervals.union(marks.start, marks.end), covered)) == 0
+    last = np.cumsum(found.merge.count)
+    for at, (first, until) in enumerate(zip(last - found.merge.count, last, strict=True)):
+        length = (marks.end - marks.start)[first:until]
+        assert length[found.name[at] - first] == length.max() == found.merge.top[at]
+        of_class = np.bincount(marks.look[first:until], weights=length, minlength=3)
+        assert of_class[found.look[at]] == of_class.max()
 
 
-def test_a_long_mark_and_a_place_that_decides_stay_alone() -> None:
-    marks = marks_of([(at * 10, 2) for at in range(100)] + [(401, 500)])
-    place = intervals.union(np.array([200], np.int64), np.array([230], np.int64))
-    merged = summarised(marks, 0, 1000, 10, place)
-    assert merged.count is not None
-    single = {int(start) for start, count in zip(merged.start, merged.count, strict=True) if count == 1}
-    assert {200, 210, 220, 230, 401} <= single
-    assert len(merged.start) < 30
+def test_a_long_mark_stays_alone() -> None:
+    found = merged(marks_of([(at * 10, 2) for at in range(100)] + [(401, 500)]), 0, 7)
+    assert found.merge is not None
+    [at] = np.flatnonzero(found.start == 401)
+    assert found.merge.count[at] == 1 and found.end[at] == 901
+    assert len(found) < 15

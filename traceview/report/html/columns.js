@@ -1,44 +1,70 @@
 // The other half of columns.py: packed columns back into typed arrays.
-const KINDS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
+const chunks = []; // buffers by number, as far as they have arrived
 
 async function inflated(id) {
-  const text = atob(byId(id).textContent);
+  const element = byId(id), text = atob(element.textContent);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  element.remove(); // the packed text is as large as what it holds, and nobody reads it again
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
 }
 
-// Every browser's machine is little-endian, as the columns are.
-function column(buffer, [place, kind], length) {
-  return new KINDS[kind](buffer, place, length);
+// Numbers lie as planes: all lowest bytes, then all second bytes, and so on.
+function column(buffer, [place, width], length) {
+  const bytes = new Uint8Array(buffer, place, width * length);
+  if (width === 1) return bytes;
+  const values = width === 2 ? new Uint16Array(length) : width <= 4 ? new Uint32Array(length) : new Float64Array(length);
+  for (let plane = 0, scale = 1; plane < width; plane++, scale *= 256)
+    for (let i = 0, at = plane * length; i < length; i++, at++) values[i] += bytes[at] * scale;
+  return values;
 }
+
+// 0 1 2 3 4 back to 0 -1 1 -2 2.
+function unsigned(value) {
+  return value % 2 ? -(value + 1) / 2 : value / 2;
+}
+
+function stepped(values) {
+  const found = new Float64Array(values.length);
+  for (let i = 0, at = 0; i < values.length; i++) found[i] = at += unsigned(values[i]);
+  return found;
+}
+
+const SIGNED = new Set(["correlation", "host_memory"]);
 
 // start, end: ns from the page's zero. reach: the latest end so far, which ascends and can be searched.
 function decoded(buffer, places) {
-  const { n, start: steps, length, ...others } = places;
-  const step = column(buffer, steps, n);
-  const span = column(buffer, length, n);
-  const start = new Float64Array(n), end = new Float64Array(n), reach = new Float64Array(n);
+  const { n, start: steps, length, count: more, busy: unused, ...others } = places;
+  const step = column(buffer, steps, n), span = column(buffer, length, n);
+  const start = new Float64Array(n), end = new Float64Array(n);
+  let reach = end;
   for (let i = 0, at = 0, far = -Infinity; i < n; i++) {
     start[i] = at += step[i];
     end[i] = at + span[i];
-    reach[i] = far = Math.max(far, end[i]);
+    if (end[i] < far && reach === end) reach = end.slice();
+    if (reach !== end) reach[i] = Math.max(far, end[i]);
+    far = Math.max(far, end[i]);
   }
   const marks = { n, start, end, reach };
-  for (const [name, place] of Object.entries(others)) marks[name] = column(buffer, place, n);
+  for (const [name, place] of Object.entries(others)) {
+    const values = column(buffer, place, n);
+    marks[name] = SIGNED.has(name) ? stepped(values) : values;
+  }
+  if (more) {
+    marks.count = column(buffer, more, n);
+    const idle = column(buffer, unused, n);
+    marks.busyOf = (i) => end[i] - start[i] - unsigned(idle[i]);
+  }
   return marks;
 }
 
-// Some of the marks, by a test on their place.
-function chosen(marks, test) {
-  const rows = [];
-  for (let i = 0; i < marks.n; i++) if (test(i)) rows.push(i);
-  const taken = { n: rows.length };
-  for (const [name, values] of Object.entries(marks))
-    if (name !== "n") taken[name] = values.constructor.from(rows, (row) => values[row]);
-  for (let i = 0, far = -Infinity; i < taken.n; i++) taken.reach[i] = far = Math.max(far, taken.end[i]);
-  return taken;
+function eventsOf(marks, i) {
+  return marks.count ? marks.count[i] + 1 : 1;
+}
+
+function busyOf(marks, i) {
+  return marks.busyOf ? marks.busyOf(i) : marks.end[i] - marks.start[i];
 }
 
 // The first place whose value is greater than `at`, in ascending values.

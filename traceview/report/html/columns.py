@@ -1,4 +1,4 @@
-"""Marks as packed columns, not as objects: a page of 100,000 events stays small and opens at once."""
+"""Marks as packed columns, not as objects: a page of a million marks stays small and opens at once."""
 
 from __future__ import annotations
 
@@ -11,36 +11,47 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 
-Packed = list[int | str]  # [offset in bytes, "u1" | "u2" | "u4" | "f8"], little-endian
+Packed = list[int]  # [offset in bytes, bytes of each number]
+FAST = 3  # of zlib's levels: half the time of level 6, for 3% more bytes of columns
 
 
 @dataclass(slots=True)
 class Columns:
-    """One buffer of little-endian columns, each at a multiple of eight bytes."""
+    """One buffer of columns; of each column first all lowest bytes, then all second bytes, and so on.
+
+    Bytes of one order look like each other, so this packs smaller and faster than number after number.
+    """
 
     _parts: list[bytes] = field(default_factory=list)
-    _size: int = 0
+    size: int = 0
 
     def add(self, values: NDArray[np.integer]) -> Packed:
-        """Append whole numbers from 0 to 2^53 in the narrowest type that holds them; return where they lie."""
+        """Append whole numbers from 0 to 2^53, in as many bytes as the largest needs; return where they lie."""
         top = int(values.max()) if len(values) else 0
-        kind = next((name for name, limit in (("u1", 8), ("u2", 16), ("u4", 32)) if top < 1 << limit), "f8")
-        data = values.astype(f"<{kind}").tobytes()
-        place = self._size
-        data += bytes(-len(data) % 8)
-        self._parts.append(data)
-        self._size += len(data)
-        return [place, kind]
+        count = max(1, -(-top.bit_length() // 8))
+        place = self.size
+        bytes_of = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
+        self._parts.extend(bytes_of[:, order].tobytes() for order in range(count))
+        self.size += len(values) * count
+        return [place, count]
 
     def add_ascending(self, values: Times) -> Packed:
         """Append ascending numbers as the steps between them, which pack better."""
         return self.add(np.diff(values, prepend=np.int64(0)))
 
+    def add_steps(self, values: Times) -> Packed:
+        """Append numbers in any order as the steps between them, 0 -1 1 -2 2 written as 0 1 2 3 4."""
+        return self.add_signed(np.diff(values, prepend=np.int64(0)))
+
+    def add_signed(self, values: Times) -> Packed:
+        """Append numbers of either sign, 0 -1 1 -2 2 written as 0 1 2 3 4."""
+        return self.add((values << 1) ^ (values >> 63))
+
     def packed(self) -> str:
         """Return the buffer, deflated, as base64."""
-        return pack(b"".join(self._parts))
+        return pack(b"".join(self._parts), FAST)
 
 
-def pack(data: bytes) -> str:
+def pack(data: bytes, level: int = 6) -> str:
     """Deflate and return as base64; the page inflates it with the browser's own DecompressionStream."""
-    return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
+    return base64.b64encode(zlib.compress(data, level)).decode("ascii")

@@ -13,6 +13,7 @@ from importlib import resources
 from plotly.offline import get_plotlyjs
 
 from traceview.report.html.columns import pack
+from traceview.report.html.timeline import Timeline
 
 STYLES = ("palette.css", "page.css", "timeline.css", "charts.css", "beside.css", "print.css")
 SCRIPTS = (
@@ -23,10 +24,18 @@ SCRIPTS = (
     "columns.js",
     "palette.js",
     "rows.js",
+    "levels.js",
+    "live.js",
+    "axis.js",
     "draw.js",
     "view.js",
-    "keys.js",
     "hover.js",
+    "panel.js",
+    "search.js",
+    "select.js",
+    "measure.js",
+    "address.js",
+    "keys.js",
     "answer.js",
     "findings.js",
     "beside.js",
@@ -44,22 +53,28 @@ LIBRARY_STYLE = "/* plotly.js */"
 ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029\ufeff"}
 
 
-def build(title: str, content: object, charts: object, columns: str, names: list[str]) -> str:
-    """Return the document. `content` becomes JSON that no name in it can break out of; `charts` and `names` are packed.
+def build(title: str, content: object, charts: object, timeline: Timeline, *, live: bool = False) -> str:
+    """Return the document. `content` becomes JSON that no name in it can break out of; the rest is packed.
 
-    The policy allows the styles and scripts of this package by their hashes, and nothing else.
+    What the first sight needs comes before the script, everything else behind it. The policy allows the styles
+    and scripts of this package by their hashes, and nothing else; `live` lets the page ask the server that it
+    came from, and nobody else.
     """
     style = "\n".join(_file(name) for name in STYLES)
     script = _script()
     library, library_hash = _plotly()
     parts = {
-        "policy": _policy(style, script, library_hash),
+        "policy": _policy(style, script, library_hash, live),
         "title": html.escape(_sound(title)),
         "style": style,
         "content": escaped_json(content),
         "charts": pack(escaped_json(charts).encode("utf-8")),
-        "columns": columns,
-        "names": pack(escaped_json(names).encode("utf-8")),
+        "columns": timeline.chunks[0],
+        "chunks": "".join(
+            f'<script type="application/octet-stream" id="chunk-{number}">{chunk}</script>'
+            for number, chunk in enumerate(timeline.chunks[1:], 1)
+        ),
+        "names": pack(escaped_json(timeline.names).encode("utf-8")),
         "library": library,
         "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in _style_ids()),
         "script": script,
@@ -80,12 +95,12 @@ def _sound(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _policy(style: str, script: str, library_hash: str) -> str:
+def _policy(style: str, script: str, library_hash: str, live: bool) -> str:
     # style-src-attr: plotly.js writes style attributes; a style element must be one of ours.
     return (
         f"default-src 'none'; script-src '{_hash(script)}' '{library_hash}'; "
         f"style-src-elem '{_hash(style)}' '{_hash(LIBRARY_STYLE)}'; style-src-attr 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        "img-src data: blob:; base-uri 'none'; form-action 'none'" + ("; connect-src 'self'" if live else "")
     )
 
 

@@ -1,26 +1,52 @@
-// Marks on a canvas, at the resolution of the screen: what is narrower than a pixel is added up into it.
-const MIN_TEXT = 34;
+// Marks on a canvas, at the resolution of the screen. What is narrower than a few pixels is added up into a strip,
+// one line of pixels a lane, which is then stretched to the lane's height: the cost depends on the screen alone.
+const MIN_TEXT = 34, THIN = 4;
 const drawn = { marks: 0 };
+const strips = { canvas: null, context: null, image: null, pixels: null, full: null, widest: null, look: null };
 
 function drawRows(context, state) {
-  const { width, height, top, from, to } = state;
+  const { width, height, top } = state, ratio = devicePixelRatio || 1;
   context.clearRect(0, 0, width, height);
   context.font = '11px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
   context.textBaseline = "middle";
   drawn.marks = 0;
-  const scale = { from, to, pixels: width / (to - from), width };
+  const boxes = visibleBoxes(top, height);
+  for (const item of board.shown) if (item.y - top + item.h >= 0 && item.y - top <= height) drawBackground(context, item, item.y - top, width);
+  drawGrid(context, state);
+  const wide = Math.round(width * ratio);
+  sizeStrips(wide, boxes.length);
+  boxes.forEach((box, number) => drawLane(context, box, number, wide, ratio));
+  if (boxes.length) strips.context.putImageData(strips.image, 0, 0, 0, 0, wide, boxes.length);
+  context.imageSmoothingEnabled = false;
+  boxes.forEach((box, number) => context.drawImage(strips.canvas, 0, number, wide, 1, 0, box.y, width, box.h));
+  drawOver(context, state);
+}
+
+function visibleBoxes(top, height) {
+  const boxes = [];
   for (const item of board.shown) {
     const y = item.y - top;
-    if (y + item.h < 0 || y > height) continue;
-    drawBackground(context, item, y, width);
-    if (!item.marks) continue;
-    const lane = (item.h - 3) / item.lanes.length;
-    item.lanes.forEach((marks, place) => {
-      const box = { y: Math.round(y + 1 + place * lane), h: Math.max(2, Math.round(lane - (item.lanes.length > 1 ? 2 : 1))) };
-      drawLane(context, item.kind, marks, box, scale);
-    });
+    if (!item.lanes || y + item.h < 0 || y > height) continue;
+    const tall = (item.h - 3) / item.lanes.length;
+    item.lanes.forEach((lane, place) => boxes.push({
+      item, lane, kind: item.kind, y: Math.round(y + 1 + place * tall),
+      h: Math.max(2, Math.round(tall - (item.lanes.length > 1 ? 2 : 1))),
+    }));
   }
-  if (state.lit) drawLit(context, state, scale);
+  return boxes;
+}
+
+function sizeStrips(wide, lanes) {
+  if (strips.image?.width !== wide || strips.image.height < lanes) {
+    strips.canvas = el("canvas", { width: wide, height: Math.max(lanes, 32) });
+    strips.context = strips.canvas.getContext("2d");
+    strips.image = strips.context.createImageData(wide, Math.max(lanes, 32));
+    strips.pixels = new Uint32Array(strips.image.data.buffer);
+    strips.full = new Float64Array(wide + 1);
+    strips.widest = new Float64Array(wide + 1);
+    strips.look = new Int16Array(wide + 1);
+  }
+  strips.pixels.fill(0);
 }
 
 function drawBackground(context, item, y, width) {
@@ -32,68 +58,86 @@ function drawBackground(context, item, y, width) {
   context.fillRect(0, Math.round(y), width, 1);
 }
 
-function drawLane(context, kind, marks, box, scale) {
-  const { from, to, pixels, width } = scale;
-  const first = above(marks.reach, from), last = above(marks.start, to);
-  const thin = new Float64Array(width + 1), widest = new Float64Array(width + 1), look = new Int16Array(width + 1).fill(-1);
-  for (let i = first; i < last; i++) {
-    const x = (marks.start[i] - from) * pixels, w = (marks.end[i] - marks.start[i]) * pixels;
-    if (w >= 1) {
-      if (x + w > 0) drawMark(context, kind, marks, i, x, w, box, width);
-      continue;
-    }
-    const at = x | 0;
-    if (x < 0) continue;
-    thin[at] += marks.busy ? marks.busy[i] * pixels : w;
-    if (w >= widest[at]) { widest[at] = w; look[at] = kind === "range" ? marks.name[i] % RANGE_COLOURS : marks.look[i]; }
+function drawLane(context, box, number, wide, ratio) {
+  strips.full.fill(0);
+  strips.widest.fill(-1);
+  for (const source of sources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
+  const { full, widest, look, pixels } = strips;
+  const tints = isRange(box.kind) ? palette.stripRange : palette.strip;
+  for (let at = 0, to = number * wide; at < wide; at++, to++) {
+    if (widest[at] < 0) continue;
+    pixels[to] = tints[look[at]][strengthOf(full[at])];
+    drawn.marks++;
   }
-  drawThin(context, kind, thin, look, box, width);
 }
 
 // Never so weak that a lone short event is lost.
 function strengthOf(full) {
-  return full > 0.6 ? 1 : full > 0.25 ? 0.86 : 0.72;
+  return full > 0.6 ? 2 : full > 0.25 ? 1 : 0;
 }
 
-// A pixel that holds several marks takes the colour of the longest; how full it is, is its strength.
-function drawThin(context, kind, thin, look, box, width) {
-  const fills = kind === "range" ? palette.range : palette.fill;
-  for (let at = 0; at < width; at++) {
-    if (look[at] < 0) continue;
-    const strength = strengthOf(thin[at]);
-    let until = at + 1;
-    while (until < width && look[until] === look[at] && strengthOf(thin[until]) === strength) until++;
-    context.globalAlpha = strength;
-    context.fillStyle = fills[look[at]];
-    context.fillRect(at, box.y, until - at, box.h);
-    drawn.marks += until - at;
-    at = until - 1;
+function drawSource(context, box, source, wide, ratio) {
+  const { marks } = source, { full, widest, look } = strips, range = isRange(box.kind);
+  const scale = wide / (view.to - view.from), zero = view.from;
+  const first = above(marks.reach, source.from), last = above(marks.start, source.to);
+  const left = Math.max(0, (source.from - zero) * scale), right = Math.min(wide, (source.to - zero) * scale);
+  for (let i = first; i < last; i++) {
+    const x = Math.max(left, (marks.start[i] - zero) * scale), w = Math.min(right, (marks.end[i] - zero) * scale) - x;
+    if (w >= THIN * ratio) {
+      drawMark(context, box, source, i, x / ratio, w / ratio);
+      continue;
+    }
+    const tint = range ? marks.name[i] % RANGE_COLOURS : marks.look[i];
+    const share = marks.count && w > 0 ? Math.min(1, busyOf(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
+    let at = Math.min(x | 0, wide - 1), rest = Math.max(w, 0);
+    do {
+      const part = Math.min(rest, at + 1 - Math.max(x, at));
+      full[at] += part * share;
+      if (part >= widest[at]) { widest[at] = part; look[at] = tint; }
+      rest -= part;
+      at++;
+    } while (rest > 0.05 && at < wide);
   }
-  context.globalAlpha = 1;
 }
 
-function drawMark(context, kind, marks, i, x, w, box, width) {
-  const left = Math.max(Math.round(x), -2), right = Math.min(Math.max(Math.round(x + w), Math.round(x) + 1), width + 2);
-  const wide = Math.max(1, right - left - (w > 5 ? 1 : 0));
-  const range = kind === "range", look = marks.look[i], tint = marks.name[i] % RANGE_COLOURS;
-  const several = marks.count ? marks.count[i] : 1;
-  context.globalAlpha = several > 1 ? Math.min(0.9, Math.max(0.35, marks.busy[i] / (marks.end[i] - marks.start[i]))) : 1;
+function isRange(kind) {
+  return kind === "range" || kind === "projected";
+}
+
+function drawMark(context, box, source, i, x, w) {
+  const { marks } = source, range = isRange(box.kind), look = marks.look[i], tint = marks.name[i] % RANGE_COLOURS;
+  const left = Math.round(x), wide = Math.max(1, Math.round(x + w) - left - (w > 5 ? 1 : 0));
+  const several = eventsOf(marks, i);
   context.fillStyle = range ? palette.range[tint] : palette.fill[look];
-  context.fillRect(left, box.y, wide, box.h);
-  context.globalAlpha = 1;
-  if (!range && wide > 5 && palette.pattern[look]) {
+  if (several > 1) drawSummary(context, box, marks, i, left, wide);
+  else context.fillRect(left, box.y, wide, box.h);
+  if (several === 1 && !range && wide > 5 && palette.pattern[look]) {
     context.fillStyle = palette.pattern[look];
     context.fillRect(left, box.y, wide, box.h);
   }
   drawn.marks++;
-  if (wide > MIN_TEXT && box.h > 11)
-    drawText(context, textOf(kind, marks, i, several), Math.max(left, 0), Math.min(right, width), box, range ? palette.rangeInk[tint] : palette.ink[look]);
+  if (wide > MIN_TEXT && box.h > 11) {
+    const ink = several > 1 ? css("--ink") : range ? palette.rangeInk[tint] : palette.ink[look];
+    drawText(context, textOf(box.kind, marks, i, several), left, left + wide, box, ink);
+  }
+}
+
+// What is summarised looks it: a pale box, filled from below as far as its events keep it busy, dashed on top.
+function drawSummary(context, box, marks, i, left, wide) {
+  const share = Math.min(1, busyOf(marks, i) / (marks.end[i] - marks.start[i] || 1));
+  const filled = Math.max(1, Math.round(box.h * share));
+  context.globalAlpha = 0.22;
+  context.fillRect(left, box.y, wide, box.h);
+  context.globalAlpha = 0.5;
+  context.fillRect(left, box.y + box.h - filled, wide, filled);
+  context.globalAlpha = 1;
+  for (let x = left; x < left + wide - 1; x += 6) context.fillRect(x, box.y, Math.min(3, left + wide - x), 1);
 }
 
 function textOf(kind, marks, i, several) {
   if (several > 1) return `${count(several)} events`;
   if (kind === "idle") return lookWord(page.looks[marks.look[i]]).slice(6);
-  return page.names[marks.name[i]];
+  return page.names[marks.name[i]] ?? "";
 }
 
 function drawText(context, text, left, right, box, ink) {
@@ -102,12 +146,4 @@ function drawText(context, text, left, right, box, ink) {
   context.fillStyle = ink;
   const cut = text.length > letters ? text.slice(0, letters - 1) + "…" : text;
   context.fillText(cut, left + 4, box.y + box.h / 2 + 0.5, right - left - 6);
-}
-
-function drawLit(context, state, scale) {
-  const x = (state.lit.start - scale.from) * scale.pixels, w = Math.max(2, (state.lit.end - state.lit.start) * scale.pixels);
-  context.strokeStyle = css("--mark");
-  context.lineWidth = 2;
-  for (const item of board.shown)
-    if (state.lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - state.top + 1, w + 2, item.h - 2);
 }

@@ -1,23 +1,27 @@
-// What is under the pointer, and the search for a name.
+// What is under the pointer, and what is known of it.
 function markAt(item, x, y) {
-  if (!item?.marks) return null;
-  const lane = Math.min(item.lanes.length - 1, Math.max(0, Math.floor(((y - item.y) / item.h) * item.lanes.length)));
-  const marks = item.lanes[lane], each = (view.to - view.from) / view.width;
-  const at = view.from + x * each;
+  if (!item?.lanes?.length) return null;
+  const place = Math.min(item.lanes.length - 1, Math.max(0, Math.floor(((y - item.y) / item.h) * item.lanes.length)));
+  const each = (view.to - view.from) / view.width, at = view.from + x * each;
+  const source = sourceAt(item.lanes[place], at);
+  if (!source) return null;
+  const { marks } = source;
   let best = null, nearest = 3 * each;
   for (let i = above(marks.reach, at - 3 * each), last = above(marks.start, at + 3 * each); i < last; i++) {
     const away = at < marks.start[i] ? marks.start[i] - at : at > marks.end[i] ? at - marks.end[i] : 0;
     if (away <= nearest) { nearest = away; best = i; }
   }
-  return best === null ? null : { item, marks, i: best };
+  return best === null ? null : { item, lane: item.lanes[place], marks, i: best, bin: source.bin };
 }
 
 function facts({ item, marks, i }) {
   const length = marks.end[i] - marks.start[i], look = page.looks[marks.look[i]];
-  const several = marks.count ? marks.count[i] : 1;
-  const rows = [["what", several > 1 ? `${count(several)} events, summarised` : lookWord(look)], ["start", moment(marks.start[i])], ["duration", duration(length)]];
-  if (several > 1) rows.push(["their time", duration(marks.busy[i])]);
-  if (marks.bytes?.[i]) rows.push(["bytes", size(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], several > 1 ? marks.busy[i] : length)]);
+  const several = eventsOf(marks, i), busy = busyOf(marks, i);
+  const what = isRange(item.kind) && item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
+  const rows = [["what", several > 1 ? `${count(several)} events, summarised; mostly ${what}` : what],
+    ["start", moment(marks.start[i])], ["duration", duration(length)]];
+  if (several > 1) rows.push(["their time", `${duration(busy)}, ${percent(busy, length)} of it`]);
+  if (marks.bytes?.[i]) rows.push(["bytes", size(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
   if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
   for (const [cost, word] of [["waited", "GPU worked"], ["starved", "GPU starved"], ["refill", "refill after"]])
     if (marks[cost]?.[i]) rows.push([word, duration(marks[cost][i])]);
@@ -30,15 +34,19 @@ function facts({ item, marks, i }) {
 }
 
 function headline({ item, marks, i }) {
-  const name = page.names[marks.name[i]];
+  const name = page.names[marks.name[i]] ?? "";
   if (item.kind === "idle") return name ? `idle, until ${name}` : "idle";
-  return marks.count && marks.count[i] > 1 ? `longest: ${name}` : name;
+  return eventsOf(marks, i) > 1 ? `longest: ${name}` : name;
+}
+
+function hitOf(event) {
+  const box = byId("canvas").getBoundingClientRect();
+  const y = event.clientY - box.top + byId("scroll").scrollTop;
+  return markAt(rowAt(y), event.clientX - box.left, y);
 }
 
 function showTip(event) {
-  const box = byId("canvas").getBoundingClientRect();
-  const y = event.clientY - box.top + byId("scroll").scrollTop;
-  const hit = event.buttons ? null : markAt(rowAt(y), event.clientX - box.left, y);
+  const hit = event.buttons ? null : hitOf(event);
   const tip = byId("tip");
   tip.hidden = !hit;
   if (!hit) return;
@@ -54,28 +62,4 @@ function watchHover() {
   const stage = byId("stage");
   stage.addEventListener("pointermove", showTip);
   stage.addEventListener("pointerleave", () => { byId("tip").hidden = true; });
-  byId("search").addEventListener("keydown", (event) => {
-    if (event.key === "Enter") findNext(event.target.value);
-  });
-}
-
-// The next mark after the highlight (or the left edge) whose name holds the text, going round.
-function findNext(text) {
-  const wanted = text.trim().toLowerCase();
-  if (!wanted) return;
-  const fits = page.names.map((name) => name.toLowerCase().includes(wanted));
-  const after = view.lit?.found ? view.lit.start : view.from - 1;
-  let next = null, first = null, total = 0;
-  for (const row of board.groups.flatMap((group) => group.rows)) {
-    if (!row.marks || row.kind === "overlap" || row.kind === "idle") continue;
-    for (let i = 0; i < row.marks.n; i++) {
-      if (!fits[row.marks.name[i]]) continue;
-      total++;
-      const place = { start: row.marks.start[i], end: row.marks.end[i], rows: [row.id], found: true };
-      if (!first || place.start < first.start) first = place;
-      if (place.start > after && (!next || place.start < next.start)) next = place;
-    }
-  }
-  byId("found").textContent = total ? `${count(total)} found` : "none found";
-  if (first) goTo(next ?? first);
 }

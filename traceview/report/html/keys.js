@@ -1,17 +1,28 @@
-// The hands: wheel, drag, double click, keys and buttons.
+// The hands: wheel, drag, box, click, double click, keys and buttons.
 const MOVES = {
   w: () => zoom(0.7), ArrowUp: () => zoom(0.7), "+": () => zoom(0.7), "=": () => zoom(0.7),
   s: () => zoom(1 / 0.7), ArrowDown: () => zoom(1 / 0.7), "-": () => zoom(1 / 0.7),
   a: () => pan(-0.2), ArrowLeft: () => pan(-0.2),
   d: () => pan(0.2), ArrowRight: () => pan(0.2),
-  Home: fit, f: fit, 0: fit,
+  Home: fit, 0: fit, f: fitSelected,
   PageUp: () => scrollRows(-0.8), PageDown: () => scrollRows(0.8),
-  Escape: clearLit,
+  n: () => findNext(byId("search").value), N: () => findNext(byId("search").value, -1),
+  ".": () => stepSelected(1), ",": () => stepSelected(-1), l: () => selected.partners.length && goToPartner(),
+  m: measureHere, "?": showHelp, Escape: clearLit,
 };
-const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "f" };
+const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "?", ".", ",", "l", "f", "Escape"]);
+const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
+const hands = { x: null, from: null, last: null, moved: false };
 
 function scrollRows(share) {
   byId("scroll").scrollTop += share * view.height;
+}
+
+function fitSelected() {
+  const { hit } = selected;
+  if (!hit) return fit();
+  const start = hit.marks.start[hit.i], end = hit.marks.end[hit.i], air = Math.max(end - start, 100);
+  setView(start - air, end + air);
 }
 
 function momentAt(event) {
@@ -21,14 +32,17 @@ function momentAt(event) {
 
 function watchHands() {
   const stage = byId("stage");
-  stage.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(((event.deltaX || event.deltaY) * unit) / view.width);
-    else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
-  }, { passive: false });
+  stage.addEventListener("wheel", wheeled, { passive: false });
+  byId("axis").addEventListener("wheel", wheeled, { passive: false });
   stage.addEventListener("dblclick", fit);
-  watchDrag(stage);
+  for (const [name, area] of [["stage", stage], ["axis", byId("axis")]]) {
+    area.addEventListener("pointerdown", (event) => takeHold(event, name === "axis" || event.shiftKey));
+    area.addEventListener("pointermove", dragged);
+    area.addEventListener("pointerup", (event) => letGo(event, name));
+    area.addEventListener("pointercancel", () => Object.assign(hands, { last: null }));
+  }
+  stage.addEventListener("pointermove", (event) => { hands.x = momentAt(event); followMeasure(hands.x); });
+  stage.addEventListener("pointerleave", () => { hands.x = null; });
   document.addEventListener("keydown", pressed);
   byId("scroll").addEventListener("scroll", schedule);
   for (const button of document.querySelectorAll("[data-move]"))
@@ -36,34 +50,54 @@ function watchHands() {
   new ResizeObserver(() => rebuild()).observe(byId("frame"));
 }
 
-function watchDrag(stage) {
-  let last = null;
-  stage.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
-    last = event;
-    stage.setPointerCapture(event.pointerId);
-  });
-  stage.addEventListener("pointermove", (event) => {
-    if (!last) return;
-    const each = (view.to - view.from) / view.width;
-    setView(view.from - (event.clientX - last.clientX) * each, view.to - (event.clientX - last.clientX) * each);
-    if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
-    last = event;
-  });
-  for (const name of ["pointerup", "pointercancel"]) stage.addEventListener(name, () => { last = null; });
+function wheeled(event) {
+  event.preventDefault();
+  const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
+  if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(((event.deltaX || event.deltaY) * unit) / view.width);
+  else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
 }
 
-// W A S D work wherever the person is; the arrows and the rest belong to the timeline while it has the focus.
+function takeHold(event, box) {
+  if (event.button !== 0) return;
+  Object.assign(hands, { last: event, from: event, moved: false });
+  view.box = box ? [momentAt(event), momentAt(event)] : null;
+  event.currentTarget.setPointerCapture(event.pointerId);
+}
+
+function dragged(event) {
+  const { last, from } = hands;
+  if (!last) return;
+  hands.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
+  if (!hands.moved) return;
+  hands.last = event;
+  if (view.box) {
+    view.box[1] = momentAt(event);
+    return schedule();
+  }
+  const each = (view.to - view.from) / view.width, shift = (event.clientX - last.clientX) * each;
+  setView(view.from - shift, view.to - shift);
+  if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
+}
+
+function letGo(event, name) {
+  const box = view.box;
+  if (hands.last && hands.moved && box) setView(Math.min(...box), Math.max(...box));
+  if (hands.last && !hands.moved && name === "stage") select(hitOf(event));
+  view.box = null;
+  hands.last = null;
+  schedule();
+}
+
+// Letters work wherever the person is; the arrows and the rest belong to the timeline while it has the focus.
 function pressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open || event.target.closest("input, textarea, select")) return;
   if (event.key === "/") {
     event.preventDefault();
-    byId("search").focus();
+    byId("search").select();
     return;
   }
-  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  const anywhere = "wasd".includes(key) || key === "Escape";
-  if (!(key in MOVES) || !(anywhere || byId("stage") === document.activeElement)) return;
+  const key = event.key.length === 1 && event.key !== "N" ? event.key.toLowerCase() : event.key;
+  if (!(key in MOVES) || !(ANYWHERE.has(key) || byId("stage") === document.activeElement)) return;
   event.preventDefault();
   MOVES[key]();
 }

@@ -58,12 +58,13 @@ class StreamLanes:
         for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
             chosen = np.flatnonzero(self.stream == use.stream)
             note = f"process {use.process_id}" if several else ""
-            yield Row("stream", f"s:{use.stream}", use.label, note, self.marks.take(chosen), len(chosen))
+            lane = (self.marks.take(chosen),)
+            yield Row("stream", f"s:{use.stream}", use.label, note, lane, len(chosen), process=use.process_id)
         used = {use.stream for use in device.streams}
         streams = self.analysis.trace.streams
         for row, (of_device, label) in enumerate(streams.select("device", "label").iter_rows()):
             if of_device == device.device and row not in used:
-                yield Row("stream", f"s:{row}", label, "unused", None, more=True)
+                yield Row("stream", f"s:{row}", label, "unused", (), more=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +95,16 @@ class HostLanes:
             yield Group(f"process {one}", "", tuple(row for thread in mine for row in self._rows(thread)))
 
     def _rows(self, thread: int) -> Iterator[Row]:
-        name, tid = self.analysis.trace.threads.select("name", "tid").row(thread)
-        label = name or f"thread {tid}"
+        name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
+        label, part = name or f"thread {tid}", f"t:{thread}"
         calls = self.calls.take(np.flatnonzero(self.call_thread == thread))
-        if len(calls.start):
-            yield Row("call", f"t:{thread}", label, f"API {tid}", calls, len(calls.start))
+        if len(calls):
+            yield Row("call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part)
         ranges = self.ranges.take(np.flatnonzero(self.range_thread == thread))
         for depth, lane in enumerate(by_depth(ranges)):
             text = f"{label}, NVTX" if depth == 0 else ""
-            yield Row("range", f"n:{thread}:{depth}", text, f"depth {depth}", lane, len(lane.start))
+            row = f"n:{thread}:{depth}"
+            yield Row("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
 
 
 def by_depth(marks: Marks) -> list[Marks]:

@@ -1,4 +1,4 @@
-// The order of things: the answer first, then the library and the timeline.
+// The order of things: the answer and the timeline at a glance, then finer levels and the library as they arrive.
 const page = { looks: [], names: [] };
 
 function showLegend() {
@@ -7,17 +7,10 @@ function showLegend() {
   byId("legend").replaceChildren(...looks.map((look) => el("span", {}, swatch(look), lookWord(look))));
 }
 
-function usedLooks() {
-  const used = new Set();
-  for (const row of board.groups.flatMap((group) => group.rows))
-    if (row.marks) for (const look of new Set(row.marks.look)) used.add(page.looks[look]);
-  return [...used];
-}
-
 function showSummarised() {
-  const { whole, events, limit } = page.timeline, notice = byId("summarised");
-  notice.hidden = whole;
-  if (!whole) notice.textContent = `Summarised: ${count(events)} events are more than the ${count(limit)} that this page holds in full detail. Neighbours are merged, each mark says how many events it stands for; --from and --to show a stretch in full.`;
+  const { whole, events } = page.timeline, notice = byId("summarised");
+  notice.hidden = whole || page.live;
+  if (!whole) notice.textContent = `Summarised: this page holds the ${count(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
 }
 
 async function loadLibrary() {
@@ -27,22 +20,43 @@ async function loadLibrary() {
   document.head.append(script);
 }
 
+function parsed() {
+  return new Promise((resolve) => (document.readyState === "loading" ? addEventListener("DOMContentLoaded", resolve, { once: true }) : resolve()));
+}
+
+// Chunks come in the order in which they sharpen the picture; the screen may draw between any two.
+async function loadChunks() {
+  for (let number = 1; byId(`chunk-${number}`); number++) {
+    chunks[number] = await inflated(`chunk-${number}`);
+    schedule();
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  document.documentElement.dataset.whole = "true";
+}
+
 async function start() {
   Object.assign(page, JSON.parse(byId("content").textContent));
   page.looks = page.timeline.looks;
   watchTheme(async () => { await rebuild(); await repaintCharts(); });
-  for (const show of [showHead, showDevices, showCards, showSummarised, showBeside, showFindings, showIterations, showTables, showNotes]) show();
-  const [buffer, names] = await Promise.all([inflated("columns"), inflated("names"), loadLibrary()]);
+  for (const show of [showHead, showDevices, showCards, showSummarised, showBeside]) show();
+  const [buffer, names] = await Promise.all([inflated("columns"), inflated("names")]);
+  chunks[0] = buffer;
   page.names = JSON.parse(new TextDecoder().decode(names));
-  loadRows(page, buffer);
-  page.timeline.used = usedLooks();
+  loadRows(page.timeline);
   showLegend();
+  showHint();
   startView(page.timeline.span);
   await rebuild();
-  watchHands();
-  watchHover();
+  for (const watch of [watchHands, watchHover, watchSearch, watchAddress]) watch();
   byId("loading").remove();
-  window.traceview = { view, drawn, board, page, setView };
+  performance.mark("useful");
+  window.traceview = { view, drawn, board, page, chunks, selected, measure, search, setView, marksOf, sources, eventsOf, busyOf };
+  document.documentElement.dataset.drawn = "true";
+  await parsed();
+  for (const show of [showFindings, showIterations, showTables, showNotes]) show();
+  readAddress();
+  await loadChunks();
+  await loadLibrary();
   document.documentElement.dataset.ready = "true";
   await loadCharts();
 }

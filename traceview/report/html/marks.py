@@ -16,6 +16,21 @@ LONGEST_NAME = 400
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """What is known of marks that stand for several events each.
+
+    `count` events, `busy` ns in them all, `top` ns in the longest, whose name the mark has. `shares` has a
+    column of ns for each class from `base` on, or none where the row has one class alone.
+    """
+
+    count: Times
+    busy: Times
+    top: Times
+    base: int = 0
+    shares: Times | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Marks:
     """Columns of equal length: ns on the capture's clock, the name's number, the class's number.
 
@@ -29,11 +44,13 @@ class Marks:
     look: Times
     sums: Mapping[str, Times] = field(default_factory=dict)
     details: Mapping[str, Times] = field(default_factory=dict)
-    count: Times | None = None  # events in each mark, where marks were merged
-    busy: Times | None = None  # ns of those events
+    merge: Merge | None = None
 
-    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Marks:
-        """Return some of the marks, in the order of `rows`."""
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Marks:
+        """Return some of the marks of single events, in the order of `rows`."""
         return Marks(
             self.start[rows],
             self.end[rows],
@@ -44,20 +61,24 @@ class Marks:
         )
 
     def write(self, columns: Columns, zero: int) -> dict[str, Packed | int]:
-        """Put the columns into the page's buffer; return where each lies. Times count from `zero`."""
+        """Put the columns into a buffer; return where each lies. Times count from `zero`."""
+        length = self.end - self.start
         places: dict[str, Packed | int] = {
-            "n": len(self.start),
+            "n": len(self),
             "start": columns.add_ascending(self.start - zero),
-            "length": columns.add(self.end - self.start),
+            "length": columns.add(length),
             "name": columns.add(self.name),
             "look": columns.add(self.look),
         }
-        extra = {**self.sums, **self.details}
-        if self.count is not None and self.busy is not None:
-            extra.update(count=self.count, busy=self.busy)
-        for key, column in extra.items():
+        for key, column in self.sums.items():
             if column.any():
                 places[key] = columns.add(column)
+        for key, column in self.details.items():
+            if column.any():
+                places[key] = columns.add_steps(column)
+        if self.merge is not None:
+            places["count"] = columns.add(self.merge.count - 1)
+            places["busy"] = columns.add_signed(length - self.merge.busy)
         return places
 
 
@@ -82,7 +103,7 @@ class Names:
         codes = names.to_physical().to_numpy()
         texts = _categories(names)
         lookup: Times = np.zeros(max(len(texts), 1), np.int64)
-        for code in np.unique(codes):
+        for code in np.flatnonzero(np.bincount(codes)) if len(codes) else ():
             lookup[code] = self.number(texts[code])
         numbers: Times = lookup[codes]
         return numbers

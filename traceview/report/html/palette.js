@@ -21,7 +21,8 @@ const STROKES = {
 STROKES.hatched = STROKES.slashed;
 STROKES.crossed = [...STROKES.striped, ...STROKES.slashed];
 const RANGE_COLOURS = 8;
-const palette = { fill: [], ink: [], pattern: [], range: [], rangeInk: [], css: null };
+const STRENGTHS = [0.72, 0.86, 1];
+const palette = { fill: [], ink: [], pattern: [], range: [], rangeInk: [], strip: [], stripRange: [], css: null, known: new Map() };
 
 function lookWord(look) {
   return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
@@ -36,16 +37,26 @@ function swatch(look) {
 }
 
 function css(name) {
-  return palette.css.getPropertyValue(name).trim();
+  if (!palette.known.has(name)) palette.known.set(name, palette.css.getPropertyValue(name).trim());
+  return palette.known.get(name);
+}
+
+// A colour as one number of pixels, at each strength.
+function pixelsOf(colour) {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return STRENGTHS.map((strength) => ((Math.round(255 * strength) << 24) | (b << 16) | (g << 8) | r) >>> 0);
 }
 
 function readPalette(looks, context) {
   palette.css = getComputedStyle(document.documentElement);
+  palette.known.clear();
   palette.fill = looks.map((look) => css("--" + look));
   palette.ink = palette.fill.map(inkOn);
   palette.pattern = looks.map((look) => patternOf(look) && canvasPattern(context, patternOf(look)));
   palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => css("--range-" + i));
   palette.rangeInk = palette.range.map(inkOn);
+  palette.strip = palette.fill.map(pixelsOf);
+  palette.stripRange = palette.range.map(pixelsOf);
 }
 
 // Black or white, whichever reads better on a colour (WCAG relative luminance).

@@ -1,28 +1,23 @@
-// Where each row stands, and its label. Rows fold by group; "more" rows show on request.
-const HEIGHTS = { group: 23, ruler: 18, overlap: 32, idle: 17, stream: 22, call: 20, range: 18, more: 22 };
-const LANES = 3; // of the overlap band: compute, communication, copies and memset
+// Where each row stands, and its label. Groups and parts fold; rows move and are filtered; "more" rows show on request.
+const HEIGHTS = { group: 23, ruler: 18, overlap: 32, idle: 17, stream: 22, call: 20, range: 17, projected: 17, more: 22 };
 
-const board = { groups: [], shown: [], height: 0 };
+const board = { groups: [], shown: [], height: 0, filter: "", cover: { starts: [], ends: [] } };
 
-function loadRows(content, buffer) {
-  const looks = content.timeline.looks;
-  board.groups = content.timeline.groups.map((group) => ({
-    ...group,
-    folded: false,
-    all: false,
-    rows: group.rows.map((row) => {
-      const marks = row.marks && decoded(buffer, row.marks);
-      return { ...row, marks, lanes: lanesOf(row.kind, marks, looks) };
-    }),
-  }));
+function loadRows(timeline) {
+  board.groups = timeline.groups.map((group) => ({ ...group, folded: false, all: false, shut: new Set() }));
+  board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
 }
 
-function lanesOf(kind, marks, looks) {
-  if (!marks) return [];
-  if (kind !== "overlap") return [marks];
-  const lane = looks.map((look) => (look === "compute" ? 0 : look === "communication" ? 1 : 2));
-  return Array.from({ length: LANES }, (_, one) => chosen(marks, (i) => lane[marks.look[i]] === one));
+function allRows() {
+  return board.groups.flatMap((group) => group.rows);
 }
+
+function fits(row, group) {
+  if (!board.filter) return true;
+  return [row.label, row.note, row.id, group.label, ROW_WORDS[row.kind]].join(" ").toLowerCase().includes(board.filter);
+}
+
+const ROW_WORDS = { ruler: "iterations", overlap: "work", idle: "idle gaps", stream: "stream", call: "api calls cuda", range: "nvtx ranges", projected: "nvtx ranges on the gpu" };
 
 function placeRows() {
   let y = 0;
@@ -34,14 +29,21 @@ function placeRows() {
     board.shown.push(item);
   };
   for (const group of board.groups) {
+    const fitting = group.rows.filter((row) => fits(row, group));
+    if (!fitting.length) continue;
     if (group.label) put({ kind: "group", group });
-    if (group.folded) continue;
-    const rows = group.rows.filter((row) => group.all || !row.more);
-    rows.forEach(put);
-    const more = group.rows.filter((row) => row.more).length;
-    if (more) put({ kind: "more", group, more });
+    if (group.folded && !board.filter) continue;
+    const more = fitting.filter((row) => row.more);
+    for (const row of fitting)
+      if ((group.all || board.filter || !row.more) && !isShut(group, row)) put(Object.assign(row, { group }));
+    if (more.length && !board.filter) put({ kind: "more", group, more });
   }
   board.height = y + 4;
+}
+
+// The first row of a part stays when the part is shut.
+function isShut(group, row) {
+  return row.part && group.shut.has(row.part) && group.rows.find((one) => one.part === row.part) !== row;
 }
 
 function showLabels(changed) {
@@ -49,31 +51,75 @@ function showLabels(changed) {
   const focused = document.activeElement?.dataset?.fold;
   labels.replaceChildren(...board.shown.map((item) => labelOf(item, changed)));
   byId("rows").style.height = board.height + "px";
-  if (focused) labels.querySelector(`[data-fold="${focused}"]`)?.focus();
+  if (focused) labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`)?.focus();
 }
 
 function labelOf(item, changed) {
   const made = el("div", { class: "label row-" + item.kind });
   made.style.top = item.y + "px";
   made.style.height = item.h + "px";
-  const number = board.groups.indexOf(item.group);
-  if (item.kind === "group") {
-    const { group } = item;
-    const flip = () => { group.folded = !group.folded; changed(); };
-    made.append(
-      el("button", { class: "fold", type: "button", "aria-expanded": String(!group.folded), "data-fold": "g" + number,
-        onclick: flip, text: (group.folded ? "▸ " : "▾ ") + group.label }),
-      el("span", { class: "soft", text: group.note, title: group.note }));
-  } else if (item.kind === "more") {
-    const flip = () => { item.group.all = !item.group.all; changed(); };
-    made.append(el("button", { type: "button", onclick: flip, "data-fold": "m" + number, "aria-expanded": String(item.group.all),
-      text: item.group.all ? "fold" : `+ ${item.more} more` }));
-  } else {
-    item.labelElement = made;
-    made.title = [item.label, item.note].filter(Boolean).join(", ");
-    made.append(...[["", item.label], ["soft", item.note]].filter(([, text]) => text).map(([kind, text]) => el("span", { class: kind, text })));
-  }
+  if (item.kind === "group") fillGroupLabel(made, item.group, changed);
+  else if (item.kind === "more") fillMoreLabel(made, item, changed);
+  else fillRowLabel(made, item, changed);
   return made;
+}
+
+function fillGroupLabel(made, group, changed) {
+  const flip = () => { group.folded = !group.folded; changed(); };
+  const button = el("button", { class: "fold", type: "button", "aria-expanded": String(!group.folded), "data-fold": "g" + board.groups.indexOf(group),
+    onclick: flip, text: (group.folded ? "▸ " : "▾ ") + group.label, title: "Fold or unfold; Alt and up or down moves it" });
+  made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
+  makeMovable(made, button, board.groups, () => group, changed);
+}
+
+function fillMoreLabel(made, { group, more }, changed) {
+  const flip = () => { group.all = !group.all; changed(); };
+  const unused = more.every((row) => !row.lanes.length);
+  const text = group.all ? "fold" : unused ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}` : `+ ${more.length} more`;
+  made.append(el("button", { type: "button", onclick: flip, "data-fold": "m" + board.groups.indexOf(group), "aria-expanded": String(group.all), text }));
+}
+
+function fillRowLabel(made, row, changed) {
+  row.labelElement = made;
+  made.title = [row.label, row.note].filter(Boolean).join(", ");
+  const heads = row.part && row.group.rows.find((one) => one.part === row.part) === row
+    && row.group.rows.some((one) => one.part === row.part && one !== row);
+  const name = heads ? partButton(row, changed) : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
+  made.append(...(row.label ? [name] : []), ...(row.note ? [el("span", { class: "soft", text: row.note })] : []));
+  if (row.label) makeMovable(made, name, row.group.rows, () => row, changed);
+}
+
+function partButton(row, changed) {
+  const shut = row.group.shut.has(row.part);
+  const flip = () => { if (!row.group.shut.delete(row.part)) row.group.shut.add(row.part); changed(); };
+  return el("button", { class: "name", type: "button", "data-fold": row.id, "aria-expanded": String(!shut), onclick: flip, text: (shut ? "▸ " : "▾ ") + row.label });
+}
+
+// Drag a label, or press Alt and an arrow on it, to put it elsewhere among its likes; a part moves as a whole.
+function makeMovable(made, button, list, get, changed) {
+  made.draggable = true;
+  made.addEventListener("dragstart", (event) => { board.dragged = get(); event.dataTransfer.setData("text/plain", "row"); });
+  made.addEventListener("dragover", (event) => { if (list.includes(board.dragged)) event.preventDefault(); });
+  made.addEventListener("drop", (event) => { event.preventDefault(); moveTo(list, board.dragged, get()); changed(); });
+  button.addEventListener("keydown", (event) => {
+    if (!event.altKey || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const heads = list.filter((one) => !one.part || list.find((other) => other.part === one.part) === one);
+    const next = heads[heads.indexOf(get()) + (event.key === "ArrowUp" ? -1 : 1)];
+    if (next) moveTo(list, get(), next);
+    changed();
+  });
+}
+
+function moveTo(list, what, where) {
+  if (!what || what === where || !list.includes(what)) return;
+  const mine = what.part ? list.filter((one) => one.part === what.part) : [what];
+  const down = list.indexOf(what) < list.indexOf(where);
+  const rest = list.filter((one) => !mine.includes(one));
+  const theirs = where.part ? rest.filter((one) => one.part === where.part) : [where];
+  rest.splice(rest.indexOf(theirs[0]) + (down ? theirs.length : 0), 0, ...mine);
+  list.splice(0, list.length, ...rest);
 }
 
 // The row of an id, unfolded so that it shows; "d:" rows are a device's idle band.
@@ -81,9 +127,11 @@ function revealed(id) {
   for (const group of board.groups)
     for (const row of group.rows)
       if (row.id === id) {
-        const hidden = group.folded || (row.more && !group.all);
+        const hidden = group.folded || (row.more && !group.all) || isShut(group, row);
         group.folded = false;
         group.all ||= row.more;
+        if (isShut(group, row)) group.shut.delete(row.part);
+        if (!fits(row, group)) setFilter("");
         return { row, hidden };
       }
   return null;
@@ -91,4 +139,9 @@ function revealed(id) {
 
 function rowAt(y) {
   return board.shown.find((item) => y >= item.y && y < item.y + item.h) ?? null;
+}
+
+function setFilter(text) {
+  board.filter = text.trim().toLowerCase();
+  if (byId("filter").value !== text) byId("filter").value = text;
 }

@@ -7,22 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceview.model import CAUSES, Analysis, DeviceUse
-from traceview.report.html.bands import bands
+from traceview.report.html.bands import WORK_CLASSES, Band, bands
 from traceview.report.html.looks import LOOKS, WORDS
 from traceview.report.html.marks import Marks, Names
+
+OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row. `id` is what evidence points at; `events` is what of the capture it shows, bands nothing."""
+    """One row. `id` is what evidence points at; `events` is what of the capture it shows, bands nothing.
 
-    kind: str  # ruler, overlap, idle, stream, range, call
+    A row has one lane of marks or several, none where a stream did nothing. Rows of one `part` fold as one.
+    """
+
+    kind: str  # ruler, overlap, idle, stream, range, call, projected
     id: str
     label: str
     note: str
-    marks: Marks | None
+    lanes: tuple[Marks, ...]
     events: int = 0
     more: bool = False  # folded away at first
+    process: int | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +47,13 @@ def device_bands(analysis: Analysis, device: DeviceUse, names: Names) -> tuple[R
 
 
 def _overlap(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
-    found = bands(analysis, device)
+    found = {band.name: band for band in bands(analysis, device)}
+    lanes = tuple(_lane([found[name] for name in lane], names) for lane in OVERLAP_LANES)
+    return Row("overlap", f"o:{device.id}", "work, by class", "", lanes)
+
+
+def _lane(found: list[Band], names: Names) -> Marks:
     start = np.concatenate([band.all.start for band in found])
-    order = np.argsort(start, kind="stable")
     sizes = [len(band.all.start) for band in found]
     marks = Marks(
         start,
@@ -50,7 +61,7 @@ def _overlap(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
         np.repeat([names.number(WORDS[band.name]) for band in found], sizes),
         np.repeat([LOOKS.index(band.name) for band in found], sizes),
     )
-    return Row("overlap", f"o:{device.id}", "work, by class", "", marks.take(order))
+    return marks if len(found) == 1 else marks.take(np.argsort(start, kind="stable"))
 
 
 def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
@@ -67,4 +78,4 @@ def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
         main + LOOKS.index(f"idle_{CAUSES[0]}"),
         causes,
     )
-    return Row("idle", f"d:{device.id}", "idle, by cause", "", marks)
+    return Row("idle", f"d:{device.id}", "idle, by cause", "", (marks,))

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
-from traceview import intervals
-from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
+from traceview.report.html import detail
 from traceview.report.html.columns import Columns
+from traceview.report.html.index import index
 from traceview.report.html.lanes import HostLanes, StreamLanes
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Marks, Names
+from traceview.report.html.places import places
+from traceview.report.html.pyramid import shifts
 from traceview.report.html.rows import Group, Row, device_bands
-from traceview.report.html.summary import summarised
+from traceview.report.html.tally import tally
 
-# Above this the page holds a summary: what a browser draws and loads without a wait.
-FULL_DETAIL = 100_000
 SHOWN_ROWS = 16
-SHORT_PLACE = 200  # a place longer than the capture divided by this is summarised too
+HOST_KINDS = ("call", "range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +32,96 @@ class Span:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What the page needs to draw the timeline: `content` as JSON, packed chunks of columns, names by number."""
+
+    content: dict[str, object]
+    chunks: list[str]
+    names: list[str]
+
+
 def origin(analysis: Analysis) -> int:
     """Return the moment from which the page counts time: the first event, or the window's start."""
     return _span(analysis).start
 
 
-def timeline(analysis: Analysis, zero: int, columns: Columns) -> tuple[dict[str, object], list[str]]:
-    """Put every row's marks into `columns`; return what the script needs to draw them, and their names."""
-    names = Names()
-    groups = list(_groups(analysis, names))
-    events = sum(row.events for group in groups for row in group.rows)
+def rows(analysis: Analysis, names: Names) -> list[Group]:
+    """Return every row with all its marks."""
+    return list(_groups(analysis, names))
+
+
+def timeline(analysis: Analysis, groups: Sequence[Group], names: Names, budget: int) -> Timeline:
+    """Fit the rows into `budget` bytes of the file."""
     span = _span(analysis)
-    whole = events <= FULL_DETAIL
-    if not whole:
-        rows = sum(len(group.rows) for group in groups)
-        places = _evidence(analysis, (span.end - span.start) // SHORT_PLACE)
-        groups = [_smaller(group, span, rows, places) for group in groups]
-    groups, texts = _only_used(groups, names.texts)
-    content = {
-        "span": [span.start - zero, span.end - zero],
-        "events": events,
-        "whole": whole,
-        "limit": FULL_DETAIL,
+    length = span.end - span.start
+    lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
+    every = [lane for of_row in lanes.values() for lane in of_row]
+    all_marks = [lane.marks for lane in every]
+    detail.prepare(every, span.start, shifts(all_marks, span.start, length, budget // 10))
+    book = detail.Book.of(span.start, budget)
+    summary: dict[str, object] = {}
+    cover = detail.write(
+        every,
+        book,
+        lambda most: places(analysis, length, all_marks, most),
+        lambda: summary.update(_summary(analysis, groups, names, length, book)),
+    )
+    content: dict[str, object] = {
+        "span": [0, length],
+        "events": sum(row.events for group in groups for row in group.rows),
+        "whole": all(lane.whole for lane in every),
+        "cover": [[start - span.start, end - span.start] for start, end in zip(*_plain(cover), strict=True)],
         "looks": list(LOOKS),
-        "groups": [_written(group, columns, zero) for group in groups],
+        "used": _used_looks(all_marks),
+        "annotating": _annotating(analysis),
+        "groups": [_written(group, lanes) for group in groups],
+        **summary,
     }
-    return content, texts
+    return Timeline(content, book.chunks, _used(names, book))
 
 
-def _only_used(groups: list[Group], texts: list[str]) -> tuple[list[Group], list[str]]:
-    """Number the names anew: those that merging left without a mark stay out of the page."""
-    numbers = [row.marks.name for group in groups for row in group.rows if row.marks is not None]
-    used = np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
-    renamed = [
-        replace(
-            group,
-            rows=tuple(
-                row
-                if row.marks is None
-                else replace(row, marks=replace(row.marks, name=np.searchsorted(used, row.marks.name)))
-                for row in group.rows
-            ),
-        )
-        for group in groups
-    ]
-    return renamed, [texts[number] for number in used]
+def _summary(
+    analysis: Analysis, groups: Sequence[Group], names: Names, length: int, book: detail.Book
+) -> dict[str, object]:
+    columns = Columns()
+    summary = {
+        "tally": tally(analysis, book.zero, length, columns),
+        "index": index(groups, book.zero, columns, book.names),
+    }
+    return {**summary, "summary_chunk": book.add(columns)}
+
+
+def _used_looks(lanes: Sequence[Marks]) -> list[str]:
+    used = set().union(*(np.flatnonzero(np.bincount(marks.look)).tolist() for marks in lanes))
+    return [LOOKS[look] for look in sorted(used)]
+
+
+def _annotating(analysis: Analysis) -> dict[int, str]:
+    """Return each process's thread with the most range time, whose ranges hold for threads without any."""
+    frame = analysis.trace.ranges
+    totals = (
+        frame.group_by("process", "thread")
+        .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
+        .sort(["total", "thread"], descending=[True, False])
+        .unique("process", keep="first", maintain_order=True)
+        .sort("process")
+    )
+    return {process: f"t:{thread}" for process, thread, _ in totals.iter_rows()}
+
+
+def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
+    return cover[0].tolist(), cover[1].tolist()
+
+
+def _lane(row: Row, marks: Marks) -> detail.Lane:
+    return detail.Lane(marks, row.kind not in HOST_KINDS, row.process)
+
+
+def _used(names: Names, book: detail.Book) -> list[str]:
+    """Return the names by number; those that merging left without a mark stay out of the page."""
+    used = set(np.unique(np.concatenate(book.names)).tolist()) if book.names else set()
+    return [text if number in used else "" for number, text in enumerate(names.texts)]
 
 
 def _span(analysis: Analysis) -> Span:
@@ -108,29 +154,10 @@ def _ruler(found: Iterations, names: Names) -> Group:
         np.array([names.number(one.name) for one in each], np.int64),
         np.array([LOOKS.index("skipped" if one.skipped else "iteration") for one in each], np.int64),
     ).take(order)
-    return Group("", "", (Row("ruler", "ruler", "iterations", found.range, marks),))
+    return Group("", "", (Row("ruler", "ruler", "iterations", found.range, (marks,)),))
 
 
-def _evidence(analysis: Analysis, longest: int) -> Intervals:
-    """Return the places that decide a finding: what lies there stays in full detail."""
-    places = [place for finding in analysis.findings for place in finding.evidence]
-    start = np.array([place.start_ns for place in places], np.int64)
-    end = np.array([place.end_ns for place in places], np.int64)
-    short = end - start <= longest
-    return intervals.union(start[short], end[short])
-
-
-def _smaller(group: Group, span: Span, rows: int, whole: Intervals) -> Group:
-    bins = max(200, FULL_DETAIL // (2 * rows))
-    length = span.end - span.start
-    smaller = (
-        row if row.marks is None else replace(row, marks=summarised(row.marks, span.start, length, bins, whole))
-        for row in group.rows
-    )
-    return Group(group.label, group.note, tuple(smaller))
-
-
-def _written(group: Group, columns: Columns, zero: int) -> dict[str, object]:
+def _written(group: Group, lanes: dict[str, list[detail.Lane]]) -> dict[str, object]:
     return {
         "label": group.label,
         "note": group.note,
@@ -141,7 +168,10 @@ def _written(group: Group, columns: Columns, zero: int) -> dict[str, object]:
                 "label": row.label,
                 "note": row.note,
                 "more": row.more or place >= SHOWN_ROWS,
-                "marks": None if row.marks is None else row.marks.write(columns, zero),
+                "process": row.process,
+                "part": row.part,
+                "events": row.events,
+                "lanes": [lane.json() for lane in lanes[row.id]],
             }
             for place, row in enumerate(group.rows)
         ],

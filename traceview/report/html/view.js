@@ -1,6 +1,6 @@
-// What stretch of time shows, and what draws it: Plotly the axis, the grid and the highlight, a canvas the marks.
-const NARROWEST = 20; // ns
-const view = { from: 0, to: 1, whole: [0, 1], lit: null, pending: false, width: 0, height: 0, frames: 0 };
+// What stretch of time shows, and when it is drawn.
+const NARROWEST = 20, AXIS = 28; // ns, pixels
+const view = { from: 0, to: 1, whole: [0, 1], lit: null, box: null, pending: false, width: 0, height: 0, frames: 0 };
 
 function startView(span) {
   // A little air on both sides keeps the first and the last event off the edge.
@@ -45,56 +45,39 @@ function schedule() {
 }
 
 function redraw() {
-  const ratio = devicePixelRatio || 1;
+  const ratio = devicePixelRatio || 1, began = performance.now();
   const context = byId("canvas").getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawRows(context, { ...view, top: byId("scroll").scrollTop });
-  Plotly.relayout(byId("plot"), { "xaxis.range": [view.from / 1e9, view.to / 1e9] });
+  drawAxis();
   byId("range").textContent = `${duration(view.to - view.from)} from ${moment(Math.max(0, view.from))}`;
   view.frames++;
+  view.took = performance.now() - began;
+  askLive();
+  writeAddress();
 }
 
-function axisLayout() {
-  return {
-    width: view.width, height: view.height + byId("scroll").offsetTop, showlegend: false,
-    margin: { l: 0, r: 0, t: byId("scroll").offsetTop, b: 0 },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: "system-ui, sans-serif", size: 11.5, color: css("--soft") },
-    xaxis: {
-      side: "top", range: [view.from / 1e9, view.to / 1e9], fixedrange: true, nticks: Math.max(3, Math.round(view.width / 130)),
-      tickformat: "~s", ticksuffix: "s", tickangle: 0, ticks: "outside", ticklen: 4, gridcolor: css("--grid"),
-      tickcolor: css("--line"), zeroline: false, showgrid: true,
-    },
-    yaxis: { visible: false, fixedrange: true, range: [0, 1] },
-    shapes: litShapes(),
-  };
-}
-
-function litShapes() {
-  if (!view.lit) return [];
-  return [{
-    type: "rect", xref: "x", yref: "paper", x0: view.lit.start / 1e9, x1: view.lit.end / 1e9, y0: 0, y1: 1,
-    fillcolor: css("--glow"), opacity: 0.28, line: { width: 1, color: css("--glow") }, layer: "below",
-  }];
+function sizeCanvas(canvas, width, height) {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = width + "px";
+  canvas.style.height = height + "px";
 }
 
 // After a change of size, theme or rows.
 async function rebuild() {
-  const stage = byId("stage"), canvas = byId("canvas"), scroll = byId("scroll");
+  const scroll = byId("scroll");
   placeRows();
   showLabels(rebuild);
   // No taller than its rows, and not so tall that they push the rest off the screen.
   byId("frame").style.height = Math.min(board.height + scroll.offsetTop + 2, Math.max(300, innerHeight * 0.5)) + "px";
   view.height = scroll.clientHeight;
   view.width = Math.max(50, Math.floor(scroll.clientWidth - byId("labels").offsetWidth));
-  const ratio = devicePixelRatio || 1;
-  stage.style.height = view.height + "px";
-  canvas.width = Math.round(view.width * ratio);
-  canvas.height = Math.round(view.height * ratio);
-  canvas.style.width = view.width + "px";
-  canvas.style.height = view.height + "px";
-  readPalette(page.looks, canvas.getContext("2d"));
-  await Plotly.react(byId("plot"), [], axisLayout(), { staticPlot: true, displayModeBar: false });
+  byId("stage").style.height = view.height + "px";
+  sizeCanvas(byId("canvas"), view.width, view.height);
+  sizeCanvas(byId("axis"), view.width, AXIS);
+  readPalette(page.looks, byId("canvas").getContext("2d"));
   redraw();
 }
 
@@ -102,24 +85,28 @@ async function rebuild() {
 async function goTo(place, button) {
   const length = Math.max(place.end - place.start, 500);
   view.lit = place;
-  let hidden = false;
-  const rows = place.rows.map(revealed).filter(Boolean);
-  for (const found of rows) hidden ||= found.hidden;
   setView(place.start - length, place.end + length);
   document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   button?.setAttribute("aria-current", "true");
-  await rebuild();
-  if (rows.length) {
-    const { y, h } = rows[0].row, scroll = byId("scroll");
-    if (y < scroll.scrollTop || y + h > scroll.scrollTop + view.height) scroll.scrollTop = Math.max(0, y - view.height / 3);
-  }
+  await bringInSight(place.rows);
   for (const item of board.shown) item.labelElement?.classList.toggle("lit", place.rows.includes(item.id));
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
 }
 
+// Unfold what hides the rows, and scroll to the first of them.
+async function bringInSight(ids) {
+  const rows = ids.map(revealed).filter(Boolean);
+  await rebuild();
+  if (!rows.length) return;
+  const { y, h } = rows[0].row, scroll = byId("scroll");
+  if (y < scroll.scrollTop || y + h > scroll.scrollTop + view.height) scroll.scrollTop = Math.max(0, y - view.height / 3);
+}
+
 function clearLit() {
   view.lit = null;
+  clearSelected();
+  clearMeasure();
   document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   rebuild();
 }

@@ -1,0 +1,60 @@
+// The search for a name: a page in full looks at every event, a summary at the places that search.py chose.
+const search = { text: "", places: [], total: 0, at: -1 };
+
+// Every place whose name holds the text, in order of time; looked up once for each text.
+function lookUp(text) {
+  const wanted = text.trim().toLowerCase();
+  if (search.text === wanted) return;
+  Object.assign(search, { text: wanted, places: [], total: 0, at: -1 });
+  if (!wanted) return;
+  const fitting = new Set(page.names.flatMap((name, number) => (name.toLowerCase().includes(wanted) ? [number] : [])));
+  if (page.timeline.index) indexed(fitting);
+  else for (const row of allRows()) if (SEARCHED.has(row.kind)) for (const lane of row.lanes) findIn(row, marksOf(lane.exact), fitting);
+  search.places.sort((a, b) => a.start - b.start || a.end - b.end);
+}
+
+const SEARCHED = new Set(["ruler", "stream", "call", "range"]);
+
+function findIn(row, marks, fitting) {
+  for (let i = 0; i < (marks?.n ?? 0); i++)
+    if (fitting.has(marks.name[i])) search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id], found: true });
+  search.total = search.places.length;
+}
+
+function indexed(fitting) {
+  const { n, rows, columns } = page.timeline.index, buffer = chunks[page.timeline.summary_chunk];
+  if (!buffer) return;
+  const [name, total, row, start, length] = ["name", "count", "row", "start", "length"].map((one) => column(buffer, columns[one], n));
+  const begin = stepped(start);
+  for (let i = 0, at = 0, last = -1; i < n; i++) {
+    at += name[i];
+    if (!fitting.has(at)) continue;
+    if (at !== last) search.total += total[i];
+    last = at;
+    search.places.push({ start: begin[i], end: begin[i] + length[i], rows: [rows[row[i]]], found: true });
+  }
+}
+
+// Step to the next or the previous one, going round; from the highlight, or else from the left edge.
+function findNext(text, step = 1) {
+  lookUp(text);
+  const { places, total } = search;
+  if (!search.text) return void (byId("found").textContent = "");
+  if (!places.length) return void (byId("found").textContent = "none found");
+  const from = search.at >= 0 ? search.at + step : places.findIndex((one) => one.start >= view.from) - (step < 0 ? 1 : 0);
+  search.at = ((from % places.length) + places.length) % places.length;
+  const some = total > places.length ? `; ${count(places.length)} of them in the page` : "";
+  byId("found").textContent = `${count(search.at + 1)} of ${count(places.length)} found` + (some ? ` (${count(total)} in all${some})` : "");
+  const place = places[search.at];
+  selectPlace(place);
+  goTo(place);
+}
+
+function watchSearch() {
+  const field = byId("search");
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);
+    if (event.key === "Escape") byId("stage").focus();
+  });
+  byId("filter").addEventListener("input", (event) => { setFilter(event.target.value); rebuild(); });
+}

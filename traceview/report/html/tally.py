@@ -1,0 +1,71 @@
+"""Sums per bin, exact at the bins' borders: what a measure between two moments needs where the page is summarised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceview import intervals
+from traceview.intervals import Coverage, Intervals, Times
+from traceview.model import CAUSES, CLASSES, Analysis, DeviceUse
+from traceview.report.html.bands import bands
+from traceview.report.html.columns import Columns, Packed
+
+BINS = 13  # 2^13 at least, over the whole span
+NOT_COPIES = ("compute", "communication", "memset")
+
+
+def tally(analysis: Analysis, zero: int, length: int, columns: Columns) -> dict[str, object]:
+    """Put each device's sums per bin into `columns`; return where they lie."""
+    shift = max(0, length.bit_length() - BINS)
+    edges = zero + (np.arange((length >> shift) + 2) << shift)
+    devices = [
+        {"id": device.id, "columns": _written(device_sums(analysis, device, edges), columns)}
+        for device in analysis.devices
+    ]
+    return {"shift": shift, "count": len(edges) - 1, "devices": devices}
+
+
+def device_sums(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Times]:
+    """Return ns and counts of a device between each two of the ascending `edges`.
+
+    compute, communication, copies and idle are unions; `hidden` is the part of the copies under compute.
+    kernels and copy_count are those that begin there, and so are the gaps whose causes are summed.
+    """
+    found = {band.name: band.all for band in bands(analysis, device)}
+    copies = _union([of for name, of in found.items() if name not in NOT_COPIES])
+    gaps = device.gaps.frame
+    start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
+    times = {
+        "compute": found["compute"],
+        "communication": found["communication"],
+        "copies": copies,
+        "hidden": intervals.intersect(found["compute"], copies),
+        "idle": Intervals(start, end),
+    }
+    sums = {name: np.diff(Coverage.of(of).before(edges)) for name, of in times.items()}
+    sums |= _counts(analysis, device, edges)
+    first = np.searchsorted(start, edges)
+    for cause in CAUSES:
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(gaps[cause].to_numpy())])
+        sums[cause] = np.diff(total[first])
+    return sums
+
+
+def _union(parts: list[Intervals]) -> Intervals:
+    return intervals.union(np.concatenate([one.start for one in parts]), np.concatenate([one.end for one in parts]))
+
+
+def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Times]:
+    operations = analysis.trace.operations
+    mine = operations["device"].to_numpy() == device.device
+    start = operations["start"].to_numpy()[mine]
+    work = operations["class"].to_physical().to_numpy()[mine]
+    classes = {"kernels": ("compute", "communication"), "copy_count": ("copy",)}
+    return {
+        name: np.diff(np.searchsorted(start[np.isin(work, [CLASSES.index(one) for one in of])], edges))
+        for name, of in classes.items()
+    }
+
+
+def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
+    return {name: columns.add(values) for name, values in sums.items() if values.any()}
