@@ -4,7 +4,7 @@ Six stages, from the bare model to the whole pipeline, each timed by the host's 
 is what it costs. A new stage is a line in `stages.STAGES`; what it means for the verdict stands in `verdict`.
 
     records.py         Row and Verdict: what is measured, what follows
-    stages.py          STAGES, and what all of them share; compute.py and feeding.py run them
+    stages.py          STAGES; running.py: what all of them share; compute.py and feeding.py run them
     measure.py         warm-up, three rounds, median; power.py reads NVML beside it; ahead.py times the GPU alone
     costs.py           what an iteration of the pipeline consists of
     verdict.py         which of it is the most; remedies.py what to change, next_capture.py what to capture next

@@ -10,12 +10,11 @@ import torch
 
 from instrument.config import Config, Precision
 from instrument.data import Loader, build_loader
+from instrument.diagnose.costs import COPIES_AHEAD
 from instrument.errors import ConfigError
 from instrument.learner import Batch, Learner
 from instrument.models import build
 from instrument.trees import map_tensors
-
-COPIES_AHEAD = ("prefetch", "staged", "graph")
 
 
 class Running(Protocol):

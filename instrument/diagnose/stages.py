@@ -29,6 +29,10 @@ class Stage:
     open: Callable[[Setting], Running]
 
 
+def _mixed(config: Config) -> str:
+    return "mixed precision" if config.training.precision == "fp32" else config.training.precision
+
+
 def _waits(config: Config) -> str:
     every = SyncPolicy.of(config.training.sync, config.training.strategy).every
     return "sync event" if every is None else f"sync {every}"
@@ -37,7 +41,7 @@ def _waits(config: Config) -> str:
 STAGES: tuple[Stage, ...] = (
     Stage("inference", lambda _config: "inference, fp32", Inference),
     Stage("training", lambda _config: "training, fp32", training),
-    Stage("mixed", lambda config: f"training, {config.training.precision}", mixed),
+    Stage("mixed", lambda config: f"training, {_mixed(config)}", mixed),
     Stage("loader", lambda _config: "loader alone", Load),
     Stage("plain", lambda _config: "loader + copy + model", plain),
     Stage("pipeline", lambda config: f"{config.training.strategy}, {_waits(config)}", pipeline),

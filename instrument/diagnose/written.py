@@ -5,7 +5,9 @@ format         1; it changes when a key changes its meaning or goes
 device         "cpu", "cuda:0"
 gpu            the GPU's model; null without one
 torch          its version
-iterations, warm_up, rounds
+iterations     timed in each round
+warm_up        iterations before the first round
+rounds         how many
 config         the whole configuration, section -> setting -> value
 stages         a list of the attributes of `records.Row`; times in ms per iteration, null is not measured
 verdict        the attributes of `records.Verdict`; its remedy is {"flags", "why"}
