@@ -165,6 +165,7 @@ def test_each_part_is_a_named_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_on_a_gpu_no_part_waits(precision: str) -> None:
     if not torch.cuda.is_available():
