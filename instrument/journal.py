@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from instrument.metrics import EPOCH, Figures, StepFigures, figures, totals
 from instrument.monitor import Sinks
+
+RECENT = 1000
 
 Known = Callable[[StepFigures], StepFigures]
 
@@ -25,6 +28,7 @@ class Journal:
         first: the first step of this run.
         losses: every loss from there on.
         latest: figures of the last window.
+        recent: the last RECENT steps.
     """
 
     sinks: Sinks
@@ -35,6 +39,7 @@ class Journal:
     first: int = 0
     losses: array[float] = field(default_factory=lambda: array("d"))
     latest: Figures = field(default_factory=dict)
+    recent: deque[StepFigures] = field(default_factory=lambda: deque(maxlen=RECENT))
     _window: list[StepFigures] = field(default_factory=list)
     _epoch: list[StepFigures] = field(default_factory=list)
     _waiting: list[StepFigures] = field(default_factory=list)
@@ -60,6 +65,7 @@ class Journal:
             self._write_epoch()
 
     def _add(self, step: StepFigures) -> None:
+        self.recent.append(step)
         self._window.append(step)
         self._epoch.append(step)
         if (step.step + 1) % self.every == 0:

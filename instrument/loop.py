@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -140,7 +141,8 @@ class Loop:
         try:
             self._read_all()
         except Exception:  # a GPU that failed gives no more losses, and the first error is the one to see
-            self.journal.take(self._late.ready(), ())
+            with suppress(Exception):
+                self.journal.take(self._late.ready(), ())
         if self._checkpoints is not None:
             self._checkpoints.emergency(self.done, self._parts, error, extra=self._extra())
 

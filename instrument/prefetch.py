@@ -162,17 +162,25 @@ class Copier:
         self._ring.release(pinned.lease, copied.ready)
         return copied
 
-    def moved(self, leaf: Any) -> Any:
-        """Return `leaf` on the device; the copy runs on the current stream."""
-        return leaf.to(self.device, non_blocking=True)
+    def moved(self, leaf: Any, room: torch.Tensor | None = None) -> Any:
+        """Return `leaf` on the device, in `room` where there is one; the copy runs on the current stream."""
+        return leaf.to(self.device, non_blocking=True) if room is None else room.copy_(leaf, non_blocking=True)
+
+    def _room(self, leaf: Any) -> torch.Tensor | None:
+        """Return memory for a plain tensor that is on the host; what is there, or moves itself, needs none."""
+        if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.is_quantized:
+            return None
+        return torch.empty_like(leaf, device=self.device)
 
     def _issued(self, pinned: Pinned) -> Copied:
         tree, stream = pinned.lease.tree, next(self._streams)
         if any(tensor.is_cuda for tensor in tensors(tree)):
             stream.wait(Stream.current(self.device))  # the loader computed these there
         with stream, torch.no_grad():
+            # Memory first, so that nothing but copies lies between the events.
+            rooms = iter([self._room(leaf) for leaf in leaves(tree) if _crosses_streams(leaf)])
             start = stream.record(timing=True) if self._timing else None
-            moved = map_leaves(tree, lambda leaf: self.moved(leaf) if _crosses_streams(leaf) else leaf)
+            moved = map_leaves(tree, lambda leaf: self.moved(leaf, next(rooms)) if _crosses_streams(leaf) else leaf)
             ready = stream.record(timing=self._timing)
         size = sum(nbytes(leaf) for leaf in leaves(tree) if _crosses_streams(leaf) and not _is_there(leaf))
         return Copied(moved, start, ready, size, pinned.position)

@@ -14,7 +14,7 @@ from instrument.capture import is_profiled, unseen_ranges
 from instrument.checkpoint import Checkpoints, Resumed
 from instrument.config import Config
 from instrument.data import Loader, Position, build_loader
-from instrument.distributed import World
+from instrument.distributed import Calibration, World
 from instrument.errors import ConfigError
 from instrument.flops import flops_per_sample
 from instrument.interrupts import Interrupts
@@ -31,6 +31,7 @@ from instrument.monitor import Sinks, open_sinks
 from instrument.peaks import peak_flops
 from instrument.recover import MicroBatches, reopening
 from instrument.strategies import STRATEGIES, Strategy
+from instrument.trees import map_tensors
 
 Say = Callable[[str], None]
 ONE_PROCESS = ("graph", "staged")
@@ -43,6 +44,7 @@ class Outcome:
     Attributes:
         first: its first step.
         done: steps done, those of the runs that it goes on from among them.
+        rank: which one this is, 0 where there is one.
         losses: of the steps from `first` on.
         exit_code: 0, or 128 and the signal that stopped it.
         figures: of the last window of steps (`instrument.metrics.figures`).
@@ -50,6 +52,7 @@ class Outcome:
 
     first: int
     done: int
+    rank: int
     losses: list[float]
     exit_code: int
     figures: Figures
@@ -118,12 +121,31 @@ class _Run:
                 self.config, self.strategy, batches, span, journal, self.meter,
                 checkpoints=checkpoints, parts=parts, stop=distributed.Stop(self.world),
             )  # fmt: skip
+            calibration = self._calibration()
             try:
                 loop.run(stopping)
             finally:
                 self.strategy.close()
                 journal.finish()
-        return Outcome(span.first, loop.done, journal.losses.tolist(), stopping.exit_code, journal.latest)
+        self._report(journal, calibration)
+        return Outcome(span.first, loop.done, self.world.rank, journal.losses.tolist(), stopping.exit_code, journal.latest)
+
+    def _calibration(self) -> Calibration | None:
+        """Measure, where there are several ranks, one's own passes and the reductions alone."""
+        if self.world.size == 1:
+            return None
+        data = replace(self.config.data, preload=False, workers=0, prefetch_factor=None, persistent_workers=False)
+        batch = next(iter(build_loader(replace(self.config, data=data), rank=self.world.rank, world=self.world.size)))
+        batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
+        return distributed.calibrate(self.learner, batch, self.config, self.world)
+
+    def _report(self, journal: Journal, calibration: Calibration | None) -> None:
+        """Say whether the ranks together were faster, and which knob was too small."""
+        if self.world.size == 1 or not journal.recent:
+            return
+        together = distributed.share(list(journal.recent), calibration, self.config, self.world)
+        for line in () if together is None else distributed.lines(together):
+            self.say(line)
 
     def _loader(self, start: Position) -> Loader:
         return build_loader(

@@ -19,7 +19,7 @@ from instrument.run import Outcome, train
 def command(config: Config) -> None:
     """Train a small model with every phase named, for `nsys profile python -m instrument.train`."""
     outcome = train(config, say)
-    if outcome.losses:
+    if outcome.losses and outcome.rank == 0:
         say(summary(outcome))
     sys.exit(outcome.exit_code)
 

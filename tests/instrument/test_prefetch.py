@@ -35,7 +35,7 @@ class BadBatchError(Exception):
 class CopyingCopier(Copier):
     """Stands in for a GPU: like one, it has its own copy of a batch after `moved`."""
 
-    def moved(self, leaf: Any) -> Any:
+    def moved(self, leaf: Any, room: torch.Tensor | None = None) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -196,7 +196,7 @@ def test_buffers_are_the_same_from_batch_to_batch_and_epoch_to_epoch() -> None:
 
 def test_a_failed_copy_leaves_its_buffers_free() -> None:
     class Failing(CopyingCopier):
-        def moved(self, leaf: Any) -> Any:
+        def moved(self, leaf: Any, room: torch.Tensor | None = None) -> Any:
             raise BadBatchError("out of memory")
 
     made = PrefetchLoader([torch.zeros(1024) for _ in range(9)], "cpu", budget_bytes=4096)
