@@ -1,6 +1,7 @@
 # make demo   analyze a real capture, in an environment of its own
 # make test   install what the tests need, the browser included, and run them
 # make check  lint, types, import contracts, then the tests: what CI runs
+# make nsys   unpack a real nsys into .nsys where PATH has none, for the end-to-end test
 # make bench  speed and memory against a plain SQL scan
 # make clean  remove what the others made
 
@@ -13,7 +14,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench clean browser
+.PHONY: help demo test check lint bench clean browser nsys
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -42,8 +43,11 @@ bench: $(VENV)/installed
 browser:
 	@command -v chromium >/dev/null || scripts/need-debian-packages chromium fonts-dejavu-core
 
+nsys:
+	@scripts/need-nsys .nsys
+
 clean:
-	rm -rf $(VENV) out benchmarks/data
+	rm -rf $(VENV) out benchmarks/data .nsys
 
 # Debian ships Python without ensurepip, so `python3 -m venv` fails there until python3-venv is installed.
 $(VENV)/made:
