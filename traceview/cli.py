@@ -1,4 +1,4 @@
-"""The command line: the only file that prints, exits and names output files.
+"""The command line: the only file that exits and names output files; cli_output.py prints.
 
 Click alone is imported at the top, so that `--help` answers at once.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from traceview import __version__
-from traceview.cli_options import EXPLAINED, FILE, all_options
+from traceview.cli_options import EXPLAINED, FILE, all_options, serve_options
+from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import OutputError, RequestError, TraceviewError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def analyze(
     report: Path,
     html: Path | None,
     no_html: bool,
+    detail: int | None,
+    opened: bool,
     json_path: Path | None,
     start: str | None,
     end: str | None,
@@ -71,37 +74,90 @@ def analyze(
     Writes one offline HTML page and prints a summary.
     """
     page = _page(report, html, no_html)
-    if range_name is not None and not (start is None and end is None):
-        raise RequestError("--range and --from/--to narrow the same window; give one of them")
+    if page is None and (opened or detail is not None):
+        raise RequestError("--open and --detail are about the page; they do not go with --no-html")
     from traceview import fail_if
-    from traceview.analyze import analyze as run
-    from traceview.moment import window_of_times
 
     checks = tuple(fail_if.parse(condition) for condition in conditions)
     _check_places(report, page, json_path)
-    with _progress(quiet) as step:
-        trace = _opened(report, step)
-        analysis = run(
-            trace,
-            window=window_of_times(trace, start, end),
-            range_name=range_name,
-            device=device,
-            iteration=iteration,
-            skip=skip,
-            top=top,
-            progress=step,
-        )
+    with progress(quiet) as step:
+        analysis = _analysis(report, step, (start, end), range_name, device, iteration, skip, top)
         failed = tuple(fail_if.failures(checks, analysis))
         step("write", 0.95)
-        document = _write(analysis, page, json_path)
+        document = _write(analysis, page, json_path, detail)
+    if opened and page is not None:
+        click.launch(page.resolve().as_uri())
     if _is_stdout(json_path):
-        _print(document)
+        print_out(document)
     elif not quiet:
         _summary(analysis, page, top)
     for line in failed:
-        _complain(f"traceview: --fail-if {line}")
+        complain(f"traceview: --fail-if {line}")
     if failed:
         sys.exit(CHECK_FAILED)
+
+
+def _analysis(
+    report: Path,
+    step: Callable[[str, float], None],
+    times: tuple[str | None, str | None],
+    range_name: str | None,
+    device: str | None,
+    iteration: str | None,
+    skip: int | None,
+    top: int,
+) -> Analysis:
+    if range_name is not None and times != (None, None):
+        raise RequestError("--range and --from/--to narrow the same window; give one of them")
+    from traceview.analyze import analyze as run
+    from traceview.moment import window_of_times
+
+    trace = _opened(report, step)
+    return run(
+        trace,
+        window=window_of_times(trace, *times),
+        range_name=range_name,
+        device=device,
+        iteration=iteration,
+        skip=skip,
+        top=top,
+        progress=step,
+    )
+
+
+@cli.command(short_help="Show a capture's page with every event at any zoom.")
+@serve_options
+def serve(
+    report: Path,
+    port: int,
+    opened: bool,
+    start: str | None,
+    end: str | None,
+    range_name: str | None,
+    device: str | None,
+    iteration: str | None,
+    skip: int | None,
+    top: int,
+    quiet: bool,
+) -> None:
+    """Analyze REPORT and serve its page to this machine alone, with exact detail at any zoom, until Ctrl-C.
+
+    The address holds a random token; nothing is written.
+    """
+    from traceview.serve import Server
+
+    with progress(quiet) as step:
+        analysis = _analysis(report, step, (start, end), range_name, device, iteration, skip, top)
+        step("make the page", 0.95)
+        server = Server(analysis, port)
+    with server:
+        print_out(
+            f"{server.address}\n" if quiet else f"Serving to this machine alone, until Ctrl-C:\n{server.address}\n"
+        )
+        if opened:
+            click.launch(server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _page(report: Path, html: Path | None, no_html: bool) -> Path | None:
@@ -135,16 +191,16 @@ def _opened(report: Path, step: Callable[[str, float], None]) -> Trace:
     return open_trace(report)
 
 
-def _write(analysis: Analysis, page: Path | None, json_path: Path | None) -> str:
+def _write(analysis: Analysis, page: Path | None, json_path: Path | None, detail: int | None) -> str:
     """Write the page and the JSON, and return the JSON; nothing is written before all of it is made."""
     from traceview.report.to_json import to_json
     from traceview.report.write import write_whole
 
     document = "" if json_path is None else to_json(analysis)
     if page is not None:
-        from traceview.report.html import render
+        from traceview.report.html import DETAIL, render
 
-        write_whole(page, render(analysis))
+        write_whole(page, render(analysis, detail or DETAIL))
     if json_path is not None and not _is_stdout(json_path):
         write_whole(json_path, document)
     return document
@@ -155,43 +211,8 @@ def _summary(analysis: Analysis, page: Path | None, top: int) -> None:
     from traceview.report.words import plain
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    text = render(analysis, top=top, unicode=_draws("█▓▒░·…µ"), colour=colour)
-    _print(text if page is None else f"{text}\nThe page: {plain(str(page), 4000)}\n")
-
-
-def _draws(characters: str) -> bool:
-    try:
-        characters.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def _print(text: str) -> None:
-    """Write to standard output; a reader that has gone away (`| head`) is no error."""
-    try:
-        click.echo(text.encode("utf-8" if _draws("█") else "ascii", "replace"), nl=False)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputError(f"standard output cannot be written ({error.strerror})") from None
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Show the step under way on one line of a terminal; elsewhere nothing."""
-    shown = sys.stderr.isatty() and not quiet and os.environ.get("TERM") != "dumb"
-
-    def step(name: str, done: float) -> None:
-        if shown:
-            click.echo(f"\r\033[K{100 * done:3.0f}% {name}", err=True, nl=False)
-
-    try:
-        yield step
-    finally:
-        if shown:
-            click.echo("\r\033[K", err=True, nl=False)
+    text = render(analysis, top=top, unicode=draws("█▓▒░·…µ"), colour=colour)
+    print_out(text if page is None else f"{text}\nThe page: {plain(str(page), 4000)}\n")
 
 
 @cli.command(short_help="Say what a capture holds and lacks.")
@@ -200,7 +221,7 @@ def info(report: Path) -> None:
     """Say what REPORT holds and lacks, without measuring it."""
     from traceview.info import describe, lines
 
-    _print("".join(f"{line}\n" for line in lines(describe(report))))
+    print_out("".join(f"{line}\n" for line in lines(describe(report))))
 
 
 @cli.command(short_help="Print a shell's completion script.")
@@ -211,7 +232,7 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None, "click completes every shell of SHELLS"
-    _print(found(cli, {}, "traceview", "_TRACEVIEW_COMPLETE").source())
+    print_out(found(cli, {}, "traceview", "_TRACEVIEW_COMPLETE").source())
 
 
 def main() -> None:
@@ -253,12 +274,6 @@ def _mistake(error: BaseException) -> str:
     )
 
 
-def _complain(line: str) -> None:
-    from traceview.report.words import plain
-
-    click.echo(plain(line, 2000).encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"), err=True)
-
-
 def _end(line: str, code: int) -> NoReturn:
-    _complain(line)
+    complain(line)
     sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -38,12 +39,35 @@ Exit codes: 0 done; 1 a --fail-if holds; 2 nothing can be said, and why;
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """Return a number of bytes: 8MB, 1.5GB, 500kB, or a whole number."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([a-zA-Z]*)", text.strip())
+    if found is None or found[2].lower() not in UNITS:
+        raise click.BadParameter(f"{text[:40]!r} is no size; write it like 15MB")
+    return int(float(found[1]) * UNITS[found[2].lower()])
+
+
 FILE = click.Path(path_type=Path)
-OPTIONS = (
-    click.argument("report", type=FILE),
+REPORT = click.argument("report", type=FILE)
+OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+OUTPUTS = (
     click.option("--html", type=FILE, help="Where the page goes.  [default: REPORT.overlap.html beside the report]"),
     click.option("--no-html", is_flag=True, help="Write no page."),
+    click.option(
+        "--detail",
+        callback=_size,
+        metavar="SIZE",
+        help="How large the page may be: with more, the timeline holds more events one by one.  [default: 15MB]",
+    ),
+    OPEN,
     click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone."),
+)
+ANALYSIS = (
     click.option("--from", "start", metavar="TIME", help="Begin there: 120ms after the first GPU work."),
     click.option("--to", "end", metavar="TIME", help="End there, written like --from."),
     click.option(
@@ -65,6 +89,8 @@ OPTIONS = (
         metavar="N",
         help="How long the longest lists are; what is counted stays the same.",
     ),
+)
+VERDICT = (
     click.option(
         "--fail-if",
         "conditions",
@@ -77,7 +103,19 @@ OPTIONS = (
 
 
 def all_options(command: Decorated) -> Decorated:
-    """Give a command the report and the options of an analysis."""
-    for option in reversed(OPTIONS):
+    """Give a command the report and the options of an analysis with its outputs."""
+    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, *VERDICT))
+
+
+def serve_options(command: Decorated) -> Decorated:
+    """Give a command the report, where it is served, and the options of an analysis."""
+    port = click.option(
+        "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port.  [default: any free one]"
+    )
+    return _with(command, (REPORT, port, OPEN, *ANALYSIS, VERDICT[-1]))
+
+
+def _with(command: Decorated, options: tuple[Callable[[Decorated], Decorated], ...]) -> Decorated:
+    for option in reversed(options):
         command = option(command)
     return command

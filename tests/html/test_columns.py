@@ -18,11 +18,14 @@ numbers = st.lists(st.integers(0, 2**53), max_size=40)
 spans = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 300)), min_size=1, max_size=120)
 
 
-def unpacked(columns: Columns, place: list[int], length: int) -> list[int]:
-    buffer = zlib.decompress(base64.b64decode(columns.packed()))
+def planes(buffer: bytes, place: list[int], length: int) -> list[int]:
     first, width = place
-    planes = [buffer[first + order * length : first + (order + 1) * length] for order in range(width)]
-    return [sum(plane[at] << (8 * order) for order, plane in enumerate(planes)) for at in range(length)]
+    parts = [buffer[first + order * length : first + (order + 1) * length] for order in range(width)]
+    return [sum(part[at] << (8 * order) for order, part in enumerate(parts)) for at in range(length)]
+
+
+def unpacked(columns: Columns, place: list[int], length: int) -> list[int]:
+    return planes(zlib.decompress(base64.b64decode(columns.packed())), place, length)
 
 
 @given(st.lists(numbers, min_size=1, max_size=5))

@@ -2,12 +2,17 @@
 
 page.html, *.css, *.js   the page as a person sees it; data files, put together by document.py
 sections.py              what the page says in words and figures, taken from the Analysis as it is
-timeline.py              the rows of the timeline and their marks
-bands.py                 what a device did at each moment: compute, communication, copies, idle
-summary.py               fewer marks, where a capture has more than a page can hold
+charts.py                what the charts show
+timeline.py              the rows of the timeline and their marks, fitted into the page
+  rows.py, lanes.py      rows and groups; streams, API calls and ranges as marks
+  bands.py               what a device did at each moment: compute, communication, copies, idle
+  detail.py              how much of it the page holds: all, or levels of detail and the places that matter
+  pyramid.py, summary.py bins of doubling widths; neighbours merged into one mark
+  places.py              where full detail matters
+  tally.py, index.py     sums per bin for measuring, places of names for searching, where events are merged
 columns.py               marks as packed columns; the script's columns.js is the other half
 """
 
-from traceview.report.html.page import render
+from traceview.report.html.page import DETAIL, render
 
-__all__ = ["render"]
+__all__ = ["DETAIL", "render"]

@@ -47,9 +47,13 @@ class Columns:
         """Append numbers of either sign, 0 -1 1 -2 2 written as 0 1 2 3 4."""
         return self.add((values << 1) ^ (values >> 63))
 
+    def raw(self) -> bytes:
+        """Return the buffer as it is."""
+        return b"".join(self._parts)
+
     def packed(self) -> str:
         """Return the buffer, deflated, as base64."""
-        return pack(b"".join(self._parts), FAST)
+        return pack(self.raw(), FAST)
 
 
 def pack(data: bytes, level: int = 6) -> str:

@@ -125,8 +125,8 @@ function showMeasured({ from, to, exact, bin, devices }) {
     share(device.idle), count(device.kernels), count(device.copy_count),
   ].map((text) => el("td", { text })), el("td", { class: "text", text: causesText(device) }));
   const heads = ["GPU", "compute", "communication", "copies", "copies hidden", "idle", "kernels, graphs", "copies begun", "gaps begun in it, by cause"];
-  showPanel(el("h3", { text: `Measured: ${exact ? EXACT.format(length / 1e6) + " ms" : duration(length)} from ${moment(from)} to ${moment(to)}` }),
-    el("p", { class: "soft", text: how }), el("table", { id: "measured", "data-exact": String(exact), "data-from": from, "data-to": to },
+  const title = `Measured: ${exact ? EXACT.format(length / 1e6) + " ms" : duration(length)} from ${moment(from)} to ${moment(to)}`;
+  showPanel(el("div", { class: "panel-head" }, el("h3", { text: title }), el("p", { class: "soft", text: how })), el("table", { id: "measured", "data-exact": String(exact), "data-from": from, "data-to": to },
       el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { scope: "col", text })))), el("tbody", {}, ...devices.map(line))));
   measure.result = { from, to, exact, devices };
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from traceview.model import Analysis
 from traceview.report.html.charts import charts
 from traceview.report.html.document import build
 from traceview.report.html.marks import Names
+from traceview.report.html.rows import Group
 from traceview.report.html.sections import sections
 from traceview.report.html.timeline import Timeline, origin, rows, timeline
 
 DETAIL = 15_000_000  # bytes of the file
+LIVE = 5_000_000  # of a page that has a server to ask
 LEAST = 400_000  # for the timeline, whatever the rest of the page takes
 TRIES = 3
 
@@ -21,16 +26,27 @@ def render(analysis: Analysis, detail: int = DETAIL) -> str:
     that say how many events they hold. The same analysis gives the same bytes. Nothing is computed here but
     places on the page.
     """
+    return _document(analysis, rows(analysis, names := Names()), names, detail, server=False)
+
+
+def live(analysis: Analysis) -> tuple[str, list[Group], Names, int]:
+    """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
+    groups = rows(analysis, names := Names())
+    return _document(analysis, groups, names, LIVE, server=True), groups, names, origin(analysis)
+
+
+def _document(analysis: Analysis, groups: Sequence[Group], names: Names, detail: int, *, server: bool) -> str:
     zero = origin(analysis)
-    content = sections(analysis, zero)
+    content = sections(analysis, zero) | {"live": server}
     shown = charts(analysis, zero)
-    names = Names()
-    groups = rows(analysis, names)
-    empty = build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
+    title = analysis.info.file
+    empty = build(title, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
     left = detail - len(empty)
     for _ in range(TRIES):
         made = timeline(analysis, groups, names, max(left, LEAST))
-        document = build(analysis.info.file, {**content, "timeline": made.content}, shown, made)
+        if server:
+            made = replace(made, names=names.texts)
+        document = build(title, {**content, "timeline": made.content}, shown, made, live=server)
         over = len(document) - detail
         if over <= 0 or left <= LEAST:
             break

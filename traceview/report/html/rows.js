@@ -1,10 +1,12 @@
 // Where each row stands, and its label. Groups and parts fold; rows move and are filtered; "more" rows show on request.
 const HEIGHTS = { group: 23, ruler: 18, overlap: 32, idle: 17, stream: 22, call: 20, range: 17, projected: 17, more: 22 };
 
-const board = { groups: [], shown: [], height: 0, filter: "", cover: { starts: [], ends: [] } };
+const board = { groups: [], numbered: [], shown: [], height: 0, filter: "", cover: { starts: [], ends: [] } };
 
 function loadRows(timeline) {
   board.groups = timeline.groups.map((group) => ({ ...group, folded: false, all: false, shut: new Set() }));
+  board.numbered = allRows();
+  board.numbered.forEach((row, number) => { row.number = number; });
   board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
 }
 

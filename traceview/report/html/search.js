@@ -1,12 +1,13 @@
 // The search for a name: a page in full looks at every event, a summary at the places that search.py chose.
-const search = { text: "", places: [], total: 0, at: -1 };
+const search = { text: "", places: [], total: 0, first: 0, at: -1 };
 
 // Every place whose name holds the text, in order of time; looked up once for each text.
-function lookUp(text) {
+async function lookUp(text) {
   const wanted = text.trim().toLowerCase();
   if (search.text === wanted) return;
   Object.assign(search, { text: wanted, places: [], total: 0, at: -1 });
   if (!wanted) return;
+  if (page.live) return void Object.assign(search, await foundLive(wanted));
   const fitting = new Set(page.names.flatMap((name, number) => (name.toLowerCase().includes(wanted) ? [number] : [])));
   if (page.timeline.index) indexed(fitting);
   else for (const row of allRows()) if (SEARCHED.has(row.kind)) for (const lane of row.lanes) findIn(row, marksOf(lane.exact), fitting);
@@ -36,15 +37,16 @@ function indexed(fitting) {
 }
 
 // Step to the next or the previous one, going round; from the highlight, or else from the left edge.
-function findNext(text, step = 1) {
-  lookUp(text);
+async function findNext(text, step = 1) {
+  await lookUp(text);
   const { places, total } = search;
   if (!search.text) return void (byId("found").textContent = "");
   if (!places.length) return void (byId("found").textContent = "none found");
-  const from = search.at >= 0 ? search.at + step : places.findIndex((one) => one.start >= view.from) - (step < 0 ? 1 : 0);
+  const inSight = places.findIndex((one) => one.start >= view.from);
+  const from = search.at >= 0 ? search.at + step : Math.max(0, inSight) - (step < 0 ? 1 : 0);
   search.at = ((from % places.length) + places.length) % places.length;
-  const some = total > places.length ? `; ${count(places.length)} of them in the page` : "";
-  byId("found").textContent = `${count(search.at + 1)} of ${count(places.length)} found` + (some ? ` (${count(total)} in all${some})` : "");
+  byId("found").textContent = page.live ? `${count(search.first + search.at + 1)} of ${count(total)} found`
+    : `${count(search.at + 1)} of ${count(places.length)} found` + (total > places.length ? `, of ${count(total)} in the capture` : "");
   const place = places[search.at];
   selectPlace(place);
   goTo(place);

@@ -9,8 +9,8 @@ function partnersOf({ item, marks, i }) {
   for (const row of allRows())
     if (row.kind === kind && row.process === item.process)
       for (const lane of row.lanes) {
-        const theirs = marksOf(lane.exact), at = theirs?.correlation ? theirs.correlation.indexOf(number) : -1;
-        if (at >= 0) found.push({ row, marks: theirs, i: at });
+        const theirs = [marksOf(lane.exact), lane.live?.marks].find((marks) => marks?.correlation?.includes(number));
+        if (theirs) found.push({ row, marks: theirs, i: theirs.correlation.indexOf(number) });
       }
   return found;
 }
@@ -38,6 +38,18 @@ function openRanges(part, at) {
 function select(hit) {
   if (!hit) return clearSelected();
   Object.assign(selected, { hit, partners: partnersOf(hit) });
+  if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) askPartners(hit);
+  describe(hit);
+}
+
+async function askPartners(hit) {
+  const partners = await partnersLive(hit);
+  if (selected.hit !== hit) return;
+  selected.partners = partners;
+  describe(hit);
+}
+
+function describe(hit) {
   const call = hit.item.kind === "call" ? { row: hit.item, marks: hit.marks, i: hit.i } : hit.item.kind === "stream" ? selected.partners[0] : null;
   selected.path = call ? pathAt(call.row.part, call.row.process, call.marks.start[call.i]) : "";
   showSelected();
@@ -70,8 +82,8 @@ function showSelected() {
   const go = partners.length
     ? el("button", { type: "button", text: hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch", onclick: () => goToPartner() })
     : null;
-  showPanel(el("h3", {}, headline(hit)), el("dl", { class: "facts-list" }, ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), el("dd", { text: value })))),
-    el("p", { class: "actions" }, stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸"), go));
+  const actions = el("p", { class: "actions" }, stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸"), go);
+  showPanel(el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), actions), el("dl", { class: "facts-list" }, ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), el("dd", { text: value })))));
 }
 
 function stepButton(step, text) {
@@ -111,7 +123,7 @@ function selectFirst() {
 function selectPlace({ start, end, rows }) {
   const row = allRows().find((one) => one.id === rows[0]);
   for (const lane of row?.lanes ?? []) {
-    const marks = marksOf(lane.exact);
+    const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksOf(lane.exact);
     for (let i = marks ? above(marks.start, start - 1) : 0; marks && i < marks.n && marks.start[i] === start; i++)
       if (marks.end[i] === end) return select({ item: row, lane, marks, i, bin: 0 });
   }

@@ -1,0 +1,61 @@
+"""`traceview serve`, and what `analyze` is told about its page."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.command import Command
+
+
+def test_it_serves_until_it_is_interrupted(report: Path) -> None:
+    command = [sys.executable, "-m", "traceview", "serve", str(report), "--quiet"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            assert report.name in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        rest, complaints = process.communicate(timeout=30)
+    assert (process.returncode, rest, complaints) == (0, "", "")
+    assert list(report.parent.iterdir()) == [report]
+
+
+def test_a_capture_that_says_nothing_is_not_served(traceview: Command, tmp_path: Path) -> None:
+    result = traceview("serve", tmp_path / "none.sqlite")
+    assert result.code == 2 and result.err.startswith("traceview: error: none.sqlite: ")
+
+
+@pytest.mark.parametrize("size", ["8XB", "many", "-3MB", "", "1e9"])
+def test_a_size_that_is_none_is_one_line(traceview: Command, report: Path, size: str) -> None:
+    result = traceview("analyze", report, "--detail", size)
+    assert result.code == 2 and "write it like 15MB" in result.err and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("size", "most"), [("2.5MB", 2_500_000), ("3MiB", 3 << 20), ("2600000", 2_600_000)])
+def test_the_page_keeps_within_its_size(traceview: Command, report: Path, size: str, most: int) -> None:
+    assert traceview("analyze", report, "--detail", size, "--quiet").code == 0
+    [page] = report.parent.glob("*.overlap.html")
+    assert page.stat().st_size <= most
+
+
+def test_open_opens_the_page(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(click, "launch", opened.append)
+    assert traceview("analyze", report, "--open", "--quiet").code == 0
+    [page] = report.parent.glob("*.overlap.html")
+    assert opened == [page.resolve().as_uri()]
+
+
+@pytest.mark.parametrize("option", [["--open"], ["--detail", "3MB"]])
+def test_what_is_about_the_page_needs_one(traceview: Command, report: Path, option: list[str]) -> None:
+    result = traceview("analyze", report, "--no-html", *option)
+    assert result.code == 2 and "--no-html" in result.err

@@ -1,0 +1,37 @@
+"""The browser of the page's tests, and one server over a capture that its page cannot hold in full."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.captures import sample
+from tests.html.conftest import browser
+from tests.html.test_content import repeated
+from traceview.analyze import analyze
+from traceview.model import Analysis
+from traceview.report.html import page as html_page
+from traceview.serve import Server
+
+__all__ = ["browser"]
+
+
+@pytest.fixture(scope="package")
+def analysis() -> Analysis:
+    return analyze(repeated(analyze(sample("dual.sqlite")).trace, 6))
+
+
+@pytest.fixture(scope="package")
+def server(analysis: Analysis) -> Iterator[Server]:
+    # With this budget the page holds bins, and must ask for the rest.
+    patch = pytest.MonkeyPatch()
+    patch.setattr(html_page, "LIVE", 2_600_000)
+    with Server(analysis) as made:
+        patch.undo()
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()

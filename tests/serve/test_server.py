@@ -1,0 +1,143 @@
+"""The server answers this machine alone, exactly, and only who knows the token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.html.test_columns import planes
+from traceview import intervals
+from traceview.errors import OutputError
+from traceview.model import Analysis
+from traceview.report.html.timeline import origin
+from traceview.serve import Server
+
+
+def get(
+    server: Server, path: str, *, token: str | None = None, host: str | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    given = server.token if token is None else token
+    try:
+        connection.request("GET", f"/{given}/{path}", headers={} if host is None else {"Host": host})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+def asked(server: Server, path: str) -> Any:
+    status, _, body = get(server, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_only_loopback_and_only_with_the_token(server: Server) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    assert len(server.token) >= 32
+    assert get(server, "")[0] == 200
+    assert (
+        get(server, "", token="")[0]
+        == get(server, "", token="x" * 32)[0]
+        == get(server, "", token="é".encode().hex())[0]
+        == 404
+    )
+    assert get(server, "measure?from=0&to=1", token="wrong")[0] == 404
+
+
+def test_another_name_of_this_machine_is_refused(server: Server) -> None:
+    assert get(server, "", host=f"localhost:{server.server_port}")[0] == 200
+    for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1"):
+        assert get(server, "", host=host)[0] == 404
+
+
+def test_nothing_is_cached_framed_or_run_from_elsewhere(server: Server) -> None:
+    _, headers, body = get(server, "")
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert "connect-src 'self'" in body.decode()
+    assert "Python" not in headers["Server"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["measure", "measure?from=a&to=1", "measure?from=0", f"measure?from=0&to={1 << 80}", "find?text=a&at=x",
+     "marks?from=0&to=1&shift=0&rows=999", "marks?from=0&to=1&shift=0&rows=-1", "marks?from=0&to=1&shift=0",
+     "partner?row=0&correlation=", "partner?row=../x&correlation=1"],
+)  # fmt: skip
+def test_a_query_that_makes_no_sense_is_one_line(server: Server, path: str) -> None:
+    status, headers, body = get(server, path)
+    assert status == 400 and headers["Content-Type"] == "text/plain"
+    assert body.count(b"\n") == 1 and b"Traceback" not in body
+
+
+@pytest.mark.parametrize("path", ["x", "../", "..%2f", "page.html", "marks/", "etc/passwd"])
+def test_there_are_no_files(server: Server, path: str) -> None:
+    assert get(server, path)[0] == 404
+
+
+def test_marks_are_every_event(server: Server, analysis: Analysis) -> None:
+    zero = origin(analysis)
+    rows = server.answers.rows
+    number = next(at for at, row in enumerate(rows) if row.kind == "stream")
+    start, end = 300_000_000, 340_000_000
+    status, _, body = get(server, f"marks?from={start}&to={end}&shift=10&rows={number}")
+    assert status == 200
+    [length] = struct.unpack("<I", body[:4])
+    header = json.loads(body[4 : 4 + length])
+    [lane] = header["rows"][str(number)]
+    assert lane["bin"] == 0
+    stream = int(rows[number].id[2:])
+    frame = analysis.trace.operations
+    frame = frame.filter((frame["stream"] == stream) & (frame["end"] >= start + zero) & (frame["start"] <= end + zero))
+    places = lane["marks"]
+    assert places["n"] == len(frame) > 100
+    found = np.cumsum(planes(body[4 + length :], places["start"], places["n"]))
+    assert found.tolist() == (frame["start"] - zero).to_list()
+    lengths = planes(body[4 + length :], places["length"], places["n"])
+    assert lengths == (frame["end"] - frame["start"]).to_list()
+
+
+@pytest.mark.parametrize("stretch", [(0, 10**9), (123_456_789, 234_567_891), (500, 501)])
+def test_a_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[int, int]) -> None:
+    zero = origin(analysis)
+    first, last = stretch[0] + zero, stretch[1] + zero
+    [device] = asked(server, f"measure?from={stretch[0]}&to={stretch[1]}")["devices"]
+    frame = analysis.trace.operations
+
+    def union(of: str) -> intervals.Intervals:
+        chosen = frame.filter(frame["class"] == of)
+        return intervals.clip(intervals.union(chosen["start"].to_numpy(), chosen["end"].to_numpy()), first, last)
+
+    compute, copies = union("compute"), union("copy")
+    assert device["compute"] == intervals.length(compute)
+    assert device["copies"] == intervals.length(copies)
+    assert device["hidden"] == intervals.overlap(compute, copies)
+    busy = intervals.union(frame["start"].to_numpy(), frame["end"].to_numpy())
+    window = analysis.devices[0].window
+    low, high = max(first, window.start), min(last, window.end)
+    assert device["idle"] == max(0, high - low) - intervals.length(intervals.clip(busy, low, max(low, high)))
+    begun = frame.filter((frame["start"] >= first) & (frame["start"] < last))
+    assert device["kernels"] == (begun["class"] == "compute").sum()
+    assert device["copy_count"] == (begun["class"] == "copy").sum()
+
+
+def test_a_search_finds_all(server: Server, analysis: Analysis) -> None:
+    found = asked(server, "find?text=MEMCPY&at=0")
+    names = analysis.trace.operations["name"].cast(str)
+    api = analysis.trace.api["name"].cast(str)
+    wanted = names.str.to_lowercase().str.contains("memcpy").sum() + api.str.to_lowercase().str.contains("memcpy").sum()
+    assert found["total"] == wanted
+    starts = [place[1] for place in found["places"]]
+    assert starts == sorted(starts) and len(starts) == min(wanted, 4096)
+    assert asked(server, "find?text=&at=0")["total"] == asked(server, "find?text=nothing+like+it&at=0")["total"] == 0
+
+
+def test_a_port_that_is_taken_is_one_line(server: Server, analysis: Analysis) -> None:
+    with pytest.raises(OutputError, match="cannot be listened on"):
+        Server(analysis, server.server_port)
