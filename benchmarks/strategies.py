@@ -6,9 +6,9 @@
     python benchmarks/strategies.py --flags copy30                the flags of one workload, for a capture of it
 
 A workload is named by how long its copy takes beside its compute. Batches are made once and kept, in pinned
-memory where the strategy has it, so that only copies and compute are compared; the kernels of the wide
-model are long, those of the small one are not, and with four micro-batches a step it has something to overlap. Rounds alternate between the
-strategies; the first steps of each run are set aside.
+memory where the strategy has it, so that only copies and compute are compared. The wide model's kernels are
+long, the small one's are not, and with four micro-batches a step it has something to overlap. Rounds alternate
+between the strategies; the first steps of each run are set aside.
 """
 
 from __future__ import annotations
