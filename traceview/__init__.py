@@ -19,20 +19,34 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from traceview.analyze import analyze
+    from traceview.compare import compare
     from traceview.errors import TraceviewError
     from traceview.model import Analysis, Finding, Trace, Window
+    from traceview.model_compare import Comparison
     from traceview.trace import open_trace
 
 __version__ = "0.1.0"
-__all__ = ["Analysis", "Finding", "Trace", "TraceviewError", "Window", "analyze", "open_trace"]
+__all__ = [
+    "Analysis",
+    "Comparison",
+    "Finding",
+    "Trace",
+    "TraceviewError",
+    "Window",
+    "analyze",
+    "compare",
+    "open_trace",
+]
 
 _HOME = {
     "Analysis": "traceview.model",
+    "Comparison": "traceview.model_compare",
     "Finding": "traceview.model",
     "Trace": "traceview.model",
     "TraceviewError": "traceview.errors",
     "Window": "traceview.model",
     "analyze": "traceview.analyze",
+    "compare": "traceview.compare",
     "open_trace": "traceview.trace",
 }
 

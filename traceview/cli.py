@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from traceview import __version__
+from traceview.cli_compare import compare
 from traceview.cli_options import EXPLAINED, FILE, all_options, serve_options
 from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import OutputError, RequestError, TraceviewError
@@ -233,6 +234,9 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None, "click completes every shell of SHELLS"
     print_out(found(cli, {}, "traceview", "_TRACEVIEW_COMPLETE").source())
+
+
+cli.add_command(compare)
 
 
 def main() -> None:

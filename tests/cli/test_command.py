@@ -130,7 +130,8 @@ def test_a_terminal_that_draws_nothing_but_ascii(report: Path, monkeypatch: pyte
 
 def test_public_names_are_the_documented_ones() -> None:
     assert set(package.__all__) == {
-        *("Analysis", "Finding", "Trace", "TraceviewError", "Window", "analyze", "open_trace")
+        *("Analysis", "Comparison", "Finding", "Trace", "TraceviewError", "Window"),
+        *("analyze", "compare", "open_trace"),
     }
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:

@@ -1,0 +1,68 @@
+"""What a reader must know beside the figures of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from traceview.compare.align import Ranges
+from traceview.model import Analysis
+
+# Time between iterations is worth a word from this share of it on.
+OUTSIDE = 0.05
+
+
+def notes_on(
+    files: Sequence[str], analyses: Sequence[Analysis], ranges: Sequence[Ranges | None], cut: str
+) -> tuple[str, ...]:
+    """Return one line for each thing that makes captures differ for a reason other than the change."""
+    return (
+        *_hardware(files, analyses),
+        *_versions(files, analyses),
+        *(_outside(files, ranges) if cut == "range" else ()),
+        *_graphs(files, analyses),
+    )
+
+
+def _hardware(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    base, *others = ([device.name for device in analysis.devices] for analysis in analyses)
+    for file, found in zip(files[1:], others, strict=True):
+        if sorted(found) != sorted(base):
+            yield f"{file} ran on {_list(found)}, {files[0]} on {_list(base)}"
+
+
+def _versions(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    base, *others = (analysis.info.nsys_version or "of unknown version" for analysis in analyses)
+    for file, found in zip(files[1:], others, strict=True):
+        if found != base:
+            yield f"{file} was captured by nsys {found}, {files[0]} by nsys {base}: what a profiler costs may differ"
+
+
+def _outside(files: Sequence[str], ranges: Sequence[Ranges | None]) -> Iterator[str]:
+    for file, found in zip(files, ranges, strict=True):
+        if found is None or len(found.start) < found.skipped + 2:
+            continue
+        period = np.diff(found.start[found.skipped :])
+        between = period - (found.end - found.start)[found.skipped : -1]
+        share = float(between.sum()) / float(period.sum()) if period.sum() else 0.0
+        if share > OUTSIDE:
+            yield (
+                f"{file}: {100 * share:.0f}% of the time lies between its iterations and is not compared; "
+                "put the range around the whole step, or use --cut gpu"
+            )
+
+
+def _graphs(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    for file, analysis in zip(files, analyses, strict=True):
+        whole = int((analysis.trace.operations["source"] == "graph").sum())
+        if whole:
+            yield (
+                f"{file}: {whole} CUDA graphs were traced whole, so what is inside them counts as compute; "
+                "to see it, capture with --cuda-graph-trace=node"
+            )
+
+
+def _list(names: Sequence[str]) -> str:
+    several = f" ({len(names)} GPUs)" if len(names) > 1 else ""
+    return (", ".join(dict.fromkeys(name or "an unnamed GPU" for name in names)) or "no GPU") + several

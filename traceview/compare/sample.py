@@ -1,0 +1,108 @@
+"""What every steady iteration of one capture was made of: one array a figure, in ns or counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from traceview.compare.align import Aligned
+from traceview.compare.kernels import Kernels, kernels_of
+from traceview.intervals import Times
+from traceview.measure.activity import Activity
+from traceview.measure.breakdown import Measured, breakdown
+from traceview.measure.host import host
+from traceview.model import CAUSES, SOURCES, Analysis, Iterations, SyncUse
+from traceview.window import active_devices
+
+GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
+PARTS = (*GPU_PARTS, "other", *(f"idle.{cause}" for cause in CAUSES))
+SYNCS = ("sync", "implicit_sync")
+HOST_FIGURES = (
+    *(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked", "starved", "refill", "cost")),
+    "launches",
+    "kernels",
+    "copies",
+)
+COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." not in name)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value an iteration; `figures` has "wall", "idle", PARTS and HOST_FIGURES.
+
+    The parts of each iteration add up to its wall, exactly: where there are several GPUs, each part is their
+    mean. `kernels` has the same iterations.
+    """
+
+    wall: Times
+    start: Times
+    skipped: int
+    figures: Mapping[str, Times]
+    kernels: Kernels
+
+
+def sample_of(analysis: Analysis, at: Aligned, device: str | None) -> Sample:
+    """Measure the iterations of one capture; `device` as for analyze()."""
+    found = analysis.iterations
+    assert isinstance(found, Iterations), "what is aligned has iterations"
+    activities = active_devices(analysis.trace, device) if analysis.devices else ()
+    wall = at.end - at.start
+    figures = {"wall": wall} | _parts(analysis, at, activities, found.process_id)
+    for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
+        figures |= _calls(kind, use, at, found.process_id)
+    figures |= _launches(analysis, at, activities, found.process_id)
+    kernels = kernels_of(analysis, at, [device.device for device in activities])
+    return Sample(wall, at.start, at.skipped, figures, kernels)
+
+
+def _parts(analysis: Analysis, at: Aligned, activities: Sequence[Activity], process: int) -> dict[str, Times]:
+    """Split each iteration into PARTS that add up to it."""
+    trace = analysis.trace
+    measured = Measured(activities, {of.device: of.gaps for of in analysis.devices})
+    processes = trace.devices["processes"].to_list()
+    gpus = max(1, sum(process in processes[device.device] for device in activities))
+    of = breakdown(trace, host(trace), measured, process, at.start, at.end)
+    parts = {name: of.figures[f"{name}_ns"] // gpus for name in GPU_PARTS}
+    idle = {f"idle.{cause}": of.idle[code] // gpus for code, cause in enumerate(CAUSES)}
+    # d2d copies and memsets, less what two exposed kinds do at once; and the ns that a mean of GPUs rounds off.
+    parts["other"] = (at.end - at.start) - sum((*parts.values(), *idle.values()), np.zeros(len(at.start), np.int64))
+    return parts | idle | {"idle": sum(idle.values(), np.zeros(len(at.start), np.int64))}
+
+
+def _calls(kind: str, use: SyncUse, at: Aligned, process: int) -> dict[str, Times]:
+    """Add up the blocking calls that each iteration made; cost = starved + refill (METRICS.md "Synchronization")."""
+    frame = use.frame.filter(pl.col("process") == process)
+    columns = {name: frame[name].to_numpy() for name in ("blocked", "starved", "refill")}
+    start = frame["start"].to_numpy()
+    sums = {name: _sums(start, values, at) for name, values in columns.items()}
+    sums |= {"count": _sums(start, np.ones(len(start), np.int64), at), "cost": sums["starved"] + sums["refill"]}
+    return {f"{kind}.{name}": values for name, values in sums.items()}
+
+
+def _launches(analysis: Analysis, at: Aligned, activities: Sequence[Activity], process: int) -> dict[str, Times]:
+    """Count the calls that launched kernels or graphs, the kernels and the copies of each iteration."""
+    work = analysis.trace.operations.filter(
+        (pl.col("process") == process)
+        & pl.col("device").is_in([device.device for device in activities])
+        & pl.col("launch").is_not_null()
+    )
+    source = work["source"].to_physical().to_numpy()
+    launch = work["launch"].to_numpy()
+    began = analysis.trace.api["start"].to_numpy()
+    codes = {name: source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy")}
+    calls = np.unique(launch[codes["kernel"] | codes["graph"]])
+    found = {"launches": calls, "kernels": launch[codes["kernel"]], "copies": launch[codes["memcpy"]]}
+    return {name: _sums(began[rows], np.ones(len(rows), np.int64), at) for name, rows in found.items()}
+
+
+def _sums(moment: Times, values: Times, at: Aligned) -> Times:
+    """Add up values by the iteration whose part of the host's time holds their moment."""
+    order = np.argsort(moment, kind="stable")
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values[order], dtype=np.int64)])
+    ordered = moment[order]
+    first, last = (np.searchsorted(ordered, edge, side="left") for edge in (at.host, at.host_end))
+    found: Times = running[last] - running[first]
+    return found

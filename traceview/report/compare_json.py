@@ -1,0 +1,73 @@
+"""A comparison as JSON: whole ns, keys as in METRICS.md, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from traceview.model_compare import Against, Capture, Change, Comparison, KernelChange
+from traceview.report.to_json import Json
+
+SCHEMA_VERSION = 1
+
+
+def to_json(comparison: Comparison) -> str:
+    """Return the document as text."""
+    return json.dumps(document(comparison), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def document(comparison: Comparison) -> dict[str, Json]:
+    """Return the document as plain values (docs/compare.md "JSON")."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cut": comparison.cut,
+        "cut_why": comparison.cut_why,
+        "level": comparison.level,
+        "least": comparison.least,
+        "base": _capture(comparison.base),
+        "against": [_against(one) for one in comparison.against],
+        "notes": list(comparison.notes),
+    }
+
+
+def _capture(of: Capture) -> Json:
+    return asdict(of) | {name: list(getattr(of, name)) for name in ("devices", "wall_ns", "start_ns")}
+
+
+def _against(one: Against) -> Json:
+    return {
+        "capture": _capture(one.capture),
+        "verdict": one.verdict,
+        "why": one.why,
+        "confidence": _rounded(one.confidence),
+        "ratio": _rounded(one.ratio),
+        "ratio_low": _rounded(one.ratio_low),
+        "ratio_high": _rounded(one.ratio_high),
+        "wall": _change(one.wall),
+        "parts": {part.name: _change(part) for part in one.parts},
+        "left_over_ns": one.left_over_ns,
+        "idle": _change(one.idle),
+        "host": {change.name: _change(change) for change in one.host},
+        "kernels": [_kernel(kernel) for kernel in one.kernels],
+        "notes": list(one.notes),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def _change(change: Change) -> dict[str, Json]:
+    unit = "_ns" if change.unit == "ns" else ""
+    names = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
+    figures: dict[str, Json] = {f"{name}{unit}": getattr(change, name) for name in names}
+    return figures | {"verdict": change.verdict}
+
+
+def _kernel(kernel: KernelChange) -> Json:
+    return {
+        "name": kernel.name,
+        "status": kernel.status,
+        "count": _change(kernel.count),
+        "time": _change(kernel.time),
+    }
