@@ -15,7 +15,6 @@ async function loadCharts() {
     const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? `, ${device.id}` : ""));
     return el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection));
   }));
-  addEventListener("beforeprint", () => charts.all.forEach(drawChart));
 }
 
 function chartSection(spec) {
@@ -59,12 +58,14 @@ async function drawChart(chart) {
 
 // After a change of colours.
 async function repaintCharts() {
-  await Promise.all(charts.all.filter(({ drawn }) => drawn).map(paintChart));
+  await Promise.all(charts.all.filter(({ drawn }) => drawn).map((chart) => paintChart(chart)));
 }
 
-function paintChart(chart) {
+// As wide as there is room, or `width` px.
+function paintChart(chart, width) {
   const { traces, layout } = chart.spec.picture();
-  return Plotly.react(chart.stage, traces, { ...layout, shapes: outline(chart) }, { displayModeBar: false, responsive: true });
+  const sized = width ? { ...layout, width } : layout;
+  return Plotly.react(chart.stage, traces, { ...sized, shapes: outline(chart) }, { displayModeBar: false, responsive: true });
 }
 
 // Point at an item: say it, outline it, and let the timeline follow where that is wanted.
@@ -103,7 +104,7 @@ function plotlyText(name) {
 function filled(look) {
   const shape = SHAPES[patternOf(look)] ?? "";
   const fgcolor = patternOf(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";
-  return { color: css("--" + look), line: { width: 0.5, color: css("--card") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor } };
+  return { color: css("--" + look), line: { width: 0.5, color: css("--edge") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor } };
 }
 
 function chartLayout(xaxis, yaxis, more = {}) {

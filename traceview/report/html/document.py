@@ -45,6 +45,7 @@ SCRIPTS = (
     "charts_gaps.js",
     "charts_copies.js",
     "charts_streams.js",
+    "print.js",
     "main.js",
 )
 # plotly.js adds its rules to elements that are there already instead of making some, which the policy forbids.

@@ -39,8 +39,8 @@ async function savePng(chart) {
   const head = `${plotlyText(chart.spec.heading)}<br><span style="font-size:12px">${plotlyText(page.file)}</span>`;
   const height = Math.max(PNG.height, (layout.height ?? 0) + 120);
   const whole = {
-    ...layout, ...PNG, height, autosize: false, showlegend: !chart.spec.bare, legend: {}, margin: { ...layout.margin, t: chart.spec.bare ? 140 : 76 },
-    title: { text: head, x: 0.02, xanchor: "left", y: 1 - 14 / height, yanchor: "top", font: { size: 16, color: css("--ink") } },
+    ...layout, ...PNG, height, autosize: false, showlegend: !chart.spec.bare, legend: {}, margin: { ...layout.margin, t: chart.spec.bare ? 120 : 76 },
+    title: { text: head, x: 0.02, xanchor: "left", y: 1 - 26 / height, yanchor: "top", font: { size: 16, color: css("--ink") } },
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
   };
   const url = await Plotly.toImage({ data: traces, layout: whole }, { format: "png", ...PNG, height });

@@ -49,19 +49,23 @@ async function start() {
   await rebuild();
   for (const watch of [watchHands, watchHover, watchSearch, watchAddress]) watch();
   byId("loading").remove();
+  document.documentElement.dataset.shown = "answer";
   performance.mark("useful");
   window.traceview = { view, drawn, board, page, chunks, selected, measure, search, setView, marksOf, sources, eventsOf, busyOf };
   document.documentElement.dataset.drawn = "true";
   await parsed();
   for (const show of [showFindings, showIterations, showTables, showNotes]) show();
+  document.documentElement.dataset.shown = "all";
   readAddress();
   await loadChunks();
   await loadLibrary();
   document.documentElement.dataset.ready = "true";
   await loadCharts();
+  watchPrinting();
 }
 
 start().catch((error) => {
+  document.documentElement.dataset.shown = "all";
   byId("loading")?.replaceChildren("The timeline could not be drawn: " + error.message);
   throw error;
 });

@@ -8,9 +8,9 @@ const LOOK_WORDS = {
 };
 // Whoever sees no colours tells causes apart by these.
 const PATTERNS = {
-  communication: "hatched", h2d: "dotted", d2h: "dotted", d2d: "dotted", copy: "dotted",
+  communication: "hatched", h2d: "dotted", d2h: "checked", d2d: "level", copy: "dotted", memset: "crossed",
   call_sync: "hatched", call_blocking_copy: "dotted",
-  idle_profiler: "dotted", idle_queued: "slashed", idle_launch: "upright", idle_sync: "crossed", idle_blocking_copy: "dotted",
+  idle_profiler: "dotted", idle_queued: "slashed", idle_launch: "upright", idle_sync: "crossed", idle_blocking_copy: "striped",
   idle_memory: "checked", idle_api: "level", idle_host: "striped",
 };
 // Lines of a pattern inside a tile of 8 by 8, from x, y to x, y.
@@ -88,6 +88,7 @@ const THEMES = matchMedia("(prefers-color-scheme: dark)");
 
 function useTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
+  byId("theme").setAttribute("aria-pressed", String(dark));
 }
 
 function watchTheme(changed) {

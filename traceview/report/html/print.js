@@ -1,0 +1,23 @@
+// Paper is white and narrower than a screen: before printing every chart is drawn for it, afterwards for the screen again.
+const PAPER = 690; // px of A4 or Letter, upright, inside the margins of print.css
+const printing = { dark: null };
+
+function watchPrinting() {
+  addEventListener("beforeprint", () => {
+    printing.dark = document.documentElement.dataset.theme === "dark";
+    useTheme(false);
+    readPalette(page.looks, byId("canvas").getContext("2d"));
+    // The timeline keeps its pixels and is scaled: what was on the screen is what is on the paper.
+    const timeline = byId("timeline");
+    timeline.style.setProperty("--paper", Math.min(1, PAPER / timeline.offsetWidth));
+    timeline.style.setProperty("--labels", byId("labels").offsetWidth + "px");
+    redraw();
+    for (const chart of charts.all) paintChart(chart, PAPER);
+  });
+  addEventListener("afterprint", async () => {
+    useTheme(printing.dark);
+    byId("timeline").style.removeProperty("--labels");
+    await rebuild();
+    for (const chart of charts.all) if (chart.drawn) await paintChart(chart);
+  });
+}
