@@ -33,12 +33,13 @@ class Kernels:
         return none, none
 
 
-def kernels_of(analysis: Analysis, at: Aligned, devices: Sequence[int]) -> Kernels:
-    """Count every kernel in the iteration in which it starts, on all the chosen GPUs."""
+def kernels_of(analysis: Analysis, at: Aligned, devices: Sequence[int], process: int | None = None) -> Kernels:
+    """Count every kernel in the iteration in which it starts, on all the chosen GPUs; of one process, or of all."""
     wanted = [SOURCES.index(name) for name in ("kernel", "graph")]
-    work = analysis.trace.operations.filter(
-        pl.col("source").to_physical().is_in(wanted) & pl.col("device").is_in(list(devices))
-    ).select("start", "end", pl.col("name").cast(pl.String))
+    chosen = pl.col("source").to_physical().is_in(wanted) & pl.col("device").is_in(list(devices))
+    if process is not None:
+        chosen &= pl.col("process") == process
+    work = analysis.trace.operations.filter(chosen).select("start", "end", pl.col("name").cast(pl.String))
     start = work["start"].to_numpy()
     place = np.searchsorted(at.start, start, side="right") - 1
     inside = (place >= 0) & (start < at.end[np.maximum(place, 0)])

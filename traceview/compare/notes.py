@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from traceview.compare.align import Ranges
-from traceview.model import Analysis
+from traceview.model import Analysis, NotMeasured
 
 # Time between iterations is worth a word from this share of it on.
 OUTSIDE = 0.05
@@ -22,6 +22,7 @@ def notes_on(
         *_versions(files, analyses),
         *(_outside(files, ranges) if cut == "range" else ()),
         *_graphs(files, analyses),
+        *_processes(files, analyses),
     )
 
 
@@ -61,6 +62,20 @@ def _graphs(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]
                 f"{file}: {whole} CUDA graphs were traced whole, so what is inside them counts as compute; "
                 "to see it, capture with --cuda-graph-trace=node"
             )
+
+
+def _processes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    for file, analysis in zip(files, analyses, strict=True):
+        found = analysis.iterations
+        if isinstance(found, NotMeasured):
+            continue
+        own = [found.process_id in device.process_ids for device in analysis.devices]
+        if sum(own) > 1:
+            yield f"{file}: the parts of an iteration are means of its {sum(own)} GPUs; kernels are added up over them"
+        if not all(own):
+            others = len(own) - sum(own)
+            gpus = "one more GPU" if others == 1 else f"{others} more GPUs"
+            yield f"{file}: {gpus} of other processes, with iterations of their own, not compared"
 
 
 def _list(names: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def compare_analyses(
     ranges = [ranges_of(analysis) for analysis in analyses]
     chosen, why = choose_cut(ranges, cut, files)
     samples = [
-        whole_sample(analysis)
+        whole_sample(analysis, device)
         if chosen == "whole" or found is None
         else sample_of(analysis, aligned(found, chosen), device)
         for analysis, found in zip(analyses, ranges, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,15 @@ import polars as pl
 
 from traceview.compare.align import Aligned
 from traceview.compare.kernels import Kernels, kernels_of
-from traceview.intervals import Times
-from traceview.measure.activity import Activity
+from traceview.intervals import Intervals, Times, covered, union
+from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
 from traceview.measure.breakdown import Measured, breakdown
 from traceview.measure.host import host
-from traceview.model import CAUSES, SOURCES, Analysis, Iterations, SyncUse
+from traceview.model import CAUSES, KINDS, SOURCES, Analysis, Iterations, SyncUse, Trace
 from traceview.window import active_devices
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
-PARTS = (*GPU_PARTS, "other", *(f"idle.{cause}" for cause in CAUSES))
+PARTS = (*GPU_PARTS, "other", "twice", *(f"idle.{cause}" for cause in CAUSES))
 SYNCS = ("sync", "implicit_sync")
 HOST_FIGURES = (
     *(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked", "starved", "refill", "cost")),
@@ -54,7 +54,7 @@ def sample_of(analysis: Analysis, at: Aligned, device: str | None) -> Sample:
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
         figures |= _calls(kind, use, at, found.process_id)
     figures |= _launches(analysis, at, activities, found.process_id)
-    kernels = kernels_of(analysis, at, [device.device for device in activities])
+    kernels = kernels_of(analysis, at, [device.device for device in activities], found.process_id)
     return Sample(wall, at.start, at.skipped, figures, kernels)
 
 
@@ -63,13 +63,32 @@ def _parts(analysis: Analysis, at: Aligned, activities: Sequence[Activity], proc
     trace = analysis.trace
     measured = Measured(activities, {of.device: of.gaps for of in analysis.devices})
     processes = trace.devices["processes"].to_list()
-    gpus = max(1, sum(process in processes[device.device] for device in activities))
+    own = [device for device in activities if process in processes[device.device]]
+    gpus = max(1, len(own))
     of = breakdown(trace, host(trace), measured, process, at.start, at.end)
-    parts = {name: of.figures[f"{name}_ns"] // gpus for name in GPU_PARTS}
-    idle = {f"idle.{cause}": of.idle[code] // gpus for code, cause in enumerate(CAUSES)}
-    # d2d copies and memsets, less what two exposed kinds do at once; and the ns that a mean of GPUs rounds off.
-    parts["other"] = (at.end - at.start) - sum((*parts.values(), *idle.values()), np.zeros(len(at.start), np.int64))
-    return parts | idle | {"idle": sum(idle.values(), np.zeros(len(at.start), np.int64))}
+    parts = {name: of.figures[f"{name}_ns"] for name in GPU_PARTS}
+    none = np.zeros(len(at.start), np.int64)
+    named = _total([none, *(covered(named_work(trace, device), at.start, at.end) for device in own)])
+    # Two exposed kinds at once are in both of them, and so are taken off once.
+    parts["twice"] = named - _total(parts.values())
+    idle = {f"idle.{cause}": of.idle[code] for code, cause in enumerate(CAUSES)}
+    means = {name: values // gpus for name, values in (parts | idle).items()}
+    # d2d copies and memsets; and the ns that a mean of GPUs rounds off.
+    means["other"] = at.end - at.start - _total(means.values())
+    return means | {"idle": _total(means[name] for name in idle)}
+
+
+def _total(values: Iterable[Times]) -> Times:
+    total: Times = np.add.reduce(list(values), dtype=np.int64)
+    return total
+
+
+def named_work(trace: Trace, device: Activity) -> Intervals:
+    """Return when a GPU did any of GPU_PARTS, exposed or not."""
+    kind = trace.operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()[device.rows]
+    copies = np.isin(kind, [KINDS.index("h2d"), KINDS.index("d2h")])
+    chosen = copies | np.isin(device.codes, [COMPUTE, COMMUNICATION])
+    return union(device.start[chosen], device.end[chosen], ordered=True)
 
 
 def _calls(kind: str, use: SyncUse, at: Aligned, process: int) -> dict[str, Times]:

@@ -6,13 +6,14 @@ import numpy as np
 
 from traceview.compare.align import Aligned
 from traceview.compare.kernels import kernels_of
-from traceview.compare.sample import GPU_PARTS, SYNCS, Sample
+from traceview.compare.sample import GPU_PARTS, SYNCS, Sample, named_work
 from traceview.errors import RequestError
-from traceview.intervals import Times
+from traceview.intervals import Times, length
 from traceview.model import CAUSES, SOURCES, Analysis, DeviceUse, SyncUse
+from traceview.window import active_devices
 
 
-def whole_sample(analysis: Analysis) -> Sample:
+def whole_sample(analysis: Analysis, device: str | None) -> Sample:
     """Return one value a figure: the mean of the GPUs' windows, first to last work, and what filled them.
 
     Raises RequestError where there is neither an iteration nor GPU work.
@@ -23,10 +24,12 @@ def whole_sample(analysis: Analysis) -> Sample:
     start = min(device.window.start for device in analysis.devices)
     end = max(device.window.end for device in analysis.devices)
     wall = sum(device.window.length for device in analysis.devices) // gpus
-    parts = {name: sum(_part(device, name) for device in analysis.devices) // gpus for name in GPU_PARTS}
-    idle = {f"idle.{cause}": sum(of.gaps.causes[cause] for of in analysis.devices) // gpus for cause in CAUSES}
-    figures = {"wall": wall, **parts, "other": wall - sum(parts.values()) - sum(idle.values()), **idle}
-    figures["idle"] = sum(idle.values())
+    parts = {name: sum(_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
+    works = (named_work(analysis.trace, one) for one in active_devices(analysis.trace, device))
+    parts["twice"] = sum(length(work) for work in works) - sum(parts.values())
+    idle = {f"idle.{cause}": sum(of.gaps.causes[cause] for of in analysis.devices) for cause in CAUSES}
+    figures = {name: value // gpus for name, value in (parts | idle).items()}
+    figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
         figures |= _calls(kind, use)
     figures |= _launches(analysis)

@@ -21,7 +21,7 @@ from traceview.report.compare_words import (
 )
 from traceview.report.words import milliseconds, plain
 
-SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_{}[]()<>#+!|~@&"})
+SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
 
 
 def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
@@ -41,7 +41,9 @@ def _against(comparison: Comparison, one: Against, top: int) -> Iterator[str]:
     if told := accounts(one):
         yield _sentence(told)
     yield ""
-    yield from _table(one, f"{_side(comparison.base, comparison.cut)} → {_side(one.capture, comparison.cut)}")
+    yield from _table(one, "medians per iteration" if comparison.cut != "whole" else "the whole capture")
+    yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(one.capture, comparison.cut)}."
+    yield ""
     yield from _folded("The host, mean per iteration", list(_host(one)))
     kernels = shown_kernels(one)
     yield from _folded(f"Kernels: {len(kernels)} changed", list(_kernels(kernels[:top])) if kernels else [])
@@ -73,9 +75,15 @@ def _row(name: str, change: Change) -> str:
         milliseconds(change.after),
         signed(change.difference),
         interval(change),
-        "noise" if own_share(change) == "~" else own_share(change),
+        _share(change),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _share(change: Change) -> str:
+    if change.before and not change.after:
+        return "gone"
+    return {"~": "noise"}.get(own_share(change), own_share(change))
 
 
 def _host(one: Against) -> Iterator[str]:
@@ -88,7 +96,7 @@ def _host(one: Against) -> Iterator[str]:
             f"{value:g}" if change.unit == "count" else milliseconds(int(value))
             for value in (change.mean_before, change.mean_after)
         )
-        yield f"| {HOST_WORDS[change.name].strip()} | {before} | {after} |"
+        yield f"| {HOST_WORDS[change.name].replace('  ', '· ')} | {before} | {after} |"
 
 
 def _kernels(kernels: Sequence[KernelChange]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from traceview.report.terminal import IN_ASCII
 from traceview.report.words import milliseconds, plain
 
 COLUMNS = 3
-NAME = 22
+NAME = 20
 CELL = (WIDTH - NAME) // (COLUMNS + 1)
 
 
@@ -171,7 +171,7 @@ def _percents(one: Against) -> str:
 def _block(comparison: Comparison, members: Sequence[Against]) -> list[str]:
     """Return one table with a column for the base and each member."""
     names = (comparison.base, *(one.capture for one in members))
-    head = f"{'per iteration, medians':<{NAME}}" + "".join(f"{_stem(one):>{CELL}}" for one in names)
+    head = f"{'medians/iteration':<{NAME}}" + "".join(f"{_stem(one):>{CELL}}" for one in names)
     rows = [head]
     for index, base in enumerate(members[0].parts):
         changes = [one.parts[index] for one in members]
@@ -192,4 +192,4 @@ def _stem(capture: Capture) -> str:
 def _row(name: str, changes: Sequence[Change]) -> str:
     write = _count if changes[0].unit == "count" else milliseconds
     cells = [write(changes[0].before), *(f"{write(change.after)} {own_share(change)}".rstrip() for change in changes)]
-    return f"  {left(name, NAME - 2)}" + "".join(f"{cell:>{CELL}}" for cell in cells)
+    return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)

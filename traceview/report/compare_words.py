@@ -9,6 +9,7 @@ from traceview.report.words import milliseconds, plain
 
 ACCOUNTS = 3
 WORTH = 0.05  # the share of the difference from which on a part is named
+PART_WORDS = {"other": "d2d copies, memsets", "twice": "two of these at once"}
 HOST_WORDS = {
     "sync.count": "synchronizations",
     "sync.blocked": "  host blocked",
@@ -28,8 +29,8 @@ HOST_WORDS = {
 
 def part_words(name: str) -> str:
     """Return what a part is called: `idle: host`, `exposed h2d`."""
-    if name == "other":
-        return "d2d copies, memsets, rest"
+    if name in PART_WORDS:
+        return PART_WORDS[name]
     return name.replace("idle.", "idle: ").replace("_", " ")
 
 

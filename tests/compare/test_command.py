@@ -1,0 +1,84 @@
+"""traceview compare: outputs, exit codes, and one line for what a user gets wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from tests.cli.command import Command, traceview
+from traceview.cli_compare import EXPLAINED
+from traceview.compare.conditions import KNOWN
+
+__all__ = ["traceview"]
+SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
+
+
+def test_a_summary_and_files(traceview: Command, tmp_path: Path) -> None:
+    document, summary = tmp_path / "compare.json", tmp_path / "compare.md"
+    code, out, err = traceview("compare", SERIAL, DUAL, "--json", document, "--markdown", summary)
+    assert (code, err) == (0, "")
+    assert "Faster: an iteration took 29.6 ms, now 14.1 ms, -52.5%" in out
+    assert json.loads(document.read_text())["against"][0]["verdict"] == "faster"
+    assert summary.read_text().startswith("### `serial.sqlite` → `dual.sqlite`: faster\n")
+    assert sorted(tmp_path.iterdir()) == [document, summary]
+
+
+def test_json_on_standard_output_is_alone(traceview: Command) -> None:
+    code, out, err = traceview("compare", SERIAL, DUAL, "--json", "-")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["base"]["file"] == "serial.sqlite"
+    assert traceview("compare", SERIAL, DUAL, "--markdown", "-").out.startswith("### ")
+    assert traceview("compare", SERIAL, DUAL, "-q").out == ""
+
+
+def test_a_regression_beyond_the_noise_ends_with_1(traceview: Command) -> None:
+    code, out, err = traceview("compare", DUAL, SERIAL, "--fail-on-regression")
+    assert code == 1 and "Slower" in out
+    assert err == (
+        "traceview: --fail-on-regression: serial.sqlite is slower: an iteration took 14.1 ms, now 29.6 ms, "
+        "+110.6% (95% interval +98.4% to +118.2%)\n"
+    )
+    for pair in ((SERIAL, DUAL), (DUAL, DUAL)):
+        assert traceview("compare", *pair, "--fail-on-regression").code == 0
+
+
+def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Command, tmp_path: Path) -> None:
+    document = tmp_path / "compare.json"
+    code, _, err = traceview(
+        "compare", DUAL, SERIAL, "--fail-if", "wall > 3%", "--fail-if", "kernels > 0", "--json", document
+    )
+    assert code == 1 and document.is_file()
+    assert err.count("\n") == 1 and err.startswith("traceview: --fail-if wall > 3%: wall changed by +15.")
+    assert traceview("compare", DUAL, DUAL, "--fail-if", "wall > 0").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("missing.sqlite",), "missing.sqlite"),
+        ((DUAL, "--fail-if", "wal > 3%"), "did you mean wall"),
+        ((DUAL, "--json", DUAL), "must be different files"),
+        ((DUAL, "--json", "-", "--markdown", "-"), "cannot both be standard output"),
+        ((DUAL, "--json", "nowhere/at/all.json"), "folder it should go into does not exist"),
+        ((DUAL, "--cut", "some"), "'some' is not one of 'auto', 'range', 'gpu'"),
+        ((DUAL, "--iteration", "nothing like it"), "no NVTX range matches --iteration"),
+        ((DUAL, "--device", "GPU 9"), "no device is called 'GPU 9'"),
+        ((DUAL, "--skip", "99"), "leaves nothing of 20 iterations"),
+        ((), "Missing argument 'AFTER'"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line(traceview: Command, arguments: tuple[object, ...], said: str) -> None:
+    code, out, err = traceview("compare", SERIAL, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1 and err.startswith("traceview: error: ") and said in err
+
+
+def test_the_help_names_every_quantity() -> None:
+    words = set(EXPLAINED.replace("...", "").split())
+    for name in KNOWN:
+        stem, _, last = name.rpartition(".")
+        general = "idle.CAUSE" if stem == "idle" and last in words else name
+        assert general in words or f".{last}" in words, name

@@ -1,0 +1,105 @@
+"""The bootstrap: symmetric, exact, scaled with its values, and right as often as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceview.compare import noise
+from traceview.intervals import Times
+
+TIMES = st.lists(st.integers(0, 1 << 55), min_size=noise.FEWEST, max_size=40).map(lambda each: np.array(each, np.int64))
+
+
+def bounds(before: Times, after: Times) -> tuple[int, int]:
+    found = noise.interval(before, after)
+    assert found is not None
+    return found.low, found.high
+
+
+@given(TIMES, TIMES)
+def test_swapping_before_and_after_negates_the_interval(before: Times, after: Times) -> None:
+    low, high = bounds(before, after)
+    assert bounds(after, before) == (-high, -low)
+    found, swapped = noise.interval(before, after), noise.interval(after, before)
+    assert found is not None and swapped is not None
+    assert (found.below, found.above) == (swapped.above, swapped.below)
+
+
+@given(TIMES)
+def test_a_sample_against_itself_is_around_zero(values: Times) -> None:
+    low, high = bounds(values, values)
+    assert low == -high <= 0
+
+
+@given(TIMES, TIMES, st.integers(0, 1 << 40))
+def test_a_time_added_to_all_of_after_moves_the_interval(before: Times, after: Times, more: int) -> None:
+    low, high = bounds(before, after)
+    assert bounds(before, after + more) == (low + more, high + more)
+    assert bounds(before + more, after + more) == (low, high)
+
+
+@given(TIMES, TIMES, st.integers(1, 100))
+def test_the_interval_scales_with_the_values(before: Times, after: Times, factor: int) -> None:
+    # Even values, whose medians and differences are whole: nothing is rounded.
+    low, high = bounds(before // 256 * 2, after // 256 * 2)
+    assert bounds(before // 256 * 2 * factor, after // 256 * 2 * factor) == (low * factor, high * factor)
+
+
+@given(TIMES, st.randoms(use_true_random=False))
+def test_the_order_of_iterations_does_not_matter(values: Times, random: np.random.Generator) -> None:
+    mixed = values.tolist()
+    random.shuffle(mixed)
+    assert bounds(values, values + 5) == bounds(np.array(mixed, np.int64), values + 5)
+
+
+@pytest.mark.parametrize("count", [6, 7, 20, 51])
+def test_medians_by_rank_are_medians_of_draws(count: int) -> None:
+    """The ranks drawn directly have the distribution of the medians of plain resamples."""
+    values = np.sort(np.random.default_rng(count).integers(0, 10**9, count)).astype(np.int64)
+    found = np.concatenate(noise.resampled(values)) / 2
+    plain = np.median(np.random.default_rng(1).choice(values, (20_000, count)), axis=1)
+    shares = (2.5, 25, 50, 75, 97.5)
+    ranks = [np.searchsorted(np.sort(plain), np.percentile(found, share)) / len(plain) for share in shares]
+    reach = [
+        np.searchsorted(np.sort(plain), np.percentile(found, share), side="right") / len(plain) for share in shares
+    ]
+    # Medians of few values repeat, so a percentile of one lies in a range of percentiles of the other.
+    for low, high, share in zip(ranks, reach, shares, strict=True):
+        assert low - 0.02 <= share / 100 <= high + 0.02
+
+
+@pytest.mark.parametrize(("before", "after"), [(6, 6), (10, 10), (10, 30), (60, 60)])
+def test_a_95_percent_interval_holds_the_truth_as_often(before: int, after: int) -> None:
+    random = np.random.default_rng(before * 100 + after)
+
+    def run(count: int) -> Times:  # two humps and a tail, as iterations have
+        slow = random.random(count) < 0.3
+        return (1e7 * random.lognormal(0, 0.02, count) + slow * 3e6).astype(np.int64)
+
+    missed = sum(not low <= 0 <= high for low, high in (bounds(run(before), run(after)) for _ in range(400)))
+    assert missed / 400 <= 0.09
+
+
+def test_too_few_values_have_no_interval() -> None:
+    many, few = np.arange(10), np.arange(noise.FEWEST - 1)
+    assert noise.interval(many, few) is None
+    assert noise.interval(few, many) is None
+    assert noise.ratio_interval(few, many) is None
+    assert noise.ratio_interval(np.zeros(9, np.int64), many) is None
+
+
+@given(TIMES.map(lambda each: each + 1), TIMES)
+def test_the_ratio_of_medians_lies_in_its_interval_when_nothing_varies(before: Times, after: Times) -> None:
+    found = noise.ratio_interval(before[:1].repeat(9), after[:1].repeat(7))
+    assert found is not None
+    assert found[0] == found[1] == pytest.approx(after[0] / before[0])
+
+
+@given(TIMES)
+def test_the_median_is_rounded_down_as_in_the_analysis(values: Times) -> None:
+    ordered = sorted(values.tolist())
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    assert noise.median(values) == low + (high - low) // 2
