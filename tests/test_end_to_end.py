@@ -1,0 +1,125 @@
+"""The whole way on a CPU: a real nsys profiles the trainer and exports, `traceview analyze` finds steps and phases."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("nvtx")
+
+from instrument import names
+from instrument.capture import unseen_ranges
+
+ROOT = Path(__file__).resolve().parent.parent
+UNPACKED = ROOT / ".nsys" / "nsys"  # by `make nsys`
+STEPS = 6
+TRAIN = (
+    *("-m", "instrument.train", "--device", "cpu", "--precision", "fp32", "--sync", 2),
+    *("--layers", 1, "--width", 16, "--heads", 2, "--features", 8, "--vocabulary", 32),
+    *("--batch", 4, "--sequence", 8, "--samples", 64),
+)
+
+
+def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command from the root of the clone; what it said is shown where it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def nsys() -> str:
+    given = os.environ.get("TRACEVIEW_NSYS")
+    found = shutil.which(given or "nsys") or (None if given else shutil.which(UNPACKED))
+    if given and found is None:
+        pytest.fail(f"TRACEVIEW_NSYS={given} is no program that can be run")
+    if found is None:
+        pytest.skip("needs a real nsys: on PATH, in TRACEVIEW_NSYS, or unpacked by `make nsys`")
+    return str(Path(found).absolute())
+
+
+def profiled(nsys: str, report: Path, *arguments: object, **environment: str) -> str:
+    """Profile the trainer into `report`.nsys-rep; return what the trainer told its user."""
+    # No osrt, which hangs torch on some machines, and no sampling, which needs rights that CI has not.
+    profile = (nsys, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", report)
+    return run(*profile, sys.executable, *TRAIN, *arguments, **environment).stderr
+
+
+@pytest.fixture(scope="module")
+def told(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Return what the trainer said while it was profiled, and the export of its capture."""
+    if problem := unseen_ranges():
+        pytest.skip(problem)
+    report = tmp_path_factory.mktemp("profiled") / "report"
+    said = profiled(nsys, report, "--steps", STEPS)
+    run(nsys, "export", "-t", "sqlite", "-o", report.with_suffix(".sqlite"), report.with_suffix(".nsys-rep"))
+    return said, report.with_suffix(".sqlite")
+
+
+@pytest.fixture(scope="module")
+def analyzed(told: tuple[str, Path]) -> Mapping[str, Any]:
+    capture = told[1]
+    json_path = capture.with_name("analysis.json")
+    run(sys.executable, "-m", "traceview", "analyze", capture, "--json", json_path)
+    assert capture.with_name("report.overlap.html").stat().st_size > 0
+    found: Mapping[str, Any] = json.loads(json_path.read_text())
+    return found
+
+
+def test_the_trainer_has_nothing_to_say_but_that_it_is_done(told: tuple[str, Path]) -> None:
+    said = [line for line in told[0].splitlines() if line.startswith("instrument: ")]
+    assert [line.split(":")[1] for line in said] == [f" done at step {STEPS}"], told[0]
+
+
+def test_the_iterations_are_found(analyzed: Mapping[str, Any]) -> None:
+    found = analyzed["iterations"]
+    assert (found["range"], found["count"]) == ("iteration #", STEPS)
+    assert [one["name"] for one in found["per_iteration"]] == [names.iteration(step) for step in range(STEPS)]
+    assert all(one["wall_ns"] > 0 for one in found["per_iteration"])
+
+
+def test_every_phase_is_found_as_often_as_it_ran(analyzed: Mapping[str, Any]) -> None:
+    whole = {one["name"] for one in analyzed["iterations"]["per_iteration"]}
+    phases = {use["name"]: use["count"] for use in analyzed["nvtx"] if use["name"] not in whole}
+    each_step = (names.DATA_LOAD, names.COPY, names.FORWARD, names.BACKWARD, names.OPTIMIZER)
+    assert phases == dict.fromkeys(each_step, STEPS) | {names.SYNCHRONIZE: STEPS // 2}
+    assert all(use["host_ns"] > 0 and use["domain"] == "" for use in analyzed["nvtx"])
+
+
+def test_the_phases_of_the_steps_are_inside_them(analyzed: Mapping[str, Any]) -> None:
+    whole = {one["name"] for one in analyzed["iterations"]["per_iteration"]}
+    of_phases = sum(use["host_ns"] for use in analyzed["nvtx"] if use["name"] not in whole)
+    assert of_phases <= sum(one["wall_ns"] for one in analyzed["iterations"]["per_iteration"])
+
+
+def test_that_there_is_no_gpu_work_is_said(analyzed: Mapping[str, Any]) -> None:
+    assert analyzed["devices"] == []
+    assert [finding["id"] for finding in analyzed["findings"]] == ["no_gpu_work"]
+    assert all(use["operation_count"] == 0 for use in analyzed["nvtx"])
+
+
+def test_an_nvtx_that_nsys_loses_is_noticed_under_it(nsys: str, tmp_path: Path) -> None:
+    metadata = tmp_path / "nvtx-0.2.12.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: nvtx\nVersion: 0.2.12\n")
+    found_first = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    said = profiled(nsys, tmp_path / "report", "--steps", 0, PYTHONPATH=found_first)
+    assert "instrument: nvtx 0.2.12: nsys 2022.4 to 2024.2 lose every range" in said
