@@ -3,6 +3,7 @@
 # make check  lint, types, import contracts, then the tests: what CI runs
 # make nsys   unpack a real nsys into .nsys where PATH has none, for the end-to-end test
 # make bench  speed and memory against a plain SQL scan
+# make screenshots  draw the manual's pictures anew, in the browser that the tests use
 # make clean  remove what the others made
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench clean browser nsys
+.PHONY: help demo test check lint bench clean browser screenshots nsys
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -39,6 +40,9 @@ lint: $(VENV)/installed-tests
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/run $(BENCH)
+
+screenshots: $(VENV)/installed-tests browser
+	$(BIN)/python scripts/make-screenshots
 
 browser:
 	@command -v chromium >/dev/null || scripts/need-debian-packages chromium fonts-dejavu-core

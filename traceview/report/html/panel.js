@@ -14,7 +14,7 @@ const KEYS = [
   ["drag", "move"], ["Shift and drag, or drag on the axis", "zoom into what the box holds"], ["double click, Home, 0", "show the whole capture"],
   ["f", "show what is selected, or the whole capture"], ["/", "search a name; Enter and Shift+Enter step"], ["n, N", "next and previous of what was found"],
   ["m", "measure: one press at each end; without a pointer over the timeline, what is selected or shows"],
-  [". and ,", "next and previous operation of the row"], ["l", "from GPU work to its launch, and back"], ["click", "details of an operation"], ["Page Up, Page Down", "scroll the rows"],
+  [". and ,", "next and previous operation of the row"], ["l", "from GPU work to its launch, and back"], ["click", "details of an operation"], ["[ and ]", "previous and next of the worst places"], ["Page Up, Page Down", "scroll the rows"],
   ["Alt and ↑ or ↓ on a label, or drag it", "move a row"], ["Esc", "clear the selection, the measure and the highlight"], ["?", "this list"],
 ];
 
