@@ -14,9 +14,12 @@ import pytest
 
 from tests.captures import SAMPLES, original, sample
 from traceview.analyze import analyze
+from traceview.model import Iterations
 from traceview.report.to_json import to_json
 
-NAMES = ["serial", "dual", "quad", "ddp2", "cudagraph"]
+OF_THE_TRAINER = [f"trainer/{name}" for name in ("serial", "pinned", "prefetch", "staged", "graph", "ddp")]
+SHARED = ["serial", "dual", "quad", "ddp2", "cudagraph"]
+NAMES = [*SHARED, *OF_THE_TRAINER]
 SCRUB: dict[str, Any] = runpy.run_path(str(SAMPLES / "scrub.py"), run_name="scrub")
 scrub: Callable[[Path, Path], None] = SCRUB["scrub"]
 EVENT_TABLES = (
@@ -68,7 +71,7 @@ def test_a_sample_says_nothing_of_the_machine_that_made_it(name: str) -> None:
     assert programs <= {"python3", "python", "torchrun"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHARED)
 def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
     whole, scrubbed = original(f"h200_{name}.sqlite"), sample(f"{name}.sqlite")
     compared = [table for table in EVENT_TABLES if table in tables(whole)]
@@ -78,7 +81,7 @@ def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
         assert rows(whole, query) == rows(scrubbed, query)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHARED)
 def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
     whole = json.loads(to_json(analyze(original(f"h200_{name}.sqlite"))))
     scrubbed = json.loads(to_json(analyze(sample(f"{name}.sqlite"))))
@@ -87,7 +90,7 @@ def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
     assert whole == scrubbed
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHARED)
 def test_a_sample_is_what_scrub_writes(name: str, tmp_path: Path) -> None:
     source = original(f"h200_{name}.sqlite")
     scrub(source, tmp_path / "made.sqlite")
@@ -173,3 +176,25 @@ def test_scrub_leaves_its_input_and_nothing_half_written(secretive: Path, tmp_pa
 def test_scrub_is_idempotent(tmp_path: Path) -> None:
     scrub(sample("dual.sqlite"), tmp_path / "again.sqlite")
     assert texts(tmp_path / "again.sqlite") == texts(sample("dual.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("name", "finding", "steps"),
+    [
+        ("serial", "pageable_copies", 10),
+        ("pinned", "shared_stream", 10),
+        ("prefetch", "exposed_h2d", 10),
+        ("staged", "exposed_h2d", 10),
+        ("graph", "whole_graphs", 10),
+        ("ddp", "exposed_h2d", 16),
+    ],
+)
+def test_the_trainers_captures_show_its_strategies(name: str, finding: str, steps: int) -> None:
+    analysis = analyze(sample(f"trainer/{name}.sqlite"))
+    assert analysis.findings[0].id == finding
+    assert isinstance(analysis.iterations, Iterations) and isinstance(analysis.nvtx, tuple)
+    assert analysis.iterations.range == "iteration #"
+    counts = {one.name: one.count for one in analysis.nvtx}
+    phases = ("data_load", "h2d") if name == "graph" else ("data_load", "h2d", "forward", "backward", "optimizer")
+    assert all(counts[phase] >= steps - 1 for phase in phases), counts
+    assert analysis.host.implicit_sync.count == (20 if name == "serial" else 0)
