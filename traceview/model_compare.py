@@ -5,8 +5,8 @@ Times are whole ns per iteration, differences are after less before: below zero 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
 CUTS = ("range", "gpu", "whole")
@@ -90,6 +90,23 @@ class Against:
 
 
 @dataclass(frozen=True, slots=True)
+class Timeline:
+    """What one capture did around the iteration of median length, for a page that draws it.
+
+    `events` has the columns lane, start, length, look and name: lane indexes `lanes`, name `names`; times in
+    ns from `zero_ns`, ascending. `iterations` are the starts and ends of those that it shows in full.
+    """
+
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    events: tuple[tuple[int, int, int, str, int], ...]
+    iterations: tuple[tuple[int, int], ...]
+    first: int  # the place of the first of them among the capture's compared iterations
+    middle: int  # the place of the one of median length among `iterations`
+    zero_ns: int  # on the capture's clock
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Captures against the first of them."""
 
@@ -100,3 +117,5 @@ class Comparison:
     level: float  # of the confidence intervals: 0.95
     least: float  # the share of the base's wall that a difference must reach to be no noise
     notes: tuple[str, ...] = ()
+    # Made when a page asks for them, in the order of the captures.
+    timelines: Callable[[], tuple[Timeline, ...]] | None = field(default=None, compare=False)

@@ -130,16 +130,17 @@ def test_two_ranks_are_one_process_with_both_batches(two: Mapping[str, list[Any]
 @TWO_GPUS
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
 def test_two_gpus_are_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: Any) -> None:
-    equals_one_process(two_gpus[scenario.__name__], scenario)
+    # A GPU adds up in another order, and Adam divides each gradient by its own size: nearly zero ones show it.
+    equals_one_process(two_gpus[scenario.__name__], scenario, rtol=1e-6, atol=1e-9)
 
 
-def equals_one_process(results: list[Any], scenario: Any) -> None:
+def equals_one_process(results: list[Any], scenario: Any, *, rtol: float = 1e-9, atol: float = 1e-12) -> None:
     count = 2 if "accumulating" in scenario.__name__ else 1
     losses, weights = train(with_(CONFIG, accumulation=count, batch=2 * CONFIG.data.batch), World())
     (first, shared), (second, _) = results
-    torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=1e-9, atol=0)
+    torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=rtol, atol=0)
     assert shared.keys() == weights.keys()
-    torch.testing.assert_close(shared, weights, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(shared, weights, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from traceview.analyze import Progress, analyze
@@ -12,6 +13,7 @@ from traceview.compare.kernels import kernel_changes
 from traceview.compare.noise import LEVEL, ratio_interval
 from traceview.compare.notes import notes_on
 from traceview.compare.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sample_of
+from traceview.compare.timeline import timelines
 from traceview.compare.whole import whole_sample
 from traceview.errors import RequestError
 from traceview.model import Analysis, Iterations, Trace
@@ -92,7 +94,9 @@ def compare_analyses(
     against = tuple(
         _against(samples[0], sample, capture, least) for sample, capture in zip(samples[1:], captures[1:], strict=True)
     )
-    return Comparison(captures[0], against, chosen, why, LEVEL, least, notes_on(files, analyses, ranges, chosen))
+    told = notes_on(files, analyses, ranges, chosen)
+    drawn = partial(timelines, analyses, samples, whole=chosen == "whole")
+    return Comparison(captures[0], against, chosen, why, LEVEL, least, told, drawn)
 
 
 def _told_apart(files: Sequence[str]) -> list[str]:
