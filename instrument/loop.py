@@ -16,14 +16,15 @@ from instrument.interrupts import Interrupts
 from instrument.journal import Journal
 from instrument.learner import Batch
 from instrument.meter import StepMeter
-from instrument.names import iteration
-from instrument.ranges import annotate
+from instrument.names import CHECKPOINT, iteration
+from instrument.ranges import annotate, phase
 from instrument.strategies import Strategy
 from instrument.sync import SyncPolicy
 from instrument.trees import tensors
 
 Say = Callable[[str], None]
-Saved = Callable[[], Parts]
+
+_CHECKPOINT = phase(CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,16 @@ class Loop:
     def _save(self) -> None:
         assert self._checkpoints is not None
         self.journal.take(self._late.wait(), self.meter.finished())
-        self._checkpoints.save(self.done, self._parts, loss=self.journal.recent_loss(), extra=self._extra())
+        with _CHECKPOINT:
+            self._checkpoints.save(self.done, self._parts, loss=self.journal.recent_loss(), extra=self._extra())
         self._saved = self.done
 
     def _keep_last(self, stopping: Interrupts) -> None:
         if self._checkpoints is None or self._saved == self.done:
             return
         if stopping.received is not None:
-            self._checkpoints.emergency(self.done, self._parts, stopping.received.name, extra=self._extra())
+            with _CHECKPOINT:
+                self._checkpoints.emergency(self.done, self._parts, stopping.received.name, extra=self._extra())
         else:
             self._save()
 
@@ -144,7 +147,8 @@ class Loop:
             with suppress(Exception):
                 self.journal.take(self._late.ready(), ())
         if self._checkpoints is not None:
-            self._checkpoints.emergency(self.done, self._parts, error, extra=self._extra())
+            with _CHECKPOINT:
+                self._checkpoints.emergency(self.done, self._parts, error, extra=self._extra())
 
     def _extra(self) -> dict[str, object]:
         consumed = (self.done - self.span.first) * self.config.training.accumulation

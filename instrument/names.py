@@ -7,11 +7,12 @@ COPY = "h2d"
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+REPLAY = "replay"  # of a CUDA graph that holds forward, backward and optimizer
 SYNCHRONIZE = "sync"
 CHECKPOINT = "checkpoint"
 VALIDATE = "validate"
 
-PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, SYNCHRONIZE, CHECKPOINT, VALIDATE)
+PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, REPLAY, SYNCHRONIZE, CHECKPOINT, VALIDATE)
 
 
 NUMBERS = 100_000

@@ -128,7 +128,8 @@ class _Run:
                 self.strategy.close()
                 journal.finish()
         self._report(journal, calibration)
-        return Outcome(span.first, loop.done, self.world.rank, journal.losses.tolist(), stopping.exit_code, journal.latest)
+        losses, code = journal.losses.tolist(), stopping.exit_code
+        return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest)
 
     def _calibration(self) -> Calibration | None:
         """Measure, where there are several ranks, one's own passes and the reductions alone."""

@@ -125,7 +125,6 @@ def test_steps_of_several_batches_are_still_the_iterations(recorder: Recorder, t
     assert times["optimizer"] == STEPS
 
 
-@pytest.mark.xfail(strict=True, reason="the loop's own checkpoints open no range: only those under Hugging Face do")
 def test_a_checkpoint_is_a_phase(recorder: Recorder, tmp_path: Path) -> None:
     of = replace(config(), checkpoint=Checkpoint(folder=tmp_path / "kept", every=4))
     found = analyzed(recorder, of, tmp_path)

@@ -17,6 +17,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from traceview.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from traceview.analyze import analyze
     from traceview.compare import compare
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from traceview.model_compare import Comparison
     from traceview.trace import open_trace
 
-__version__ = "0.1.0"
 __all__ = [
     "Analysis",
     "Comparison",

@@ -20,10 +20,13 @@ from torch import Tensor
 
 from instrument.errors import ConfigError
 from instrument.learner import Batch
+from instrument.names import REPLAY
+from instrument.ranges import phase
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 
 SETTLING = 3
+_REPLAY = phase(REPLAY)
 INSIDE = "the step is one CUDA graph, which is timed as a whole"
 
 
@@ -84,7 +87,8 @@ class Graph(Prefetch):
             held.copy_(tensor, non_blocking=True)
         assert self._graph is not None
         self.meter.cannot(INSIDE, "forward", "backward", "optimizer")
-        self._graph.replay()
+        with _REPLAY:
+            self._graph.replay()
         self.learner.schedule.step()
         return self._loss
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from traceview import __version__
+from traceview.version import __version__
 from traceview.errors import OutputError, RequestError
 from traceview.model import Analysis
 from traceview.report.html.page import live
