@@ -40,6 +40,7 @@ Exit codes: 0 done; 1 a --fail-if holds, or slower with --fail-on-regression;
 @click.argument("after", type=FILE)
 @click.argument("more", type=FILE, nargs=-1)
 @click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
+@click.option("--html", type=FILE, help="Write one page with the timelines one above the other, locked together.")
 @click.option("--markdown", type=FILE, help="Write a summary for a pull request; - is standard output, alone.")
 @click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")
 @click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up.")
@@ -72,6 +73,7 @@ def compare(
     after: Path,
     more: tuple[Path, ...],
     json_path: Path | None,
+    html: Path | None,
     markdown: Path | None,
     iteration: str | None,
     skip: int | None,
@@ -92,7 +94,9 @@ def compare(
 
     checks = tuple(parse(condition) for condition in conditions)
     reports = (before, after, *more)
-    _check_places(reports, json_path, markdown)
+    if html is not None and str(html) == STDOUT:
+        raise RequestError("--html names the file for the page; it does not go with -")
+    _check_places(reports, json_path, markdown, html)
     with progress(quiet) as step:
         comparison = run(
             *reports, iteration=iteration, skip=skip, device=device, cut=cut, least=least / 100, progress=step
@@ -100,6 +104,8 @@ def compare(
         failed = [f"--fail-if {line}" for line in failures(checks, comparison)]
     if fail_on_regression:
         failed += _regressions(comparison)
+    if html is not None:
+        _write_page(comparison, html)
     _write(comparison, json_path, markdown, top, quiet)
     for line in failed:
         complain(f"traceview: {line}")
@@ -131,9 +137,16 @@ def _check_places(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     taken = {report.resolve() for report in reports}
     for path in files:
         if path.resolve() in taken:
-            raise OutputError(f"{path.name}: the reports, the JSON and the Markdown must be different files")
+            raise OutputError(f"{path.name}: the reports and what is written must be different files")
         taken.add(path.resolve())
         check_place(path)
+
+
+def _write_page(comparison: Comparison, html: Path) -> None:
+    from traceview.report.compare_html import render
+    from traceview.report.write import write_whole
+
+    write_whole(html, render(comparison))
 
 
 def _write(comparison: Comparison, json_path: Path | None, markdown: Path | None, top: int, quiet: bool) -> None:

@@ -104,6 +104,7 @@ class Timeline:
     first: int  # the place of the first of them among the capture's compared iterations
     middle: int  # the place of the one of median length among `iterations`
     zero_ns: int  # on the capture's clock
+    left_out: int  # events inside those iterations that are too many to draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
 
 
 def test_a_summary_and_files(traceview: Command, tmp_path: Path) -> None:
-    document, summary = tmp_path / "compare.json", tmp_path / "compare.md"
-    code, out, err = traceview("compare", SERIAL, DUAL, "--json", document, "--markdown", summary)
+    document, summary, page = (tmp_path / f"compare.{end}" for end in ("json", "md", "html"))
+    code, out, err = traceview("compare", SERIAL, DUAL, "--json", document, "--markdown", summary, "--html", page)
     assert (code, err) == (0, "")
     assert "Faster: an iteration took 29.6 ms, now 14.1 ms, -52.5%" in out
     assert json.loads(document.read_text())["against"][0]["verdict"] == "faster"
     assert summary.read_text().startswith("### `serial.sqlite` → `dual.sqlite`: faster\n")
-    assert sorted(tmp_path.iterdir()) == [document, summary]
+    assert sorted(tmp_path.iterdir()) == [page, document, summary]
 
 
 def test_json_on_standard_output_is_alone(traceview: Command) -> None:

@@ -1,0 +1,110 @@
+"""The page of a comparison in a real browser: quiet, offline, locked together, and safe from names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from playwright.sync_api import Browser
+
+from tests.captures import sample
+from tests.compare.test_captures import compared
+from tests.html.browser import Opened, opened
+from traceview import compare, open_trace
+from traceview.report.compare_html import render
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(compared("serial", "dual")), tmp_path_factory.mktemp("page")) as found:
+        yield found
+
+
+def shown(page: Opened) -> tuple[float, float, int]:
+    first, last, step = page.evaluate("document.documentElement.dataset.drawn").split(" ")
+    return float(first), float(last), int(step)
+
+
+def pixels(page: Opened) -> list[str]:
+    found: list[str] = page.evaluate("[...document.querySelectorAll('.capture canvas')].map((one) => one.toDataURL())")
+    return found
+
+
+def test_the_page_says_what_changed_and_asks_nobody(page: Opened) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
+    text = page.page.inner_text("#verdicts")
+    assert text.startswith("faster · dual.sqlite: An iteration took 29.6 ms, now 14.1 ms, -52.5%")
+    assert page.page.locator(".capture h3").all_inner_texts() == ["serial.sqlite", "dual.sqlite"]
+    rows = page.page.locator("#tables section").first.locator("tr")
+    assert rows.nth(1).inner_text().split("\t")[:3] == ["exposed h2d", "16.2 ms", "1.14 ms"]
+
+
+def test_both_timelines_move_zoom_and_step_together(page: Opened) -> None:
+    page.page.keyboard.press("0")
+    before, (first, last, step) = pixels(page), shown(page)
+    assert first < 0 and last > 29_000_000 and step == 0
+    for key in ("w", "d", "]"):
+        page.page.keyboard.press(key)
+        after = pixels(page)
+        assert all(old != new for old, new in zip(before, after, strict=True)), key
+        before = after
+    closer = shown(page)
+    assert closer[1] - closer[0] < last - first and closer[2] == 1
+    for key in ("[", "0"):
+        page.page.keyboard.press(key)
+    assert shown(page) == (first, last, step)
+
+
+def test_dragging_moves_both(page: Opened) -> None:
+    page.page.keyboard.press("0")
+    first, last, _ = shown(page)
+    box = page.page.locator(".capture canvas").first.bounding_box()
+    assert box is not None
+    page.page.mouse.move(box["x"] + 700, box["y"] + 40)
+    page.page.mouse.down()
+    page.page.mouse.move(box["x"] + 500, box["y"] + 40)
+    page.page.mouse.up()
+    moved = shown(page)
+    assert moved[0] > first and moved[1] - moved[0] == pytest.approx(last - first)
+
+
+def test_a_pointer_on_an_event_names_it(page: Opened) -> None:
+    page.page.keyboard.press("0")
+    box = page.page.locator(".capture canvas").first.bounding_box()
+    assert box is not None
+    page.page.mouse.move(box["x"] + 400, box["y"] + 30)
+    assert page.page.inner_text("#tip").startswith("memcpy h2d · copy h2d · 15.")
+    assert page.evaluate("document.getElementById('tip').hidden") is False
+
+
+def test_names_are_text(browser: Browser, tmp_path: Path) -> None:
+    trace = open_trace(sample("dual.sqlite"))
+    names = trace.operations["name"].cast(pl.String) + HOSTILE
+    hostile = replace(
+        trace,
+        info=replace(trace.info, file=f"{HOSTILE}.sqlite"),
+        operations=trace.operations.with_columns(names.cast(pl.Enum(names.unique().sort())).alias("name")),
+    )
+    with opened(browser, render(compare(sample("serial.sqlite"), hostile)), tmp_path) as page:
+        assert page.complaints == []
+        assert page.page.locator("img").count() == 0
+        assert "onerror" in page.page.inner_text("h1")
+
+
+def test_the_same_page_byte_for_byte() -> None:
+    assert render(compared("serial", "dual")) == render(compared("serial", "dual"))
+
+
+def test_captures_as_a_whole_are_drawn_too(browser: Browser, tmp_path: Path) -> None:
+    trace = open_trace(sample("dual.sqlite"))
+    bare = replace(trace, ranges=trace.ranges.clear())
+    with opened(browser, render(compare(bare, trace)), tmp_path, dark=True, width=800, height=600) as page:
+        assert page.complaints == []
+        assert "more are not drawn" in page.page.locator(".capture h3").first.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= 800")
