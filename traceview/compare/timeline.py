@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from traceview.compare.sample import Sample
-from traceview.intervals import Times
 from traceview.model import Analysis, Iterations, Trace, Window
 from traceview.model_compare import Timeline
 
@@ -27,19 +26,14 @@ def _timeline(analysis: Analysis, sample: Sample, whole: bool) -> Timeline:
     middle = int(np.argsort(sample.wall, kind="stable")[(len(sample.wall) - 1) // 2])
     found = analysis.iterations
     process = found.process_id if isinstance(found, Iterations) and not whole else None
-    rows = _events(analysis.trace, process)
-    first, last = middle, middle + 1
-    chosen = _within(rows, start, end, first, last)
-    for _ in range(MOST_ITERATIONS // 2):
-        wider = max(first - 1, 0), min(last + 1, len(start))
-        more = _within(rows, start, end, *wider)
-        if len(more) > MOST:
+    for fewer in range(MOST_ITERATIONS // 2, -1, -1):
+        first, last = max(middle - fewer, 0), min(middle + fewer + 1, len(start))
+        frames = _inside(analysis.trace, process, Window(int(start[first]), int(end[last - 1])))
+        if sum(map(len, frames)) <= MOST:
             break
-        (first, last), chosen = wider, more
-    left_out = max(len(chosen) - MOST, 0)
-    chosen = chosen.head(MOST)
     zero = int(start[middle])
-    lanes = chosen["lane"].unique(maintain_order=True).sort().to_list()
+    chosen = _events(analysis.trace, frames)
+    lanes = chosen["lane"].unique().sort().to_list()
     names = chosen["name"].unique(maintain_order=True).to_list()
     columns = chosen.select(
         pl.col("lane").replace_strict(lanes, range(len(lanes)), return_dtype=pl.Int64),
@@ -48,36 +42,37 @@ def _timeline(analysis: Analysis, sample: Sample, whole: bool) -> Timeline:
         "look",
         pl.col("name").replace_strict(names, range(len(names)), return_dtype=pl.Int64),
     )
-    spans = [(int(start[at]) - zero, int(end[at]) - zero) for at in range(first, last)]
     return Timeline(
         lanes=tuple(lane[2:] for lane in lanes),
         names=tuple(names),
         events=tuple(columns.iter_rows()),
-        iterations=tuple(spans),
+        iterations=tuple((int(start[at]) - zero, int(end[at]) - zero) for at in range(first, last)),
         first=first,
         middle=middle - first,
         zero_ns=zero,
-        left_out=left_out,
+        left_out=sum(map(len, frames)) - len(chosen),
     )
 
 
-def _within(rows: pl.DataFrame, start: Times, end: Times, first: int, last: int) -> pl.DataFrame:
-    window = Window(int(start[first]), int(end[last - 1]))
-    return rows.filter((pl.col("start") < window.end) & (pl.col("end") > window.start))
-
-
-def _events(trace: Trace, process: int | None) -> pl.DataFrame:
-    """Return every event as lane, start, end, look and name; the first character of a lane orders it."""
-    parts = [_gpu(trace), _calls(trace), _ranges(trace)]
+def _inside(trace: Trace, process: int | None, window: Window) -> tuple[pl.DataFrame, ...]:
+    """Return the operations, calls and ranges that a window holds or cuts; of one process, or of all."""
+    chosen = (pl.col("start") < window.end) & (pl.col("end") > window.start)
     if process is not None:
-        parts = [part.filter(pl.col("process") == process) for part in parts]
-    return pl.concat([part.drop("process") for part in parts]).sort("start", "end", "lane", "name")
+        chosen &= pl.col("process") == process
+    return tuple(frame.filter(chosen) for frame in (trace.operations, trace.api, trace.ranges))
 
 
-def _gpu(trace: Trace) -> pl.DataFrame:
+def _events(trace: Trace, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the first MOST events as lane, start, end, look and name; a lane's first character orders it."""
+    # Names are dear: no more rows get theirs than can be drawn.
+    work, calls, ranges = (frame.head(MOST) for frame in frames)
+    parts = [_gpu(trace, work), _calls(trace, calls), _ranges(trace, ranges)]
+    return pl.concat(parts).sort("start", "end", "lane", "name").head(MOST)
+
+
+def _gpu(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     stream = pl.Series("label", trace.streams["label"].to_list(), dtype=pl.String)
     device = pl.Series("device", trace.devices["id"].to_list(), dtype=pl.String)
-    work = trace.operations
     lane = "0 " + device.gather(work["device"]) + " " + stream.gather(work["stream"])
     kind = pl.col("kind").cast(pl.String)
     copy = pl.when(kind.is_in(COPIES)).then(kind).otherwise(pl.lit("copy"))
@@ -88,29 +83,26 @@ def _gpu(trace: Trace) -> pl.DataFrame:
         "end",
         pl.when(of == "copy").then(copy).otherwise(of).alias("look"),
         pl.col("name").cast(pl.String),
-        pl.col("process"),
     )
 
 
-def _calls(trace: Trace) -> pl.DataFrame:
-    return trace.api.select(
-        pl.Series("lane", "2 calls of " + _threads(trace).gather(trace.api["thread"])),
+def _calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    return calls.select(
+        pl.Series("lane", "2 calls of " + _threads(trace).gather(calls["thread"])),
         "start",
         "end",
         ("call_" + pl.col("role").cast(pl.String)).alias("look"),
         pl.col("name").cast(pl.String),
-        "process",
     )
 
 
-def _ranges(trace: Trace) -> pl.DataFrame:
-    return trace.ranges.select(
-        pl.Series("lane", "1 ranges of " + _threads(trace).gather(trace.ranges["thread"])),
+def _ranges(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
+    return ranges.select(
+        pl.Series("lane", "1 ranges of " + _threads(trace).gather(ranges["thread"])),
         "start",
         "end",
         pl.lit("range").alias("look"),
         pl.col("name").cast(pl.String),
-        "process",
     )
 
 
