@@ -63,6 +63,7 @@ class IterationBar:
     first: int  # place in Iterations.per_iteration
     count: int
     skipped: bool
+    wall_ns: int
     parts: Mapping[str, int]  # compute, exposed_h2d, ..., idle_host: those that are not 0
     slowest: int  # place in Iterations.per_iteration
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator
 
+from tests.captures import shared
 from tests.html.browser import Opened, opened
+from traceview.analyze import analyze
 from traceview.model import Analysis, Iterations
 from traceview.report.html import render
 from traceview.report.html.timeline import origin
@@ -142,7 +144,7 @@ def test_enter_goes_where_the_chart_points(page: Opened, analysis: Analysis) -> 
 
 
 def test_every_chart_is_saved_as_png(page: Opened) -> None:
-    buttons = page.page.get_by_role("button", name="Save as PNG")
+    buttons = page.page.locator(".figure-head").get_by_role("button", name="Save as PNG")
     names = set()
     assert buttons.count() == 4
     for at in range(buttons.count()):
@@ -160,6 +162,14 @@ def test_every_chart_is_saved_as_png(page: Opened) -> None:
             "streams_at_once",
         )
     }
+
+
+def test_the_timeline_is_saved_as_png(page: Opened) -> None:
+    name, data = saved(page, page.page.get_by_role("button", name="Save as PNG: Timeline"))
+    assert name == "quad.timeline.png" and data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    canvas = page.evaluate("[traceview.view.width, traceview.view.height]")
+    assert width > canvas[0] and height > canvas[1] and len(data) > 20_000
 
 
 def test_every_table_is_saved_as_csv(page: Opened) -> None:
@@ -237,6 +247,16 @@ def test_folding_the_list_gives_the_timeline_its_room(page: Opened) -> None:
     assert fold.get_attribute("aria-expanded") == "false"
     fold.click()
     page.page.wait_for_function(f"(narrow) => Math.abs({width} - narrow) < 2", arg=narrow)
+
+
+def test_iterations_without_a_gpu_show_their_time(browser: Browser, tmp_path: Path) -> None:
+    analysis = analyze(shared("public/nsys2022.4_nvtx_textid_only.sqlite"))
+    assert isinstance(analysis.iterations, Iterations)
+    with opened(browser, render(analysis), tmp_path) as page:
+        [trace] = drawn(page, "What each iteration was made of")
+        assert trace["name"] == "time on the host"
+        assert sum(trace["y"]) * 2 == pytest.approx(sum(one.wall_ns for one in analysis.iterations.per_iteration) / 1e6)
+        assert page.complaints == []
 
 
 def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: Callable[[str], Analysis]) -> None:

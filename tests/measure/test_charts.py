@@ -158,6 +158,7 @@ def test_bars_hold_every_iteration_once(warm_up: int, walls: list[int], most: in
         members = each[bar.first : bar.first + bar.count]
         assert {one.skipped for one in members} == {bar.skipped}
         assert each[bar.slowest] in members and each[bar.slowest].wall_ns == max(one.wall_ns for one in members)
+        assert bar.wall_ns == sum(one.wall_ns for one in members)
         assert bar.parts.get("compute", 0) == sum(one.compute_ns for one in members)
         assert bar.parts["exposed_h2d"] == 5 * len(members) and "exposed_d2h" not in bar.parts
         assert bar.parts.get("idle_launch", 0) == sum(one.idle["launch"] for one in members)

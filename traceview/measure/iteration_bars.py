@@ -37,6 +37,7 @@ def _bar(each: Sequence[Iteration], first: int, last: int) -> IterationBar:
         first=first,
         count=len(members),
         skipped=members[0].skipped,
+        wall_ns=sum(one.wall_ns for one in members),
         parts={part: ns for part, ns in parts.items() if ns},
         slowest=max(range(first, last), key=lambda at: each[at].wall_ns),
     )

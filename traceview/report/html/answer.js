@@ -15,7 +15,7 @@ function showHead() {
 }
 
 function showDevices() {
-  byId("devices").replaceChildren(...page.devices.map(deviceBar));
+  byId("devices").replaceChildren(...(page.devices.length ? page.devices.map(deviceBar) : [el("p", { class: "soft", text: "No GPU worked in this capture." })]));
 }
 
 function deviceBar(device) {

@@ -34,7 +34,7 @@ function chartParts(spec, heading) {
     onclick: () => showBehind(chart, behind, tabled) });
   const png = el("button", { type: "button", class: "small", text: "PNG", "aria-label": `Save as PNG: ${spec.heading}`, title: "Save this chart as PNG", onclick: () => savePng(chart) });
   return [el("div", { class: "figure-head" }, el(heading, { text: spec.heading }), el("span", { class: "spacer" }), tabled, png),
-    el("p", { class: "soft", text: spec.note }), legendOf(spec), stage, chart.said, behind];
+    el("p", { class: "soft", text: spec.note }), legendOf(spec), stage, chart.said, behind].filter(Boolean);
 }
 
 function legendOf({ looks = [] }) {
@@ -101,10 +101,11 @@ function plotlyText(name) {
   return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-function filled(look) {
+// Bars without a gap between them have no edges either.
+function filled(look, edge = 0.5) {
   const shape = SHAPES[patternOf(look)] ?? "";
   const fgcolor = patternOf(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";
-  return { color: css("--" + look), line: { width: 0.5, color: css("--edge") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor } };
+  return { color: css("--" + look), line: { width: edge, color: css("--edge") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor } };
 }
 
 function chartLayout(xaxis, yaxis, more = {}) {

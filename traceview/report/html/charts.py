@@ -92,10 +92,12 @@ def _iterations(analysis: Analysis, bars: Sequence[IterationBar], zero: int) -> 
 
 def _bar(each: Sequence[Iteration], bar: IterationBar, zero: int) -> Json:
     return {
+        "at": bar.first,
         "first": each[bar.first].name,
         "last": each[bar.first + bar.count - 1].name,
         "count": bar.count,
         "skipped": bar.skipped,
+        "wall": bar.wall_ns,
         "parts": dict(bar.parts),
         "slowest": _place(each[bar.slowest], zero),
     }

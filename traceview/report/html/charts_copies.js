@@ -63,7 +63,7 @@ function copyPicture(copies, kinds) {
   return { traces, layout: chartLayout(
     { type: "log", range: logRange(copies.map(copySize)), tickformat: "~s", ticksuffix: "B", title: { text: "size", standoff: 6 }, nticks: 6 },
     { type: "log", range: logRange(copies.map(copyRate)), tickformat: "~g", title: { text: "GB/s" }, nticks: 7 },
-    { showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false } }) };
+    { showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant", itemclick: false, itemdoubleclick: false } }) };
 }
 
 function copyTable(copies, on) {

@@ -1,7 +1,13 @@
 // What each iteration was made of, bar by bar; the spread and every figure as tables.
+const WALL = "wall"; // where no GPU worked, all that is known
+
+function iterationLook(part) {
+  return part === WALL ? "call_api" : part.replace("exposed_", "");
+}
+
 function iterationWord(part) {
-  const look = part.replace("exposed_", "");
-  return look === part ? lookWord(part) : "exposed " + lookWord(look);
+  if (part === WALL) return "time on the host";
+  return part.startsWith("exposed_") ? "exposed " + lookWord(iterationLook(part)) : lookWord(part);
 }
 
 function showIterations() {
@@ -23,9 +29,13 @@ function spreadsTable(found) {
 
 function showIterationChart(found) {
   const parts = page.looks.flatMap((look) => [look, "exposed_" + look]).filter((part) => found.bars.some((bar) => bar.parts[part]));
+  if (!parts.length) {
+    parts.push(WALL);
+    for (const bar of found.bars) bar.parts = { [WALL]: bar.wall };
+  }
   const grouped = found.bars.some((bar) => bar.count > 1);
   byId("bars").replaceChildren(...chartParts({
-    id: "bars-chart", heading: "What each iteration was made of", looks: parts.map((part) => [part.replace("exposed_", ""), iterationWord(part)]),
+    id: "bars-chart", heading: "What each iteration was made of", looks: parts.map((part) => [iterationLook(part), iterationWord(part)]),
     note: grouped ? "Each bar is the average of iterations that follow each other; a click shows the slowest of them in the timeline." : "A click on a bar shows the iteration in the timeline.",
     items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
     picture: () => iterationPicture(found.bars, parts, grouped), table: () => eachTable(found),
@@ -50,14 +60,14 @@ function iterationPicture(bars, parts, grouped) {
   const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (set aside)" : ""));
   const traces = parts.map((part) => ({
     type: "bar", x, y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / 1e6), name: iterationWord(part), text: names, customdata: x, textposition: "none",
-    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`, marker: filled(part.replace("exposed_", "")),
+    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`, marker: filled(iterationLook(part), bars.length > 60 ? 0 : 0.5),
   }));
   const step = Math.max(1, Math.ceil(x.length / 20));
   const ticks = x.filter((at) => at % step === 0);
   const title = grouped ? "ms per iteration, on average" : "ms";
   const { top, cut } = barTop(bars);
   return { traces, layout: chartLayout(
-    { tickvals: ticks, ticktext: ticks.map((at) => plotlyText(bars[at].first.match(/-?\d+/)?.[0] ?? String(at))), title: { text: "iteration", standoff: 6 }, showgrid: false, zeroline: false, range: [-0.6, x.length - 0.4] },
+    { tickvals: ticks, ticktext: ticks.map((at) => plotlyText(bars[at].first.match(/-?\d+/)?.[0] ?? String(bars[at].at))), title: { text: "iteration", standoff: 6 }, showgrid: false, zeroline: false, range: [-0.6, x.length - 0.4] },
     { title: { text: title }, range: [0, top] }, { annotations: cut, bargap: x.length > 60 ? 0 : 0.2 }) };
 }
 

@@ -47,7 +47,7 @@ async function start() {
   showHint();
   startView(page.timeline.span);
   await rebuild();
-  for (const watch of [watchHands, watchHover, watchSearch, watchAddress]) watch();
+  for (const watch of [watchHands, watchHover, watchSearch, watchAddress, watchExport]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
   performance.mark("useful");
