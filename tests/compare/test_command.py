@@ -31,7 +31,6 @@ def test_json_on_standard_output_is_alone(traceview: Command) -> None:
     assert (code, err) == (0, "")
     assert json.loads(out)["base"]["file"] == "serial.sqlite"
     assert traceview("compare", SERIAL, DUAL, "--markdown", "-").out.startswith("### ")
-    assert traceview("compare", SERIAL, DUAL, "-q").out == ""
 
 
 def test_a_regression_beyond_the_noise_ends_with_1(traceview: Command) -> None:
@@ -41,8 +40,7 @@ def test_a_regression_beyond_the_noise_ends_with_1(traceview: Command) -> None:
         "traceview: --fail-on-regression: serial.sqlite is slower: an iteration took 14.1 ms, now 29.6 ms, "
         "+110.6% (95% interval +98.4% to +118.2%)\n"
     )
-    for pair in ((SERIAL, DUAL), (DUAL, DUAL)):
-        assert traceview("compare", *pair, "--fail-on-regression").code == 0
+    assert traceview("compare", SERIAL, DUAL, "--fail-on-regression", "-q") == (0, "", "")
 
 
 def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Command, tmp_path: Path) -> None:
@@ -52,7 +50,6 @@ def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Comm
     )
     assert code == 1 and document.is_file()
     assert err.count("\n") == 1 and err.startswith("traceview: --fail-if wall > 3%: wall changed by +15.")
-    assert traceview("compare", DUAL, DUAL, "--fail-if", "wall > 0").code == 0
 
 
 @pytest.mark.parametrize(

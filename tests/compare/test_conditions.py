@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compare.test_captures import compared
@@ -68,6 +68,7 @@ def test_what_cannot_be_meant_says_what_can(text: str, reason: str) -> None:
         parse(text)
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_any_text_is_understood_or_refused(text: str) -> None:
     try:
