@@ -14,6 +14,7 @@ from traceview.measure.devices import measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
+from traceview.measure.projected import measure_projected
 from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
@@ -57,7 +58,7 @@ def analyze(
     give_back()
     step("find", 0.9)
     charts = partial(measure_charts, trace, analysis.devices, analysis.iterations)
-    return replace(analysis, findings=find(analysis), charts=charts)
+    return replace(analysis, findings=find(analysis), charts=charts, projected=partial(measure_projected, trace))
 
 
 def _measure(

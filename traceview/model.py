@@ -87,6 +87,13 @@ STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "event_id": pl.Int64,
     "launch": pl.Int64,  # row of Trace.api; null where the capture lacks it
 }
+PROJECTED: Mapping[str, PolarsDataType] = {
+    "range": pl.Int64,  # row of Trace.ranges
+    "device": pl.Int32,  # row of Trace.devices
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "operations": pl.Int64,
+}
 DEVICES: Mapping[str, PolarsDataType] = {
     "id": pl.String,  # what every report calls it: "GPU 0", "GPU 0 (process 12)"
     "device_id": pl.Int64,  # the CUDA ordinal its process uses
@@ -428,3 +435,4 @@ class Analysis:
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[str, ...] = ()  # what could not be measured, and how to capture it
     charts: Callable[[], Charts] | None = None  # measures what only charts show, when a page asks for it
+    projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED), when a timeline asks for them

@@ -18,7 +18,8 @@ from traceview.report.html.index import SEARCHED
 from traceview.report.html.marks import Marks, Names
 from traceview.report.html.rows import Group, Row
 from traceview.report.html.summary import merged
-from traceview.report.html.tally import device_sums
+from traceview.report.html.tally import Work, device_sums
+from traceview.report.html.timeline import works
 
 MOST_MARKS = 20_000  # of one lane in one answer; above that they are merged to the width that was asked for
 MOST_PLACES = 4096  # of one search, those nearest to where the page looks
@@ -52,6 +53,7 @@ class Answers:
     analysis: Analysis
     rows: Sequence[Row]
     lanes: Sequence[Sequence[Lane]]
+    work: Sequence[Work]  # of each device
     texts: Sequence[str]
     zero: int
 
@@ -59,7 +61,8 @@ class Answers:
     def of(cls, analysis: Analysis, groups: Sequence[Group], names: Names, zero: int) -> Answers:
         """Make ready to answer; nothing is copied."""
         rows = [row for group in groups for row in group.rows]
-        return cls(analysis, rows, [[Lane(marks) for marks in row.lanes] for row in rows], names.texts, zero)
+        lanes = [[Lane(marks) for marks in row.lanes] for row in rows]
+        return cls(analysis, rows, lanes, works(groups), names.texts, zero)
 
     def marks(self, query: Query) -> bytes:
         """Answer `from`, `to`, `shift`, `rows`: the marks of those rows, as a header and packed columns.
@@ -87,8 +90,9 @@ class Answers:
         start, end = _number(query, "from"), _number(query, "to")
         edges = np.array([start, max(start, end)], np.int64) + self.zero
         devices = []
-        for device in self.analysis.devices:
-            sums = {name: int(values[0]) for name, values in device_sums(self.analysis, device, edges).items()}
+        for device, work in zip(self.analysis.devices, self.work, strict=True):
+            found = device_sums(self.analysis, device, work, edges)
+            sums = {name: int(values[0]) for name, values in found.items()}
             causes = {cause: sums.pop(cause) for cause in device.gaps.causes}
             devices.append({"id": device.id, **sums, "causes": {cause: ns for cause, ns in causes.items() if ns}})
         return {"from": start, "to": end, "exact": True, "devices": devices}

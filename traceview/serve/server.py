@@ -74,7 +74,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
-    server_version = f"traceview/{__version__}"
+    server_version = "traceview"
     sys_version = ""
     protocol_version = "HTTP/1.1"
     timeout = 60

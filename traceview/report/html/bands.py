@@ -58,7 +58,8 @@ def bands(analysis: Analysis, device: DeviceUse) -> tuple[Band, ...]:
         union = intervals.union(start[chosen], end[chosen], ordered=True)
         union = intervals.clip(union, device.window.start, device.window.end)
         found.append(Band(name, union, intervals.subtract(union, covered)))
-        covered = _merged(covered, union)
+        if len(union.start):
+            covered = _merged(covered, union) if len(covered.start) else union
     return tuple(found)
 
 

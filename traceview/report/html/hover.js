@@ -17,11 +17,12 @@ function markAt(item, x, y) {
 function facts({ item, marks, i }) {
   const length = marks.end[i] - marks.start[i], look = page.looks[marks.look[i]];
   const several = eventsOf(marks, i), busy = busyOf(marks, i);
-  const what = isRange(item.kind) && item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
+  const what = item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
   const rows = [["what", several > 1 ? `${count(several)} events, summarised; mostly ${what}` : what],
     ["start", moment(marks.start[i])], ["duration", duration(length)]];
   if (several > 1) rows.push(["their time", `${duration(busy)}, ${percent(busy, length)} of it`]);
   if (marks.bytes?.[i]) rows.push(["bytes", size(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
+  if (marks.operations?.[i]) rows.push(["GPU operations", count(marks.operations[i])]);
   if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
   for (const [cost, word] of [["waited", "GPU worked"], ["starved", "GPU starved"], ["refill", "refill after"]])
     if (marks[cost]?.[i]) rows.push([word, duration(marks[cost][i])]);

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model import ROLES, Analysis, DeviceUse
@@ -109,11 +110,47 @@ class HostLanes:
 
 def by_depth(marks: Marks) -> list[Marks]:
     """Split ranges by how many others were open when each began; the deepest lanes share one."""
-    order = np.lexsort((-marks.end, marks.start))
-    marks = marks.take(order)
-    ended = np.searchsorted(np.sort(marks.end), marks.start, side="right")
-    depth = np.clip(np.arange(len(order)) - ended, 0, DEEPEST)
+    marks = marks.take(np.lexsort((-marks.end, marks.start)))
+    depth = _depth(marks.start, marks.end)
     return [marks.take(np.flatnonzero(depth == level)) for level in np.unique(depth)]
+
+
+def _depth(start: Times, end: Times) -> Times:
+    """Return how many others were open when each range of one thread began; ranges by start, longest first."""
+    ended = np.searchsorted(np.sort(end), start, side="right")
+    depth: Times = np.clip(np.arange(len(start)) - ended, 0, DEEPEST)
+    return depth
+
+
+def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
+    """Return for each device the ranges as they lie on it, a row for each depth that they have on their threads."""
+    if analysis.projected is None or (frame := analysis.projected()).is_empty():
+        return {}
+    ranges = analysis.trace.ranges
+    depth = np.zeros(len(ranges), np.int64)
+    thread, start, end = (ranges[name].to_numpy() for name in ("thread", "start", "end"))
+    order = np.lexsort((-end, start, thread))
+    for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        depth[of_thread] = _depth(start[of_thread], end[of_thread])
+    owner, device = frame["range"].to_numpy(), frame["device"].to_numpy()
+    marks = Marks(
+        frame["start"].to_numpy(),
+        frame["end"].to_numpy(),
+        names.numbers(ranges["name"])[owner],
+        np.full(len(frame), LOOKS.index("range"), np.int64),
+        {"operations": frame["operations"].to_numpy()},
+    )
+    return {int(one): _projected(analysis, marks, depth[owner], device == one, int(one)) for one in np.unique(device)}
+
+
+def _projected(analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int) -> list[Row]:
+    name = analysis.trace.devices["id"][device]
+    rows = []
+    for place, level in enumerate(np.unique(depth[mine])):
+        lane = (marks.take(np.flatnonzero(mine & (depth == level))),)
+        text = "NVTX, as its work ran" if place == 0 else ""
+        rows.append(Row("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
+    return rows
 
 
 def _ranges(analysis: Analysis, names: Names) -> tuple[Marks, Times]:

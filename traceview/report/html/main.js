@@ -50,7 +50,7 @@ async function start() {
   for (const watch of [watchHands, watchHover, watchSearch, watchAddress, watchExport]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
-  performance.mark("useful");
+  requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // when it is on the screen
   window.traceview = { view, drawn, board, page, chunks, selected, measure, search, setView, marksOf, sources, eventsOf, busyOf };
   document.documentElement.dataset.drawn = "true";
   await parsed();

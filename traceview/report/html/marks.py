@@ -19,15 +19,15 @@ LONGEST_NAME = 400
 class Merge:
     """What is known of marks that stand for several events each.
 
-    `count` events, `busy` ns in them all, `top` ns in the longest, whose name the mark has. `shares` has a
-    column of ns for each class from `base` on, or none where the row has one class alone.
+    `count` events, `busy` ns in them all, `top` ns in the longest, whose name the mark has. `shares` has the
+    ns of each class in `looks`, one column a class, or is empty where the row has one class alone.
     """
 
     count: Times
     busy: Times
     top: Times
-    base: int = 0
-    shares: Times | None = None
+    looks: Times
+    shares: tuple[Times, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

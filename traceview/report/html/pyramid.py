@@ -25,13 +25,19 @@ class Level:
 def shifts(lanes: Sequence[Marks], zero: int, length: int, most: int) -> range:
     """Return the widths to merge to, the finest first, as powers of two in ns.
 
-    `most` marks is what a page can afford: a long capture with little in it begins finer.
+    `most` marks is what a page can afford in one level; what a width would leave is judged by the largest lane.
+    A long capture with little in it begins finer than one that is full.
     """
     coarsest = max(0, length.bit_length() - COARSEST)
     finest = max(0, length.bit_length() - FINEST)
     largest = max(lanes, key=len, default=None)
-    while finest and largest is not None and merged_count(largest, zero, finest) < most // 8:
+    if largest is None or len(largest) <= FEW:
+        return range(finest, coarsest + 1)
+    most = most * len(largest) // sum(len(lane) for lane in lanes)
+    while finest and merged_count(largest, zero, finest) < most // 4:
         finest = max(0, finest - 2)
+    while finest < coarsest and merged_count(largest, zero, finest) > most:
+        finest += 1
     return range(finest, coarsest + 1)
 
 

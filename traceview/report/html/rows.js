@@ -4,7 +4,7 @@ const HEIGHTS = { group: 23, ruler: 18, overlap: 32, idle: 17, stream: 22, call:
 const board = { groups: [], numbered: [], shown: [], height: 0, filter: "", cover: { starts: [], ends: [] } };
 
 function loadRows(timeline) {
-  board.groups = timeline.groups.map((group) => ({ ...group, folded: false, all: false, shut: new Set() }));
+  board.groups = timeline.groups.map((group, number) => ({ ...group, number, folded: false, all: false, shut: new Set() }));
   board.numbered = allRows();
   board.numbered.forEach((row, number) => { row.number = number; });
   board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
@@ -68,7 +68,7 @@ function labelOf(item, changed) {
 
 function fillGroupLabel(made, group, changed) {
   const flip = () => { group.folded = !group.folded; changed(); };
-  const button = el("button", { class: "fold", type: "button", "aria-expanded": String(!group.folded), "data-fold": "g" + board.groups.indexOf(group),
+  const button = el("button", { class: "fold", type: "button", "aria-expanded": String(!group.folded), "data-fold": "g" + group.number,
     onclick: flip, text: (group.folded ? "▸ " : "▾ ") + group.label, title: "Fold or unfold; Alt and up or down moves it" });
   made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
   makeMovable(made, button, board.groups, () => group, changed);
@@ -78,7 +78,7 @@ function fillMoreLabel(made, { group, more }, changed) {
   const flip = () => { group.all = !group.all; changed(); };
   const unused = more.every((row) => !row.lanes.length);
   const text = group.all ? "fold" : unused ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}` : `+ ${more.length} more`;
-  made.append(el("button", { type: "button", onclick: flip, "data-fold": "m" + board.groups.indexOf(group), "aria-expanded": String(group.all), text }));
+  made.append(el("button", { type: "button", onclick: flip, "data-fold": "m" + group.number, "aria-expanded": String(group.all), text }));
 }
 
 function fillRowLabel(made, row, changed) {

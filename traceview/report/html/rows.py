@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceview.intervals import Intervals
 from traceview.model import CAUSES, Analysis, DeviceUse
 from traceview.report.html.bands import WORK_CLASSES, Band, bands
 from traceview.report.html.looks import LOOKS, WORDS
@@ -50,6 +51,16 @@ def _overlap(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
     found = {band.name: band for band in bands(analysis, device)}
     lanes = tuple(_lane([found[name] for name in lane], names) for lane in OVERLAP_LANES)
     return Row("overlap", f"o:{device.id}", "work, by class", "", lanes)
+
+
+def unions(overlap: Row) -> dict[str, Intervals]:
+    """Return what a device did by class, each a union, from its overlap row."""
+    found = {}
+    for names, lane in zip(OVERLAP_LANES, overlap.lanes, strict=True):
+        for name in names:
+            chosen = slice(None) if len(names) == 1 else lane.look == LOOKS.index(name)
+            found[name] = Intervals(lane.start[chosen], lane.end[chosen])
+    return found
 
 
 def _lane(found: list[Band], names: Names) -> Marks:

@@ -56,7 +56,9 @@ function watchSearch() {
   const field = byId("search");
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") byId("stage").focus();
+    if (event.key !== "Escape") return;
+    event.preventDefault(); // which would empty the field
+    byId("stage").focus();
   });
   byId("filter").addEventListener("input", (event) => { setFilter(event.target.value); rebuild(); });
 }

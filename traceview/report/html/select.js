@@ -106,7 +106,7 @@ function stepSelected(step) {
   const i = hit.i + step;
   if (i < 0 || i >= hit.marks.n) return;
   select({ ...hit, i });
-  const { start, end } = hit.marks, length = view.to - view.from;
+  const { start, end } = hit.marks, length = Math.max(view.to - view.from, 1.2 * (end[i] - start[i]));
   if (start[i] < view.from || end[i] > view.to) setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
 }
 

@@ -30,10 +30,10 @@ def merged(marks: Marks, zero: int, shift: int) -> Marks:
         marks.start[first],
         np.maximum.reduceat(marks.end, first),
         marks.name[longest],
-        marks.look[longest] if shares is None else _dominant(shares, known.base, marks.look[longest]),
-        {key: np.add.reduceat(column, first) for key, column in marks.sums.items()},
+        _dominant(shares, known.looks, marks.look[longest]) if shares else marks.look[longest],
+        {key: np.add.reduceat(column, first) for key, column in marks.sums.items() if column.any()},
         {key: np.where(size == 1, column[first], 0) for key, column in marks.details.items()},
-        Merge(np.add.reduceat(known.count, first), np.add.reduceat(known.busy, first), top, known.base, shares),
+        Merge(np.add.reduceat(known.count, first), np.add.reduceat(known.busy, first), top, known.looks, shares),
     )
 
 
@@ -55,8 +55,7 @@ def _begins(marks: Marks, zero: int, shift: int) -> Times:
 
 def _single(marks: Marks) -> Merge:
     length = marks.end - marks.start
-    base = int(marks.look.min())
-    return Merge(np.ones(len(marks), np.int64), length, length, base)
+    return Merge(np.ones(len(marks), np.int64), length, length, np.flatnonzero(np.bincount(marks.look)))
 
 
 def _first_of(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], group: Times, groups: int) -> Times:
@@ -67,19 +66,23 @@ def _first_of(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], group: Times, 
     return found
 
 
-def _dominant(shares: Times, base: int, otherwise: Times) -> Times:
-    found: Times = np.where(shares.any(axis=1), np.argmax(shares, axis=1) + base, otherwise)
+def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Times) -> Times:
+    """Return the class with most of the time; of events without any length, the longest one's."""
+    most, found = np.zeros(len(otherwise), np.int64), otherwise
+    for look, share in zip(looks, shares, strict=True):
+        more = share > most
+        most, found = np.where(more, share, most), np.where(more, look, found)
     return found
 
 
-def _shares(marks: Marks, known: Merge, group: Times, first: Times) -> Times | None:
-    """Return the ns of each class in each group, or None where there is one class alone."""
-    if known.shares is not None:
-        return np.add.reduceat(known.shares, first, axis=0)
-    classes = int(marks.look.max()) - known.base + 1
-    if classes == 1:
-        return None
-    place = group * classes + (marks.look - known.base)
+def _shares(marks: Marks, known: Merge, group: Times, first: Times) -> tuple[Times, ...]:
+    """Return the ns of each class in each group, or nothing where there is one class alone."""
+    if known.shares:
+        return tuple(np.add.reduceat(share, first) for share in known.shares)
+    if len(known.looks) == 1:
+        return ()
+    place = np.zeros(int(known.looks[-1]) + 1, np.int64)
+    place[known.looks] = np.arange(len(known.looks)) * len(first)
     # Floats hold these sums exactly: a bin is shorter than 2^53 ns.
-    sums = np.bincount(place, weights=known.busy, minlength=len(first) * classes)
-    return sums.astype(np.int64).reshape(-1, classes)
+    sums = np.bincount(place[marks.look] + group, weights=known.busy, minlength=len(first) * len(known.looks))
+    return tuple(sums.astype(np.int64).reshape(len(known.looks), -1))

@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
 from traceview.model import CAUSES, CLASSES, Analysis, DeviceUse
-from traceview.report.html.bands import bands
 from traceview.report.html.columns import Columns, Packed
 
 BINS = 13  # 2^13 at least, over the whole span
 NOT_COPIES = ("compute", "communication", "memset")
 
 
-def tally(analysis: Analysis, zero: int, length: int, columns: Columns) -> dict[str, object]:
+Work = Mapping[str, Intervals]  # what a device did by class, each a union
+
+
+def tally(analysis: Analysis, work: Sequence[Work], zero: int, length: int, columns: Columns) -> dict[str, object]:
     """Put each device's sums per bin into `columns`; return where they lie."""
     shift = max(0, length.bit_length() - BINS)
     edges = zero + (np.arange((length >> shift) + 2) << shift)
     devices = [
-        {"id": device.id, "columns": _written(device_sums(analysis, device, edges), columns)}
-        for device in analysis.devices
+        {"id": device.id, "columns": _written(device_sums(analysis, device, of, edges), columns)}
+        for device, of in zip(analysis.devices, work, strict=True)
     ]
     return {"shift": shift, "count": len(edges) - 1, "devices": devices}
 
 
-def device_sums(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Times]:
+def device_sums(analysis: Analysis, device: DeviceUse, work: Work, edges: Times) -> dict[str, Times]:
     """Return ns and counts of a device between each two of the ascending `edges`.
 
     compute, communication, copies and idle are unions; `hidden` is the part of the copies under compute.
     kernels and copy_count are those that begin there, and so are the gaps whose causes are summed.
     """
-    found = {band.name: band.all for band in bands(analysis, device)}
-    copies = _union([of for name, of in found.items() if name not in NOT_COPIES])
+    copies = _union([of for name, of in work.items() if name not in NOT_COPIES])
     gaps = device.gaps.frame
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     times = {
-        "compute": found["compute"],
-        "communication": found["communication"],
+        "compute": work["compute"],
+        "communication": work["communication"],
         "copies": copies,
-        "hidden": intervals.intersect(found["compute"], copies),
+        "hidden": intervals.intersect(work["compute"], copies),
         "idle": Intervals(start, end),
     }
     sums = {name: np.diff(Coverage.of(of).before(edges)) for name, of in times.items()}
@@ -52,6 +55,9 @@ def device_sums(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str
 
 
 def _union(parts: list[Intervals]) -> Intervals:
+    parts = [one for one in parts if len(one.start)]
+    if len(parts) < 2:
+        return parts[0] if parts else intervals.EMPTY
     return intervals.union(np.concatenate([one.start for one in parts]), np.concatenate([one.end for one in parts]))
 
 
@@ -62,7 +68,7 @@ def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Ti
     work = operations["class"].to_physical().to_numpy()[mine]
     classes = {"kernels": ("compute", "communication"), "copy_count": ("copy",)}
     return {
-        name: np.diff(np.searchsorted(start[np.isin(work, [CLASSES.index(one) for one in of])], edges))
+        name: np.diff(np.searchsorted(start[np.array([one in of for one in CLASSES])[work]], edges))
         for name, of in classes.items()
     }
 

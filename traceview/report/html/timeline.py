@@ -8,16 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
 from traceview.report.html import detail
 from traceview.report.html.columns import Columns
 from traceview.report.html.index import index
-from traceview.report.html.lanes import HostLanes, StreamLanes
+from traceview.report.html.lanes import HostLanes, StreamLanes, projected_rows
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Marks, Names
 from traceview.report.html.places import places
 from traceview.report.html.pyramid import shifts
-from traceview.report.html.rows import Group, Row, device_bands
+from traceview.report.html.rows import Group, Row, device_bands, unions
 from traceview.report.html.tally import tally
 
 SHOWN_ROWS = 16
@@ -81,12 +82,17 @@ def timeline(analysis: Analysis, groups: Sequence[Group], names: Names, budget: 
     return Timeline(content, book.chunks, _used(names, book))
 
 
+def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
+    """Return what each device did by class, in the order of Analysis.devices."""
+    return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
+
+
 def _summary(
     analysis: Analysis, groups: Sequence[Group], names: Names, length: int, book: detail.Book
 ) -> dict[str, object]:
     columns = Columns()
     summary = {
-        "tally": tally(analysis, book.zero, length, columns),
+        "tally": tally(analysis, works(groups), book.zero, length, columns),
         "index": index(groups, book.zero, columns, book.names),
     }
     return {**summary, "summary_chunk": book.add(columns)}
@@ -137,9 +143,10 @@ def _groups(analysis: Analysis, names: Names) -> Iterator[Group]:
     if isinstance(analysis.iterations, Iterations):
         yield _ruler(analysis.iterations, names)
     streams = StreamLanes.of(analysis, names)
+    projected = projected_rows(analysis, names)
     for device in analysis.devices:
         note = f"{device.name} " if device.name else ""
-        rows = (*device_bands(analysis, device, names), *streams.rows(device))
+        rows = (*device_bands(analysis, device, names), *projected.get(device.device, ()), *streams.rows(device))
         yield Group(device.id, note.strip(), rows)
     yield from HostLanes.of(analysis, names).groups()
 
