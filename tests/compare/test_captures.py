@@ -8,6 +8,7 @@ import re
 import runpy
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -199,3 +200,14 @@ def test_markdown_tables_have_one_shape() -> None:
     for line in to_markdown(compared("serial", "dual")).splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) in (4, 6, 7), line
+
+
+def test_names_in_markdown_are_code_and_break_no_table() -> None:
+    found = compared("serial", "dual")
+    one = only(found)
+    hostile = replace(one.kernels[0], name="a|b`c</details>@someone\n# d", status="changed")
+    capture = replace(one.capture, file="`x|<b>`.sqlite")
+    text = to_markdown(replace(found, against=(replace(one, kernels=(hostile,), capture=capture),)))
+    (row,) = [line for line in text.splitlines() if "someone" in line]
+    assert row.startswith(r"| `a\|b'c</details>@someone # d` | changed |")
+    assert text.startswith("### `serial.sqlite` → `'x\\|<b>'.sqlite`: faster")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traceview.model_compare import Against, Capture, Change, Comparison, KernelChange
 from traceview.report.words import milliseconds, plain
@@ -94,14 +94,20 @@ def accounts(one: Against) -> str:
         return ""
     large = [part for part in one.parts if abs(part.difference) >= WORTH * abs(whole) and part.verdict != "noise"]
     ordered = sorted(large, key=lambda part: -abs(part.difference))
-    mostly = [_share(part, whole) for part in ordered if part.difference * whole > 0][:ACCOUNTS]
-    against = [_share(part, whole) for part in ordered if part.difference * whole < 0][:ACCOUNTS]
-    told = f"most of the {signed(whole)} is {', '.join(mostly)}" if mostly else ""
-    return "; ".join(text for text in (told, f"against it: {', '.join(against)}" if against else "") if text)
+    with_it = [part for part in ordered if part.difference * whole > 0][:ACCOUNTS]
+    against = [part for part in ordered if part.difference * whole < 0][:ACCOUNTS]
+    most = abs(sum(part.difference for part in with_it)) >= abs(whole) / 2
+    told = (
+        f"{'most' if most else 'a part'} of the {signed(whole)} is {_shares(with_it, whole)}" if with_it else "",
+        f"against it: {_shares(against, whole)}" if against else "",
+    )
+    return "; ".join(text for text in told if text)
 
 
-def _share(part: Change, whole: int) -> str:
-    return f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / whole:.0f}%)"
+def _shares(parts: Sequence[Change], whole: int) -> str:
+    return ", ".join(
+        f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / whole:.0f}%)" for part in parts
+    )
 
 
 def shown_parts(one: Against) -> tuple[Change, ...]:
