@@ -29,7 +29,7 @@ demo: $(VENV)/installed
 	@echo "Your own capture:          $(BIN)/traceview analyze report.sqlite"
 
 test: $(VENV)/installed-tests browser
-	$(BIN)/python -m pytest $(PYTEST)
+	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 check: lint test
 

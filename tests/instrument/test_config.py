@@ -139,7 +139,7 @@ def test_yaml_may_repeat_itself_by_its_own_means(tmp_path: Path) -> None:
         ({"monitor_every": "0"}, "--monitor-every: 0 is not a whole number of at least 1"),
         ({"every": 5}, "--every is unknown"),
         ({"learning_rate": "fast"}, "--learning-rate: 'fast' is not a number above 0"),
-        ({"sync": "0"}, "--sync: '0' is not every, event or a number of steps of at least 1"),
+        ({"sync": "0"}, "--sync: '0' is not auto, every, event or a number of steps of at least 1"),
         ({"device": "gpu"}, "--device: 'gpu' is not auto, cpu, cuda or cuda:N"),
         ({"jsonl": ""}, "--jsonl: '' is not a path, or none"),
         ({"capture": "7"}, "--capture: '7' is not START:STOP"),

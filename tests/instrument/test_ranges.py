@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
@@ -263,4 +264,18 @@ def test_importing_it_loads_no_torch_and_no_analysis() -> None:
 
 
 def test_the_public_names_are_the_documented_ones() -> None:
-    assert instrument.__all__ == ["annotate", "mark", "phase"]
+    documented = re.findall(r"^    ([A-Za-z_, ]+?)  +\S", instrument.__doc__ or "", re.MULTILINE)
+    named = {name.strip() for line in documented for name in line.split(",")}
+    # Events and streams come with Streams, errors with everything.
+    assert named | {"ConfigError", "Event", "InstrumentError", "Stream"} == set(instrument.__all__)
+
+
+def test_the_ranges_need_no_torch() -> None:
+    code = "import sys, instrument; instrument.annotate('x'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_needs_torch_is_there_when_asked_for() -> None:
+    pytest.importorskip("torch")
+    assert all(hasattr(instrument, name) for name in instrument.__all__)
+    assert not hasattr(instrument, "nothing")
