@@ -211,3 +211,11 @@ def test_names_in_markdown_are_code_and_break_no_table() -> None:
     (row,) = [line for line in text.splitlines() if "someone" in line]
     assert row.startswith(r"| `a\|b'c</details>@someone # d` | changed |")
     assert text.startswith("### `serial.sqlite` → `'x\\|<b>'.sqlite`: faster")
+
+
+def test_an_analysis_of_one_gpu_is_compared_on_that_gpu() -> None:
+    path = sample("ddp2.sqlite")
+    narrowed = analyze(path, device="GPU 1")
+    one = only(compare(narrowed, narrowed))
+    assert one.wall.before > 0 and one.left_over_ns == 0 and len(one.capture.devices) == 1
+    assert compare(path, path, device="GPU 1").against[0].wall == one.wall

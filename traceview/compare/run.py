@@ -47,8 +47,7 @@ def compare(
     reports = (before, after, *more)
     for index, report in enumerate(reports):
         analyses.append(_analysis(report, iteration, skip, device, progress, index, len(reports)))
-    device = None if any(isinstance(report, Analysis) for report in reports) else device
-    return compare_analyses(analyses, device=device, cut=cut, least=least)
+    return compare_analyses(analyses, cut=cut, least=least)
 
 
 def _check(cut: str, least: float) -> None:
@@ -77,17 +76,13 @@ def _analysis(
     return analyze(report, iteration=iteration, skip=skip, device=device, progress=step)
 
 
-def compare_analyses(
-    analyses: Sequence[Analysis], *, device: str | None = None, cut: str = "auto", least: float = LEAST
-) -> Comparison:
-    """Compare captures that are analysed already; `device` is the one that they were narrowed to."""
+def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", least: float = LEAST) -> Comparison:
+    """Compare captures that are analysed already."""
     files = _told_apart([analysis.info.file for analysis in analyses])
     ranges = [ranges_of(analysis) for analysis in analyses]
     chosen, why = choose_cut(ranges, cut, files)
     samples = [
-        whole_sample(analysis, device)
-        if chosen == "whole" or found is None
-        else sample_of(analysis, aligned(found, chosen), device)
+        whole_sample(analysis) if chosen == "whole" or found is None else sample_of(analysis, aligned(found, chosen))
         for analysis, found in zip(analyses, ranges, strict=True)
     ]
     captures = [_capture(*one, chosen) for one in zip(files, analyses, samples, strict=True)]

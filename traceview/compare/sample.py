@@ -44,11 +44,11 @@ class Sample:
     kernels: Kernels
 
 
-def sample_of(analysis: Analysis, at: Aligned, device: str | None) -> Sample:
-    """Measure the iterations of one capture; `device` as for analyze()."""
+def sample_of(analysis: Analysis, at: Aligned) -> Sample:
+    """Measure the iterations of one capture, on the GPUs that its analysis looked at."""
     found = analysis.iterations
     assert isinstance(found, Iterations), "what is aligned has iterations"
-    activities = active_devices(analysis.trace, device) if analysis.devices else ()
+    activities = activities_of(analysis)
     wall = at.end - at.start
     figures = {"wall": wall} | _parts(analysis, at, activities, found.process_id)
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
@@ -56,6 +56,12 @@ def sample_of(analysis: Analysis, at: Aligned, device: str | None) -> Sample:
     figures |= _launches(analysis, at, activities, found.process_id)
     kernels = kernels_of(analysis, at, [device.device for device in activities], found.process_id)
     return Sample(wall, at.start, at.skipped, figures, kernels)
+
+
+def activities_of(analysis: Analysis) -> tuple[Activity, ...]:
+    """Return the work of the GPUs that an analysis looked at: all, or the one that it was asked for."""
+    chosen = {device.device for device in analysis.devices}
+    return tuple(work for work in active_devices(analysis.trace) if work.device in chosen) if chosen else ()
 
 
 def _parts(analysis: Analysis, at: Aligned, activities: Sequence[Activity], process: int) -> dict[str, Times]:

@@ -6,14 +6,13 @@ import numpy as np
 
 from traceview.compare.align import Aligned
 from traceview.compare.kernels import kernels_of
-from traceview.compare.sample import GPU_PARTS, SYNCS, Sample, named_work
+from traceview.compare.sample import GPU_PARTS, SYNCS, Sample, activities_of, named_work
 from traceview.errors import RequestError
 from traceview.intervals import Times, length
 from traceview.model import CAUSES, SOURCES, Analysis, DeviceUse, SyncUse
-from traceview.window import active_devices
 
 
-def whole_sample(analysis: Analysis, device: str | None) -> Sample:
+def whole_sample(analysis: Analysis) -> Sample:
     """Return one value a figure: the mean of the GPUs' windows, first to last work, and what filled them.
 
     Raises RequestError where there is neither an iteration nor GPU work.
@@ -25,7 +24,7 @@ def whole_sample(analysis: Analysis, device: str | None) -> Sample:
     end = max(device.window.end for device in analysis.devices)
     wall = sum(device.window.length for device in analysis.devices) // gpus
     parts = {name: sum(_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
-    works = (named_work(analysis.trace, one) for one in active_devices(analysis.trace, device))
+    works = (named_work(analysis.trace, one) for one in activities_of(analysis))
     parts["twice"] = sum(length(work) for work in works) - sum(parts.values())
     idle = {f"idle.{cause}": sum(of.gaps.causes[cause] for of in analysis.devices) for cause in CAUSES}
     figures = {name: value // gpus for name, value in (parts | idle).items()}
