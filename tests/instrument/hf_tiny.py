@@ -41,6 +41,9 @@ class Texts(torch.utils.data.Dataset[Sample]):
 class Unsized(torch.utils.data.IterableDataset[Sample]):
     """The same samples, without a length."""
 
+    def __repr__(self) -> str:
+        return "Unsized()"  # without an address: two processes name the same test
+
     def __init__(self, samples: int = SAMPLES) -> None:
         self.texts = Texts(samples)
 
