@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time the trainer's strategies on a GPU, side by side: ms a step, in rounds, without a profiler.
 
-    python benchmarks/strategies.py --json results.json          three workloads, five strategies, three rounds
+    python benchmarks/strategies.py --json results.json          every workload, its settings, three rounds
     python benchmarks/strategies.py --workload copy30 --rounds 5
     python benchmarks/strategies.py --flags copy30                the flags of one workload, for a capture of it
 
@@ -33,8 +33,8 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "copy10": WIDE | {"features": 8192},
     "copy30": WIDE | {"features": 26624, "pinned_budget": 4 << 30},
     "copy60": WIDE | {"features": 57344, "pinned_budget": 8 << 30},
+    "prompt": {"model": "mlm", "batch": 8, "width": 1024, "layers": 4, "heads": 16, "samples": 64},
 }
-MICRO = ("prefetch, accumulation 4", "staged, accumulation 4")
 SETTINGS: dict[str, dict[str, Any]] = {
     "serial": {"strategy": "serial"},
     "pinned": {"strategy": "pinned"},
@@ -43,6 +43,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "graph": {"strategy": "graph"},
     "prefetch, accumulation 4": {"strategy": "prefetch", "accumulation": 4},
     "staged, accumulation 4": {"strategy": "staged", "accumulation": 4},
+    "prefetch, sync every": {"strategy": "prefetch", "sync": "every"},
+    "prefetch, sync event": {"strategy": "prefetch", "sync": "event"},
+    "prompt loop": {"strategy": "prefetch", "prompt": "loop"},
+    "prompt vectorised": {"strategy": "prefetch", "prompt": "vectorised"},
+}
+PROMPTS = ("prompt loop", "prompt vectorised")
+PLAIN = ("serial", "pinned", "prefetch", "staged", "graph")
+COMPARED = {name: PLAIN for name in ("copy10", "copy30", "copy60")} | {
+    "small": tuple(name for name in SETTINGS if name not in PROMPTS),
+    "prompt": PROMPTS,
 }
 
 
@@ -90,7 +100,7 @@ def run(workloads: Sequence[str], settings: Sequence[str], rounds: int) -> list[
     rows = []
     for workload in workloads:
         for number in range(rounds):
-            for setting in (one for one in settings if one not in MICRO or workload == "small"):
+            for setting in (one for one in settings if one in COMPARED[workload]):
                 found = measured(workload, setting)
                 rows.append({"workload": workload, "setting": setting, "round": number} | found)
                 print(f"{workload:8} {setting:26} round {number}  {found['step_ms']:.3f} ms", flush=True)
