@@ -173,10 +173,10 @@ def _is_stdout(path: Path | None) -> bool:
 
 def _check_places(report: Path, page: Path | None, json_path: Path | None) -> None:
     """Refuse outputs that would overwrite the report or each other, or that cannot be written."""
-    from traceview.read.sqlite import check_file
+    from traceview.read.formats import check_capture
     from traceview.report.write import check_place
 
-    check_file(report)
+    check_capture(report)
     outputs = [path for path in (page, json_path) if path is not None and not _is_stdout(path)]
     places = [path.resolve() for path in (report, *outputs)]
     if len(set(places)) < len(places):

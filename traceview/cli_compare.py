@@ -125,11 +125,11 @@ def _regressions(comparison: Comparison) -> list[str]:
 
 def _check_places(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     """Refuse outputs that would overwrite a report or each other, or that cannot be written."""
-    from traceview.read.sqlite import check_file
+    from traceview.read.formats import check_capture
     from traceview.report.write import check_place
 
     for report in reports:
-        check_file(report)
+        check_capture(report)
     wanted = [path for path in outputs if path is not None]
     if [str(path) for path in wanted].count(STDOUT) > 1:
         raise RequestError("--json - and --markdown - cannot both be standard output")

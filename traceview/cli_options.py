@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +55,23 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
 
 FILE = click.Path(path_type=Path)
 REPORT = click.argument("report", type=FILE)
+
+
+def _with_nsys(context: click.Context, _option: click.Parameter, name: str | None) -> None:
+    """Have this command call the nsys of this name."""
+    if name is not None:
+        from traceview.read.nsys_rep import CHOSEN
+
+        context.call_on_close(partial(CHOSEN.reset, CHOSEN.set(name)))
+
+
+NSYS = click.option(
+    "--nsys",
+    expose_value=False,
+    callback=_with_nsys,
+    metavar="PROGRAM",
+    help="The nsys that exports a .nsys-rep.  [default: the one on PATH]",
+)
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 OUTPUTS = (
     click.option("--html", type=FILE, help="Where the page goes.  [default: REPORT.overlap.html beside the report]"),
@@ -104,7 +122,7 @@ VERDICT = (
 
 def all_options(command: Decorated) -> Decorated:
     """Give a command the report and the options of an analysis with its outputs."""
-    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, *VERDICT))
+    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, NSYS, *VERDICT))
 
 
 def serve_options(command: Decorated) -> Decorated:
@@ -112,7 +130,7 @@ def serve_options(command: Decorated) -> Decorated:
     port = click.option(
         "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port.  [default: any free one]"
     )
-    return _with(command, (REPORT, port, OPEN, *ANALYSIS, VERDICT[-1]))
+    return _with(command, (REPORT, port, OPEN, *ANALYSIS, NSYS, VERDICT[-1]))
 
 
 def _with(command: Decorated, options: tuple[Callable[[Decorated], Decorated], ...]) -> Decorated:

@@ -7,14 +7,14 @@ from pathlib import Path
 from traceview.memory import give_back
 from traceview.model import Trace
 from traceview.normalise import normalise
-from traceview.read import read_sqlite
+from traceview.read import read_capture
 
 
 def open_trace(path: str | Path) -> Trace:
-    """Read and normalise one capture.
+    """Read and normalise one capture: an .sqlite, also packed, a .nsys-rep, or a parquetdir or arrowdir.
 
     Raises ReportError (NotFoundError, NotAnExportError, DamagedExportError) when it cannot be read.
     """
-    trace = normalise(read_sqlite(path))
+    trace = normalise(read_capture(path))
     give_back()
     return trace

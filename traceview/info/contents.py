@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.read import raw
+from traceview.read.formats import as_sqlite
 from traceview.read.sqlite import (
-    check_file,
     columns_of,
     not_an_export,
     open_read_only,
@@ -64,8 +64,7 @@ def describe(report: str | Path) -> Contents:
     Raises ReportError as open_trace does.
     """
     path = Path(report)
-    check_file(path)
-    with open_read_only(path) as connection:
+    with as_sqlite(path) as export, open_read_only(export) as connection:
         present = real_tables(connection, path.name)
         if raw.STRINGS not in present:
             raise not_an_export(path.name, present)

@@ -204,11 +204,11 @@ def versions(connection: sqlite3.Connection, present: dict[str, int]) -> tuple[s
                     ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"),
                 )
             )
-            return _short(found.get("EXPORT_PRODUCT_VERSION")), _short(found.get("EXPORT_SCHEMA_VERSION"))
+            return version_text(found.get("EXPORT_PRODUCT_VERSION")), version_text(found.get("EXPORT_SCHEMA_VERSION"))
     return None, None
 
 
-def _short(version: object) -> str | None:
+def version_text(version: object) -> str | None:
     """Return a version as text; what does not look like one is not passed on."""
     text = str(version)
     return text if version is not None and len(text) < 40 and text.replace(".", "").replace("-", "").isalnum() else None

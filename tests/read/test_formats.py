@@ -1,0 +1,304 @@
+"""The same capture in every form it comes in: the same figures, or one clear line and nothing left behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.captures import H200, ROOT, original, sample
+from traceview.analyze import analyze
+from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
+from traceview.info import describe
+from traceview.read import nsys_rep
+from traceview.read.raw import STRINGS, TABLES
+from traceview.report.to_json import to_json
+
+UNPACKED = ROOT / ".nsys" / "nsys"  # by `make nsys`
+# How a report of nsys begins; nothing behind it is one.
+REPORT = b"NVIDIA Tegra Profiler Report 2026@1@0@1-0v0." + bytes(200)
+STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2024.2.3.38-242334140272v0!" + bytes(200)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the reader a folder for temporary files; nothing may be left in it."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert not list(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def nsys() -> str:
+    given = os.environ.get("TRACEVIEW_NSYS")
+    found = shutil.which(given or "nsys") or (None if given else shutil.which(UNPACKED))
+    if given and found is None:
+        pytest.fail(f"TRACEVIEW_NSYS={given} is no program that can be run")
+    if found is None:
+        pytest.skip("needs a real nsys: on PATH, in TRACEVIEW_NSYS, or unpacked by `make nsys`")
+    return str(Path(found).absolute())
+
+
+@pytest.fixture(scope="module")
+def profiled(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a real report, of a program that does nothing: a machine without a GPU can make it too."""
+    report = tmp_path_factory.mktemp("profiled") / "nothing.nsys-rep"
+    profile = [nsys, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(report)]
+    subprocess.run([*profile, "sleep", "0.1"], capture_output=True, timeout=120, check=True)
+    return report
+
+
+def figures(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(to_json(analyze(path)))
+    assert found["report"].pop("file") == path.name
+    return found
+
+
+def says(error: type[TraceviewError], path: Path, *words: str) -> None:
+    beside = sorted(path.parent.iterdir())
+    with pytest.raises(error) as caught:
+        analyze(path)
+    text = str(caught.value)
+    assert "\n" not in text and path.stem.split(".")[0] in text
+    assert [word for word in words if word not in text] == [], text
+    assert sorted(path.parent.iterdir()) == beside
+
+
+def zstd(data: bytes) -> bytes:
+    compressed: bytes = pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+    return compressed
+
+
+PACKED = [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstd)]
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_a_packed_export_has_the_figures_of_the_export(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / f"dual.sqlite.{suffix}"
+    path.write_bytes(pack(sample("dual.sqlite").read_bytes()))
+    assert figures(path) == figures(sample("dual.sqlite"))
+    assert describe(path).tables == describe(sample("dual.sqlite")).tables
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_file_is_called_does_not_matter(tmp_path: Path) -> None:
+    misnamed = tmp_path / "dual.nsys-rep"
+    misnamed.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes()))
+    assert figures(misnamed) == figures(sample("dual.sqlite"))
+    shutil.copyfile(sample("dual.sqlite"), tmp_path / "plain")
+    assert figures(tmp_path / "plain") == figures(sample("dual.sqlite"))
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+@pytest.mark.parametrize("share", [0.3, 0.99])
+def test_a_packed_export_that_is_cut_off(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], share: float
+) -> None:
+    path = tmp_path / f"cut.sqlite.{suffix}"
+    whole = pack(sample("cudagraph.sqlite").read_bytes())
+    path.write_bytes(whole[: int(len(whole) * share)])
+    says(DamagedExportError, path, "cut off")
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_a_bomb_is_not_unpacked(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceview.read.compressed.SMALL", 1 << 20)
+    path = tmp_path / f"bomb.sqlite.{suffix}"
+    path.write_bytes(pack(b"SQLite format 3\x00" + bytes(40 << 20)))
+    says(ReportError, path, "200 times its size", f"bomb.sqlite.{suffix}")
+
+
+def test_a_full_disk_is_noticed_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceview.read.compressed.SPARE", 1 << 60)
+    path = tmp_path / "dual.sqlite.gz"
+    path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
+    says(ReportError, path, "TMPDIR", "gunzip -k dual.sqlite.gz")
+
+
+def test_packed_nonsense(tmp_path: Path) -> None:
+    for name, data, word in (
+        ("text.sqlite.gz", gzip.compress(b"hello"), "not an SQLite file"),
+        ("empty.sqlite.gz", gzip.compress(b""), "holds nothing"),
+        ("twice.sqlite.gz", gzip.compress(gzip.compress(b"x")), "packed twice"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        says(NotAnExportError, tmp_path / name, word)
+
+
+def test_zstd_without_the_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "dual.sqlite.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("traceview.read.compressed.importlib.import_module", absent)
+    says(ReportError, path, "traceview[zstd]", "unzstd dual.sqlite.zst")
+
+
+def as_directory(export: Path, folder: Path, suffix: str) -> Path:
+    """Write an export's tables as nsys writes a parquetdir or an arrowdir (made by hand: CI has no such export)."""
+    folder.mkdir()
+    connection = sqlite3.connect(f"{export.as_uri()}?mode=ro", uri=True)
+    present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for table in present & {*TABLES, "META_DATA_EXPORT"}:
+        cursor = connection.execute(f'SELECT * FROM "{table}"')
+        columns = [column for column, *_ in cursor.description]
+        frame = pl.DataFrame(cursor.fetchall(), schema=columns, orient="row", infer_schema_length=None)
+        # nsys writes ids without a sign, and in as many bits as they need.
+        unsigned = [name for name in ("globalPid", "streamId") if name in columns]
+        frame = frame.with_columns(pl.col(name).cast(pl.UInt64) for name in unsigned)
+        path = folder / f"{table}{suffix}"
+        _ = frame.write_parquet(path) if suffix == ".parquet" else frame.write_ipc_stream(path)
+    connection.close()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["dual.sqlite", "cudagraph.sqlite"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_directory_of_tables_has_the_figures_of_the_export(tmp_path: Path, name: str, suffix: str) -> None:
+    folder = as_directory(sample(name), tmp_path / "tables", suffix)
+    assert figures(folder) == figures(sample(name))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_damaged_tables_are_named(tmp_path: Path, suffix: str) -> None:
+    folder = as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", suffix)
+    path = folder / f"CUPTI_ACTIVITY_KIND_RUNTIME{suffix}"
+    whole = path.read_bytes()
+    for damaged in (b"", b"PAR1 text", whole[: len(whole) // 2], whole[:100] + bytes(5000) + whole[5100:]):
+        path.write_bytes(damaged)
+        try:
+            analyze(folder)
+        except TraceviewError as error:
+            assert "\n" not in str(error) and "CUPTI_ACTIVITY_KIND_RUNTIME" in str(error)
+    path.write_bytes(whole[: len(whole) // 2])
+    says(DamagedExportError, folder, "cut off or damaged")
+
+
+def test_tables_of_the_wrong_types_and_a_bomb(tmp_path: Path) -> None:
+    folder = as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", ".parquet")
+    path = folder / "CUPTI_ACTIVITY_KIND_MEMCPY.parquet"
+    whole = pl.read_parquet(path)
+    whole.with_columns(pl.col("start").cast(pl.Float64)).write_parquet(path)
+    assert any("CUPTI_ACTIVITY_KIND_MEMCPY" in note and "left out" in note for note in analyze(folder).notes)
+    whole.with_columns(pl.lit("x").alias("bytes")).write_parquet(path)
+    assert any("wrong type" in note for note in analyze(folder).notes)
+    whole.drop("start").write_parquet(path)
+    says(DamagedExportError, folder, "no column 'start'")
+    pl.select(pl.repeat(0, 4_000_000).alias(whole.columns[0])).select(
+        pl.col(whole.columns[0]).alias(name) for name in whole.columns
+    ).write_parquet(path)
+    says(DamagedExportError, folder, "claims 4000000 rows")
+
+
+def test_a_directory_without_tables_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    says(ReportError, tmp_path / "folder", "is a directory")
+    as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", ".parquet")
+    with pytest.raises(NotAnExportError, match=r"tables: a folder of tables"):
+        describe(tmp_path / "tables")
+
+
+@pytest.mark.parametrize("name", ["report.nsys-rep", "old.qdrep"])
+def test_a_report_that_is_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("hello")
+    says(NotAnExportError, path, "not a report of Nsight Systems")
+
+
+def test_a_stream_gets_advice(tmp_path: Path) -> None:
+    for name in ("run.qdstrm", "run.nsys-rep"):
+        (tmp_path / name).write_bytes(STREAM)
+        says(NotAnExportError, tmp_path / name, "QdstrmImporter --input-file")
+
+
+def script(folder: Path, text: str) -> str:
+    """Write a program that stands in for nsys where it would do what a real one seldom does."""
+    path = folder / "nsys"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    before = nsys_rep.CHOSEN.get()
+    yield lambda name: (nsys_rep.CHOSEN.set(name), None)[1]
+    nsys_rep.CHOSEN.set(before)
+
+
+def test_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: Callable[[str], None]) -> None:
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(REPORT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    says(ReportError, path, "not on PATH", "--nsys", "nsys export --type sqlite run.nsys-rep")
+    chosen(str(tmp_path / "nowhere"))
+    with pytest.raises(RequestError, match="--nsys: no program"):
+        analyze(path)
+
+
+OLD = "echo NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "word"),
+    [
+        (f'[ "$1" = --version ] && {OLD}; exit 1', ReportError, "2024.2.3, which is too old"),
+        (f'{OLD.replace("2024", "2027")}; exit 3', DamagedExportError, "exit code 3"),
+        ("exit 0", ReportError, "does not say its version"),
+        (f'{OLD.replace("2024", "2027")}; for last; do :; done; echo text > "$5"', NotAnExportError, "not an SQLite"),
+    ],
+)
+def test_an_nsys_that_fails(
+    tmp_path: Path, text: str, error: type[TraceviewError], word: str, chosen: Callable[[str], None]
+) -> None:
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(REPORT)
+    chosen(script(tmp_path, text))
+    says(error, path, word)
+
+
+def test_a_real_report(nsys: str, profiled: Path, tmp_path: Path, chosen: Callable[[str], None]) -> None:
+    chosen(nsys)
+    whole = profiled.read_bytes()
+    old = tmp_path / "-o old.qdrep"
+    old.write_bytes(whole)
+    packed = tmp_path / "packed.nsys-rep.gz"
+    packed.write_bytes(gzip.compress(whole))
+    export = tmp_path / "by_hand.sqlite"
+    subprocess.run([nsys, "export", "-t", "sqlite", "-o", export, profiled], capture_output=True, check=True)
+    expected = describe(export)
+    for path in (profiled, old, packed):
+        found = describe(path)
+        assert (found.file, found.schema_version) == (path.name, expected.schema_version)
+        assert found.tables == expected.tables and STRINGS in found.tables
+    assert profiled.read_bytes() == whole
+    cut = tmp_path / "cut.nsys-rep"
+    cut.write_bytes(whole[: len(whole) // 2])
+    says(DamagedExportError, cut, "cut off or damaged")
+    newer = tmp_path / "newer.nsys-rep"
+    newer.write_bytes(whole.replace(b"Report 20", b"Report 90", 1))
+    says(ReportError, newer, "which is too old")
+
+
+@pytest.mark.parametrize("name", H200[:1])
+def test_nothing_of_a_capture_of_the_shared_folder_is_lost(tmp_path: Path, name: str) -> None:
+    whole = original(name)
+    assert figures(as_directory(whole, tmp_path / "tables", ".parquet")) == figures(whole)
