@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 PROMPTS = ("prompt loop", "prompt vectorised")
 PLAIN = ("serial", "pinned", "prefetch", "staged", "graph")
-COMPARED = {name: PLAIN for name in ("copy10", "copy30", "copy60")} | {
+COMPARED = dict.fromkeys(("copy10", "copy30", "copy60"), PLAIN) | {
     "small": tuple(name for name in SETTINGS if name not in PROMPTS),
     "prompt": PROMPTS,
 }
