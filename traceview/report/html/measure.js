@@ -119,7 +119,7 @@ function tallied(from, to) {
 function showMeasured({ from, to, exact, bin, devices }) {
   const length = to - from, share = (ns) => `${duration(ns)}, ${percent(ns, length)}`;
   const how = exact ? "exact to the nanosecond"
-    : `every figure exact between the nearest borders of bins ${duration(bin)} wide; traceview serve measures to the nanosecond everywhere`;
+    : `exact between these nearest borders of bins, ${duration(bin)} wide; to the nanosecond under traceview serve`;
   const line = (device) => el("tr", {}, el("th", { scope: "row", text: device.id }), ...[
     share(device.compute), share(device.communication), share(device.copies), device.copies ? share(device.hidden).replace(/, .*/, `, ${percent(device.hidden, device.copies)}`) : "-",
     share(device.idle), count(device.kernels), count(device.copy_count),

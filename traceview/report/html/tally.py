@@ -11,16 +11,20 @@ from traceview.intervals import Coverage, Intervals, Times
 from traceview.model import CAUSES, CLASSES, Analysis, DeviceUse
 from traceview.report.html.columns import Columns, Packed
 
-BINS = 13  # 2^13 at least, over the whole span
+MOST_BINS = 1 << 16
+BIN_BYTES = 60  # of one device's bin, unpacked; only to bound the bins
 NOT_COPIES = ("compute", "communication", "memset")
 
 
 Work = Mapping[str, Intervals]  # what a device did by class, each a union
 
 
-def tally(analysis: Analysis, work: Sequence[Work], zero: int, length: int, columns: Columns) -> dict[str, object]:
-    """Put each device's sums per bin into `columns`; return where they lie."""
-    shift = max(0, length.bit_length() - BINS)
+def tally(
+    analysis: Analysis, work: Sequence[Work], zero: int, length: int, budget: int, columns: Columns
+) -> dict[str, object]:
+    """Put each device's sums per bin into `columns`; return where they lie. More `budget` makes finer bins."""
+    bins = min(MOST_BINS, max(1, budget // (BIN_BYTES * max(1, len(work)))))
+    shift = max(0, (length // bins).bit_length())
     edges = zero + (np.arange((length >> shift) + 2) << shift)
     devices = [
         {"id": device.id, "columns": _written(device_sums(analysis, device, of, edges), columns)}

@@ -92,7 +92,7 @@ def _summary(
 ) -> dict[str, object]:
     columns = Columns()
     summary = {
-        "tally": tally(analysis, works(groups), book.zero, length, columns),
+        "tally": tally(analysis, works(groups), book.zero, length, book.left, columns),
         "index": index(groups, book.zero, columns, book.names),
     }
     return {**summary, "summary_chunk": book.add(columns)}
