@@ -20,6 +20,7 @@ from traceview import __version__
 from traceview.cli_compare import compare
 from traceview.cli_options import EXPLAINED, FILE, all_options, serve_options
 from traceview.cli_output import complain, draws, print_out, progress
+from traceview.cli_whatif import whatif
 from traceview.errors import OutputError, RequestError, TraceviewError
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ def completion(shell: str) -> None:
 
 
 cli.add_command(compare)
+cli.add_command(whatif)
 
 
 def main() -> None:

@@ -1,0 +1,82 @@
+"""The `whatif` command: what changes would give, before they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from traceview.cli_options import FILE
+from traceview.cli_output import draws, print_out, progress
+from traceview.errors import OutputError, RequestError
+
+STDOUT = "-"
+
+
+@click.command(short_help="Predict what changes would give, from the capture alone.")
+@click.argument("report", type=FILE)
+@click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
+@click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")
+@click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up.")
+@click.option(
+    "--faster", multiple=True, metavar="KERNEL=TIMES", help="A kernel so many times as fast; may be given again."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no table and no progress.")
+def whatif(
+    report: Path,
+    json_path: Path | None,
+    iteration: str | None,
+    skip: int | None,
+    faster: tuple[str, ...],
+    quiet: bool,
+) -> None:
+    """Predict what an iteration of REPORT would take with each change made, and what would bound it then.
+
+    REPORT is an .sqlite file from `nsys export --type sqlite`, with an NVTX range for each iteration.
+    """
+    kernels = dict(_kernel(given) for given in faster)
+    _check_place(report, json_path)
+    from traceview.analyze import analyze
+    from traceview.estimate import whatif as run
+    from traceview.model import NotMeasured
+    from traceview.report.whatif_json import to_json
+    from traceview.report.whatif_terminal import render
+    from traceview.report.write import write_whole
+
+    with progress(quiet) as step:
+        analysis = analyze(report, iteration=iteration, skip=skip, progress=step)
+        step("predict", 0.95)
+        found = run(analysis, faster_kernels=kernels or None)
+    if isinstance(found, NotMeasured):
+        raise RequestError(f"{report.name}: nothing can be predicted: {found.reason}")
+    if json_path is not None and str(json_path) == STDOUT:
+        print_out(to_json(found))
+        return
+    if json_path is not None:
+        write_whole(json_path, to_json(found))
+    if not quiet:
+        print_out(render(found, unicode=draws("·→µ")))
+
+
+def _kernel(given: str) -> tuple[str, float]:
+    name, _, times = given.rpartition("=")
+    try:
+        return (name or _refuse(given)), float(times)
+    except ValueError:
+        return _refuse(given), 0.0
+
+
+def _refuse(given: str) -> str:
+    raise RequestError(f"--faster {given}: give a kernel's name and how many times as fast, as in gemm=1.5")
+
+
+def _check_place(report: Path, json_path: Path | None) -> None:
+    from traceview.read.sqlite import check_file
+    from traceview.report.write import check_place
+
+    check_file(report)
+    if json_path is None or str(json_path) == STDOUT:
+        return
+    if json_path.resolve() == report.resolve():
+        raise OutputError(f"{report.name}: the report and the JSON must be two different files")
+    check_place(json_path)

@@ -1,0 +1,43 @@
+"""What a change is: a function from a graph to another, or the reason why this run cannot have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceview.estimate.constants import Constants
+from traceview.estimate.graph import Codes, Graph, Mask
+from traceview.model import CLASSES
+from traceview.model import KINDS as COPIES
+
+Apply = Callable[[Graph, Constants], "Graph | str"]
+H2D = COPIES.index("h2d")
+COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
+LARGE = 1_000_000  # bytes: a batch, not a scalar or an index
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`rests_on` says what must be so for the prediction to come true; `note` what it may cost."""
+
+    name: str
+    title: str
+    rests_on: str
+    apply: Apply
+    note: str = ""
+
+
+def launching(graph: Graph, operations: Mask) -> Mask:
+    """Return the mask of the calls that launch any of the operations."""
+    found = np.zeros(len(graph.calls.row), np.bool_)
+    calls = graph.operations.call[operations]
+    found[calls[calls >= 0]] = True
+    return found
+
+
+def stream_rows(graph: Graph, stream: int, iteration: int) -> Codes:
+    """Return the operations of one iteration on a stream, in their order."""
+    of = graph.operations
+    return np.flatnonzero((of.stream == stream) & (of.iteration == iteration))

@@ -1,0 +1,227 @@
+"""From an analysis to what each change would give: build, change, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from traceview.errors import RequestError
+from traceview.estimate.build import build
+from traceview.estimate.changes import CHANGES, Change, faster
+from traceview.estimate.changes.pin import PIN_HERE
+from traceview.estimate.constants import HIGH, LOW, MIDDLE, NOISE, Constants
+from traceview.estimate.graph import GAP, RUN, Graph
+from traceview.estimate.path import spans_of
+from traceview.estimate.replay import COUNTED, made_of, replay
+from traceview.estimate.select import select
+from traceview.intervals import length, union
+from traceview.model import Analysis, NotMeasured, Trace
+from traceview.model_whatif import NotApplicable, Prediction, WhatIf
+
+LITTLE = 0.02  # of the measured time: a smaller gain is none that one would notice
+WORTH = 0.005  # likewise, for one more change among several
+TIMES = 2.0  # how much faster the longest kernel is taken to be when nobody asks for another
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    graph: Graph
+    measured: int
+    error: float
+
+
+def whatif(analysis: Analysis, *, faster_kernels: Mapping[str, float] | None = None) -> WhatIf | NotMeasured:
+    """Predict every change alone, and several together.
+
+    `faster_kernels` says how many times as fast kernels of a name become; without it, the one that takes the
+    most time is taken twice as fast. Returns NotMeasured where the capture has no iterations.
+    Raises RequestError when a kernel of that name was not launched in them.
+    """
+    chosen = select(analysis)
+    if isinstance(chosen, str):
+        return NotMeasured(chosen)
+    graph = build(analysis.trace, chosen)
+    base = replay(graph)
+    model = _Model(graph, chosen.measured_ns, base.per_iteration / chosen.measured_ns - 1)
+    kernels = _faster(analysis.trace, graph, faster_kernels)
+    alone, left_out = _alone(model, (*CHANGES, *kernels))
+    return WhatIf(
+        info=analysis.info,
+        range=chosen.range,
+        counted=chosen.steady,
+        modelled=chosen.last - chosen.first,
+        measured_ns=chosen.measured_ns,
+        replayed_ns=base.per_iteration,
+        path=made_of(graph, base),
+        spans=spans_of(analysis.trace, graph, base),
+        predictions=alone,
+        together=_together(model),
+        left_out=left_out,
+        notes=_notes(model),
+    )
+
+
+def predict(analysis: Analysis, names: Sequence[str]) -> Prediction:
+    """Predict the named changes (`Change.name`) made together.
+
+    Raises RequestError when a name is unknown, a change does not apply, or there are no iterations.
+    """
+    chosen = select(analysis)
+    if isinstance(chosen, str):
+        raise RequestError(f"{analysis.info.file}: {chosen}")
+    known = {one.name: one for one in CHANGES}
+    for name in names:
+        if name not in known:
+            raise RequestError(f"no change is called {name}; there are {', '.join(known)}")
+    graph = build(analysis.trace, chosen)
+    model = _Model(graph, chosen.measured_ns, replay(graph).per_iteration / chosen.measured_ns - 1)
+    found = _prediction(model, [one for one in CHANGES if one.name in names])
+    if isinstance(found, str):
+        raise RequestError(f"{analysis.info.file}: {found}")
+    return found
+
+
+def measured(analysis: Analysis) -> int:
+    """Return the steady GPU time per iteration in ns, what predictions of another capture are held against.
+
+    Raises RequestError where the capture has no iterations.
+    """
+    chosen = select(analysis)
+    if isinstance(chosen, str):
+        raise RequestError(f"{analysis.info.file}: {chosen}")
+    return chosen.measured_ns
+
+
+def _faster(trace: Trace, graph: Graph, wanted: Mapping[str, float] | None) -> tuple[Change, ...]:
+    names = trace.operations["name"].cast(pl.String)
+    rows = graph.operations.row[np.isin(graph.operations.code, COUNTED)]
+    frame = trace.operations[rows].select(
+        names[rows].alias("name"),
+        pl.col("name").to_physical().cast(pl.Int64).alias("code"),
+        (pl.col("end") - pl.col("start")).alias("ns"),
+    )
+    if wanted is None:
+        totals = frame.group_by("name").agg(pl.col("ns").sum()).sort(["ns", "name"], descending=[True, False])
+        wanted = {totals["name"][0]: TIMES} if len(totals) else {}
+    codes = dict(frame.select("name", "code").iter_rows())
+    for name, times in wanted.items():
+        if name not in codes:
+            raise RequestError(f"{trace.info.file}: no kernel called {name} runs in the modelled iterations")
+        if times <= 0:
+            raise RequestError(f"--faster {name}={times:g}: a kernel can only be more than 0 times as fast")
+    return tuple(faster(codes[name], name, times) for name, times in wanted.items())
+
+
+def _alone(model: _Model, changes: Sequence[Change]) -> tuple[tuple[Prediction, ...], tuple[NotApplicable, ...]]:
+    found, left_out = [], []
+    for change in changes:
+        one = _prediction(model, [change])
+        if isinstance(one, str):
+            left_out.append(NotApplicable(change.name, change.title, one))
+        else:
+            found.append(one)
+    return tuple(sorted(found, key=lambda one: (one.iteration_ns, one.change))), tuple(left_out)
+
+
+def _together(model: _Model) -> tuple[Prediction, ...]:
+    """Add the change that gains most, again and again, until none gains anything."""
+    made: list[Change] = []
+    best, found = model.measured, []
+    left = [change for change in CHANGES if change is not PIN_HERE]
+    while left:
+        times = {one.name: _middle(model, _ordered([*made, one])) for one in left}
+        gains = [(time, one) for one in left if (time := times[one.name]) is not None]
+        if not gains:
+            break
+        time, change = min(gains, key=lambda pair: pair[0])
+        if time > best - WORTH * model.measured:
+            break
+        best = time
+        made.append(change)
+        left.remove(change)
+        one_more = _prediction(model, _ordered(made))
+        assert not isinstance(one_more, str), "it has just been replayed"
+        found.append(replace(one_more, change=change.name, title=change.title, rests_on=change.rests_on, note=""))
+    return tuple(found)
+
+
+def _ordered(changes: Sequence[Change]) -> list[Change]:
+    return sorted(changes, key=CHANGES.index)
+
+
+def _middle(model: _Model, changes: Sequence[Change]) -> int | None:
+    graph = _changed(model.graph, changes, MIDDLE)
+    return None if isinstance(graph, str) else _time(model, graph)
+
+
+def _changed(graph: Graph, changes: Sequence[Change], constants: Constants) -> Graph | str:
+    for change in changes:
+        after = change.apply(graph, constants)
+        if isinstance(after, str):
+            return after
+        graph = after
+    if constants.host == 1:
+        return graph
+    host = graph.edges.kind == GAP
+    return graph.with_edges(
+        graph.edges.weighing(np.where(host, graph.edges.weight * constants.host, graph.edges.weight).astype(np.int64))
+    )
+
+
+def _time(model: _Model, graph: Graph) -> int:
+    return max(replay(graph).per_iteration, _least(model, graph))
+
+
+def _least(model: _Model, graph: Graph) -> int:
+    """Return what the compute of several streams takes at least: they share one GPU, and overlap as they did."""
+    of = graph.operations
+    compute = np.isin(of.code, COUNTED[:1]) & (of.iteration >= graph.first)
+    if len(np.unique(of.stream[compute])) < 2:
+        return 0
+    busy = length(union(of.start[compute], of.end[compute]))
+    before = int(model.graph.edges.weight[model.graph.of_operations(RUN, compute)].sum())
+    after = int(graph.edges.weight[graph.of_operations(RUN, compute)].sum())
+    return int(busy * after / max(before, 1)) // graph.counted
+
+
+def _prediction(model: _Model, changes: Sequence[Change]) -> Prediction | str:
+    graphs = [_changed(model.graph, changes, constants) for constants in (LOW, MIDDLE, HIGH)]
+    for graph in graphs:
+        if isinstance(graph, str):
+            return graph
+    times = [_time(model, graph) for graph in graphs if not isinstance(graph, str)]
+    middle = graphs[1]
+    assert not isinstance(middle, str)
+    path = made_of(middle, replay(middle))
+    path["compute"] += max(0, times[1] - sum(path.values())) if times[1] == _least(model, middle) else 0
+    wide = NOISE + abs(model.error)
+    return Prediction(
+        "+".join(change.name for change in changes),
+        ", ".join(change.title for change in changes),
+        times[1],
+        int(min(times) * (1 - wide)),
+        int(max(times) * (1 + wide)),
+        "; ".join(change.rests_on for change in changes),
+        _note(model, times[1]),
+        path,
+    )
+
+
+def _note(model: _Model, time: int) -> str:
+    gain = 1 - time / model.measured
+    if gain < -LITTLE:
+        return f"alone it loses {-gain:.0%}"
+    return "alone it gains little or nothing" if gain < LITTLE else ""
+
+
+def _notes(model: _Model) -> tuple[str, ...]:
+    facts = model.graph.facts
+    source = "measured here" if facts.pinned_measured else "this GPU's default: the capture has no large pinned copy"
+    return (
+        f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a launch "
+        f"to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
+        "host times are those under the profiler; without it the host is faster",
+    )
