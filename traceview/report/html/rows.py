@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceview.intervals import Intervals
+from traceview.intervals import Intervals, Times
 from traceview.model import CAUSES, Analysis, DeviceUse
 from traceview.report.html.bands import WORK_CLASSES, Band, bands
 from traceview.report.html.looks import LOOKS, WORDS
@@ -75,10 +75,20 @@ def _lane(found: list[Band], names: Names) -> Marks:
     return marks if len(found) == 1 else marks.take(np.argsort(start, kind="stable"))
 
 
+def _largest(columns: list[Times]) -> Times:
+    """Return for each row the place of its first largest column."""
+    largest, place = columns[0], np.zeros(len(columns[0]), np.int64)
+    for number, column in enumerate(columns[1:], 1):
+        more = column > largest
+        place[more] = number
+        largest = np.where(more, column, largest)
+    return place
+
+
 def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
     gaps = device.gaps.frame
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES}
-    main = np.argmax(np.stack(list(causes.values())), axis=0) if len(gaps) else np.empty(0, np.int64)
+    main = _largest(list(causes.values()))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
     operations = names.numbers(analysis.trace.operations["name"])
     none = names.number("")
