@@ -18,8 +18,9 @@ import click
 
 from traceview import __version__
 from traceview.cli_compare import compare
-from traceview.cli_options import EXPLAINED, FILE, all_options, serve_options
+from traceview.cli_options import EXPLAINED, FILE, NSYS, all_options, serve_options
 from traceview.cli_output import complain, draws, print_out, progress
+from traceview.cli_redact import redact
 from traceview.cli_whatif import whatif
 from traceview.errors import OutputError, RequestError, TraceviewError
 
@@ -219,6 +220,7 @@ def _summary(analysis: Analysis, page: Path | None, top: int) -> None:
 
 @cli.command(short_help="Say what a capture holds and lacks.")
 @click.argument("report", type=FILE)
+@NSYS
 def info(report: Path) -> None:
     """Say what REPORT holds and lacks, without measuring it."""
     from traceview.info import describe, lines
@@ -238,6 +240,7 @@ def completion(shell: str) -> None:
 
 
 cli.add_command(compare)
+cli.add_command(redact)
 cli.add_command(whatif)
 
 

@@ -115,9 +115,16 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA cell_size_check=ON")
             yield connection
     except sqlite3.Error as error:
-        raise DamagedExportError(f"{shown(path)}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}") from None
+        raise damaged(shown(path), error) from None
     except (OverflowError, MemoryError) as error:
-        raise DamagedExportError(f"{shown(path)}: holds impossible sizes ({error}); {EXPORT_AGAIN}") from None
+        raise damaged(shown(path), error) from None
+
+
+def damaged(name: str, error: Exception) -> DamagedExportError:
+    """Return the error for what SQLite or Python cannot make sense of."""
+    if isinstance(error, sqlite3.Error):
+        return DamagedExportError(f"{name}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}")
+    return DamagedExportError(f"{name}: holds impossible sizes ({error}); {EXPORT_AGAIN}")
 
 
 def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
