@@ -14,7 +14,6 @@ from traceview.errors import OutputError, RequestError
 from traceview.model import Analysis
 from traceview.report.html.page import live
 from traceview.serve.answers import Answers
-from traceview.version import __version__
 
 LOOPBACK = "127.0.0.1"
 HTML, JSON, BYTES, TEXT = "text/html; charset=utf-8", "application/json", "application/octet-stream", "text/plain"
