@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,5 +98,8 @@ def test_the_real_library_works_offline(tmp_path: Path, monkeypatch: pytest.Monk
     sink.close()
     (stored,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert (tmp_path / "kept" / "wandb-run").read_text().strip() in stored.name
+    deadline = time.monotonic() + 60  # its own process writes the file, and may still be at it
+    while b"loss" not in stored.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert b"tries" in stored.read_bytes()
     assert b"loss" in stored.read_bytes()
