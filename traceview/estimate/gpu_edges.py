@@ -137,7 +137,7 @@ def _awaited(trace: Trace, calls: Calls, of: Operations) -> Codes:
     """
     found = np.full(len(of.row), -1, np.int64)
     launched = np.flatnonzero(of.call >= 0)
-    names = trace.api["name"].cast(pl.String).gather(calls.row).str.contains("StreamWaitEvent").to_numpy()
+    names = trace.api["name"].gather(calls.row).cast(pl.String).str.contains("StreamWaitEvent").to_numpy()
     waits = np.flatnonzero(names)
     if not len(waits) or not len(launched):
         return found

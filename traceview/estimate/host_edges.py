@@ -18,17 +18,15 @@ SLACK = 1_000  # ns by which the clocks of host and GPU may differ
 
 def calls_of(trace: Trace, at: Selection, begin: int, end: int) -> Calls:
     """Return the calls of the model in [begin, end) that launch, synchronize, hold or wait; outermost ones only."""
-    role = trace.api["role"].to_physical()
-    launches = trace.operations["launch"].drop_nulls().unique()
-    frame = trace.api.with_row_index("row").filter(
-        (pl.col("process") == at.process)
-        & (pl.col("start") >= begin)
-        & (pl.col("start") < end)
-        & (
-            role.is_in([ROLES.index("sync"), ROLES.index("blocking_copy")])
-            | pl.col("row").is_in(launches.cast(pl.UInt32).implode())
-            | pl.col("name").cast(pl.String).str.contains("StreamWaitEvent")
-        )
+    inside = (pl.col("process") == at.process) & (pl.col("start") >= begin) & (pl.col("start") < end)
+    frame = trace.api.with_row_index("row").filter(inside)
+    launches = np.zeros(len(trace.api), np.bool_)
+    launches[trace.operations["launch"].drop_nulls().to_numpy()] = True
+    role = frame["role"].to_physical()
+    frame = frame.filter(
+        role.is_in([ROLES.index("sync"), ROLES.index("blocking_copy")])
+        | pl.Series(launches[frame["row"].to_numpy()])
+        | frame["name"].cast(pl.String).str.contains("StreamWaitEvent")
     )
     frame = frame.filter(pl.col("end") >= pl.col("end").cum_max().over("thread")).sort("start", "row")
     start, stop, thread = (frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread"))

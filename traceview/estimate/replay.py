@@ -104,11 +104,23 @@ def kind_of(graph: Graph, edge: int) -> str:
     return CLASSES[int(graph.operations.code[operation])]
 
 
+def stretches(graph: Graph, of: Replay) -> list[tuple[int, int, int]]:
+    """Return (edge, start, end) along the critical path, first to last: they follow each other without gaps.
+
+    A call may return before the copy that it waits for has ended; then the copy counts until that return.
+    """
+    found, until = [], of.end
+    for edge in critical(graph, of):
+        since = max(int(of.time[graph.edges.source[edge]]), of.begin)
+        if since < until:
+            found.append((edge, since, until))
+            until = since
+    return found[::-1]
+
+
 def made_of(graph: Graph, of: Replay) -> dict[str, int]:
     """Return the ns per iteration of each kind of PATH on the critical path."""
     total = dict.fromkeys(PATH, 0)
-    for edge in critical(graph, of):
-        source, target = int(graph.edges.source[edge]), int(graph.edges.target[edge])
-        since = max(int(of.time[source]), of.begin)
-        total[kind_of(graph, edge)] += max(0, int(of.time[target]) - since)
+    for edge, start, end in stretches(graph, of):
+        total[kind_of(graph, edge)] += end - start
     return {kind: ns // graph.counted for kind, ns in total.items()}

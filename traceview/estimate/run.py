@@ -96,10 +96,9 @@ def measured(analysis: Analysis) -> int:
 
 
 def _faster(trace: Trace, graph: Graph, wanted: Mapping[str, float] | None) -> tuple[Change, ...]:
-    names = trace.operations["name"].cast(pl.String)
     rows = graph.operations.row[np.isin(graph.operations.code, COUNTED)]
     frame = trace.operations[rows].select(
-        names[rows].alias("name"),
+        pl.col("name").cast(pl.String),
         pl.col("name").to_physical().cast(pl.Int64).alias("code"),
         (pl.col("end") - pl.col("start")).alias("ns"),
     )

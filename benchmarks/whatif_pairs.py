@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Hold predictions against the runs after the change.
+
+    python benchmarks/whatif_pairs.py BEFORE.sqlite AFTER.sqlite CHANGES ...
+    python benchmarks/whatif_pairs.py --list benchmarks/whatif_pairs.txt --folder samples/trainer
+
+CHANGES are names of changes made together, as in pin,prefetch,sync (docs/whatif.md). A list has one such triple a line,
+`#` begins a comment, and names are files of the folder, without .sqlite. Nothing of AFTER is known to the
+prediction. Prints a Markdown table; a pair whose files are not there is left out and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from traceview import Analysis, analyze
+from traceview.estimate import measured, predict, whatif
+from traceview.model import NotMeasured
+
+HEAD = """| before | after | changes | before, ms | predicted, ms | range | measured, ms | error | replay |
+| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
+
+
+def main() -> None:
+    """Print a row for each pair."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("triples", nargs="*", metavar="BEFORE AFTER CHANGES")
+    parser.add_argument("--list", type=Path, dest="listed")
+    parser.add_argument("--folder", type=Path, default=Path())
+    given = parser.parse_args()
+    if len(given.triples) % 3:
+        parser.error("give BEFORE AFTER CHANGES, three for each pair")
+    pairs = [tuple(given.triples[at : at + 3]) for at in range(0, len(given.triples), 3)]
+    if given.listed:
+        lines = (line.partition("#")[0].split() for line in given.listed.read_text().splitlines())
+        pairs += [tuple(line) for line in lines if line]
+    print(HEAD)
+    missing = [pair for pair in pairs if not row(given.folder, *pair)]
+    if missing:
+        print(f"\nnot there: {', '.join(f'{before} → {after}' for before, after, _ in missing)}")
+
+
+def row(folder: Path, before: str, after: str, changes: str) -> bool:
+    """Print the row of one pair; False where a file is missing."""
+    paths = [folder / (name if name.endswith(".sqlite") else f"{name}.sqlite") for name in (before, after)]
+    if not all(path.is_file() for path in paths):
+        return False
+    first, second = (opened(path) for path in paths)
+    found, truth = predict(first, changes.split(",")), measured(second)
+    low, high = found.low_ns / 1e6, found.high_ns / 1e6
+    error = found.iteration_ns / truth - 1
+    now, then = measured(first) / 1e6, found.iteration_ns / 1e6
+    print(
+        f"| {paths[0].stem} | {paths[1].stem} | {changes} | {now:.2f} | {then:.2f} "
+        f"| {low:.2f} to {high:.2f} | {truth / 1e6:.2f} | {error:+.1%} | {replay_error(paths[0]):+.2%} |"
+    )
+    return True
+
+
+@cache
+def opened(path: Path) -> Analysis:
+    """Analyse a file once."""
+    return analyze(path)
+
+
+@cache
+def replay_error(path: Path) -> float:
+    """Return how far the unchanged model is from the run."""
+    found = whatif(opened(path))
+    assert not isinstance(found, NotMeasured), f"{path.name} has iterations: it has been predicted from"
+    return found.error
+
+
+if __name__ == "__main__":
+    main()

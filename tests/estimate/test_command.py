@@ -1,0 +1,42 @@
+"""traceview whatif: the tables, the JSON, and one line for what a user gets wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.captures import sample
+from tests.cli.command import Command, traceview
+
+__all__ = ["traceview"]
+SERIAL = sample("trainer/serial.sqlite")
+
+
+def test_tables_and_a_file(traceview: Command, tmp_path: Path) -> None:
+    place = tmp_path / "whatif.json"
+    code, out, err = traceview("whatif", SERIAL, "--json", place)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Pin host memory" in out and "Not here" in out
+    document = json.loads(place.read_text())
+    assert document["file"] == "serial.sqlite" and abs(document["replay_error"]) < 0.03
+    assert document["predictions"][0]["change"] == "pin"
+    assert set(document["predictions"][0]["path_ns"]) == set(document["path_ns"])
+    assert place.read_text() == traceview("whatif", SERIAL, "--json", "-").out
+
+
+def test_a_kernel_faster_by_name(traceview: Command) -> None:
+    document = json.loads(traceview("whatif", SERIAL, "--faster", "multi_tensor_apply_kernel=4", "--json", "-").out)
+    assert any(one["change"] == "faster:multi_tensor_apply_kernel=4" for one in document["predictions"])
+
+
+def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
+    for arguments, told in (
+        ((SERIAL, "--faster", "gemm"), "--faster gemm"),
+        ((SERIAL, "--faster", "gemm=2"), "no kernel called gemm"),
+        ((SERIAL, "--json", SERIAL), "two different files"),
+        ((SERIAL, "--iteration", "nothing"), "no NVTX range matches"),
+        ((tmp_path / "none.sqlite",), "none.sqlite"),
+    ):
+        code, out, err = traceview("whatif", *arguments)
+        assert code == 2 and out == "" and err.count("\n") == 1 and told in err
