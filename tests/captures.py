@@ -40,7 +40,7 @@ def shared(name: str) -> Path:
 
 
 def original(name: str) -> Path:
-    """Return a capture of the shared folder itself, unscrubbed; skip the test where it is absent."""
+    """Return a capture of the shared folder itself, unredacted; skip the test where it is absent."""
     path = CAPTURES / name
     if not path.is_file():
         pytest.skip(f"needs {name} in {CAPTURES} (set TRACEVIEW_CAPTURES to the folder that has it)")

@@ -1,27 +1,23 @@
-"""What the samples may say, and what samples/scrub.py takes out of a capture."""
+"""What the samples may say: they are what `traceview redact` writes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import runpy
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.captures import SAMPLES, original, sample
+from tests.captures import original, sample
 from traceview.analyze import analyze
 from traceview.model import Iterations
+from traceview.redact import redact
 from traceview.report.to_json import to_json
 
 OF_THE_TRAINER = [f"trainer/{name}" for name in ("serial", "pinned", "prefetch", "staged", "graph", "ddp")]
 SHARED = ["serial", "dual", "quad", "ddp2", "cudagraph"]
 NAMES = [*SHARED, *OF_THE_TRAINER]
-SCRUB: dict[str, Any] = runpy.run_path(str(SAMPLES / "scrub.py"), run_name="scrub")
-scrub: Callable[[Path, Path], None] = SCRUB["scrub"]
 EVENT_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
@@ -91,90 +87,14 @@ def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_sample_is_what_scrub_writes(name: str, tmp_path: Path) -> None:
+def test_a_sample_is_what_redact_writes(name: str, tmp_path: Path) -> None:
     source = original(f"h200_{name}.sqlite")
-    scrub(source, tmp_path / "made.sqlite")
+    redact(source, tmp_path / "made.sqlite")
     assert texts(tmp_path / "made.sqlite") == texts(sample(f"{name}.sqlite"))
 
 
-@pytest.fixture
-def secretive(tmp_path: Path) -> Path:
-    """An export with a secret in each place that has been seen to hold one."""
-    path = tmp_path / "secretive.sqlite"
-    export = sqlite3.connect(path)
-    export.executescript(f"""
-        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, globalTid INT, nameId INT);
-        INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, {7 << 24 | 7}, 1);
-        CREATE TABLE StringIds (id INT, value TEXT);
-        INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel'), (2, 'main'), (3, 'SECRET thread');
-        INSERT INTO StringIds VALUES (4, '/SECRET.log');
-        CREATE TABLE ThreadNames (nameId INT, priority INT, globalTid INT);
-        INSERT INTO ThreadNames VALUES (2, 0, {7 << 24 | 7}), (3, 0, {8 << 24 | 8});
-        CREATE TABLE PROCESSES (globalPid INT, pid INT, name TEXT);
-        INSERT INTO PROCESSES VALUES ({7 << 24}, 7, '/home/SECRET/bin/python'), ({8 << 24}, 8, 'SECRET');
-        CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT);
-        INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES
-            ('DeviceEnvironment', 'TOKEN=SECRET'), ('Hostname', 'SECRET'), ('NvDriverVersion', '580.1');
-        CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT);
-        INSERT INTO META_DATA_CAPTURE VALUES
-            ('PROCESS_0:ENVIRONMENT_VARIABLE', 'TOKEN=SECRET'), ('PROCESS_0:ARGUMENT_0', 'SECRET.py'),
-            ('PROCESS_0:WORKING_DIR', '/SECRET'), ('PROCESS_0:COLLECT_CUDA_TRACE', 'true');
-        CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
-        INSERT INTO META_DATA_EXPORT VALUES
-            ('EXPORT_HOST', 'SECRET'), ('EXPORT_PARAM_INPUT_PATH_ABS', '/SECRET'),
-            ('EXPORT_SCHEMA_VERSION', '3.11.1');
-        CREATE TABLE DIAGNOSTIC_EVENT (text TEXT);
-        INSERT INTO DIAGNOSTIC_EVENT VALUES ('see /tmp/SECRET.log'), ('Profiling has started.');
-        CREATE TABLE ANALYSIS_FILE (content TEXT);
-        INSERT INTO ANALYSIS_FILE VALUES ('SECRET');
-        CREATE TABLE ProcessStreams (contentId INT);
-        INSERT INTO ProcessStreams VALUES (4);
-        CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT, uuid TEXT);
-        INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA H200', 'SECRET-1'), (1, 'NVIDIA H200', 'SECRET-2');
-        CREATE TABLE A_TABLE_OF_A_LATER_VERSION (text TEXT);
-        INSERT INTO A_TABLE_OF_A_LATER_VERSION VALUES ('SECRET');
-    """)
-    export.commit()
-    export.close()
-    return path
-
-
-def test_scrub_takes_every_secret_out_of_the_bytes_and_keeps_the_rest(
-    secretive: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.sqlite"
-    scrub(secretive, out)
-    assert b"SECRET" in secretive.read_bytes()
-    assert b"SECRET" not in out.read_bytes()
-    assert set(texts(out)) >= {
-        "cudaLaunchKernel",
-        "main",
-        "python",
-        "580.1",
-        "3.11.1",
-        "Profiling has started.",
-    }
-    uuids = rows(out, "SELECT uuid FROM TARGET_INFO_GPU ORDER BY id")
-    assert len(set(uuids)) == 2
-
-
-def test_scrub_leaves_its_input_and_nothing_half_written(secretive: Path, tmp_path: Path) -> None:
-    before = hashlib.sha256(secretive.read_bytes()).hexdigest()
-    scrub(secretive, tmp_path / "out.sqlite")
-    assert hashlib.sha256(secretive.read_bytes()).hexdigest() == before
-    text = tmp_path / "text.sqlite"
-    text.write_text("no database")
-    with pytest.raises(sqlite3.DatabaseError):
-        scrub(text, tmp_path / "never.sqlite")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "out.sqlite",
-        "secretive.sqlite",
-        "text.sqlite",
-    ]
-
-
-def test_scrub_is_idempotent(tmp_path: Path) -> None:
-    scrub(sample("dual.sqlite"), tmp_path / "again.sqlite")
+def test_redact_has_nothing_to_take_out_of_a_sample(tmp_path: Path) -> None:
+    redact(sample("dual.sqlite"), tmp_path / "again.sqlite")
     assert texts(tmp_path / "again.sqlite") == texts(sample("dual.sqlite"))
 
 

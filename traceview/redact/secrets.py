@@ -79,13 +79,13 @@ class Secrets:
 
     def cleaned(self, text: str) -> str:
         """Return the text with `[removed ..]` for each secret; the same for the same secret."""
-        if self._own is not None:
-            text = self._own.sub(lambda match: self._instead(match[0], self._private[match[0]]), text)
         for kind, pattern in SHAPES.items():
             if kind == _GUESSED:
                 text = pattern.sub(lambda match: self._guess(match[0]), text)
             else:
                 text = pattern.sub(lambda match, kind=kind: self._instead(match[0], kind), text)  # type: ignore[misc]
+        if self._own is not None:
+            text = self._own.sub(lambda match: self._instead(match[0], self._private[match[0]]), text)
         return text
 
     def _guess(self, text: str) -> str:

@@ -1,0 +1,114 @@
+"""What counts as a secret by its shape, and what must not: names of kernels and layers are long, too."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.captures import ALL, shared
+from traceview.measure.iteration_ranges import NUMBER
+from traceview.redact.names import Names
+from traceview.redact.secrets import Secrets, words_of_environment
+
+# Made by hand: none of these opens anything.
+SECRETS = {
+    "Hugging Face token": "hf_" + "aBcDeFgHiJ" * 3,
+    "GitHub token": "ghp_" + "a1B2c3D4e5" * 4,
+    "GitLab token": "glpat-" + "x1Y2z3" * 4,
+    "AWS key": "AKIA" + "ABCDEFGH12345678",
+    "Google key": "AIza" + "SyA1234567890abcdefghijklmnopqrstuv",
+    "Slack token": "xoxb-1234567890-abcdefghij",
+    "API key": "sk-proj-" + "abc123DEF4" * 3,
+    "JSON web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP",
+    "e-mail address": "jane.doe+x@mail.example.com",
+    "path": "/home/jane/project/train.py",
+    "address": "https://jane:pw@host.example/x?y=1",
+    "IP address": "10.20.30.40",
+    "long hexadecimal": "0123456789abcdef" * 2,
+    "long base64": "aB3dE5fG7hI9jK1lM2nO4pQ6rS8tU0vW+xYz/1A=",
+    "password or key that is set": "password=hunter2",
+    "token that is set": "token: s3cretvalue",
+    "private key": "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "secret"), SECRETS.items())
+@pytest.mark.parametrize("around", ["{}", "load {} now", "step({})", "[{}]"])
+def test_a_secret_is_found_replaced_and_named_by_its_kind(kind: str, secret: str, around: str) -> None:
+    secrets = Secrets({})
+    cleaned = secrets.cleaned(around.format(secret))
+    assert "[removed " in cleaned
+    assert secret not in cleaned
+    assert dict(secrets.found) == {kind: 1}
+    assert secrets.cleaned(cleaned) == cleaned
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "iteration 7",
+        "token embedding",
+        "Token::foo1234567",
+        "pass: forward",
+        "/model/layers.0/self_attn/MatMul",
+        "a/b/c",
+        "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN",
+        "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
+        "void at::native::<unnamed>::CatArrayBatchedCopy<at::native::OpaqueType<2>, unsigned int, 3, 64, 64>(T1 *)",
+        "triton_red_fused_native_layer_norm_12",
+        "TransformerEncoderLayerWithAVeryLongCamelCaseNameAndNoDigitAtAll",
+        "version 2024.2.3",
+    ],
+)
+def test_an_ordinary_name_is_left_alone(name: str) -> None:
+    assert Secrets({}).cleaned(name) == name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_name_of_a_real_capture_looks_like_a_secret(name: str) -> None:
+    export = sqlite3.connect(f"{shared(name).as_uri()}?mode=ro&immutable=1", uri=True)
+    kernels = "SELECT value FROM StringIds WHERE value LIKE '%(%' OR value LIKE '\\_Z%' ESCAPE '\\'"
+    names = [value for (value,) in export.execute(kernels) if "\n" not in value]  # but for what a program printed
+    export.close()
+    secrets = Secrets({})
+    assert [one for one in names if secrets.cleaned(one) != one] == []
+
+
+def test_the_captures_own_host_user_and_keys_are_found_in_names() -> None:
+    private = words_of_environment("USER=janedoe;PATH=/bin;WANDB_API_KEY=correct-horse-battery;HOSTNAME=node-17;A=b")
+    assert set(private) == {"janedoe", "correct-horse-battery", "node-17"}
+    secrets = Secrets({**private, "root": "host or user", "vm": "host or user"})
+    cleaned = secrets.cleaned("janedoe runs correct-horse-battery on node-17 as root in a vm, janedoes not")
+    assert re.sub(r"\[removed \w \d\]", "*", cleaned) == "* runs * on * as root in a vm, janedoes not"
+
+
+def test_the_same_secret_gets_the_same_mark_and_another_another() -> None:
+    secrets = Secrets({})
+    one, two = secrets.cleaned("a@x.org"), secrets.cleaned("b@x.org")
+    assert one != two
+    assert secrets.cleaned("a@x.org") == one
+    # Names that differ in numbers alone are one kind of iteration, and stay so.
+    seven, eight = secrets.cleaned("u7@x.org"), secrets.cleaned("u8@x.org")
+    assert seven != eight
+    assert re.sub(NUMBER, "#", seven) == re.sub(NUMBER, "#", eight)
+
+
+names = st.text(st.sampled_from("ab-_ 019.é"), min_size=1, max_size=12)
+
+
+@given(names, names)
+def test_hashed_names_are_equal_or_fold_together_exactly_where_the_names_do(one: str, two: str) -> None:
+    made = Names(Secrets({}), hashed=True)
+
+    def folded(name: str) -> str:
+        return re.sub(NUMBER, "#", re.sub(r"(^|[^\w.])-\d+", r"\1#", name))
+
+    assert (made.range(one) == made.range(two)) == (one == two)
+    assert (folded(made.range(one)) == folded(made.range(two))) == (folded(one) == folded(two))
+    assert (made.kernel(one) == made.kernel(two)) == (one == two)
+    assert made.kernel(f"ncclDevKernel_{one}").startswith("nccl_")
