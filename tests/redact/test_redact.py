@@ -18,7 +18,7 @@ from traceview.errors import DamagedExportError, NotAnExportError, OutputError
 from traceview.redact import redact
 from traceview.report.to_json import to_json
 
-MADE = [str(path.relative_to(SAMPLES)) for path in sorted(SAMPLES.rglob("*.sqlite"))]
+MADE = [f"trainer/{path.name}" for path in sorted((SAMPLES / "trainer").glob("*.sqlite"))]
 
 
 def capture(name: str) -> Path:
