@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from traceview.model import Analysis
@@ -26,22 +26,22 @@ def render(analysis: Analysis, detail: int = DETAIL) -> str:
     that say how many events they hold. The same analysis gives the same bytes. Nothing is computed here but
     places on the page.
     """
-    return _document(analysis, rows(analysis, names := Names()), names, detail, server=False)
+    return _document(analysis, Names(), detail, server=False)[0]
 
 
 def live(analysis: Analysis) -> tuple[str, list[Group], Names, int]:
     """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
-    groups = rows(analysis, names := Names())
-    return _document(analysis, groups, names, LIVE, server=True), groups, names, origin(analysis)
+    document, groups = _document(analysis, names := Names(), LIVE, server=True)
+    return document, groups, names, origin(analysis)
 
 
-def _document(analysis: Analysis, groups: Sequence[Group], names: Names, detail: int, *, server: bool) -> str:
-    zero = origin(analysis)
-    content = sections(analysis, zero) | {"live": server}
-    shown = charts(analysis, zero)
-    title = analysis.info.file
-    empty = build(title, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
-    left = detail - len(empty)
+def _document(analysis: Analysis, names: Names, detail: int, *, server: bool) -> tuple[str, list[Group]]:
+    # What is around the timeline and the timeline's rows share nothing but the analysis.
+    with ThreadPoolExecutor(1) as aside:
+        around = aside.submit(_around, analysis, server)
+        groups = rows(analysis, names)
+        content, shown, taken = around.result()
+    title, left = analysis.info.file, detail - taken
     for _ in range(TRIES):
         made = timeline(analysis, groups, names, max(left, LEAST))
         if server:
@@ -52,4 +52,13 @@ def _document(analysis: Analysis, groups: Sequence[Group], names: Names, detail:
             break
         # Names and places are known only once the rest is made.
         left -= over + detail // 50
-    return document
+    return document, groups
+
+
+def _around(analysis: Analysis, server: bool) -> tuple[dict[str, object], dict[str, object], int]:
+    """Return the sections, the charts, and the size of a page that has nothing else."""
+    zero = origin(analysis)
+    content: dict[str, object] = {**sections(analysis, zero), "live": server}
+    shown = charts(analysis, zero)
+    empty = build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
+    return content, shown, len(empty)
