@@ -15,7 +15,7 @@ from traceview.analyze import analyze
 from traceview.estimate import predict, whatif
 from traceview.estimate.build import build
 from traceview.estimate.graph import RUN, STREAM, Calls, Edges, Facts, Graph, Operations
-from traceview.estimate.replay import made_of, replay
+from traceview.estimate.replay import CircleError, made_of, replay
 from traceview.estimate.select import Selection, select
 from traceview.model import Trace
 from traceview.model_whatif import WhatIf
@@ -48,7 +48,7 @@ def test_a_chain_takes_the_sum(parts: list[tuple[int, int]]) -> None:
 def test_edges_in_a_circle_are_refused() -> None:
     graph = chain([1, 1], [1])
     back = graph.edges.plus(np.array([3]), np.array([0]), 1, STREAM)
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(CircleError, match="circle"):
         replay(graph.with_edges(back))
 
 

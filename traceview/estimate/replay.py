@@ -18,6 +18,10 @@ from traceview.model_whatif import PATH
 COUNTED = tuple(CLASSES.index(name) for name in ("compute", "communication"))
 
 
+class CircleError(ValueError):
+    """The edges go round in a circle: no order of work satisfies them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """`time` of each node in ns; `binding` the edge that decided it, -1 where it was released."""
@@ -32,7 +36,7 @@ class Replay:
 def replay(graph: Graph) -> Replay:
     """Return when everything happens.
 
-    Raises ValueError when the edges go round in a circle.
+    Raises CircleError when the edges go round in a circle.
     """
     edges, count = graph.edges, len(graph.release)
     order = np.argsort(edges.source, kind="stable")
@@ -56,7 +60,7 @@ def replay(graph: Graph) -> Replay:
             if not waiting[other]:
                 ready.append(other)
     if done < count:
-        raise ValueError("the dependencies go round in a circle")
+        raise CircleError("the dependencies go round in a circle")
     found = np.array(binding, np.int64)
     found[found >= 0] = order[found[found >= 0]]
     return _replay(graph, np.array(time, np.int64), found)

@@ -15,7 +15,7 @@ from traceview.estimate.changes.pin import PIN_HERE
 from traceview.estimate.constants import HIGH, LOW, MIDDLE, NOISE, Constants
 from traceview.estimate.graph import GAP, RUN, Graph
 from traceview.estimate.path import spans_of
-from traceview.estimate.replay import COUNTED, made_of, replay
+from traceview.estimate.replay import COUNTED, CircleError, made_of, replay
 from traceview.estimate.select import select
 from traceview.intervals import length, union
 from traceview.model import Analysis, NotMeasured, Trace
@@ -152,8 +152,11 @@ def _ordered(changes: Sequence[Change]) -> list[Change]:
 
 
 def _middle(model: _Model, changes: Sequence[Change]) -> int | None:
-    graph = _changed(model.graph, changes, MIDDLE)
-    return None if isinstance(graph, str) else _time(model, graph)
+    try:
+        graph = _changed(model.graph, changes, MIDDLE)
+        return None if isinstance(graph, str) else _time(model, graph)
+    except CircleError:
+        return None
 
 
 def _changed(graph: Graph, changes: Sequence[Change], constants: Constants) -> Graph | str:
@@ -187,6 +190,14 @@ def _least(model: _Model, graph: Graph) -> int:
 
 
 def _prediction(model: _Model, changes: Sequence[Change]) -> Prediction | str:
+    """Return the prediction, or why there is none."""
+    try:
+        return _predicted(model, changes)
+    except CircleError as error:
+        return f"this run's order of work does not allow it ({error})"
+
+
+def _predicted(model: _Model, changes: Sequence[Change]) -> Prediction | str:
     graphs = [_changed(model.graph, changes, constants) for constants in (LOW, MIDDLE, HIGH)]
     for graph in graphs:
         if isinstance(graph, str):
