@@ -16,6 +16,7 @@ STDOUT = "-"
 @click.command(short_help="Predict what changes would give, from the capture alone.")
 @click.argument("report", type=FILE)
 @click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
+@click.option("--html", "html_path", type=FILE, help="Write the page of the capture with its critical path on top.")
 @click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")
 @click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up.")
 @click.option(
@@ -25,6 +26,7 @@ STDOUT = "-"
 def whatif(
     report: Path,
     json_path: Path | None,
+    html_path: Path | None,
     iteration: str | None,
     skip: int | None,
     faster: tuple[str, ...],
@@ -35,10 +37,12 @@ def whatif(
     REPORT is an .sqlite file from `nsys export --type sqlite`, with an NVTX range for each iteration.
     """
     kernels = dict(_kernel(given) for given in faster)
-    _check_place(report, json_path)
+    for place in (json_path, html_path):
+        _check_place(report, place)
     from traceview.analyze import analyze
     from traceview.estimate import whatif as run
     from traceview.model import NotMeasured
+    from traceview.report.html import render as page
     from traceview.report.whatif_json import to_json
     from traceview.report.whatif_terminal import render
     from traceview.report.write import write_whole
@@ -49,6 +53,8 @@ def whatif(
         found = run(analysis, faster_kernels=kernels or None)
     if isinstance(found, NotMeasured):
         raise RequestError(f"{report.name}: nothing can be predicted: {found.reason}")
+    if html_path is not None:
+        write_whole(html_path, page(analysis, path=found.spans))
     if json_path is not None and str(json_path) == STDOUT:
         print_out(to_json(found))
         return
@@ -78,5 +84,5 @@ def _check_place(report: Path, json_path: Path | None) -> None:
     if json_path is None or str(json_path) == STDOUT:
         return
     if json_path.resolve() == report.resolve():
-        raise OutputError(f"{report.name}: the report and the JSON must be two different files")
+        raise OutputError(f"{report.name}: the report and what is written must be different files")
     check_place(json_path)

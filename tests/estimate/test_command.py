@@ -7,6 +7,12 @@ from pathlib import Path
 
 from tests.captures import sample
 from tests.cli.command import Command, traceview
+from traceview.analyze import analyze
+from traceview.estimate import whatif
+from traceview.model_whatif import WhatIf
+from traceview.report.html.looks import LOOKS
+from traceview.report.html.marks import Names
+from traceview.report.html.timeline import rows
 
 __all__ = ["traceview"]
 SERIAL = sample("trainer/serial.sqlite")
@@ -25,6 +31,21 @@ def test_tables_and_a_file(traceview: Command, tmp_path: Path) -> None:
     assert place.read_text() == traceview("whatif", SERIAL, "--json", "-").out
 
 
+def test_the_page_has_the_critical_path_as_its_first_row(traceview: Command, tmp_path: Path) -> None:
+    analysis = analyze(SERIAL)
+    found = whatif(analysis)
+    assert isinstance(found, WhatIf)
+    first = rows(analysis, Names(), found.spans)[0]
+    (path,) = first.rows
+    (marks,) = path.lanes
+    assert path.id == "path" and len(marks) == len(found.spans) > 100
+    assert int((marks.end - marks.start).sum()) == sum(one.end_ns - one.start_ns for one in found.spans)
+    assert {LOOKS[look] for look in marks.look.tolist()} >= {"compute", "copy"}
+    place = tmp_path / "page.html"
+    assert traceview("whatif", SERIAL, "--html", place, "--quiet") == (0, "", "")
+    assert place.read_text().startswith("<!doctype html>")
+
+
 def test_a_kernel_faster_by_name(traceview: Command) -> None:
     document = json.loads(traceview("whatif", SERIAL, "--faster", "multi_tensor_apply_kernel=4", "--json", "-").out)
     assert any(one["change"] == "faster:multi_tensor_apply_kernel=4" for one in document["predictions"])
@@ -34,7 +55,7 @@ def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
     for arguments, told in (
         ((SERIAL, "--faster", "gemm"), "--faster gemm"),
         ((SERIAL, "--faster", "gemm=2"), "no kernel called gemm"),
-        ((SERIAL, "--json", SERIAL), "two different files"),
+        ((SERIAL, "--json", SERIAL), "different files"),
         ((SERIAL, "--iteration", "nothing"), "no NVTX range matches"),
         ((tmp_path / "none.sqlite",), "none.sqlite"),
     ):

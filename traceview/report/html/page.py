@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from traceview.model import Analysis
+from traceview.model_whatif import Span as PathSpan
 from traceview.report.html.charts import charts
 from traceview.report.html.document import build
 from traceview.report.html.marks import Names
@@ -19,27 +21,29 @@ LEAST = 400_000  # for the timeline, whatever the rest of the page takes
 TRIES = 3
 
 
-def render(analysis: Analysis, detail: int = DETAIL) -> str:
+def render(analysis: Analysis, detail: int = DETAIL, path: Sequence[PathSpan] = ()) -> str:
     """Return one HTML document that needs nothing else: no file, no network.
 
     `detail` bounds the document, in bytes: as much of the timeline as fits is in full detail, the rest in bins
-    that say how many events they hold. The same analysis gives the same bytes. Nothing is computed here but
-    places on the page.
+    that say how many events they hold. `path` is a run's critical path, shown above all rows. The same analysis
+    gives the same bytes. Nothing is computed here but places on the page.
     """
-    return _document(analysis, Names(), detail, server=False)[0]
+    return _document(analysis, Names(), detail, path, server=False)[0]
 
 
 def live(analysis: Analysis) -> tuple[str, list[Group], Names, int]:
     """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
-    document, groups = _document(analysis, names := Names(), LIVE, server=True)
+    document, groups = _document(analysis, names := Names(), LIVE, (), server=True)
     return document, groups, names, origin(analysis)
 
 
-def _document(analysis: Analysis, names: Names, detail: int, *, server: bool) -> tuple[str, list[Group]]:
+def _document(
+    analysis: Analysis, names: Names, detail: int, path: Sequence[PathSpan], *, server: bool
+) -> tuple[str, list[Group]]:
     # What is around the timeline and the timeline's rows share nothing but the analysis.
     with ThreadPoolExecutor(1) as aside:
         around = aside.submit(_around, analysis, server)
-        groups = rows(analysis, names)
+        groups = rows(analysis, names, path)
         content, shown, taken = around.result()
     title, left = analysis.info.file, detail - taken
     for _ in range(TRIES):

@@ -10,6 +10,7 @@ import polars as pl
 
 from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
+from traceview.model_whatif import Span as PathSpan
 from traceview.report.html import detail
 from traceview.report.html.columns import Columns
 from traceview.report.html.index import index
@@ -23,6 +24,18 @@ from traceview.report.html.tally import tally
 
 SHOWN_ROWS = 16
 HOST_KINDS = ("call", "range")
+# What the critical path is made of (model_whatif.PATH), in the looks of what it waits for.
+PATH_LOOKS = {
+    "compute": "compute",
+    "communication": "communication",
+    "copy": "copy",
+    "memset": "memset",
+    "gap": "idle_queued",
+    "launch": "idle_launch",
+    "host": "idle_host",
+    "call": "call_api",
+    "wait": "call_sync",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +60,10 @@ def origin(analysis: Analysis) -> int:
     return _span(analysis).start
 
 
-def rows(analysis: Analysis, names: Names) -> list[Group]:
-    """Return every row with all its marks."""
-    return list(_groups(analysis, names))
+def rows(analysis: Analysis, names: Names, path: Sequence[PathSpan] = ()) -> list[Group]:
+    """Return every row with all its marks; a critical path, where there is one, comes first."""
+    first = [Group("", "", (_path(path, names),))] if path else []
+    return [*first, *_groups(analysis, names)]
 
 
 def timeline(analysis: Analysis, groups: Sequence[Group], names: Names, budget: int) -> Timeline:
@@ -162,6 +176,17 @@ def _ruler(found: Iterations, names: Names) -> Group:
         np.array([LOOKS.index("skipped" if one.skipped else "iteration") for one in each], np.int64),
     ).take(order)
     return Group("", "", (Row("ruler", "ruler", "iterations", found.range, (marks,)),))
+
+
+def _path(spans: Sequence[PathSpan], names: Names) -> Row:
+    ordered = sorted(spans, key=lambda one: (one.start_ns, one.end_ns))
+    marks = Marks(
+        np.array([one.start_ns for one in ordered], np.int64),
+        np.array([one.end_ns for one in ordered], np.int64),
+        np.array([names.number(one.name or one.kind) for one in ordered], np.int64),
+        np.array([LOOKS.index(PATH_LOOKS[one.kind]) for one in ordered], np.int64),
+    )
+    return Row("ruler", "path", "critical path", "as it ran", (marks,))
 
 
 def _written(group: Group, lanes: dict[str, list[detail.Lane]]) -> dict[str, object]:
