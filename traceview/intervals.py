@@ -25,7 +25,7 @@ class Intervals(NamedTuple):
 
 
 BEFORE_ALL = -(1 << 62)
-BLOCK = 1 << 17
+BLOCK = 1 << 20
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

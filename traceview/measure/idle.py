@@ -19,14 +19,6 @@ HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
 ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
 
 
-class Launches(NamedTuple):
-    """For each operation that ends a gap: its launch call [start, end) and thread; thread -1 where unknown."""
-
-    start: Times
-    end: Times
-    thread: Times
-
-
 class Idle(NamedTuple):
     """The gaps of one device, the operation that ends each, and the ns of each cause: (len(CAUSES), gaps)."""
 
@@ -35,20 +27,25 @@ class Idle(NamedTuple):
     causes: NDArray[np.int64]
 
 
-def launches(trace: Trace, of: Host, operation: Times) -> Launches:
-    """Look up the launch of each operation (row of Trace.operations, -1 for none)."""
+def launching_calls(trace: Trace, operation: Times) -> Times:
+    """Return the call (row of Trace.api) that launched each operation (row of Trace.operations); -1 for none."""
     calls = trace.operations["launch"].fill_null(-1).to_numpy()
-    if len(of.start) == 0 or len(calls) == 0:
-        none = np.zeros(len(operation), np.int64)
-        return Launches(none, none, none - 1)
-    call = np.where(operation < 0, -1, calls[np.maximum(operation, 0)])
-    known = call >= 0
-    safe = np.maximum(call, 0)
-    return Launches(
-        np.where(known, of.start[safe], 0),
-        np.where(known, of.end[safe], 0),
-        np.where(known, of.thread[safe], -1),
-    )
+    if len(calls) == 0:
+        return np.full(len(operation), -1, np.int64)
+    found: Times = np.where(operation < 0, -1, calls[np.maximum(operation, 0)])
+    return found
+
+
+def launching_threads(trace: Trace, of: Host, operation: Times) -> Times:
+    """Return the thread (row of Trace.threads) that launched each operation; -1 for none."""
+    return _where_known(of.thread, launching_calls(trace, operation), -1)
+
+
+def _where_known(column: Times, call: Times, otherwise: int) -> Times:
+    if len(column) == 0:
+        return np.full(len(call), otherwise, np.int64)
+    found: Times = np.where(call >= 0, column[np.maximum(call, 0)], otherwise)
+    return found
 
 
 def attribute(trace: Trace, of: Host, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
@@ -60,18 +57,19 @@ def attribute(trace: Trace, of: Host, start: Times, end: Times, operation: Times
     """
     # A cause that nothing has is never written to, and so takes no memory.
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
+    call = launching_calls(trace, operation)
     for block in intervals.blocks(len(start)):
-        found = _attributed(trace, of, start[block], end[block], operation[block])
+        found = _attributed(of, start[block], end[block], call[block])
         for row in np.flatnonzero(found.any(axis=1)):
             causes[row, block] = found[row]
     return causes
 
 
-def _attributed(trace: Trace, of: Host, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
-    launch = launches(trace, of, operation)
-    known = launch.thread >= 0
-    call_start = np.where(known, np.clip(launch.start, start, end), start)
-    call_end = np.clip(launch.end, call_start, end)
+def _attributed(of: Host, start: Times, end: Times, call: Times) -> NDArray[np.int64]:
+    thread = _where_known(of.thread, call, -1)
+    known = thread >= 0
+    call_start = np.where(known, np.clip(_where_known(of.start, call, 0), start, end), start)
+    call_end = np.clip(_where_known(of.end, call, 0), call_start, end)
     free_start, free_call = of.unprofiled(start), of.unprofiled(call_start)
     free_return, free_end = of.unprofiled(call_end), of.unprofiled(end)
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
@@ -84,9 +82,9 @@ def _attributed(trace: Trace, of: Host, start: Times, end: Times, operation: Tim
         causes[QUEUED, ~known] = causes[LAUNCH, ~known] = 0
     causes[HOST] = free_call - free_start
     waits = call_start > start
-    for thread in np.unique(launch.thread[waits]):
-        rows = np.flatnonzero(waits & (launch.thread == thread))
-        for union, cause in zip(of.roles[int(thread)], ROLE_CAUSES, strict=True):
+    for one in np.unique(thread[waits]):
+        rows = np.flatnonzero(waits & (thread == one))
+        for union, cause in zip(of.roles[int(one)], ROLE_CAUSES, strict=True):
             if len(union.start) == 0:
                 continue
             held = intervals.covered(union, start[rows], call_start[rows])
@@ -105,7 +103,7 @@ def idle_of(trace: Trace, of: Host, device: Activity) -> Idle:
 
 def device_gaps(trace: Trace, of: Host, idle: Idle) -> Gaps:
     """Return the gaps of one device as a frame and sums."""
-    return gaps_of(idle, launches(trace, of, idle.operation).thread, {})
+    return gaps_of(idle, launching_threads(trace, of, idle.operation), {})
 
 
 def stream_gaps(trace: Trace, of: Host, device: Activity, idle: Idle, members: Times) -> Gaps:
@@ -129,7 +127,7 @@ def stream_gaps(trace: Trace, of: Host, device: Activity, idle: Idle, members: T
         "other_copy": busy - compute - communication,
     }
     causes = _attribute_stream(trace, of, gaps, operation, idle)
-    return gaps_of(Idle(gaps, operation, causes), launches(trace, of, operation).thread, others)
+    return gaps_of(Idle(gaps, operation, causes), launching_threads(trace, of, operation), others)
 
 
 def _attribute_stream(trace: Trace, of: Host, gaps: Intervals, operation: Times, idle: Idle) -> NDArray[np.int64]:
