@@ -14,8 +14,7 @@ Files are named by their place in the run's history, so a copied folder keeps it
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +25,13 @@ from instrument.errors import ConfigError, InstrumentError
 from instrument.random_state import random_state
 from instrument.ranges import phase
 from instrument.resume import Parts, Resumed, Stateful, flatten, load
+from instrument.saying import Say, say_by_logging
 
 if TYPE_CHECKING:
     from instrument.config import Config
 
 __all__ = ["BEST", "Checkpoints", "Parts", "Resumed", "Stateful", "load"]
 
-Say = Callable[[str], None]
-say_by_logging: Say = logging.getLogger("instrument").warning
 
 BEST = "best.pt"
 

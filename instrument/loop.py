@@ -22,8 +22,6 @@ from instrument.strategies import Strategy
 from instrument.sync import SyncPolicy
 from instrument.trees import tensors
 
-Say = Callable[[str], None]
-
 _CHECKPOINT = phase(CHECKPOINT)
 
 

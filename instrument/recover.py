@@ -6,7 +6,6 @@ Both are tried again a bounded number of times, and each time is said in one lin
 from __future__ import annotations
 
 import gc
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +14,12 @@ from typing import Any, TypeVar
 import torch
 
 from instrument.errors import ConfigError, InstrumentError
+from instrument.saying import Say, say_by_logging
 from instrument.trees import map_tensors, tensors
 
 Item = TypeVar("Item")
-Say = Callable[[str], None]
 ForwardBackward = Callable[[Any, float], torch.Tensor]
 
-say_by_logging: Say = logging.getLogger("instrument").warning
 
 LONGEST_WAIT_S = 60.0
 # Time does not mend these.

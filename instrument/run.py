@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,10 +30,10 @@ from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.peaks import peak_flops
 from instrument.recover import MicroBatches, reopening
+from instrument.saying import Say
 from instrument.strategies import STRATEGIES, Strategy
 from instrument.trees import map_tensors
 
-Say = Callable[[str], None]
 ONE_PROCESS = ("graph", "staged")
 
 

@@ -6,8 +6,8 @@ import sys
 
 import click
 
+from instrument.command_line import run, say
 from instrument.config import Config
-from instrument.errors import InstrumentError
 from instrument.flags import ConfiguredCommand, configured
 from instrument.metrics import LOSS
 from instrument.monitor.progress import describe
@@ -33,22 +33,9 @@ def summary(outcome: Outcome) -> str:
     return f"{text}  {speed}" if speed else text
 
 
-def say(text: str) -> None:
-    """Tell the user one line; standard output is left to those who ask for something."""
-    click.echo(f"instrument: {text}", err=True)
-
-
 def main() -> None:
     """Run the command; a mistake of the user's is one line and exit code 2."""
-    try:
-        command(standalone_mode=False)
-    except InstrumentError as error:
-        say(f"error: {error}")
-        sys.exit(2)
-    except click.exceptions.Exit as end:  # --help
-        sys.exit(end.exit_code)
-    except click.Abort:
-        sys.exit(130)
+    run(command)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import torch
 
+from instrument.command_line import run, say
 from instrument.config import Config
 from instrument.diagnose.measure import ROUNDS, Plan, measure
 from instrument.diagnose.records import Row
@@ -17,11 +17,9 @@ from instrument.diagnose.stages import STAGES, Stage, chosen
 from instrument.diagnose.table import table
 from instrument.diagnose.verdict import verdict
 from instrument.diagnose.written import check_writable, contents, write
-from instrument.errors import InstrumentError
 from instrument.flags import ConfiguredCommand, configured
 from instrument.monitor.nvml import device_uuid, open_meter
-
-Say = Callable[[str], None]
+from instrument.saying import Say
 
 
 @click.command(cls=ConfiguredCommand)
@@ -59,22 +57,9 @@ def diagnose(setting: Setting, stages: Sequence[Stage], plan: Plan, tell: Say) -
     return rows
 
 
-def say(text: str) -> None:
-    """Tell the user one line; standard output is left to the table."""
-    click.echo(f"instrument: {text}", err=True)
-
-
 def main() -> None:
     """Run the command; a mistake of the user's is one line and exit code 2."""
-    try:
-        command(standalone_mode=False)
-    except InstrumentError as error:
-        say(f"error: {error}")
-        sys.exit(2)
-    except click.exceptions.Exit as end:  # --help
-        sys.exit(end.exit_code)
-    except click.Abort:
-        sys.exit(130)
+    run(command)
 
 
 def _about(device: torch.device, plan: Plan) -> dict[str, str | int | None]:

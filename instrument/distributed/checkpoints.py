@@ -17,8 +17,7 @@ from instrument.distributed.parts import RandomNumbers, WholeModel, WholeOptimiz
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
 from instrument.resume import Parts, Resumed
-
-Say = Callable[[str], None]
+from instrument.saying import Say
 
 
 def shared_checkpoints(config: Config, world: World, say: Say) -> Checkpoints:
