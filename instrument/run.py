@@ -90,6 +90,12 @@ def resolved(config: Config, device: torch.device, world: World) -> Config:
     return config
 
 
+def pins_batches(config: Config, device: torch.device) -> bool:
+    """Return whether host batches are made in pinned memory; a prefetcher pins what is not kept by itself."""
+    strategy = config.training.strategy
+    return device.type == "cuda" and (strategy == "pinned" or (strategy != "serial" and config.data.preload))
+
+
 class _Run:
     """The parts of one run on one rank."""
 
@@ -150,14 +156,12 @@ class _Run:
 
     def _loader(self, start: Position) -> Loader:
         return build_loader(
-            self.config, rank=self.world.rank, world=self.world.size, start=start, endless=True, pinned=self._pinned()
-        )
-
-    def _pinned(self) -> bool:
-        """Whether host batches are made in pinned memory; a prefetcher pins what is not kept by itself."""
-        strategy = self.config.training.strategy
-        return self.device.type == "cuda" and (
-            strategy == "pinned" or (strategy != "serial" and self.config.data.preload)
+            self.config,
+            rank=self.world.rank,
+            world=self.world.size,
+            start=start,
+            endless=True,
+            pinned=pins_batches(self.config, self.device),
         )
 
     def _batches(self, position: Position) -> Iterator[Batch]:

@@ -10,10 +10,10 @@ import torch
 
 from instrument.config import Config, Precision
 from instrument.data import Loader, build_loader
-from instrument.diagnose.costs import COPIES_AHEAD
-from instrument.errors import ConfigError
+from instrument.distributed import World, device_of
 from instrument.learner import Batch, Learner
 from instrument.models import build
+from instrument.run import pins_batches, resolved
 from instrument.trees import map_tensors
 
 
@@ -60,12 +60,11 @@ class Setting:
         Raises:
             ConfigError: there is no such device or no such data, or the model cannot run there.
         """
-        device = _device(config.training.device)
+        alone = World()
+        device = device_of(config, alone)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        config = replace(config, training=replace(config.training, device=str(device)))
-        if device.type == "cpu" and config.training.precision == "fp16":
-            raise ConfigError("precision fp16 needs a GPU: on the CPU use precision bf16 or fp32")
+        config = resolved(config, device, alone)
         plain = replace(config.data, workers=0, prefetch_factor=None, persistent_workers=False, preload=False)
         batches = iter(build_loader(replace(config, data=plain), endless=True))
         resident = [next(batches) for _ in range(config.training.accumulation)]
@@ -88,19 +87,4 @@ class Setting:
 
     def loader(self, config: Config) -> Loader:
         """Return the loader as a run of `config` has it."""
-        strategy = config.training.strategy
-        kept = strategy in COPIES_AHEAD and config.data.preload
-        pinned = self.device.type == "cuda" and (strategy == "pinned" or kept)
-        return build_loader(config, endless=True, pinned=pinned)
-
-
-def _device(setting: str) -> torch.device:
-    wanted, _, number = setting.partition(":")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cpu" or (wanted == "auto" and not gpus):
-        return torch.device("cpu")
-    if not gpus:
-        raise ConfigError(f"device {setting}: torch sees no GPU here: use --device cpu, or a torch built for CUDA")
-    if int(number or 0) >= gpus:
-        raise ConfigError(f"device {setting}: there are {gpus} GPUs here, counted from 0: use one of these")
-    return torch.device("cuda", int(number or 0))
+        return build_loader(config, endless=True, pinned=pins_batches(config, self.device))
