@@ -10,52 +10,36 @@ asked; that is what --fail-on-regression does.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
+from traceview import bounds
+from traceview.bounds import Bound
 from traceview.compare.sample import COUNTS, HOST_FIGURES, PARTS
 from traceview.errors import RequestError
-from traceview.fail_if import COMPARE
 from traceview.model_compare import Against, Change, Comparison
-from traceview.moment import NANOSECONDS
 
-FORM = re.compile(r"\s*([\w.]+)\s*(>=|<=|==|!=|>|<)\s*([+-]?[0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(%|ns|us|µs|ms|s)?\s*")
 KNOWN = ("wall", "idle", *PARTS, *HOST_FIGURES)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One comparison; `unit` is "%", a unit of time, or "" for a count or ns."""
-
-    text: str
-    quantity: str
-    compare: str
-    bound: Decimal
-    unit: str
-
-
-def parse(text: str) -> Condition:
+def parse(text: str) -> Bound:
     """Read one condition; raises RequestError that says what would be understood."""
-    found = FORM.fullmatch(text)
-    if not found:
-        raise RequestError(
-            f"--fail-if {text!r} is no condition on a change; write QUANTITY > NUMBER with %, ns, us, ms or s, "
-            "as in 'wall > 3%' or 'exposed_h2d > 1ms'"
-        )
-    quantity, compare, number, unit = found.groups()
+    condition = bounds.read(
+        text,
+        signed=True,
+        expected="is no condition on a change; write QUANTITY > NUMBER with %, ns, us, ms or s, "
+        "as in 'wall > 3%' or 'exposed_h2d > 1ms'",
+    )
+    quantity = condition.quantity
     if quantity not in KNOWN:
-        close = difflib.get_close_matches(quantity, KNOWN, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(KNOWN)}"
+        hint = bounds.like(quantity, KNOWN) or f"known are {', '.join(KNOWN)}"
         raise RequestError(f"--fail-if {text!r}: no quantity is called {quantity!r}; {hint}")
-    if quantity in COUNTS and unit not in (None, "%"):
+    if quantity in COUNTS and condition.unit not in ("", "%"):
         raise RequestError(f"--fail-if {text!r}: {quantity} is a count; compare it with a plain number or %")
-    return Condition(text.strip(), quantity, compare, Decimal(number), unit or "")
+    return condition
 
 
-def failures(conditions: Sequence[Condition], comparison: Comparison) -> Iterator[str]:
+def failures(conditions: Sequence[Bound], comparison: Comparison) -> Iterator[str]:
     """Yield one line for each condition and capture where it holds, with what was found."""
     for condition in conditions:
         for one in comparison.against:
@@ -64,7 +48,7 @@ def failures(conditions: Sequence[Condition], comparison: Comparison) -> Iterato
             value = found * 100 / whole if condition.unit == "%" and whole else found
             if condition.unit == "%" and not whole and found:
                 value = Decimal("Infinity").copy_sign(found)  # from nothing to something
-            if COMPARE[condition.compare](value, condition.bound * NANOSECONDS.get(condition.unit, 1)):
+            if condition.holds(value):
                 told = _shown(change, found, whole)
                 yield f"{condition.text}: {condition.quantity} changed by {told} in {one.capture.file}"
 
