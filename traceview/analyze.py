@@ -18,7 +18,6 @@ from traceview.measure.projected import measure_projected
 from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
-from traceview.memory import give_back
 from traceview.model import Analysis, NotMeasured, Trace, Window
 from traceview.rules import find
 from traceview.trace import open_trace
@@ -55,7 +54,6 @@ def analyze(
     if window is not None:
         trace = trace.narrowed(window)
     analysis = _measure(trace, device, iteration, skip, top, step)
-    give_back()
     step("find", 0.9)
     charts = partial(measure_charts, trace, analysis.devices, analysis.iterations)
     return replace(analysis, findings=find(analysis), charts=charts, projected=partial(measure_projected, trace))
@@ -72,7 +70,6 @@ def _measure(
         ranges_later = aside.submit(measure_ranges, trace)
         calls_later = aside.submit(measure_host, trace, activities)
         threads = host(trace)
-        give_back()
         devices = measure_devices(trace, threads, activities)
         step("measure ranges and iterations", 0.7)
         ranges, calls = ranges_later.result(), calls_later.result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traceview.memory import give_back
 from traceview.model import Trace
 from traceview.normalise import normalise
 from traceview.read import read_capture
@@ -15,6 +14,4 @@ def open_trace(path: str | Path) -> Trace:
 
     Raises ReportError (NotFoundError, NotAnExportError, DamagedExportError) when it cannot be read.
     """
-    trace = normalise(read_capture(path))
-    give_back()
-    return trace
+    return normalise(read_capture(path))
