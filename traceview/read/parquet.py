@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
-from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table
+from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
 from traceview.read.sqlite import shown, version_text
 
 AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
@@ -54,15 +54,9 @@ def read_directory(folder: Path, suffix: str) -> RawCapture:
 def _table(folder: Path, path: Path, table: str, wanted: Table, problems: list[str]) -> pl.DataFrame:
     said = f"{shown(folder)}: {path.name}"
     present = _read(said, path, None)
-    missing = [column for column in wanted.needed if column not in present]
-    if missing:
-        if table in (*ESSENTIAL, STRINGS):
-            raise DamagedExportError(f"{shown(folder)}: the table {table} has no column {missing[0]!r}; {AGAIN}")
-        problems.append(f"{table} has no column {missing[0]!r} and was left out")
+    columns = wanted_columns(present.columns, table, problems, file=shown(folder), remedy=AGAIN)
+    if columns is None:
         return pl.DataFrame()
-    columns = [column for column in wanted.columns if column in present]
-    if table in ESSENTIAL:
-        problems.extend(f"{table} has no column {one!r}" for one in wanted.optional if one not in present)
     frame = _read(said, path, columns)
     odd = pl.Series([False]).new_from_index(0, len(frame))
     made = []

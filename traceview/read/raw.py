@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+
+from traceview.errors import DamagedExportError
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -59,6 +61,26 @@ TABLES: Mapping[str, Table] = {
 
 # These carry times that every figure needs; without the others an export still says something.
 ESSENTIAL = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, OVERHEAD)
+
+
+def wanted_columns(
+    present: Sequence[str], table: str, problems: list[str], *, file: str, remedy: str
+) -> list[str] | None:
+    """Return which columns of a table are read, in the order of TABLES; None where one that it needs is missing.
+
+    What is missing is added to `problems`. Raises DamagedExportError, with `file` and `remedy`, where nothing
+    can be said without it.
+    """
+    wanted = TABLES[table]
+    missing = [column for column in wanted.needed if column not in present]
+    if missing and table in (*ESSENTIAL, STRINGS):
+        raise DamagedExportError(f"{file}: the table {table} has no column {missing[0]!r}; {remedy}")
+    if missing:
+        problems.append(f"{table} has no column {missing[0]!r} and was left out")
+        return None
+    if table in ESSENTIAL:
+        problems.extend(f"{table} has no column {one!r}" for one in wanted.optional if one not in present)
+    return [column for column in wanted.columns if column in present]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.read import pages
-from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table
+from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
 
 HEADER = b"SQLite format 3\x00"
 EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
@@ -159,15 +159,9 @@ def _read_table(
     connection: sqlite3.Connection, path: Path, table: str, wanted: Table, problems: list[str]
 ) -> pl.DataFrame:
     present = columns_of(connection, table)
-    missing = [column for column in wanted.needed if column not in present]
-    if missing:
-        if table in (*ESSENTIAL, STRINGS):
-            raise DamagedExportError(f"{shown(path)}: the table {table} has no column {missing[0]!r}; {EXPORT_AGAIN}")
-        problems.append(f"{table} has no column {missing[0]!r} and was left out")
+    columns = wanted_columns(present, table, problems, file=shown(path), remedy=EXPORT_AGAIN)
+    if columns is None:
         return pl.DataFrame()
-    columns = [column for column in wanted.columns if column in present]
-    if table in ESSENTIAL:
-        problems.extend(f"{table} has no column {one!r}" for one in wanted.optional if one not in present)
     if not wanted.text:
         fast = pages.read_integers(path, connection, table, columns)
         if fast is not None:
