@@ -22,6 +22,17 @@ KINDS = ("h2d", "d2h", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other
 MEMORIES = ("pageable", "pinned", "managed", "device", "unknown")
 SOURCES = ("kernel", "graph", "memcpy", "memset")
 ROLES = ("sync", "blocking_copy", "memory", "api")
+# What an iteration is made of, in ns, besides its idle time by cause.
+ITERATION_FIGURES = (
+    "wall",
+    "compute",
+    "communication",
+    "exposed_h2d",
+    "exposed_d2h",
+    "exposed_communication",
+    "idle",
+    "blocked",
+)
 CAUSES = (
     "profiler",
     "queued",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from traceview.errors import RequestError
-from traceview.model import CAUSES, KINDS, SEVERITIES, Analysis, DeviceUse, NotMeasured
+from traceview.model import CAUSES, ITERATION_FIGURES, KINDS, SEVERITIES, Analysis, DeviceUse, NotMeasured
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,7 @@ COST = "findings.cost"
 OF_ITERATIONS = tuple(
     f"iteration.{figure}.{which}"
     for figure in (
-        *(
-            "wall",
-            "compute",
-            "communication",
-            "exposed_h2d",
-            "exposed_d2h",
-            "exposed_communication",
-            "idle",
-            "blocked",
-        ),
+        *ITERATION_FIGURES,
         *(f"idle_{cause}" for cause in CAUSES),
     )
     for which in ("median", "p5", "p95")

@@ -13,7 +13,7 @@ from traceview.measure.activity import within
 from traceview.measure.breakdown import BLOCKED, Breakdown, Measured, breakdown
 from traceview.measure.host import Host
 from traceview.measure.iteration_ranges import Found, matching_ranges, repeating_ranges
-from traceview.model import CAUSES, Iteration, Iterations, NotMeasured, Spread, Trace
+from traceview.model import CAUSES, ITERATION_FIGURES, Iteration, Iterations, NotMeasured, Spread, Trace
 
 # A leading iteration this much longer than the median is warm-up (kernels load, caches fill, autotuning).
 SLOW, OF = 3, 2
@@ -21,16 +21,7 @@ HOW_TO_NAME = (
     "no NVTX range repeats three times on a thread, so no iteration was found: put a range around each step "
     "(torch.cuda.nvtx.range_push('iteration')), or name it with --iteration"
 )
-FIGURES = (
-    "wall_ns",
-    "compute_ns",
-    "communication_ns",
-    "exposed_h2d_ns",
-    "exposed_d2h_ns",
-    "exposed_communication_ns",
-    "idle_ns",
-    "blocked_ns",
-)
+FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
 def measure_iterations(

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model import Analysis, ApiTotal, DeviceUse, Iterations, NotMeasured, RangeUse
+from traceview.model import ITERATION_FIGURES, Analysis, ApiTotal, DeviceUse, Iterations, NotMeasured, RangeUse
 from traceview.report.layout import cut, left, wrap
 from traceview.report.words import CAUSE_WORDS, bandwidth, milliseconds, percent, plain, size
-
-PER_ITERATION = (
-    "wall",
-    "compute",
-    "communication",
-    "exposed_h2d",
-    "exposed_d2h",
-    "exposed_communication",
-    "idle",
-    "blocked",
-)
 
 
 def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
@@ -85,7 +74,7 @@ def _calls(title: str, calls: Sequence[ApiTotal], top: int) -> list[str]:
 
 def _iterations(found: Iterations) -> list[str]:
     aside = f"; {found.skipped} set aside ({plain(found.skipped_why, 200)})" if found.skipped else ""
-    spreads = [(name, found.spreads[f"{name}_ns"]) for name in PER_ITERATION if f"{name}_ns" in found.spreads]
+    spreads = [(name, found.spreads[f"{name}_ns"]) for name in ITERATION_FIGURES if f"{name}_ns" in found.spreads]
     return [
         *wrap(f"Iterations: {found.count} of {plain(found.range, 200)}{aside}", "", "  "),
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
