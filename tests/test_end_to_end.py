@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from instrument import names
 from instrument.capture import unseen_ranges
 
 ROOT = Path(__file__).resolve().parent.parent
-UNPACKED = ROOT / ".nsys" / "nsys"  # by `make nsys`
 STEPS = 6
 TRAIN = (
     *("-m", "instrument.train", "--device", "cpu", "--precision", "fp32", "--sync", 2),
@@ -43,17 +41,6 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
     )
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done
-
-
-@pytest.fixture(scope="module")
-def nsys() -> str:
-    given = os.environ.get("TRACEVIEW_NSYS")
-    found = shutil.which(given or "nsys") or (None if given else shutil.which(UNPACKED))
-    if given and found is None:
-        pytest.fail(f"TRACEVIEW_NSYS={given} is no program that can be run")
-    if found is None:
-        pytest.skip("needs a real nsys: on PATH, in TRACEVIEW_NSYS, or unpacked by `make nsys`")
-    return str(Path(found).absolute())
 
 
 def profiled(nsys: str, report: Path, *arguments: object, **environment: str) -> str:

@@ -58,6 +58,15 @@ class Opened:
         self.settle()
         return self.view()
 
+    def reset(self) -> None:
+        """Go back to how the page was when it opened."""
+        self.page.mouse.move(1, 1)
+        self.evaluate("scrollTo(0, 0)")
+        self.evaluate("document.activeElement.blur()")
+        self.press("Escape")
+        self.page.locator("[data-move=fit]").click()
+        self.settle()
+
     def marks(self) -> int:
         return int(self.page.evaluate("traceview.drawn.marks"))
 

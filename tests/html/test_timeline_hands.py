@@ -34,12 +34,7 @@ def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.T
 @pytest.fixture
 def page(shared_page: Opened) -> Iterator[Opened]:
     """The one page, as it was when it opened."""
-    shared_page.page.mouse.move(1, 1)
-    shared_page.evaluate("scrollTo(0, 0)")
-    shared_page.evaluate("document.activeElement.blur()")
-    shared_page.press("Escape")
-    shared_page.page.locator("[data-move=fit]").click()
-    shared_page.settle()
+    shared_page.reset()
     yield shared_page
     assert shared_page.complaints == []
 

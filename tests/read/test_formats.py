@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tests.captures import H200, ROOT, original, sample
+from tests.captures import H200, original, sample
 from traceview.analyze import analyze
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
 from traceview.info import describe
@@ -25,7 +24,6 @@ from traceview.read import nsys_rep
 from traceview.read.raw import STRINGS, TABLES
 from traceview.report.to_json import to_json
 
-UNPACKED = ROOT / ".nsys" / "nsys"  # by `make nsys`
 # How a report of nsys begins; nothing behind it is one.
 REPORT = b"NVIDIA Tegra Profiler Report 2026@1@0@1-0v0." + bytes(200)
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2024.2.3.38-242334140272v0!" + bytes(200)
@@ -38,17 +36,6 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     assert not list(folder.iterdir())
-
-
-@pytest.fixture(scope="module")
-def nsys() -> str:
-    given = os.environ.get("TRACEVIEW_NSYS")
-    found = shutil.which(given or "nsys") or (None if given else shutil.which(UNPACKED))
-    if given and found is None:
-        pytest.fail(f"TRACEVIEW_NSYS={given} is no program that can be run")
-    if found is None:
-        pytest.skip("needs a real nsys: on PATH, in TRACEVIEW_NSYS, or unpacked by `make nsys`")
-    return str(Path(found).absolute())
 
 
 @pytest.fixture(scope="module")
