@@ -51,7 +51,6 @@ CopyKind = pl.Enum(KINDS)
 Memory = pl.Enum(MEMORIES)
 Source = pl.Enum(SOURCES)
 Role = pl.Enum(ROLES)
-Cause = pl.Enum(CAUSES)
 
 # Columns typed pl.Enum (the class, not an instance) hold names: any set of categories is accepted,
 # `.to_physical()` gives the code.

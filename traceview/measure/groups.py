@@ -11,12 +11,6 @@ from traceview.intervals import Times
 AT_ONCE = 1 << 20  # pairs; more at once takes memory and is no faster
 
 
-def sums_by(owner: Times, values: Times, count: int) -> Times:
-    """Add up values by owner, 0 to count - 1; exact, whatever the order."""
-    order = np.argsort(owner, kind="stable")
-    return _sums(owner[order], values[order], count)
-
-
 def busy_by(owner: Times, member: Times, start: Times, end: Times, count: int) -> Times:
     """Return the length of the union of each owner's intervals, in ns; shape (count,).
 

@@ -8,8 +8,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-WIDEST = 1 << 32
-
 
 @dataclass(frozen=True, slots=True)
 class Links:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceview.estimate.constants import Constants
-from traceview.estimate.graph import Codes, Graph, Mask
+from traceview.estimate.graph import Graph, Mask
 from traceview.model import CLASSES
 from traceview.model import KINDS as COPIES
 
@@ -35,9 +35,3 @@ def launching(graph: Graph, operations: Mask) -> Mask:
     calls = graph.operations.call[operations]
     found[calls[calls >= 0]] = True
     return found
-
-
-def stream_rows(graph: Graph, stream: int, iteration: int) -> Codes:
-    """Return the operations of one iteration on a stream, in their order."""
-    of = graph.operations
-    return np.flatnonzero((of.stream == stream) & (of.iteration == iteration))
