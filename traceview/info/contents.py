@@ -15,6 +15,7 @@ from traceview.read.sqlite import (
     not_an_export,
     open_read_only,
     real_tables,
+    shown,
     versions,
 )
 
@@ -65,9 +66,9 @@ def describe(report: str | Path) -> Contents:
     """
     path = Path(report)
     with as_sqlite(path) as export, open_read_only(export) as connection:
-        present = real_tables(connection, path.name)
+        present = real_tables(connection, shown(path))
         if raw.STRINGS not in present:
-            raise not_an_export(path.name, present)
+            raise not_an_export(shown(path), present)
         version, schema = versions(connection, present)
         tables = {name: _rows(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)

@@ -1,0 +1,132 @@
+"""What holds for every JSON document whatever the capture, by METRICS.md alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+SIGNED = {"start_ns", "end_ns", "window_ns"}
+LIMIT = 1 << 60
+
+
+def parsed(text: str) -> Any:
+    """Read JSON as strictly as anybody may: a name twice, NaN and infinity are errors."""
+
+    def refuse(name: str) -> object:
+        raise ValueError(f"{name} is not JSON")
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name stands twice in an object")
+        return dict(pairs)
+
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+
+
+def broken(found: dict[str, Any]) -> Iterator[str]:
+    """Yield each property that a document of `analyze` lacks."""
+    yield from _signs(found, "")
+    for number, device in enumerate(found["devices"]):
+        for line in _device(device):
+            yield f"devices[{number}]: {line}"
+    for name in ("sync", "implicit_sync"):
+        for line in _calls(found["host"][name]):
+            yield f"host.{name}: {line}"
+    yield from _ranges(found)
+    for finding in found["findings"]:
+        if not 0 <= finding["cost_fraction"] <= 1:
+            yield f"finding {finding['id']}: costs {finding['cost_fraction']} of the run"
+
+
+def _ranges(found: dict[str, Any]) -> Iterator[str]:
+    for row in found["nvtx"]:
+        if not 0 <= row["gpu_busy_ns"] <= row["gpu_span_ns"]:
+            yield f"nvtx: busy {row['gpu_busy_ns']} of a span of {row['gpu_span_ns']}"
+    for row in found["iterations"]["per_iteration"]:
+        if any(ns < 0 for ns in row["idle"].values()):
+            yield "iterations: an idle time is negative"
+
+
+def _signs(value: object, path: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _signs(inner, f"{path}.{key}")
+            if key in SIGNED or inner is None or isinstance(inner, (dict, list, str)):
+                continue
+            if key.endswith(("_ns", "_bytes", "count")) and (not isinstance(inner, int) or inner < 0):
+                yield f"{path}.{key} is {inner!r}"
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _signs(inner, f"{path}[{number}]")
+
+
+def _device(device: dict[str, Any]) -> Iterator[str]:
+    start, end = device["window_ns"]
+    busy, gaps = device["busy_ns"], device["gaps"]
+    if busy + device["idle_ns"] != end - start:
+        yield "busy and idle do not make the window"
+    if gaps["total_ns"] != device["idle_ns"] or sum(gaps["causes"].values()) != gaps["total_ns"]:
+        yield "the causes of the gaps do not add up to the idle time"
+    if min(gaps["causes"].values()) < 0:
+        yield "a cause is negative"
+    if max(device["compute_ns"], device["communication_ns"]) > busy:
+        yield "a class is busier than the device"
+    for gap in gaps["longest"]:
+        if gap["end_ns"] - gap["start_ns"] != gap["length_ns"] or sum(gap["causes"].values()) != gap["length_ns"]:
+            yield "the causes of a gap do not add up to its length"
+        if not start <= gap["start_ns"] < gap["end_ns"] <= end:
+            yield "a gap lies outside the window"
+    for copies in (*device["copies"], device["communication"]):
+        if copies["overlapped_ns"] + copies["exposed_ns"] != copies["busy_ns"] or copies["busy_ns"] > busy:
+            yield "overlapped and exposed do not make busy"
+    yield from _streams(device, end - start)
+
+
+def _streams(device: dict[str, Any], window: int) -> Iterator[str]:
+    streams, busy = device["streams"], device["busy_ns"]
+    if sum(one["kernel_count"] for one in streams) != device["kernel_count"]:
+        yield "the kernels of the streams are not those of the device"
+    if sum(one["copy_count"] for one in streams) != sum(one["count"] for one in device["copies"]):
+        yield "the copies of the streams are not those of the device"
+    if streams and not max(one["busy_ns"] for one in streams) <= busy <= sum(one["busy_ns"] for one in streams):
+        yield "the device's busy time is no union of its streams'"
+    for one in streams:
+        if sum(one["causes"].values()) != one["gap_ns"] or min(one["causes"].values()) < 0:
+            yield "the causes of a stream's gaps do not add up"
+        if one["busy_ns"] + one["gap_ns"] > window:
+            yield "a stream's time is more than the window"
+
+
+def _calls(use: dict[str, Any]) -> Iterator[str]:
+    if use["waited_ns"] + use["starved_ns"] != use["blocked_ns"]:
+        yield "waited and starved do not make blocked"
+    for name in ("count", "blocked_ns"):
+        if sum(call[name] for call in use["calls"]) != use[name]:
+            yield f"the calls do not add up to {name}"
+
+
+def miscounted(found: dict[str, Any], export: Path) -> Iterator[str]:
+    """Yield where the kernels of a whole analysis are not the rows of the table less the bad ones that are said."""
+    connection = sqlite3.connect(f"{export.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        kind = connection.execute("SELECT type FROM sqlite_master WHERE name = ?", (KERNEL,)).fetchone()
+        if kind != ("table",):
+            return
+        good = "typeof(start) = 'integer' AND typeof(\"end\") = 'integer' AND \"end\" >= start"
+        bounded = f'start BETWEEN -{LIMIT} AND {LIMIT} AND "end" BETWEEN -{LIMIT} AND {LIMIT}'
+        rows, sound = connection.execute(
+            f"SELECT count(*), coalesce(sum({good} AND {bounded}), 0) FROM {KERNEL}"
+        ).fetchone()
+    finally:
+        connection.close()
+    counted = sum(device["kernel_count"] for device in found["devices"])
+    if counted != sound:
+        yield f"{counted} kernels counted, {sound} of {rows} rows are sound"
+    said = [re.match(rf"{KERNEL}: (\d+) rows left out", note) for note in found["notes"]]
+    if (left_out := sum(int(one[1]) for one in said if one)) != rows - sound:
+        yield f"{rows - sound} kernels are bad, {left_out} said to be left out"

@@ -1,0 +1,149 @@
+"""Changes to an export that leave it a sound database: what a row, a column or a table may be that none should be."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+Change = Callable[[sqlite3.Connection, random.Random], None]
+
+BIG = 1 << 63
+NUMBERS = (0, 1, -1, 7, 255, 2**31 - 1, 2**31, 2**32, 2**48, 2**53 + 1, 2**60, 2**60 + 1, BIG - 1, -BIG, -(2**60))
+TEXTS = (
+    "", " ", "nccl", "ncclDevKernel_", "iteration 1", "iteration -9999999999999999999999", "</script><img src=x>",
+    "a\nb", "\x1b[31m", "\u202eabc", "é" * 50, "😀", "x" * 100_000, "%s{}$&", "'\"`", "=1+1", "cudaFree_v1_v2_ptsz",
+    "(" * 300, "9" * 5000, "None", "nan", "\x00z",
+)  # fmt: skip
+OTHER = (None, 1.5, -0.0, 1e300, float("inf"), b"", b"\xff\xfe\x00", b"x" * 5000)
+EVENT = "CUPTI_ACTIVITY_KIND_"
+
+
+def value(chance: random.Random) -> object:
+    """Return something that SQLite can store."""
+    return chance.choice(chance.choice((NUMBERS, NUMBERS, TEXTS, OTHER)))
+
+
+def tables(connection: sqlite3.Connection) -> list[str]:
+    """Return the tables, those with events three times."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+    names = sorted(str(name) for (name,) in rows)
+    return names + 2 * [one for one in names if one.startswith(EVENT) or one in ("NVTX_EVENTS", "StringIds")]
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [str(row[1]) for row in connection.execute(f'PRAGMA table_info("{table}")')]
+
+
+def _some(chance: random.Random) -> str:
+    """Return SQL for which rows."""
+    return chance.choice(("1", f"rowid = (SELECT min(rowid) + {chance.randrange(20)} FROM {{0}})", "rowid % 7 = 3"))
+
+
+def drop_table(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """A table that is not there."""
+    connection.execute(f'DROP TABLE "{chance.choice(tables(connection))}"')
+
+
+def empty_table(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """A table without rows."""
+    connection.execute(f'DELETE FROM "{chance.choice(tables(connection))}"')
+
+
+def drop_column(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """A column that is not there, or that is called something else."""
+    table = chance.choice(tables(connection))
+    column = chance.choice(_columns(connection, table))
+    verb = "DROP COLUMN {}" if chance.random() < 0.7 else "RENAME COLUMN {} TO strange"
+    connection.execute(f'ALTER TABLE "{table}" {verb.format(chr(34) + column + chr(34))}')
+
+
+def add_column(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """A column that nobody knows, plain or computed."""
+    table = chance.choice(tables(connection))
+    name = chance.choice(('"new"', '"a b"', '"x""y"', '"rowid"', '"END "', '"été"', '"typeof"'))
+    kind = chance.choice(("INTEGER", "TEXT", "REAL DEFAULT 1.5", "BLOB", "", "INTEGER AS (1 + 1)", "AS (zeroblob(9))"))
+    connection.execute(f'ALTER TABLE "{table}" ADD COLUMN {name} {kind}')
+
+
+def set_values(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Something else in a column, in one row or many."""
+    table = chance.choice(tables(connection))
+    column = chance.choice(_columns(connection, table))
+    query = f'UPDATE OR IGNORE "{table}" SET "{column}" = ? WHERE {_some(chance).format(table)}'
+    connection.execute(query, (value(chance),))
+
+
+def shift_values(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Whole numbers that were moved, or set to those of another row."""
+    table = chance.choice(tables(connection))
+    column = chance.choice(_columns(connection, table))
+    change = chance.choice(
+        (f'"{column}" + {chance.choice(NUMBERS[:11])}', f'-"{column}"', f'"{column}" & 3', f'"{column}" * 1.0',
+         f'(SELECT max("{column}") FROM "{table}")', f'CAST("{column}" AS TEXT)', "abs(random() % 100)")
+    )  # fmt: skip
+    connection.execute(f'UPDATE OR IGNORE "{table}" SET "{column}" = {change} WHERE {_some(chance).format(table)}')
+
+
+def duplicate_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Rows that are there twice."""
+    table = chance.choice(tables(connection))
+    connection.execute(f'INSERT OR IGNORE INTO "{table}" SELECT * FROM "{table}" WHERE {_some(chance).format(table)}')
+
+
+def delete_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Rows that were cut away."""
+    table = chance.choice(tables(connection))
+    connection.execute(f'DELETE FROM "{table}" WHERE {_some(chance).format(table)}')
+
+
+def retype_table(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """The same rows in a table of another kind: without types or row ids, strict, a view, a virtual table, indexed."""
+    table = chance.choice(tables(connection))
+    columns = ", ".join(f'"{name}"' for name in _columns(connection, table))
+    first = columns.split(", ")[0]
+    connection.execute(f'ALTER TABLE "{table}" RENAME TO "moved {table}"')
+    made = chance.choice(
+        (f'CREATE TABLE "{table}" ({columns})', f'CREATE VIEW "{table}" AS SELECT * FROM "moved {table}"',
+         f'CREATE TABLE "{table}" ({columns}, PRIMARY KEY ({columns})) WITHOUT ROWID',
+         f'CREATE TABLE "{table}" ({columns.replace(first, first + " REAL", 1)})',
+         f'CREATE TABLE "{table}" ({columns.replace(first, first + " TEXT COLLATE NOCASE", 1)})')
+    )  # fmt: skip
+    connection.execute(made)
+    if "VIEW" not in made:
+        connection.execute(f'INSERT OR IGNORE INTO "{table}" SELECT * FROM "moved {table}"')
+
+
+def add_things(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """A trigger, an index, a table with a strange name."""
+    table = chance.choice(tables(connection))
+    column = chance.choice(_columns(connection, table))
+    connection.execute(
+        chance.choice(
+            (f'CREATE TRIGGER t BEFORE INSERT ON "{table}" BEGIN DELETE FROM "{table}"; END',
+             f'CREATE INDEX i ON "{table}" ("{column}")', 'CREATE TABLE "odd"" name" (a, b)',
+             'CREATE TABLE "CUPTI_ACTIVITY_KIND_été" (start, "end")', f'CREATE TABLE "{table.lower()} " (a)')
+        )
+    )  # fmt: skip
+
+
+CHANGES: Sequence[Change] = (
+    drop_table, empty_table, drop_column, add_column, set_values, set_values, set_values, set_values, shift_values,
+    shift_values, shift_values, duplicate_rows, delete_rows, delete_rows, retype_table, add_things,
+)  # fmt: skip
+
+
+def changed(path: Path, chance: random.Random) -> list[str]:
+    """Make one to six changes to an export and return their names; one that SQLite refuses is left out."""
+    connection = sqlite3.connect(path)
+    made = []
+    for change in chance.choices(CHANGES, k=chance.choice((1, 1, 2, 3, 6))):
+        try:
+            with connection:
+                change(connection, chance)
+            made.append(change.__name__)
+        except (sqlite3.Error, IndexError):
+            continue
+    connection.close()
+    return made

@@ -1,0 +1,33 @@
+"""A few cases of `scripts/fuzz`, the same every time; hours of them found what tests/fuzz/test_found.py keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import cases, corpus
+from tests.fuzz.judge import judge
+
+FEW = 5
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return corpus.make(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.mark.parametrize("first", range(0, 60, FEW))
+def test_no_crash_no_wrong_figure_nothing_left_behind(first: int, exports: list[Path], tmp_path: Path) -> None:
+    for seed in range(first, first + FEW):
+        here, scratch = tmp_path / str(seed), tmp_path / f"temporary{seed}"
+        here.mkdir()
+        scratch.mkdir()
+        case = cases.make(seed, exports, here)
+        code, wrong = judge(case, scratch)
+        assert not wrong, f"{case.story}: exit code {code}, {wrong}"
+
+
+def test_the_corpus_holds_every_kind_of_capture(exports: list[Path]) -> None:
+    assert len(exports) == len(corpus.KEPT)
+    assert all(50_000 < path.stat().st_size < 400_000 for path in exports)

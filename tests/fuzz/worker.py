@@ -1,0 +1,67 @@
+"""Judge cases one after the other: `python -m tests.fuzz.worker FIRST COUNT MEGABYTES`; scripts/fuzz runs it.
+
+Before each case it prints its number, after it a line of JSON: {"seed", "code", "command", "story", "wrong"}. The files
+of a case that went wrong stay in the folder `seed` under FUZZ_FINDS.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from tests.fuzz import cases, corpus
+from tests.fuzz.judge import judge
+
+
+def main(first: int, count: int, megabytes: int) -> None:
+    """Judge `count` cases from `first` on, with so much memory beyond what the imports take."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    finds = Path(os.environ["FUZZ_FINDS"])
+    with tempfile.TemporaryDirectory(prefix="traceview-fuzz-") as name:
+        folder = Path(name)
+        (folder / "corpus").mkdir()
+        exports = corpus.make(folder / "corpus")
+        _limit_memory(megabytes)
+        for seed in range(first, first + count):
+            print(seed, flush=True)
+            print(json.dumps(_one(seed, exports, folder, finds)), flush=True)
+
+
+def _limit_memory(megabytes: int) -> None:
+    import traceview.analyze
+    import traceview.report.html  # noqa: F401
+
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (megabytes << 20),) * 2)
+
+
+def _one(seed: int, exports: list[Path], folder: Path, finds: Path) -> dict[str, object]:
+    here, scratch = folder / "case", folder / "temporary"
+    shutil.rmtree(here, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+    here.mkdir()
+    scratch.mkdir()
+    try:
+        case = cases.make(seed, exports, here)
+    except Exception:  # the case itself is at fault: said, and not counted as one
+        return {"seed": seed, "code": None, "command": "", "story": traceback.format_exc(), "wrong": []}
+    try:
+        code, wrong = judge(case, scratch)
+    except Exception:
+        code, wrong = -1, [traceback.format_exc()]
+    if wrong and not (finds / str(seed)).exists() and len(list(finds.iterdir())) < 500:
+        shutil.copytree(here, finds / str(seed))
+    return {"seed": seed, "code": code, "command": case.command, "story": case.story, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]))
