@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from instrument.trees import leaves
 Tree = TypeVar("Tree")
 
 _cuda: Any = torch.cuda  # torch leaves streams and events half typed
+POOL = 32  # torch hands out so many streams of a priority in turn, and then the first one again
 
 
 class Event:
@@ -85,18 +87,25 @@ class Stream:
         cuda: the CUDA stream behind it; None without a GPU.
     """
 
-    __slots__ = ("cuda", "device", "name")
+    __slots__ = ("__weakref__", "cuda", "device", "name")
 
     def __init__(self, name: str, device: torch.device | str, cuda: torch.cuda.Stream | None = None) -> None:
         self.name, self.device, self.cuda = name, torch.device(device), cuda
 
     @classmethod
     def create(cls, name: str, device: torch.device | str, *, priority: int = 0) -> Stream:
-        """Return a new stream on `device`; a lower `priority` number goes first (-1 before 0)."""
+        """Return a new stream on `device`; a lower `priority` number goes first (-1 before 0).
+
+        It shares no CUDA stream with another one made here that is still in use: work on one stream never
+        runs side by side, and a copy issued on a stream that records a graph ends the recording.
+        """
         device = torch.device(device)
         if device.type != "cuda":
             return cls(name, device)
-        return cls(name, device, _cuda.Stream(device, priority=priority))
+        with _creating:
+            made = cls(name, device, _unused(device, priority))
+            _created.add(made)
+        return made
 
     @classmethod
     def current(cls, device: torch.device | str) -> Stream:
@@ -210,6 +219,18 @@ class _Entered(threading.local):
 
 
 _entered = _Entered()
+_creating = threading.Lock()
+_created: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+
+def _unused(device: torch.device, priority: int) -> torch.cuda.Stream:
+    """Return a stream of torch's pool that no Stream has; the next in turn where all are taken."""
+    taken = {made.cuda for made in list(_created)}
+    for _ in range(POOL):
+        offered: torch.cuda.Stream = _cuda.Stream(device, priority=priority)
+        if offered not in taken:
+            break
+    return offered
 
 
 def _cuda_of(stream: Stream | None, device: torch.device) -> torch.cuda.Stream:

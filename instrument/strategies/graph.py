@@ -24,6 +24,7 @@ from instrument.names import REPLAY
 from instrument.ranges import phase
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
+from instrument.streams import Stream, hand_over
 
 SETTLING = 3
 _REPLAY = phase(REPLAY)
@@ -34,7 +35,7 @@ class Graph(Prefetch):
     """Replays a step that was recorded once; batches of one shape only."""
 
     _graph: torch.cuda.CUDAGraph | None = None
-    _side: torch.cuda.Stream | None = None
+    _side: Stream | None = None
     _steps = 0
     _batch: Batch
     _loss: Tensor
@@ -52,24 +53,23 @@ class Graph(Prefetch):
         return self._replay(batch)
 
     def _settle(self, batch: Batch) -> Tensor:
-        current = torch.cuda.current_stream(self.device)
-        self._side = self._side or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._side.wait_stream(current)
-        for tensor in batch.values():
-            tensor.record_stream(self._side)
-        with torch.cuda.stream(self._side):
+        current = Stream.current(self.device)
+        self._side = self._side or Stream.create("side", self.device)
+        hand_over(batch, ready=current.record(), to=self._side)
+        with self._side:
             loss = self._forward_backward(batch, 1.0)
             with self.meter.part("optimizer"):
                 self.learner.update()
-        current.wait_stream(self._side)
+        current.wait(self._side)
         return mean([loss])
 
     def _record(self, batch: Batch) -> None:
+        assert self._side is not None
         self._batch = {name: tensor.clone() for name, tensor in batch.items()}
         self.learner.clear()
         graph = torch.cuda.CUDAGraph()
         # Other threads go on with their own CUDA calls, the loader's among them, while this one records.
-        with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with _no_collection(), torch.cuda.graph(graph, stream=self._side.cuda, capture_error_mode="thread_local"):
             loss = self.learner.forward(self._batch)
             self.learner.backward(loss)
             self.learner.descend()

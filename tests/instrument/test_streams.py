@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError  # noqa: E402
-from instrument.streams import Event, Stream, Streams, hand_over  # noqa: E402
+from instrument.streams import POOL, Event, Stream, Streams, hand_over  # noqa: E402
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
@@ -52,6 +53,34 @@ def test_streams_nest_and_may_be_entered_again(device: str) -> None:
             assert Stream.current(device).cuda == first.cuda
         assert Stream.current(device).cuda == first.cuda
     assert Stream.current(device).cuda == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_streams_in_use_are_never_the_same_one_however_many_were_made_before() -> None:
+    held = [Stream.create(name, "cuda") for name in ("copy", "compute", "side")]
+    for _ in range(3 * POOL):
+        made = Stream.create("short-lived", "cuda")
+        assert made.cuda not in [one.cuda for one in held]
+
+
+class Pool:
+    """Stands in for torch.cuda, where there is none: hands out POOL streams in turn, as torch does."""
+
+    def __init__(self) -> None:
+        self._turns = itertools.count()
+
+    def Stream(self, _device: torch.device, priority: int) -> int:  # noqa: N802 - torch's name
+        return 100 * priority + next(self._turns) % POOL
+
+
+def test_a_stream_in_use_is_not_handed_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("instrument.streams._cuda", Pool())
+    held = [Stream.create(str(number), "cuda") for number in range(3)]
+    for _ in range(2 * POOL):
+        assert Stream.create("short-lived", "cuda").cuda not in [one.cuda for one in held]
+    all_taken = [Stream.create(str(number), "cuda") for number in range(2 * POOL)]
+    assert {one.cuda for one in all_taken + held} == set(range(POOL))
 
 
 @pytest.mark.parametrize("device", DEVICES)
