@@ -1,83 +1,34 @@
-"""Whole integer columns of a large SQLite table, decoded straight from the mapped file.
+"""Whole integer columns of a large SQLite table, decoded straight from its leaf pages.
 
 SQLite steps through a table row by row; nsys tables hold millions of rows of plain integers, so their
-leaf pages are decoded here column by column (https://www.sqlite.org/fileformat2.html, sections
-1.6 and 2.1). Whatever is not plain (overflow, another encoding, text in an integer column, a damaged
-page) is answered with None, and the caller asks SQLite itself.
+pages are read and decoded here (https://www.sqlite.org/fileformat2.html, sections 1.6 and 2.1; the records
+themselves in records.py). Whatever is not plain (overflow, another encoding, text in an integer column, a
+damaged page) is answered with None, and the caller asks SQLite itself.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+
+from traceview.read.records import LEAF, Bytes, Column, Layout, NotPlainError, Numbers, decode
 
 SMALL = 4 << 20  # below this size SQLite is as fast
-PAGES_AT_ONCE = 1024  # a chunk and its columns stay in the processor's cache
+PAGES_AT_ONCE = 128  # a chunk and its columns stay in the processor's cache
 WORKERS = 2  # NumPy lets go of the interpreter while it gathers
-LEAF, INTERIOR = 13, 5
+INTERIOR = 5
 REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 MAX_DEPTH = 20
-
-Bytes = NDArray[np.uint8]
-Numbers = NDArray[np.int64]
-
-# Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
-_SIZES = np.full(256, -1, np.int64)
-_SIZES[:10] = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
-_SIZES[12:128] = (np.arange(12, 128) - 12) // 2
-_SHIFTS = np.zeros(256, np.int64)
-_SHIFTS[:10] = (63, 56, 48, 40, 32, 16, 0, 0, 63, 63)
-_IS_INTEGER = np.zeros(256, np.bool_)
-_IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
-
-
-class NotPlainError(Exception):
-    """The table needs SQLite itself."""
-
-
-class _Cells(NamedTuple):
-    """Leaf cells of some pages: where each record's header starts, its size, and where the record ends."""
-
-    block: Bytes
-    header: Numbers
-    header_size: Numbers
-    end: Numbers
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A whole column under construction; threads write to parts of it that do not overlap."""
-
-    values: Numbers
-    null: NDArray[np.bool_]
-
-    @classmethod
-    def empty(cls, rows: int) -> _Column:
-        return cls(np.empty(rows, np.int64), np.zeros(rows, np.bool_))
-
-    def put(self, first: int, eight: NDArray[np.int64], at: Numbers, kind: Bytes) -> None:
-        if not _IS_INTEGER[kind].all() or (len(at) and at.max() >= len(eight)):
-            raise NotPlainError
-        place = slice(first, first + len(at))
-        values = eight[at].astype(np.int64) >> _SHIFTS[kind]
-        short = (kind == 0) | (kind > 7)  # nothing is stored for null, 0 and 1
-        if short.any():
-            values = np.where(short, kind == 9, values)
-            self.null[place] = kind == 0
-        self.values[place] = values
-
-    def series(self) -> pl.Series:
-        series = pl.Series(self.values)
-        return series.set(pl.Series(self.null), None) if self.null.any() else series
+LEAST_CELL = 5  # bytes that a row takes on its page
 
 
 def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
@@ -91,11 +42,12 @@ def read_integers(path: Path, connection: sqlite3.Connection, table: str, column
     root = connection.execute(query, (table,)).fetchone()[0]
     wanted = sorted(names.index(column) for column in columns)
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            found = _decode_all(np.frombuffer(mapped, np.uint8), root, wanted)
-    except (NotPlainError, BufferError, ValueError):
+        with path.open("rb", buffering=0) as file:
+            pages = _Pages.of(file.fileno())
+            found = _decode_all(pages, root, Layout.of(pages.size, len(names), wanted[-1]), wanted)
+    except (NotPlainError, OSError, ValueError, MemoryError):
         return None
-    return pl.DataFrame({names[column]: found[column].series() for column in wanted}).select(columns)
+    return pl.DataFrame({names[column]: found[column] for column in wanted}).select(columns)
 
 
 def _plain_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
@@ -110,125 +62,133 @@ def _plain_columns(connection: sqlite3.Connection, table: str, wanted: list[str]
     return [name for name, *_ in layout]
 
 
-def _decode_all(data: Bytes, root: int, wanted: list[int]) -> dict[int, _Column]:
-    head = data[:100].tobytes()
-    size = int.from_bytes(head[16:18], "big")
-    size = 65536 if size == 1 else size
-    reserved, encoding = head[20], int.from_bytes(head[56:60], "big")
-    if size < 512 or reserved or encoding != 1 or head[18] != 1:
-        raise NotPlainError
-    matrix = data[: len(data) // size * size].reshape(-1, size)
-    leaves = _leaves(matrix, root) - 1
-    counts = _counts(matrix[leaves, :8], size)
-    rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    if rows[-1] == 0:
-        raise NotPlainError
-    found = {column: _Column.empty(int(rows[-1])) for column in wanted}
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """The pages of an open file, numbered from 1. Read, not mapped: a file cut off meanwhile is no crash."""
 
-    def decode(first: int) -> None:
+    file: int
+    size: int
+    count: int
+
+    @classmethod
+    def of(cls, file: int) -> _Pages:
+        head = os.pread(file, 100, 0)
+        if len(head) < 100:
+            raise NotPlainError
+        size = int.from_bytes(head[16:18], "big")
+        size = 65536 if size == 1 else size
+        reserved, encoding = head[20], int.from_bytes(head[56:60], "big")
+        if size < 512 or reserved or encoding != 1 or head[18] != 1:
+            raise NotPlainError
+        return cls(file, size, os.fstat(file).st_size // size)
+
+    def one(self, number: int) -> bytes:
+        page = os.pread(self.file, self.size, (number - 1) * self.size)
+        if len(page) < self.size:
+            raise NotPlainError
+        return page
+
+    def several(self, numbers: Numbers, room: int) -> Bytes:
+        """Return these pages one after the other, and `room` bytes more."""
+        block = np.empty(len(numbers) * self.size + room, np.uint8)
+        block[-room:] = 0
+        breaks = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1) != 1).tolist()
+        for first, last in pairwise(breaks):
+            piece = block[first * self.size : last * self.size].data
+            if os.preadv(self.file, [piece], (int(numbers[first]) - 1) * self.size) < len(piece):
+                raise NotPlainError
+        return block
+
+
+class _Leaves(NamedTuple):
+    """A table's leaf pages, in the order of their rows: numbers, and the last row number that each may hold."""
+
+    pages: Numbers
+    last: Numbers
+
+
+def _decode_all(pages: _Pages, root: int, layout: Layout, wanted: list[int]) -> dict[int, pl.Series]:
+    leaves = _leaves(pages, root)
+    # Row numbers ascend by one unless rows were deleted, so they say where each page's rows go.
+    before = _row_number(pages.one(int(leaves.pages[0])), 0) - 1
+    edges = np.concatenate([np.array([before], np.int64), leaves.last]) - before
+    if (np.diff(edges) <= 0).any() or edges[-1] > len(leaves.pages) * pages.size // LEAST_CELL:
+        raise NotPlainError
+    found = {column: Column.empty(int(edges[-1])) for column in wanted}
+
+    def decode_chunk(first: int) -> slice:
         chunk = slice(first, first + PAGES_AT_ONCE)
-        _decode(_cells(matrix[leaves[chunk]], size), found, int(rows[first]))
+        start = int(edges[first])
+        return slice(start, start + decode(pages.several(leaves.pages[chunk], layout.width), layout, found, start))
 
     with ThreadPoolExecutor(WORKERS) as workers:
-        for _ in workers.map(decode, range(0, len(leaves), PAGES_AT_ONCE)):
-            pass
-    return found
-
-
-def _counts(heads: Bytes, size: int) -> Numbers:
-    """Return the number of cells that each page's header states."""
-    counts = heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
-    if 2 * counts.max(initial=0) + 8 > size:
+        parts = list(workers.map(decode_chunk, range(0, len(leaves.pages), PAGES_AT_ONCE)))
+    if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):
         raise NotPlainError
-    return counts
+    return {column: found.pop(column).series(_merged(parts)) for column in wanted}
 
 
-def _leaves(matrix: Bytes, root: int) -> Numbers:
-    """Return the numbers of a table's leaf pages, in the order of their rows."""
-    level = np.array([root], np.int64)
+def _merged(parts: list[slice]) -> list[slice]:
+    """Return one slice where they follow each other without a break."""
+    if all(after.start == before.stop for before, after in pairwise(parts)):
+        return [slice(parts[0].start, parts[-1].stop)]
+    return parts
+
+
+def _leaves(pages: _Pages, root: int) -> _Leaves:
+    level = _Leaves(np.array([root], np.int64), np.array([-1], np.int64))
     for _ in range(MAX_DEPTH):
-        if level.min() < 2 or level.max() > len(matrix) or len(np.unique(level)) < len(level):
+        numbers = level.pages
+        if numbers.min() < 2 or numbers.max() > pages.count or len(np.unique(numbers)) < len(numbers):
             raise NotPlainError
-        kinds = matrix[level - 1, 0]
-        if (kinds == LEAF).all():
-            return level
-        if not (kinds == INTERIOR).all():
-            raise NotPlainError
-        level = np.concatenate([_children(matrix[number - 1]) for number in level.tolist()])
+        # All leaves are equally deep; a page that is not what the first of its level is, is refused when decoded.
+        if pages.one(int(numbers[0]))[0] == LEAF:
+            return _Leaves(numbers, np.append(level.last[:-1], _last_row(pages.one(int(numbers[-1])))))
+        children = [_children(pages.one(number)) for number in numbers.tolist()]
+        last = [np.append(keys, above) for (_, keys), above in zip(children, level.last.tolist(), strict=True)]
+        level = _Leaves(np.concatenate([numbers for numbers, _ in children]), np.concatenate(last))
     raise NotPlainError
 
 
-def _children(page: Bytes) -> Numbers:
+def _children(raw: bytes) -> tuple[Numbers, Numbers]:
+    """Return an interior page's children, and the largest row number of each but the last."""
+    page = np.frombuffer(raw + bytes(16), np.uint8)
+    if page[0] != INTERIOR:
+        raise NotPlainError
     count = int(page[3]) << 8 | int(page[4])
+    if 12 + 2 * count > len(raw):
+        raise NotPlainError
     pointers = page[12 : 12 + 2 * count].astype(np.int64)
-    if len(pointers) != 2 * count:
-        raise NotPlainError
     cells = pointers[0::2] << 8 | pointers[1::2]
-    if count and cells.max() > len(page) - 4:
+    if count and cells.max() > len(raw) - 5:
         raise NotPlainError
-    at = np.concatenate([cells, np.array([8], np.int64)])[:, None] + np.arange(4)
+    at = np.append(cells, 8)[:, None] + np.arange(4)
     four = page[at].astype(np.int64)
-    return four[:, 0] << 24 | four[:, 1] << 16 | four[:, 2] << 8 | four[:, 3]
+    return four[:, 0] << 24 | four[:, 1] << 16 | four[:, 2] << 8 | four[:, 3], _varints(page, cells + 4)
 
 
-def _cells(pages: Bytes, size: int) -> _Cells:
-    count = _counts(pages, size)
-    page = np.repeat(np.arange(len(pages)), count)
-    nth = np.arange(len(page)) - np.repeat(np.cumsum(count) - count, count)
-    block = np.concatenate([pages.reshape(-1), np.zeros(16, np.uint8)])
-    pointer = page * size + 8 + 2 * nth
-    cell = block[pointer].astype(np.int64) << 8 | block[pointer + 1]
-    if len(cell) and (cell.max() > size - 4 or cell.min() < 8):
-        raise NotPlainError
-    at = page * size + cell
-    payload, at = _payload_size(block, at)
-    at = _after_varint(block, at)
-    end = at + payload
-    header_size = block[np.minimum(at, len(block) - 1)].astype(np.int64)
-    outside = (payload > size - 35) | (end > (page + 1) * size) | (header_size > np.minimum(payload, 127))
-    if outside.any():
-        raise NotPlainError
-    return _Cells(block, at, header_size, end)
-
-
-def _payload_size(block: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
-    first = block[at].astype(np.int64)
-    long = first > 127
-    if not long.any():
-        return first, at + 1
-    second = block[at + 1].astype(np.int64)
-    if (long & (second > 127)).any():
-        raise NotPlainError
-    return np.where(long, (first & 127) << 7 | second, first), at + 1 + long
-
-
-def _after_varint(block: Bytes, at: Numbers) -> Numbers:
-    """Step over one varint: up to nine bytes, the last without its high bit."""
-    at = at.copy()
-    going = block[at] > 127
-    for _ in range(8):
-        at += going
+def _varints(page: Bytes, at: Numbers) -> Numbers:
+    """Decode varints of up to eight bytes."""
+    value = np.zeros(len(at), np.int64)
+    going = np.ones(len(at), np.bool_)
+    for place in range(8):
+        byte = page[at + place].astype(np.int64)
+        value = np.where(going, value << 7 | byte & 127, value)
+        going &= byte > 127
         if not going.any():
-            break
-        going &= block[at] > 127
-    return at + 1
+            return value
+    raise NotPlainError
 
 
-def _decode(cells: _Cells, found: dict[int, _Column], first: int) -> None:
-    """Decode some pages' rows into their places, which begin at `first`."""
-    block, at = cells.block, cells.header + cells.header_size
-    # Every byte offset seen as the start of a big-endian 8-byte integer: one gather reads any width.
-    eight = np.ndarray(len(block) - 8, np.dtype(">i8"), block, strides=(1,))
-    last = max(found)
-    if len(at) and cells.header_size.min() < last + 2:
+def _row_number(page: bytes, index: int) -> int:
+    """Return the row number of one cell of a leaf page."""
+    if page[0] != LEAF or not 0 <= index <= len(page) // 2 - 5:
         raise NotPlainError
-    for column in range(last + 1):
-        kind = block[cells.header + 1 + column]
-        size = _SIZES[kind]
-        if column in found:
-            found[column].put(first, eight, at, kind)
-        elif len(size) and size.min() < 0:
-            raise NotPlainError
-        at = at + size
-    if (at > cells.end).any():
-        raise NotPlainError
+    at = page[8 + 2 * index] << 8 | page[9 + 2 * index]
+    cell = np.frombuffer(page[at : at + 11] + bytes(11), np.uint8)
+    after_payload = 1 if cell[0] < 128 else 2
+    return int(_varints(cell, np.array([after_payload], np.int64))[0])
+
+
+def _last_row(page: bytes) -> int:
+    return _row_number(page, (page[3] << 8 | page[4]) - 1)

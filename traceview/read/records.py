@@ -1,0 +1,273 @@
+"""The records of leaf pages, decoded column by column (https://www.sqlite.org/fileformat2.html, sections 1.6 and 2.1).
+
+Most records of a table have the same header: the same serial type for each column. Those that do are decoded
+together, as a matrix with one record a row, in which a column stands at one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+LEAF = 13
+SHAPES = 12  # headers told apart in one chunk; what is left after them is decoded value by value
+WIDEST_ROWID = 9
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+Rows = slice | Numbers
+
+# Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
+_SIZES = np.full(256, -1, np.int64)
+_SIZES[:10] = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
+_SIZES[12:128] = (np.arange(12, 128) - 12) // 2
+_SHIFTS = np.zeros(256, np.int64)
+_SHIFTS[:10] = (63, 56, 48, 40, 32, 16, 0, 0, 63, 63)
+_IS_INTEGER = np.zeros(256, np.bool_)
+_IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
+_NULL, _ONE = 0, 9
+
+
+class NotPlainError(Exception):
+    """The table needs SQLite itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A whole column under construction; threads write to parts of it that do not overlap."""
+
+    values: Numbers
+    null: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls, rows: int) -> Column:
+        """Return a column of so many values, none of them decoded yet."""
+        return cls(np.empty(rows, np.int64), np.zeros(rows, np.bool_))
+
+    def series(self, parts: list[slice]) -> pl.Series:
+        """Return the decoded parts, which ascend, as one series."""
+        whole = len(parts) == 1
+        values = self.values[parts[0]] if whole else np.concatenate([self.values[part] for part in parts])
+        null = self.null[parts[0]] if whole else np.concatenate([self.null[part] for part in parts])
+        series = pl.Series(values)
+        return series.set(pl.Series(null), None) if null.any() else series
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table lies in its file: bytes of a page, columns of a record, and the bytes of a record that are looked at.
+
+    `width` holds the longest possible way from a cell's first byte to the end of the last column wanted, and what
+    an eight-byte look at that column needs; a multiple of 8.
+    """
+
+    page: int
+    width: int
+
+    @classmethod
+    def of(cls, page: int, columns: int, last: int) -> Layout:
+        """Return the layout of a table of so many columns, of which those up to `last` are looked at."""
+        longest = 2 + WIDEST_ROWID + 1 + columns + 8 * (last + 1) + 8
+        return cls(page, (longest + 7) // 8 * 8)
+
+
+class _Cells(NamedTuple):
+    """One record a row of `bytes`, from its cell's first byte on; `left` is how long a cell lies whole on its page.
+
+    A payload of a page's size less 35 and no more lies there whole (section 1.6).
+    """
+
+    bytes: Bytes
+    left: Numbers
+
+    def chosen(self, rows: Numbers) -> _Cells:
+        return _Cells(self.bytes[rows], self.left[rows])
+
+
+def counts_of(heads: Bytes, size: int) -> Numbers:
+    """Return the number of cells that each page's header states; a page is a row of at least its first 5 bytes."""
+    counts = heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
+    if 2 * counts.max(initial=0) + 8 > size:
+        raise NotPlainError
+    return counts
+
+
+def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int) -> int:
+    """Decode leaf pages into rows `first`, `first + 1`, ... of the columns; return how many.
+
+    `block` holds whole pages and `layout.width` bytes more. Raises NotPlainError where a record is not plain.
+    """
+    cells = _cells(block, layout)
+    count = len(cells.left)
+    if count > len(next(iter(found.values())).values) - first:
+        raise NotPlainError
+    left = np.ones(count, np.bool_)
+    for _ in range(SHAPES):
+        if not left.any():
+            return count
+        shape = _Shape.of(cells.bytes[left.argmax()].tobytes(), max(found))
+        same = shape.fits(cells.bytes)
+        shape.put(cells, slice(None) if same.all() else np.flatnonzero(same), found, first)
+        left &= ~same
+    rest = np.flatnonzero(left)
+    _put_one_by_one(cells.chosen(rest), found, rest + first)
+    return count
+
+
+def _cells(block: Bytes, layout: Layout) -> _Cells:
+    size, width = layout.page, layout.width
+    pages = block[: len(block) - width].reshape(-1, size)
+    if not (pages[:, 0] == LEAF).all():
+        raise NotPlainError
+    counts = counts_of(pages, size)
+    most = int(counts.max(initial=0))
+    pairs = pages[:, 8 : 8 + 2 * most].astype(np.int64).reshape(len(pages), most, 2)
+    cell = pairs[:, :, 0] << 8 | pairs[:, :, 1]
+    at = cell + (np.arange(len(pages)) * size)[:, None]
+    if not (counts == most).all():
+        inside = np.arange(most) < counts[:, None]
+        cell, at = cell[inside], at[inside]
+    cell, at = cell.ravel(), at.ravel()
+    if len(cell) and (cell.max() > size - 4 or cell.min() < 8):
+        raise NotPlainError
+    records = np.ndarray(len(block) - width, f"V{width}", block, strides=(1,))[at]
+    return _Cells(records.view(np.uint8).reshape(len(at), width), np.minimum(size - cell, size - 35))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What records have in common: bits that say so, word by word, and where the columns stand."""
+
+    payload: int  # bytes of the payload's size
+    header: int  # where the record's header begins
+    header_size: int
+    mask: Numbers
+    bits: Numbers
+    kinds: bytes  # the serial type of each column up to the last wanted
+    places: tuple[int, ...]  # where each begins
+    end: int
+
+    @classmethod
+    def of(cls, record: bytes, last: int) -> _Shape:
+        payload = _varint_end(record, 0, 2)
+        header = _varint_end(record, payload, WIDEST_ROWID)
+        size = record[header]
+        # A record of fewer columns than the table stops short; of such a table SQLite knows the defaults.
+        if not last + 2 <= size < 128:
+            raise NotPlainError
+        kinds = record[header + 1 : header + 2 + last]
+        places = [header + size]
+        for kind in kinds:
+            if _SIZES[kind] < 0:
+                raise NotPlainError
+            places.append(places[-1] + int(_SIZES[kind]))
+        if places[-1] + 8 > len(record):
+            raise NotPlainError
+        # Of the varints the bits that say how long they are, of the header all.
+        mask = bytes([128] * header + [255] * (last + 2))
+        mask += bytes(-len(mask) % 8)
+        words, record_words = np.frombuffer(mask, np.int64), np.frombuffer(record[: len(mask)], np.int64)
+        return cls(payload, header, size, words, record_words & words, kinds, tuple(places[:-1]), places[-1])
+
+    def fits(self, records: Bytes) -> NDArray[np.bool_]:
+        words = records.view(np.int64)
+        same: NDArray[np.bool_] = (words[:, 0] & self.mask[0]) == self.bits[0]
+        for at in range(1, len(self.mask)):
+            same &= (words[:, at] & self.mask[at]) == self.bits[at]
+        return same
+
+    def put(self, cells: _Cells, rows: Rows, found: Mapping[int, Column], first: int) -> None:
+        """Decode the cells `rows`, which have this shape, into the same rows of the columns from `first` on."""
+        records, limit = cells.bytes, cells.left[rows]
+        size = records[rows, 0].astype(np.int64)
+        if self.payload == 2:
+            size = (size & 127) << 7 | records[rows, 1]
+        _check(limit, size, self.header, self.header_size)
+        if size.min() + self.header < self.end:
+            raise NotPlainError
+        count, width = records.shape
+        for column, into in found.items():
+            kind = self.kinds[column]
+            values, null = into.values[first : first + count], into.null[first : first + count]
+            if not _IS_INTEGER[kind]:
+                raise NotPlainError
+            if _SIZES[kind] == 0:
+                values[rows] = kind == _ONE
+                null[rows] = kind == _NULL
+                continue
+            # Eight bytes from the value's first one on, big-endian; what follows the value is shifted out.
+            eight = np.ndarray(count, ">i8", records, self.places[column], (width,))
+            if isinstance(rows, slice):
+                np.right_shift(eight, _SHIFTS[kind], out=values)
+            else:
+                values[rows] = eight[rows] >> _SHIFTS[kind]
+
+
+def _varint_end(record: bytes, at: int, longest: int) -> int:
+    for end in range(at, at + longest):
+        if record[end] < 128 or end - at == WIDEST_ROWID - 1:
+            return end + 1
+    raise NotPlainError
+
+
+def _check(left: Numbers, payload: Numbers, header: Numbers | int, header_size: Numbers | int) -> None:
+    """Refuse records that leave their page or are shorter than their own header."""
+    if (payload + header > left).any() or (header_size > np.minimum(payload, 127)).any():
+        raise NotPlainError
+
+
+def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -> None:
+    """Decode records of any headers: each steps over its own columns."""
+    count, width = cells.bytes.shape
+    if count == 0:
+        return
+    flat = np.concatenate([cells.bytes.reshape(-1), np.zeros(8, np.uint8)])
+    eight = np.ndarray(count * width, ">i8", flat, strides=(1,))
+    base = np.arange(count) * width
+    ends = base + width - 8
+    payload, at = _payload_size(flat, base)
+    header = _after_varint(flat, at)
+    header_size = flat[header].astype(np.int64)
+    _check(cells.left, payload, header - base, header_size)
+    at, last = header + header_size, max(found)
+    if header_size.min() < last + 2:
+        raise NotPlainError
+    for column in range(last + 1):
+        kind = flat[header + 1 + column]
+        size = _SIZES[kind]
+        if size.min() < 0 or (at > ends).any():
+            raise NotPlainError
+        if column in found:
+            if not _IS_INTEGER[kind].all():
+                raise NotPlainError
+            values = eight[at] >> _SHIFTS[kind]
+            found[column].values[rows] = np.where(size == 0, kind == _ONE, values)
+            found[column].null[rows] = kind == _NULL
+        at = at + size
+    if (at - header > payload).any():
+        raise NotPlainError
+
+
+def _payload_size(flat: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
+    first, second = flat[at].astype(np.int64), flat[at + 1].astype(np.int64)
+    long = first > 127
+    if (long & (second > 127)).any():
+        raise NotPlainError
+    return np.where(long, (first & 127) << 7 | second, first), at + 1 + long
+
+
+def _after_varint(flat: Bytes, at: Numbers) -> Numbers:
+    """Step over one varint: up to nine bytes, the last without its high bit."""
+    at = at.copy()
+    going = flat[at] > 127
+    for _ in range(WIDEST_ROWID - 1):
+        at += going
+        if not going.any():
+            break
+        going &= flat[at] > 127
+    return at + 1
