@@ -6,6 +6,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from urllib.parse import quote
 
 KINDS = {1: "h2d", 3: "h2d", 2: "d2h", 4: "d2h", 5: "d2d", 6: "d2d", 7: "d2d", 8: "d2d", 9: "h2h", 10: "p2p"}
@@ -60,15 +61,16 @@ def process_of(identifier: int | None) -> int:
 
 class Export:
     def __init__(self, path: Path) -> None:
-        self.connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+        self.connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True)
         self.connection.row_factory = sqlite3.Row
         self.tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self.strings = {row["id"]: row["value"] for row in self.rows("StringIds")}
+        self.low, self.high = self._around()
         self.operations = self._operations()
         self.calls = self._calls()
         self._link()
         self.ranges = self._ranges()
-        self.overhead = [(row["start"], row["end"]) for row in self.rows("PROFILER_OVERHEAD")]
+        self.overhead = [(row["start"], row["end"]) for row in self.timed("PROFILER_OVERHEAD")]
         self.devices = self._devices()
 
     def rows(self, table: str) -> list[dict[str, object]]:
@@ -80,8 +82,28 @@ class Export:
         return [
             row
             for row in self.rows(table)
-            if isinstance(row["start"], int) and isinstance(row["end"], int) and row["end"] >= row["start"]
+            if self.inside(row["start"]) and self.inside(row["end"]) and row["end"] >= row["start"]
         ]
+
+    def inside(self, time: object) -> bool:
+        return isinstance(time, int) and self.low <= time <= self.high
+
+    def _around(self) -> tuple[int, int]:
+        """What lies within thirteen days of the middle, and in 62 bits."""
+        self.low, self.high = -(2**62 - 1), 2**62 - 1
+        tables = [f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")]
+        starts = [row["start"] for table in (*tables, "PROFILER_OVERHEAD") for row in self.timed(table)]
+        starts += [row["start"] for row in self._sound_ranges()]
+        middle = int(median(starts)) if starts else 0
+        return max(self.low, middle - 2**50), min(self.high, middle + 2**50)
+
+    def _sound_ranges(self) -> list[dict[str, object]]:
+        return [
+            row
+            for row in self.rows("NVTX_EVENTS")
+            if row["eventType"] in (59, 60) and self.inside(row["start"])
+            and (row["end"] is None or (self.inside(row["end"]) and row["end"] >= row["start"]))
+        ]  # fmt: skip
 
     def _operations(self) -> list[Operation]:
         found = []
@@ -148,7 +170,7 @@ class Export:
         last = max(
             [one.end for one in self.operations]
             + [call.end for call in self.calls]
-            + [row["end"] if row["end"] is not None else row["start"] for row in rows]
+            + [row[time] for row in rows for time in ("start", "end") if self.inside(row[time])]
             + [row["end"] for row in self.timed("PROFILER_OVERHEAD")],
             default=0,
         )
@@ -157,12 +179,8 @@ class Export:
             if row["eventType"] == 75:
                 domains.setdefault((process_of(row["globalTid"]), row["domainId"] or 0), self._text(row))
         found = []
-        for row in rows:
-            if row["eventType"] not in (59, 60):
-                continue
+        for row in self._sound_ranges():
             end = last if row["end"] is None else row["end"]
-            if row["end"] is not None and end < row["start"]:
-                continue
             process, domain = process_of(row["globalTid"]), row["domainId"] or 0
             name = "" if domain == 0 else domains.get((process, domain), f"domain {domain}")
             found.append(

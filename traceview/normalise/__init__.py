@@ -13,7 +13,7 @@ from traceview.normalise.events import stream_events
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.ranges import ranges_frame
-from traceview.normalise.sound import LATEST, Problems, sound_rows
+from traceview.normalise.sound import LATEST, Problems, sound_tables
 from traceview.normalise.streams import streams_of
 from traceview.normalise.threads import Threads
 from traceview.read import raw
@@ -23,10 +23,7 @@ from traceview.read.raw import RawCapture
 def normalise(capture: RawCapture) -> Trace:
     """Join names, link launches, name devices and streams, and sort; bad rows are left out and counted."""
     problems = Problems(list(capture.problems))
-    tables = {
-        name: sound_rows(name, capture.tables[name], problems) if name in raw.ESSENTIAL else capture.tables[name]
-        for name in capture.tables
-    }
+    tables = sound_tables(capture.tables, problems)
     threads = Threads.of(tables)
     # The two big tables share nothing until they are linked.
     with ThreadPoolExecutor(1) as aside:

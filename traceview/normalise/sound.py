@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from traceview.read import raw
 
-# Sums of a few such times still fit into 64 bits.
-LATEST = 1 << 60
+# Twice such a time still fits into 64 bits; `nsys export --ts-normalize=true` counts from 1970, which is 2^60.6.
+LATEST = (1 << 62) - 1
+# A fortnight in ns: no capture is as long, and sums of thousands of such lengths still fit.
+FARTHEST = 1 << 50
+FAR = "they lie more than thirteen days from the others"
 RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 
@@ -18,6 +22,14 @@ class Problems:
     """Lines that every report shows; normalising appends to them."""
 
     lines: list[str]
+
+
+def sound_tables(tables: Mapping[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
+    """Return all tables, those with times without the rows whose times cannot be right."""
+    sound = {
+        name: sound_rows(name, frame, problems) if name in raw.ESSENTIAL else frame for name, frame in tables.items()
+    }
+    return _near(sound, problems)
 
 
 def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
@@ -31,11 +43,46 @@ def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFr
     if table == raw.NVTX:
         sound = start.is_between(-LATEST, LATEST) & (end.is_null() | (end.is_between(-LATEST, LATEST) & (end >= start)))
         sound = sound | ~pl.col("eventType").is_in(RANGE_TYPES)
+    return _kept(table, frame, sound, "their start or end is not a time, or the end lies before the start", problems)
+
+
+def _near(tables: dict[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
+    """Leave out what lies more than FARTHEST from the middle, the median start of all that has a length of time."""
+    timed = {name: tables[name] for name in raw.ESSENTIAL if name in tables and not tables[name].is_empty()}
+    extremes = [value for frame in timed.values() for value in _extremes(frame)]
+    if not extremes or max(extremes) - min(extremes) <= FARTHEST:
+        return tables
+    starts = pl.concat([_timed(name, frame)["start"] for name, frame in timed.items()])
+    middle = starts.median()
+    if not isinstance(middle, float):
+        return tables
+    low, high = int(middle) - FARTHEST, int(middle) + FARTHEST
+    return tables | {name: _between(name, frame, low, high, problems) for name, frame in timed.items()}
+
+
+def _extremes(frame: pl.DataFrame) -> list[int]:
+    found = (frame["start"].min(), frame["start"].max(), frame["end"].max())
+    return [value for value in found if isinstance(value, int)]
+
+
+def _timed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.filter(pl.col("eventType").is_in(RANGE_TYPES)) if table == raw.NVTX else frame
+
+
+def _between(table: str, frame: pl.DataFrame, low: int, high: int, problems: Problems) -> pl.DataFrame:
+    start, end = pl.col("start").is_between(low, high), pl.col("end").is_between(low, high)
+    if table != raw.NVTX:
+        return _kept(table, frame, start & end, FAR, problems)
+    of_range = pl.col("eventType").is_in(RANGE_TYPES)
+    frame = _kept(table, frame, ~of_range | (start & (end | pl.col("end").is_null())), FAR, problems)
+    # What is no range needs no time, but must not say that the capture lasted for years.
+    return frame.with_columns(pl.when(start).then("start").alias("start"), pl.when(end).then("end").alias("end"))
+
+
+def _kept(table: str, frame: pl.DataFrame, sound: pl.Expr, why: str, problems: Problems) -> pl.DataFrame:
     mask = frame.select(sound.fill_null(False)).to_series()
     if mask.all():
         return frame
     left_out = len(frame) - int(mask.sum())
-    problems.lines.append(
-        f"{table}: {left_out} rows left out: their start or end is not a time, or the end lies before the start"
-    )
+    problems.lines.append(f"{table}: {left_out} rows left out: {why}")
     return frame.filter(mask)

@@ -1,0 +1,107 @@
+"""What fuzzing found, each as small as it can be: parts of a sample, changed by hand as the fuzzer had changed them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz import corpus
+from tests.fuzz.cases import Case
+from tests.fuzz.invariants import broken, parsed
+from tests.fuzz.judge import judge
+from tests.oracle import figures
+from tests.test_against_oracle import differences
+from traceview.analyze import analyze
+from traceview.report.html import render
+from traceview.report.to_json import document
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+TIMED = (KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME",
+         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "NVTX_EVENTS", "PROFILER_OVERHEAD")  # fmt: skip
+EPOCH = 1_795_251_074_194_803_813  # ns since 1970, as nsys export --ts-normalize=true writes them
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    (tmp_path / "report").mkdir()
+    return corpus.thinned("dual", 24, tmp_path / "report" / "report.sqlite")
+
+
+def change(path: Path, *statements: str) -> Path:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+def judged(report: Path, command: str, *arguments: str) -> tuple[int, list[str]]:
+    """Judge a command on a report as the fuzzer does."""
+    scratch = report.parent.parent / "temporary"
+    scratch.mkdir(exist_ok=True)
+    out = report.with_name("out.json")
+    case = Case(
+        0, command, (command, str(report), "--json", str(out), *arguments), (report,), (out,), (),
+        sound=True, from_pages=False, story="",
+    )  # fmt: skip
+    return judge(case, scratch)
+
+
+def moved(found: Any, by: int, key: str = "") -> Any:
+    """Return a document with its moments on another clock."""
+    if isinstance(found, dict):
+        return {name: moved(inner, by, name) for name, inner in found.items()}
+    if isinstance(found, list):
+        return [moved(inner, by, key) for inner in found]
+    return found + by if key in ("start_ns", "end_ns", "window_ns") and isinstance(found, int) else found
+
+
+def test_times_since_1970_have_the_figures_of_times_since_the_capture_began(report: Path) -> None:
+    """They are beyond 2^60: every row was left out, and the capture said to hold nothing."""
+    before = document(analyze(report))
+    change(report, *(f'UPDATE {table} SET start = start + {EPOCH}, "end" = "end" + {EPOCH}' for table in TIMED))
+    found = analyze(report)
+    assert list(differences(moved(before, EPOCH), document(found))) == []
+    content = parsed(render(found).split('id="content">')[1].split("</script>")[0])
+    assert max(largest(content)) < 1 << 53, "a browser rounds larger numbers"
+
+
+def largest(value: object) -> list[int]:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    if inner is None:
+        return [value] if isinstance(value, int) else [0]
+    return [0, *(number for one in inner for number in largest(one))]
+
+
+@pytest.mark.parametrize("column", ["start", "end"])
+@pytest.mark.parametrize("bit", [51, 61])
+def test_one_flipped_bit_does_not_make_a_capture_of_years(report: Path, column: str, bit: int) -> None:
+    kernels = analyze(report).devices[0].kernel_count
+    change(report, f'UPDATE {KERNEL} SET "{column}" = "{column}" | (1 << {bit}) WHERE rowid = 100')
+    found = analyze(report)
+    assert found.devices[0].kernel_count == kernels - 1
+    assert sum(f"{KERNEL}: 1 rows left out" in note for note in found.notes) == 1
+    assert list(differences(figures(report), document(found))) == []
+
+
+def test_a_mark_from_another_time_does_not_lengthen_a_range_that_was_cut_off(report: Path) -> None:
+    plain = document(analyze(report))
+    change(report, f"UPDATE NVTX_EVENTS SET start = {1 << 59} WHERE eventType NOT IN (59, 60)")
+    assert document(analyze(report))["nvtx"] == plain["nvtx"]
+
+
+@pytest.mark.parametrize("far", [(1 << 62) - 1, -(1 << 61), (1 << 63) - 1])
+def test_extreme_times_neither_warn_nor_wrap(report: Path, far: int) -> None:
+    """Sums of such times wrapped: with a warning of NumPy's, and to a span below zero."""
+    change(
+        report,
+        f'UPDATE {KERNEL} SET "end" = {far} WHERE rowid % 7 = 3',
+        f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = {far} WHERE rowid % 7 = 3",
+        f'UPDATE NVTX_EVENTS SET "end" = {far} WHERE rowid % 5 = 3',
+    )
+    assert list(broken(document(analyze(report)))) == []
+    assert judged(report, "analyze", "--no-html") == (0, [])
