@@ -146,6 +146,7 @@ class ReportInfo:
     schema_version: str | None
     tables: Mapping[str, int]  # rows of each table that was read
     problems: tuple[str, ...] = ()  # one line each: what the capture lacks or what was left out
+    profiler: str = "nsys"  # or "torch.profiler"
 
 
 def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:

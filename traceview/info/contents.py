@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.read import raw
-from traceview.read.formats import as_sqlite
+from traceview.read.formats import with_tables
 from traceview.read.sqlite import (
     columns_of,
     not_an_export,
@@ -57,6 +57,7 @@ class Contents:
     others: tuple[str, ...]
     ranges: tuple[tuple[str, int], ...]
     missing: tuple[str, ...]
+    profiler: str = "nsys"
 
 
 def describe(report: str | Path) -> Contents:
@@ -65,7 +66,7 @@ def describe(report: str | Path) -> Contents:
     Raises ReportError as open_trace does.
     """
     path = Path(report)
-    with as_sqlite(path) as export, open_read_only(export) as connection:
+    with with_tables(path) as (export, capture), open_read_only(export) as connection:
         present = real_tables(connection, shown(path))
         if raw.STRINGS not in present:
             raise not_an_export(shown(path), present)
@@ -82,7 +83,8 @@ def describe(report: str | Path) -> Contents:
             tables=tables,
             others=tuple(sorted(name for name in present if _tells(connection, name, tables))),
             ranges=ranges,
-            missing=tuple(_missing(connection, tables, bool(ranges))),
+            missing=(*_missing(connection, tables, bool(ranges)), *(capture.problems if capture else ())),
+            profiler=capture.profiler if capture else "nsys",
         )
 
 

@@ -16,7 +16,8 @@ RANGES = 10
 def lines(of: Contents) -> Iterator[str]:
     """Yield the lines; names from the capture are shortened and made harmless."""
     yield cut(plain(of.file, 200), 76)
-    yield _pair("version", f"nsys {of.nsys_version or 'unknown'}, export schema {of.schema_version or 'unknown'}")
+    version = f"nsys {of.nsys_version or 'unknown'}, export schema {of.schema_version or 'unknown'}"
+    yield _pair("version", version if of.profiler == "nsys" else of.profiler)
     yield from _wrapped("GPUs seen", _gpus(of))
     processes = sorted({one.process for one in of.streams})
     yield from _wrapped("processes", ", ".join(map(str, processes)) or "none worked on a GPU")

@@ -42,6 +42,7 @@ def normalise(capture: RawCapture) -> Trace:
             schema_version=capture.schema_version,
             tables={name: len(frame) for name, frame in capture.tables.items()},
             problems=tuple(problems.lines),
+            profiler=capture.profiler,
         ),
         operations=operations,
         api=with_pageable_copies(api, operations),

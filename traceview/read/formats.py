@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
-from traceview.read import compressed, nsys_rep, parquet, sqlite
+from traceview.read import compressed, kineto, nsys_rep, parquet, sqlite
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite import read_sqlite, shown
+from traceview.read.to_sqlite import write_sqlite
 
 HEAD = 512
 
+Reader = Callable[[Path], RawCapture]
+READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = ((kineto.is_trace, kineto.read_kineto),)
+WITHOUT_SQLITE: Mapping[Reader, str] = {
+    kineto.read_kineto: "a trace of torch.profiler, which redact does not copy; share its figures: "
+    "traceview analyze TRACE --json OUT",
+}
+
 
 def read_capture(path: str | Path) -> RawCapture:
-    """Read an SQLite export (also packed with gzip, xz or zstd), a .nsys-rep, or a parquetdir or arrowdir.
+    """Read an export of nsys (SQLite or a folder of tables), a .nsys-rep or a trace of torch.profiler, also packed.
 
     `file` of the result is the name of what was given. Raises ReportError as read_sqlite does.
     """
     path = Path(path)
     if (suffix := _folder(path)) is not None:
         return parquet.read_directory(path, suffix)
-    with as_sqlite(path) as export:
-        return replace(read_sqlite(export), file=path.name)
+    with _unpacked(path) as inside:
+        reader = _reader(_head(inside))
+        if reader is not None:
+            with _unchanged(inside):
+                return replace(reader(inside), file=path.name)
+        with _exported(inside) as export:
+            return replace(read_sqlite(export), file=path.name)
 
 
 def check_capture(path: Path) -> None:
@@ -35,7 +48,7 @@ def check_capture(path: Path) -> None:
     head = _head(path)
     if nsys_rep.is_report(head):
         nsys_rep.find_nsys(shown(path))
-    elif not compressed.is_packed(head):
+    elif not compressed.is_packed(head) and _reader(head) is None:
         if head and not head.startswith(sqlite.HEADER):
             nsys_rep.refuse_stream(path, head)
         sqlite.check_file(path)
@@ -45,34 +58,61 @@ def check_capture(path: Path) -> None:
 def as_sqlite(path: Path) -> Iterator[Path]:
     """Yield an SQLite export of a capture: itself, or one in a private folder that is then removed.
 
-    Raises ReportError.
+    Raises ReportError, also for what is no report of nsys or its SQLite export.
     """
     if _folder(path) is not None:
         raise NotAnExportError(f"{shown(path)}: a folder of tables; this needs the .sqlite export of the same report")
+    with _unpacked(path) as inside:
+        if (reader := _reader(_head(inside))) is not None:
+            raise NotAnExportError(f"{shown(path)}: {WITHOUT_SQLITE[reader]}")
+        with _exported(inside) as export:
+            yield export
+
+
+@contextmanager
+def with_tables(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
+    """Yield an SQLite export that has the tables that the analysis reads, and the capture where it was read for that.
+
+    Raises ReportError.
+    """
+    folder = _folder(path) is not None
+    with ExitStack() as stack:
+        inside = path if folder else stack.enter_context(_unpacked(path))
+        if folder or _reader(_head(inside)) is not None:
+            capture = read_capture(inside)
+            yield write_sqlite(capture, stack.enter_context(_private_folder(path))), capture
+        else:
+            yield stack.enter_context(_exported(inside)), None
+
+
+def _reader(head: bytes) -> Reader | None:
+    """Return what reads a file that begins so; None for SQLite and what nsys makes it of."""
+    return next((read for fits, read in READERS if fits(head)), None)
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """Yield the file that is in a packed one, or the file itself."""
     check_capture(path)
-    head = _head(path)
-    if not compressed.is_packed(head) and not nsys_rep.is_report(head):
+    if not compressed.is_packed(_head(path)):
         yield path
         return
-    with _private_folder(path) as folder:
-        before = _state(path)
-        export = _made(path, head, folder)
-        if _state(path) != before:
-            raise DamagedExportError(f"{shown(path)}: changed while it was read; wait until it is written")
-        yield export
+    with _private_folder(path) as folder, _unchanged(path):
+        inside = compressed.unpack(path, folder)
+        if compressed.is_packed(_head(inside)):
+            raise NotAnExportError(f"{shown(path)}: packed twice; unpack it once")
+        check_capture(inside)
+        yield inside
 
 
-def _made(path: Path, head: bytes, folder: Path) -> Path:
-    if nsys_rep.is_report(head):
-        return nsys_rep.export(path, head, folder)
-    inside = compressed.unpack(path, folder)
-    head = _head(inside)
-    if compressed.is_packed(head):
-        raise NotAnExportError(f"{shown(path)}: packed twice; unpack it once")
-    if nsys_rep.is_report(head):
-        return nsys_rep.export(inside, head, folder)
-    check_capture(inside)
-    return inside
+@contextmanager
+def _exported(path: Path) -> Iterator[Path]:
+    """Yield the SQLite export of a report, or the file itself."""
+    if not nsys_rep.is_report(head := _head(path)):
+        yield path
+        return
+    with _private_folder(path) as folder, _unchanged(path):
+        yield nsys_rep.export(path, head, folder)
 
 
 def _folder(path: Path) -> str | None:
@@ -91,6 +131,15 @@ def _head(path: Path) -> bytes:
             return file.read(HEAD)
     except OSError:
         return b""
+
+
+@contextmanager
+def _unchanged(path: Path) -> Iterator[None]:
+    """Refuse a capture that is written to while it is read."""
+    before = _state(path)
+    yield
+    if _state(path) != before:
+        raise DamagedExportError(f"{shown(path)}: changed while it was read; wait until it is written")
 
 
 def _state(path: Path) -> tuple[int, int]:

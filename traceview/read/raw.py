@@ -88,7 +88,8 @@ class RawCapture:
     """One export, as read: `tables` holds those of TABLES that exist, each with the columns that exist.
 
     Whole numbers are Int64 and texts String. A value of another type is null there and its row is counted in
-    `problems`, but a time of another type is NOT_A_TIME: null is a range that the capture cut off.
+    `problems`, but a time of another type is NOT_A_TIME: null is a range that the capture cut off. `profiler` is
+    what made it; another one's capture is brought into these tables by its reader.
     """
 
     file: str
@@ -96,3 +97,4 @@ class RawCapture:
     schema_version: str | None
     tables: Mapping[str, pl.DataFrame]
     problems: tuple[str, ...] = ()
+    profiler: str = "nsys"

@@ -56,7 +56,8 @@ def _ink(text: str, code: int) -> str:
 
 def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
     info = analysis.info
-    version = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
+    known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
+    version = known if info.profiler == "nsys" else info.profiler
     yield [f"{cut(plain(info.file, 200), 50)} · {version}"]
     for device in analysis.devices[:top]:
         yield _device(device, narrowed=analysis.trace.window is not None)

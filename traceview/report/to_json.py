@@ -57,6 +57,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
             "file": analysis.info.file,
             "nsys_version": analysis.info.nsys_version,
             "schema_version": analysis.info.schema_version,
+            "profiler": analysis.info.profiler,
         },
         "devices": [_device(device, analysis) for device in analysis.devices],
         "host": {

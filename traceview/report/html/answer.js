@@ -5,7 +5,7 @@ function showHead() {
   byId("title").textContent = page.file;
   const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
   const words = [
-    page.nsys ? `nsys ${page.nsys}` : "nsys of unknown version",
+    page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys of unknown version",
     page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
     `${count(kernels)} kernels`,
     `${count(page.timeline.events)} events`,

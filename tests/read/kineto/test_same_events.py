@@ -1,0 +1,88 @@
+"""The same events in the form of both profilers give the same figures, to the nanosecond."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captures import sample
+from tests.read.kineto.as_kineto import EPOCH, as_kineto
+from traceview.analyze import analyze
+from traceview.info import describe
+from traceview.model import Trace
+from traceview.report.to_json import document
+
+SINGLE = ["dual.sqlite", "trainer/prefetch.sqlite"]
+TIMES = ("start_ns", "end_ns")
+
+
+def first(trace: Trace) -> int:
+    """When the first event begins: what a trace of torch.profiler counts from."""
+    frames = (trace.operations, trace.api, trace.ranges, trace.overhead)
+    return min(int(frame["start"].min()) for frame in frames if len(frame))  # type: ignore[arg-type]
+
+
+def figures(path: Path, zero: int = 0) -> Any:
+    """Everything but what the two forms cannot share: names of files, versions, notes and NVTX domains."""
+    found = moved(document(analyze(path)), zero)
+    del found["report"], found["notes"]
+    for use in found["nvtx"]:
+        del use["domain"]
+    return found
+
+
+def moved(value: Any, by: int, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: moved(inner, by, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [inner - by if key == "window_ns" else moved(inner, by) for inner in value]
+    return value - by if key in TIMES and value is not None else value
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_the_figures_of_a_capture_are_those_of_its_events_as_a_trace(tmp_path: Path, name: str) -> None:
+    export = sample(name)
+    trace = as_kineto(export, tmp_path / "run.pt.trace.json")
+    expected = figures(export, first(analyze(export).trace))
+    assert expected["devices"][0]["busy_ns"] > 0 and expected["nvtx"]
+    assert figures(trace) == expected
+
+
+@pytest.mark.parametrize(
+    ("clock", "base", "compact"),
+    [
+        (EPOCH + 7_999_000_000_000_123, None, False),  # as torch wrote until 2.2: us since 1970, 17 digits with ns
+        (7_999_000_000_000_123, EPOCH, True),  # the largest that baseTimeNanoseconds leaves; keys in another order
+    ],
+)
+def test_nanoseconds_survive_every_clock(tmp_path: Path, clock: int, base: int | None, compact: bool) -> None:
+    plain = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "a.json")
+    late = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "b.json", clock=clock, base=base, compact=compact)
+    packed = tmp_path / "b.json.gz"
+    packed.write_bytes(gzip.compress(late.read_bytes(), 1))
+    assert figures(packed) == figures(late) == figures(plain)
+
+
+def test_what_the_format_lacks_is_said(tmp_path: Path) -> None:
+    trace = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "run.json")
+    analysis = analyze(trace)
+    assert (analysis.info.profiler, analysis.info.nsys_version) == ("torch.profiler", None)
+    assert any("record_function" in note for note in analysis.notes)
+    assert not any("overhead" in note for note in analysis.notes), "this one has overhead events"
+    without = trace.read_text(encoding="utf-8").replace('"overhead"', '"cpu_op"').replace('"cuda_sync"', '"cpu_op"')
+    trace.write_text(without.replace('"cuda_event"', '"cpu_op"'), encoding="utf-8")
+    notes = analyze(trace).notes
+    assert any("`profiler` is not measured" in note for note in notes)
+    assert any("waits of streams are not measured" in note for note in notes)
+
+
+def test_info_names_what_a_trace_holds(tmp_path: Path) -> None:
+    export, found = sample("dual.sqlite"), describe(as_kineto(sample("dual.sqlite"), tmp_path / "run.json"))
+    expected = describe(export)
+    assert found.profiler == "torch.profiler" and found.streams == expected.streams
+    assert found.ranges == expected.ranges and found.gpus == expected.gpus
+    assert found.tables["CUPTI_ACTIVITY_KIND_KERNEL"] == expected.tables["CUPTI_ACTIVITY_KIND_KERNEL"]
+    assert any("record_function" in line for line in found.missing)

@@ -1,0 +1,80 @@
+"""Some events of a trace as a typed frame: what is of interest, and nothing of the rest is decoded."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceview.read.kineto.decimals import nanoseconds
+from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
+
+# Kineto's ActivityType names, and those of 2021.
+SORTS = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "Memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "Memset": "memset",
+    "cuda_runtime": "call",
+    "cuda_driver": "call",
+    "Runtime": "call",
+    "user_annotation": "range",
+    "overhead": "overhead",
+    "cuda_sync": "sync",
+    "cuda_event": "event",
+}
+METADATA = "metadata"
+NUMBERS = ("correlation", "stream", "device", "context", "bytes")
+OF_EVENTS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
+PEER = ("inDevice", "inContext")
+SCHEMA = pl.Struct(
+    dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
+    | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *OF_EVENTS, *PEER, "name"), pl.String))}
+)
+WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:process|thread)_name"'
+# A number with a fraction would go through a float; as text it stays what it was.
+TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
+
+
+def decode(piece: bytes) -> pl.DataFrame:
+    """Return the events of a piece that are of interest.
+
+    Columns: sort (a value of SORTS, or METADATA), name and label (text; what metadata names is in `label`),
+    pid, tid, start, end (ns) and NUMBERS and OF_EVENTS, all Int64, null where an event does not say.
+    Raises NotJsonError.
+    """
+    one_by_one = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
+    wanted = one_by_one.filter(one_by_one.str.contains(WANTED)).str.replace_all(TIME, '"${1}":"${2}"')
+    try:
+        events = wanted.str.json_decode(SCHEMA).struct.unnest()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        raise NotJsonError("has an event that is no JSON, or a value of another type than torch writes") from None
+    return _typed(events)
+
+
+def _typed(events: pl.DataFrame) -> pl.DataFrame:
+    args = pl.col("args").struct
+    metadata = (pl.col("ph") == "M") & pl.col("name").is_in(["process_name", "thread_name"])
+    sort = pl.col("cat").replace_strict(SORTS, default=None, return_dtype=pl.String)
+    start, length = nanoseconds(pl.col("ts")), nanoseconds(pl.col("dur"))
+    return (
+        events.select(
+            pl.when(metadata).then(pl.lit(METADATA)).when(pl.col("ph") == "X").then(sort).alias("sort"),
+            pl.col("name").fill_null(""),
+            args.field("name").alias("label"),
+            _whole(pl.col("pid")).alias("pid"),
+            _whole(pl.col("tid")).alias("tid"),
+            start.alias("start"),
+            length.alias("length"),
+            *(_whole(args.field(name)).alias(name) for name in (*NUMBERS, *OF_EVENTS, *PEER)),
+        )
+        .filter(pl.col("sort").is_not_null())
+        .with_columns(
+            pl.coalesce("device", "inDevice").alias("device"), pl.coalesce("context", "inContext").alias("context")
+        )
+        .drop(PEER)
+    )
+
+
+def _whole(text: pl.Expr) -> pl.Expr:
+    return text.cast(pl.Int64, strict=False)

@@ -1,0 +1,85 @@
+"""All events of a trace that are of interest: whole numbers in memory, each name once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from traceview.read.kineto.events import METADATA, decode
+from traceview.read.raw import NOT_A_TIME
+
+HOST = ("pid", "tid", "start", "end", "correlation", "name")
+ON_A_STREAM = (*HOST, "device", "context", "stream")
+WAITS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id")
+# What is kept of each sort of event (values of events.SORTS).
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "kernel": ON_A_STREAM,
+    "memcpy": (*ON_A_STREAM, "bytes"),
+    "memset": (*ON_A_STREAM, "bytes"),
+    "call": HOST,
+    "range": HOST,
+    "overhead": HOST,
+    "sync": (*ON_A_STREAM, *WAITS),
+    "event": (*ON_A_STREAM, "event_id"),
+    METADATA: ("pid", "tid", "name", "label"),
+}
+TIMED = ("kernel", "memcpy", "memset", "call", "range", "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """`events` has a frame for each sort of KEPT; `name` and `label` are places in `names`; the rest is Int64."""
+
+    events: Mapping[str, pl.DataFrame]
+    names: tuple[str, ...]
+
+
+def gather(pieces: Iterable[bytes]) -> Gathered:
+    """Decode all pieces. Raises NotJsonError."""
+    places: dict[str, int] = {}
+    parts: dict[str, list[pl.DataFrame]] = {sort: [] for sort in KEPT}
+    for piece in pieces:
+        found = decode(piece)
+        found = found.with_columns(_place(found["name"], places), _place(found["label"], places), _end())
+        for (sort,), part in found.partition_by("sort", as_dict=True).items():
+            parts[str(sort)].append(part.select(KEPT[str(sort)]))
+    return Gathered({sort: _joined(sort, part) for sort, part in parts.items()}, tuple(places))
+
+
+def from_zero(found: Gathered) -> tuple[Gathered, int]:
+    """Return the events with times that count from the first of them, and that moment as it was (ns)."""
+    starts = pl.concat([found.events[sort]["start"] for sort in TIMED])
+    starts = starts.filter(starts != NOT_A_TIME)
+    first = starts.min()
+    if not isinstance(first, int):
+        return found, 0
+    moved = {
+        sort: frame.with_columns(
+            pl.when(pl.col(name) == NOT_A_TIME).then(pl.col(name)).otherwise(pl.col(name) - first).alias(name)
+            for name in ("start", "end")
+            if name in frame.columns
+        )
+        for sort, frame in found.events.items()
+    }
+    return Gathered(moved, found.names), first
+
+
+def _place(texts: pl.Series, places: dict[str, int]) -> pl.Series:
+    """Return each text's place among all names so far; null for null."""
+    unique = texts.unique().drop_nulls()
+    known = [places.setdefault(text, len(places)) for text in unique.to_list()]
+    coded = pl.DataFrame({"text": unique, "place": pl.Series(known, dtype=pl.Int64)})
+    rows = texts.to_frame("text").join(coded, on="text", how="left", maintain_order="left")
+    return rows["place"].alias(texts.name)
+
+
+def _end() -> pl.Expr:
+    start, length = pl.col("start"), pl.col("length")
+    odd = (start == NOT_A_TIME) | (length == NOT_A_TIME)
+    return pl.when(odd).then(pl.lit(NOT_A_TIME, pl.Int64)).otherwise(start + length).alias("end")
+
+
+def _joined(sort: str, parts: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(KEPT[sort], pl.Int64))

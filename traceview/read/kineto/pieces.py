@@ -1,0 +1,146 @@
+"""A trace cut into pieces of whole events, a few megabytes at a time: it may be larger than memory.
+
+A trace is one JSON object; what is not in its list `traceEvents` (GPUs, rank, clock) is small and kept apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 8 << 20
+MOST = 256 << 20  # of one event, or of all that is no event
+DEEPEST = 64  # events have two levels; a parser may not survive a hundred thousand
+EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+SEPARATOR = 0x1E  # no JSON text may hold this byte as it is
+
+QUOTE, BACKSLASH = ord('"'), ord("\\")
+BLANK = np.isin(np.arange(256), [ord(one) for one in " \t\r\n"])
+STEPS = np.zeros(256, np.int8)
+STEPS[[ord("{"), ord("[")]] = 1
+STEPS[[ord("}"), ord("]")]] = -1
+STRUCTURE = STEPS != 0
+
+
+class NotJsonError(ValueError):
+    """The text is no JSON that this can cut: `cut_off` where it only ends early."""
+
+    def __init__(self, reason: str, *, cut_off: bool = False) -> None:
+        super().__init__(reason)
+        self.cut_off = cut_off
+
+
+class Pieces:
+    """One pass over a trace: iterate for the events, then `around` is the rest of the document.
+
+    Each piece is the text of some events with SEPARATOR between them. Raises NotJsonError.
+    """
+
+    def __init__(self, source: IO[bytes], block: int = BLOCK) -> None:
+        self.source, self.block = source, block
+        self.around = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        before, rest = self._before()
+        comma_due = False
+        while True:
+            rest = rest.lstrip()
+            if comma_due and rest.startswith(b","):
+                rest, comma_due = rest[1:], False
+            ends, last = _ends(np.frombuffer(rest, np.uint8))
+            if len(ends):
+                yield _separated(rest, ends)
+                comma_due = True
+            if last is not None:
+                break
+            rest = self._more(rest[int(ends[-1]) :] if len(ends) else rest)
+        self.around = before + rest[last:] + self._rest()
+
+    def _before(self) -> tuple[bytes, bytes]:
+        """Return the text up to the list's bracket, and what was read behind it."""
+        text = self.source.read(self.block)
+        while True:
+            for found in EVENTS.finditer(text):
+                if _depth_and_string(np.frombuffer(text[: found.start()], np.uint8)) == (1, False):
+                    return text[: found.end()], text[found.end() :]
+            if len(text) > MOST:
+                raise NotJsonError("has no list of events in its first 256 MB")
+            more = self.source.read(self.block)
+            if not more:
+                unended = _depth_and_string(np.frombuffer(text, np.uint8))[0] > 0
+                raise NotJsonError("has no list of events", cut_off=unended)
+            text += more
+
+    def _more(self, rest: bytes) -> bytes:
+        if len(rest) > MOST:
+            raise NotJsonError("holds an event of more than 256 MB")
+        # Twice what is left over, so that one long event is not scanned once a block.
+        more = self.source.read(max(self.block, len(rest)))
+        if not more:
+            raise NotJsonError("ends in the middle of its events", cut_off=True)
+        return rest + more
+
+    def _rest(self) -> bytes:
+        rest = self.source.read(MOST)
+        if self.source.read(1):
+            raise NotJsonError("has more than 256 MB behind its events")
+        return rest
+
+
+def _ends(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int | None]:
+    """Return where each whole event ends (behind its brace), and where the bracket is that ends them all."""
+    at, depth = _levels(text)
+    if len(depth) and int(depth.max()) > DEEPEST:
+        raise NotJsonError(f"is nested more than {DEEPEST} deep")
+    beyond = np.flatnonzero(depth < 0)
+    last = int(at[beyond[0]]) if len(beyond) else None
+    if len(beyond):
+        at, depth = at[: beyond[0]], depth[: beyond[0]]
+    ends = at[depth == 0]
+    if (text[ends] != ord("}")).any():
+        raise NotJsonError("has an event that is no object")
+    return ends + 1, last
+
+
+def _levels(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the braces and brackets outside of strings are, and how deep it is behind each."""
+    quotes = _quotes(text)
+    at = np.flatnonzero(STRUCTURE[text])
+    at = at[np.searchsorted(quotes, at) % 2 == 0]
+    return at, np.cumsum(STEPS[text[at]], dtype=np.int64)
+
+
+def _quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return where strings begin and end: quotes that no odd run of backslashes stands before."""
+    quotes = np.flatnonzero(text == QUOTE)
+    after = quotes[(quotes > 0) & (text[quotes - 1] == BACKSLASH)]
+    if len(after) == 0:
+        return quotes
+    slashes = np.flatnonzero(text == BACKSLASH)
+    firsts = slashes[np.diff(slashes, prepend=-2) > 1]
+    run = after - firsts[np.searchsorted(firsts, after) - 1]
+    return np.setdiff1d(quotes, after[run % 2 == 1], assume_unique=True)
+
+
+def _depth_and_string(text: NDArray[np.uint8]) -> tuple[int, bool]:
+    """Return how deep the end of a text is, and whether it lies in a string."""
+    _, depth = _levels(text)
+    return (int(depth[-1]) if len(depth) else 0), len(_quotes(text)) % 2 == 1
+
+
+def _separated(text: bytes, ends: NDArray[np.int64]) -> bytes:
+    """Return the events with SEPARATOR in place of the commas between them."""
+    whole = np.frombuffer(text, np.uint8, count=int(ends[-1])).copy()
+    if (whole == SEPARATOR).any():
+        raise NotJsonError("holds a control character")
+    comma = ends[:-1].copy()
+    while (blank := BLANK[whole[comma]]).any():
+        comma[blank] += 1
+    if (whole[comma] != ord(",")).any():
+        raise NotJsonError("lacks a comma between two events")
+    whole[comma] = SEPARATOR
+    return whole.tobytes()

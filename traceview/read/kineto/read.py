@@ -1,0 +1,55 @@
+"""The whole way from a trace's file to a RawCapture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traceview.errors import DamagedExportError, NotAnExportError, ReportError
+from traceview.read import raw
+from traceview.read.kineto.around import read_around
+from traceview.read.kineto.gather import from_zero, gather
+from traceview.read.kineto.lacks import lacks
+from traceview.read.kineto.pieces import NotJsonError, Pieces
+from traceview.read.kineto.tables import tables_of
+from traceview.read.raw import RawCapture
+from traceview.read.sqlite import shown
+
+PROFILER = "torch.profiler"
+BLANK = b" \t\r\n\xef\xbb\xbf"
+AGAIN = "export it again: prof.export_chrome_trace(FILE)"
+
+
+def is_trace(head: bytes) -> bool:
+    """May a file that begins so be a JSON document?"""
+    return head.lstrip(BLANK).startswith((b"{", b"["))
+
+
+def read_kineto(path: Path) -> RawCapture:
+    """Read a trace. Times count from its first event.
+
+    Raises DamagedExportError, NotAnExportError or ReportError with one line.
+    """
+    name = shown(path)
+    try:
+        with path.open("rb") as file:
+            pieces = Pieces(file)
+            found, _ = from_zero(gather(pieces))
+            around = read_around(pieces.around)
+    except OSError as error:
+        raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None
+    except NotJsonError as error:
+        raise _refusal(name, error) from None
+    if not around.of_torch and not any(map(len, found.events.values())):
+        raise NotAnExportError(f"{name}: a Chrome trace, but not one of torch.profiler; {AGAIN}")
+    tables = tables_of(found, around.gpus)
+    used = tables[raw.RUNTIME]["nameId"].unique().to_list()
+    problems = lacks(tables, [found.names[place] for place in used], found.events["call"]["pid"].n_unique())
+    return RawCapture(path.name, None, None, tables, tuple(problems), PROFILER)
+
+
+def _refusal(name: str, error: NotJsonError) -> ReportError:
+    if error.cut_off:
+        return DamagedExportError(
+            f"{name}: cut off: it {error}; torch leaves such a file when it is killed while it writes; {AGAIN}"
+        )
+    return NotAnExportError(f"{name}: no trace of torch.profiler: it {error}; {AGAIN}")
