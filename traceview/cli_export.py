@@ -1,0 +1,144 @@
+"""The `export` command: a capture in other tools' formats."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from traceview.cli_options import FILE, NSYS
+from traceview.cli_output import print_out, progress
+from traceview.errors import OutputError, RequestError
+
+if TYPE_CHECKING:
+    from traceview.export import Format
+    from traceview.model import Trace, Window
+
+STDOUT = "-"
+NAMES = ("perfetto", "chrome", "csv", "parquet")
+
+
+def _format(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    if name not in NAMES:
+        raise click.BadParameter(
+            f"{name[:40]!r} is no format; choose one of {', '.join(NAMES)} (the end of the window is --until)"
+        )
+    return name
+
+
+@click.command(short_help="Write a capture as a Perfetto or Chrome trace, CSV or Parquet.")
+@click.argument("report", type=FILE)
+@click.option(
+    "--to", "name", required=True, metavar="FORMAT", callback=_format, help="perfetto, chrome, csv or parquet."
+)
+@click.option(
+    "--output",
+    "-o",
+    type=FILE,
+    help="Where it goes; a name that ends with .gz packs a trace, - is standard output.  [default: beside the report]",
+)
+@click.option("--from", "start", metavar="TIME", help="Begin there: 120ms after the first GPU work.")
+@click.option("--until", "end", metavar="TIME", help="End there, written like --from.")
+@click.option(
+    "--range", "range_name", metavar="NVTX", help="Narrow to the ranges of this name, first start to last end."
+)
+@click.option("--device", metavar="GPU", help="Only this device ('GPU 0', or its ordinal) and its processes.")
+@NSYS
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
+def export(
+    report: Path,
+    name: str,
+    output: Path | None,
+    start: str | None,
+    end: str | None,
+    range_name: str | None,
+    device: str | None,
+    quiet: bool,
+) -> None:
+    """Write REPORT in another tool's format.
+
+    perfetto and chrome are a file for ui.perfetto.dev or chrome://tracing; csv and parquet are a folder of tables.
+    """
+    if range_name is not None and (start, end) != (None, None):
+        raise RequestError("--range and --from/--until narrow the same window; give one of them")
+    from traceview.export import FORMATS, FileFormat, collect
+
+    form = next(form for form in FORMATS if form.name == name)
+    place = output or report.with_name(f"{report.name.split('.')[0] or report.name}{form.suffix}")
+    _check_places(report, form, place)
+    with progress(quiet) as step:
+        from traceview.trace import open_trace
+
+        step("read", 0.0)
+        trace = open_trace(report)
+        step("collect", 0.3)
+        contents = collect(_narrowed(trace, start, end, range_name), device)
+        step("write", 0.5)
+        if str(place) == STDOUT:
+            assert isinstance(form, FileFormat), "_check_places refused a folder"
+            _print(form.pieces(contents))
+            return
+        form.write(contents, place)
+    if not quiet:
+        from traceview.report.words import plain
+
+        print_out(f"{plain(str(place), 4000)}\n")
+
+
+def _check_places(report: Path, form: Format, place: Path) -> None:
+    from traceview.export import FolderFormat
+    from traceview.read.formats import check_capture
+
+    check_capture(report)
+    if str(place) == STDOUT:
+        if isinstance(form, FolderFormat):
+            raise OutputError(f"--to {form.name} is a folder of tables, which standard output cannot take; name one")
+        if form.name == "perfetto" and sys.stdout.isatty():
+            raise OutputError("a Perfetto trace is no text for a terminal; send it to a file or a program")
+        return
+    if place.resolve() == report.resolve():
+        raise OutputError(f"{report.name}: the report and what is written must be different")
+    form.check(place)
+
+
+def _narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
+    from traceview.window import window_of_range
+
+    window = _window(trace, start, end) if range_name is None else window_of_range(trace, range_name)
+    return trace if window is None else trace.narrowed(window)
+
+
+def _window(trace: Trace, start: str | None, end: str | None) -> Window | None:
+    """Return the window that --from and --until mean, as window_of_times does for --from and --to."""
+    from traceview.model import Window
+    from traceview.moment import moment
+
+    if (start is None and end is None) or trace.operations.is_empty():
+        return None
+    first, last = int(trace.operations["start"].to_numpy().min()), int(trace.operations["end"].to_numpy().max())
+    window = Window(
+        first if start is None else moment("--from", start, first),
+        last if end is None else moment("--until", end, first),
+    )
+    if window.length <= 0:
+        raise RequestError(
+            f"--from and --until leave an empty window; the GPU worked for {(last - first) / 1e6:.3f} ms, "
+            f"from {first} to {last} on the capture's clock"
+        )
+    return window
+
+
+def _print(pieces: Iterable[bytes]) -> None:
+    """Write bytes to standard output; a reader that has gone away (`| head`) is no error."""
+    try:
+        sys.stdout.buffer.writelines(pieces)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"standard output cannot be written ({error.strerror})") from None

@@ -1,0 +1,110 @@
+"""Protobuf's wire format, a column at a time: messages of one shape become one matrix of bytes, a message a row.
+
+A varint is written as wide as the largest of its column needs (protobuf reads numbers with leading zeros), so
+that the messages of one matrix are equally long and nothing loops over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+VARINT, FIXED64, BYTES = 0, 1, 2
+Column = NDArray[np.uint8]  # (messages, bytes)
+Part = bytes | Column  # the same bytes in every message, or a column
+
+
+def number(value: int) -> bytes:
+    """Return a varint; a negative number is that of its 64 bits, as in protobuf."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def key(field: int, kind: int) -> bytes:
+    """Return what stands before a field."""
+    return number(field << 3 | kind)
+
+
+def uint(field: int, value: int) -> bytes:
+    """Return a varint field."""
+    return key(field, VARINT) + number(value)
+
+
+def text(field: int, value: str) -> bytes:
+    """Return a string field."""
+    data = value.encode("utf-8", "replace")
+    return key(field, BYTES) + number(len(data)) + data
+
+
+def message(field: int, *parts: bytes) -> bytes:
+    """Return a field that is a message."""
+    data = b"".join(parts)
+    return key(field, BYTES) + number(len(data)) + data
+
+
+def varints(values: NDArray[np.integer[Any]]) -> Column:
+    """Return varints of one width."""
+    left = values.astype(np.int64).view(np.uint64)
+    width = max(1, -(-int(left.max(initial=0)).bit_length() // 7))
+    out = np.empty((len(left), width), np.uint8)
+    for index in range(width):
+        out[:, index] = left & np.uint64(0x7F)
+        left = left >> np.uint64(7)
+    out[:, :-1] |= 0x80
+    return out
+
+
+def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
+    """Return a varint field, a column."""
+    return [key(field, VARINT), varints(values)]
+
+
+def fixed64s(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
+    """Return a fixed64 field, a column."""
+    return [key(field, FIXED64), np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(-1, 8)]
+
+
+def messages(field: int, parts: Sequence[Part]) -> list[Part]:
+    """Return a field that is a message of these parts."""
+    return [key(field, BYTES) + number(width(parts)), *parts]
+
+
+def width(parts: Sequence[Part]) -> int:
+    """Return how many bytes the parts have in every message."""
+    return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
+
+
+def matrix(count: int, parts: Sequence[Part]) -> Column:
+    """Put parts beside each other for `count` messages."""
+    out = np.empty((count, width(parts)), np.uint8)
+    at = 0
+    for part in parts:
+        data = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+        out[:, at : at + data.shape[-1]] = data
+        at += data.shape[-1]
+    return out
+
+
+def interleaved(count: int, groups: Sequence[tuple[NDArray[np.int64], Column]]) -> NDArray[np.uint8]:
+    """Return one string of bytes from matrices of several widths; each says which of the `count` messages it holds."""
+    if len(groups) == 1:
+        return groups[0][1].reshape(-1)
+    widths = np.zeros(count, np.int64)
+    for rows, column in groups:
+        widths[rows] = column.shape[1]
+    begins = np.cumsum(widths) - widths
+    out = np.empty(int(widths.sum()), np.uint8)
+    for rows, column in groups:
+        whole = np.dtype((np.void, column.shape[1]))
+        # Every place of `out` seen as the begin of a message, so that a message is copied at once.
+        places = np.ndarray(len(out) - column.shape[1] + 1, whole, out, strides=(1,))
+        places[begins[rows]] = column.view(whole).reshape(-1)
+    return out
