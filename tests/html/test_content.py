@@ -18,6 +18,7 @@ from tests.made_trace import made_trace
 from traceview.analyze import analyze
 from traceview.model import Analysis, Finding, Place, Trace
 from traceview.report.html import render
+from traceview.report.html.bands import bands
 from traceview.report.html.sections import sections
 
 
@@ -66,7 +67,7 @@ def test_same_analysis_same_bytes() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
 def test_parts_add_up_to_the_window(name: str) -> None:
     analysis = analyze(shared(name))
-    for device in sections(analysis, 0)["devices"]:
+    for device in sections(analysis, 0, bands(analysis))["devices"]:
         assert sum(part["ns"] for part in device["parts"]) == device["window_ns"]
         busy = sum(part["ns"] for part in device["parts"] if not part["look"].startswith("idle"))
         assert busy == device["busy_ns"]

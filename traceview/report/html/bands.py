@@ -26,11 +26,14 @@ WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One class of work of a device: all of it, and the part that nothing before it in WORK_CLASSES hides."""
+    """One class of work of a device: all of it, and how much nothing before it in WORK_CLASSES hides, in ns."""
 
     name: str
     all: Intervals
-    exposed: Intervals
+    exposed_ns: int
+
+
+Bands = tuple[Band, ...]
 
 
 def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
@@ -45,23 +48,32 @@ def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
     return codes
 
 
-def bands(analysis: Analysis, device: DeviceUse) -> tuple[Band, ...]:
-    """Split a device's busy time by class inside its window; the exposed parts add up to `busy_ns`."""
+def bands(analysis: Analysis) -> dict[int, Bands]:
+    """Split each device's busy time by class inside its window, by row of Trace.devices.
+
+    What is exposed adds up to `busy_ns`.
+    """
+    codes = work_codes(analysis)
+    return {device.device: _of_device(analysis, device, codes) for device in analysis.devices}
+
+
+def _of_device(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
     operations = analysis.trace.operations
+    start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
     mine = operations["device"].to_numpy() == device.device
-    start, end = operations["start"].to_numpy()[mine], operations["end"].to_numpy()[mine]
-    codes = work_codes(analysis)[mine]
-    covered = intervals.EMPTY
+    if not mine.all():
+        start, end, codes = start[mine], end[mine], codes[mine]
+    used = np.bincount(codes, minlength=len(WORK_CLASSES))
+    free: list[Intervals] = []  # what each class before leaves free
     found = []
     for code, name in enumerate(WORK_CLASSES):
-        chosen = codes == code
+        chosen = codes == code if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
         union = intervals.union(start[chosen], end[chosen], ordered=True)
         union = intervals.clip(union, device.window.start, device.window.end)
-        found.append(Band(name, union, intervals.subtract(union, covered)))
+        exposed = union
+        for left in free:
+            exposed = intervals.intersect(exposed, left)
+        found.append(Band(name, union, intervals.length(exposed)))
         if len(union.start):
-            covered = _merged(covered, union) if len(covered.start) else union
+            free.append(intervals.complement(union, device.window.start, device.window.end))
     return tuple(found)
-
-
-def _merged(left: Intervals, right: Intervals) -> Intervals:
-    return intervals.union(np.concatenate([left.start, right.start]), np.concatenate([left.end, right.end]))

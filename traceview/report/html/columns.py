@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import zlib
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 
 Packed = list[int]  # [offset in bytes, bytes of each number]
+WORKERS = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 FAST = 3  # of zlib's levels: half the time of level 6, for 3% more bytes of columns
 
 

@@ -7,12 +7,11 @@ coarse before the fine, so that a page of any size draws at once and sharpens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.report.html.columns import Columns
@@ -24,6 +23,7 @@ UNPACKED = 7  # a byte of the budget may unpack to so many, lest the page outgro
 CHUNK = 1_000_000  # bytes of memory, after which the next chunk begins: the page unpacks one at a time
 ISLANDS = 0.35  # of the budget, for the places that stay in full
 MARK_BYTES = 12  # of one mark in full, in the file; only to bound the places
+LOW_BITS = (1 << 20) - 1
 FINER = 2  # doublings by which the GPU's rows are finer than the host's, while the budget lasts
 
 Json = dict[str, Any]
@@ -47,68 +47,87 @@ class Lane:
 
 
 @dataclass(slots=True)
+class Draft:
+    """Marks as columns in chunks that are not in the book yet, and where each lies; packed where they may fit."""
+
+    made: Sequence[Marks]
+    places: list[tuple[int, Json]]
+    parts: list[Columns]
+    packing: list[Future[str]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        return sum(part.size for part in self.parts)
+
+
+@dataclass(slots=True)
 class Book:
     """The chunks that are full, and what is left of the budget, in bytes of the file and of memory."""
 
     zero: int
     left: int
     memory: int
+    pool: ThreadPoolExecutor
     ratio: float = 0.0  # of the last chunks: bytes of the file for a byte of memory
     chunks: list[str] = field(default_factory=list)
     names: list[Times] = field(default_factory=list)  # the numbers of those that the page shows
 
     @classmethod
-    def of(cls, zero: int, budget: int) -> Book:
-        """Begin with an empty book."""
-        return cls(zero, budget, budget * UNPACKED)
+    def of(cls, zero: int, budget: int, pool: ThreadPoolExecutor) -> Book:
+        """Begin with an empty book; `pool` packs."""
+        return cls(zero, budget, budget * UNPACKED, pool)
 
-    def try_add(self, made: Sequence[Marks], *, must: bool = False, ratio: float = 0.0) -> list[Json]:
-        """Write marks as more chunks if they fit; return where each lies, or nothing if they do not.
+    def begin(self, made: Sequence[Marks], *, must: bool = False, ratio: float = 0.0) -> Draft:
+        """Begin to pack marks into chunks, on other threads; `take` adds them.
 
-        `ratio` is what they may be expected to pack to: packing takes time, and hopeless cases are not tried.
+        `ratio` is what they may be expected to pack to: packing takes time, and hopeless cases are not begun.
         """
-        parts, places = self._parted(made)
-        if not self._take(parts, must, ratio):
-            return []
-        self.names.extend(np.unique(marks.name) for marks in made)
-        first = len(self.chunks) - len(parts)
-        return [{"chunk": first + part, "marks": place} for part, place in places]
-
-    def add(self, columns: Columns) -> int:
-        """Take the columns as one more chunk, whatever is left; return its number."""
-        self._take([columns], must=True, ratio=0.0)
-        return len(self.chunks) - 1
-
-    def _parted(self, made: Sequence[Marks]) -> tuple[list[Columns], list[tuple[int, Json]]]:
         parts, places = [Columns()], []
         for marks in made:
             if parts[-1].size > CHUNK:
                 parts.append(Columns())
             places.append((len(parts) - 1, marks.write(parts[-1], self.zero)))
-        return parts, places
+        draft = Draft(made, places, parts)
+        if must or self._may_fit(draft, ratio):
+            draft.packing = [self.pool.submit(part.packed) for part in parts]
+        return draft
 
-    def _take(self, parts: Sequence[Columns], must: bool, ratio: float) -> bool:
-        size = sum(part.size for part in parts)
-        if not must and (size > self.memory or size * ratio * 0.9 > self.left):
-            return False
-        with ThreadPoolExecutor(2) as pool:
-            texts = list(pool.map(Columns.packed, parts))
+    def must(self, made: Sequence[Marks]) -> list[Json]:
+        """Add marks, whatever is left; return where each lies."""
+        return self.take(self.begin(made, must=True), must=True)
+
+    def take(self, draft: Draft, *, must: bool = False, ratio: float = 0.0) -> list[Json]:
+        """Add what was begun if it fits; return where each of the marks lies, or nothing if it does not."""
+        if not must and not (draft.packing and self._may_fit(draft, ratio)):
+            return []
+        texts = [one.result() for one in draft.packing]
         packed = sum(len(text) for text in texts)
-        self.ratio = packed / max(size, 1)
+        self.ratio = packed / max(draft.size, 1)
         if not must and packed > self.left:
-            return False
-        self.chunks.extend(texts)
+            return []
         self.left -= packed
-        self.memory -= size
-        return True
+        self.memory -= draft.size
+        self.names.extend(np.flatnonzero(np.bincount(marks.name)) for marks in draft.made if len(marks))
+        first = len(self.chunks)
+        self.chunks.extend(texts)
+        return [{"chunk": first + part, "marks": place} for part, place in draft.places]
+
+    def add(self, columns: Columns) -> int:
+        """Take the columns as one more chunk, whatever is left; return its number."""
+        self.take(Draft([], [], [columns], [self.pool.submit(columns.packed)]), must=True)
+        return len(self.chunks) - 1
+
+    def _may_fit(self, draft: Draft, ratio: float) -> bool:
+        return draft.size <= self.memory and draft.size * ratio * 0.9 <= self.left
 
 
-def prepare(lanes: Sequence[Lane], zero: int, widths: range) -> None:
-    """Merge every lane into its levels; NumPy lets two lanes be merged at once."""
-    with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda lane: list(levels(lane.marks, zero, widths)), lanes)
-        for lane, of_lane in zip(lanes, found, strict=True):
-            lane.levels = of_lane
+def prepare(lanes: Sequence[Lane], zero: int, widths: range, pool: ThreadPoolExecutor) -> None:
+    """Merge every lane into its levels; NumPy lets several lanes be merged at once, the largest first."""
+    ordered = sorted(lanes, key=lambda lane: -len(lane.marks))
+    found = pool.map(lambda lane: list(levels(lane.marks, zero, widths)), ordered)
+    for lane, of_lane in zip(ordered, found, strict=True):
+        lane.levels = of_lane
 
 
 def write(
@@ -136,7 +155,7 @@ def _at_a_glance(lanes: Sequence[Lane], book: Book) -> None:
     """Write the first chunk: the coarsest level of each lane, or all of one that has few marks."""
     coarsest = [lane.levels.pop() if lane.levels else None for lane in lanes]
     made = [lane.marks if level is None else level.marks for lane, level in zip(lanes, coarsest, strict=True)]
-    for lane, level, json in zip(lanes, coarsest, book.try_add(made, must=True), strict=True):
+    for lane, level, json in zip(lanes, coarsest, book.must(made), strict=True):
         if level is None:
             lane.exact, lane.whole = json, True
         else:
@@ -161,7 +180,7 @@ def _foretold(lanes: Sequence[Lane], book: Book) -> float:
 
 
 def _in_full(lane: Lane, book: Book) -> None:
-    if not lane.whole and (made := book.try_add([lane.marks])):
+    if not lane.whole and (made := book.take(book.begin([lane.marks]))):
         lane.exact, lane.whole = made[0], True
         # Bins that hardly merge are no better than the events themselves.
         lane.levels = [level for level in lane.levels if len(level.marks) * 2 < len(lane.marks)]
@@ -173,27 +192,39 @@ def _islands(lanes: Sequence[Lane], book: Book, cover: Intervals) -> None:
     touching = {id(lane): _touching(lane.marks, cover) for lane in lanes}
     for lane in rest:
         if not lane.on_gpu and "correlation" in lane.marks.details:
-            touching[id(lane)] |= _launching(lane, lanes, touching)
+            rows = np.concatenate([touching[id(lane)], _launching(lane, lanes, touching)])
+            touching[id(lane)] = np.flatnonzero(np.bincount(rows))
     kept = [lane.marks.take(touching[id(lane)]) for lane in rest]
-    for lane, json in zip(rest, book.try_add(kept, must=True), strict=True):
+    for lane, json in zip(rest, book.must(kept), strict=True):
         lane.exact = json
 
 
-def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times]) -> Times:
     launched = [
         lane.marks.details["correlation"][touching[id(lane)]]
         for lane in lanes
         if lane.on_gpu and lane.process == host.process and "correlation" in lane.marks.details
     ]
     numbers = np.unique(np.concatenate([np.empty(0, np.int64), *launched]))
-    return np.isin(host.marks.details["correlation"], numbers[numbers > 0])
+    return _among(host.marks.details["correlation"], numbers[numbers > 0])
 
 
-def _touching(marks: Marks, cover: Intervals) -> NDArray[np.bool_]:
-    kept: NDArray[np.bool_] = np.searchsorted(cover.start, marks.end, "right") > np.searchsorted(
-        cover.end, marks.start, "left"
-    )
-    return kept
+def _among(values: Times, numbers: Times) -> Times:
+    """Return the rows of the values that are among some numbers, looked up exactly where the lowest bits agree."""
+    table = np.zeros(LOW_BITS + 1, np.bool_)
+    table[numbers & LOW_BITS] = True
+    rows = np.flatnonzero(table[values & LOW_BITS])
+    return rows[np.isin(values[rows], numbers)]
+
+
+def _touching(marks: Marks, cover: Intervals) -> Times:
+    """Return the rows of the marks that touch one of some disjoint stretches, ascending."""
+    first = np.searchsorted(np.maximum.accumulate(marks.end), cover.start, "left")
+    last = np.maximum(np.searchsorted(marks.start, cover.end, "right"), first)
+    first = np.maximum(first, np.append(np.zeros(1, np.int64), last[:-1])[: len(first)])
+    stretches = zip(first, last, cover.start, strict=True)
+    parts = [at + np.flatnonzero(marks.end[at:to] >= begin) for at, to, begin in stretches]
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _sharpen(lanes: Sequence[Lane], book: Book) -> None:
@@ -201,17 +232,23 @@ def _sharpen(lanes: Sequence[Lane], book: Book) -> None:
     ratios = {True: 0.0, False: 0.0}
     top = max((lane.levels[-1].shift for lane in lanes if lane.levels), default=-1)
     for shift in range(top + FINER, -1 - FINER, -1):
-        for on_gpu in (True, False):
-            least = shift - FINER if on_gpu else shift
-            due = [lane for lane in lanes if lane.on_gpu is on_gpu and lane.levels and lane.levels[-1].shift >= least]
-            if on_gpu in ratios and due and not _one_finer(due, book, ratios[on_gpu]):
+        # Both are packed at the same time, whatever becomes of the first.
+        due = {on_gpu: _due(lanes, on_gpu, shift) for on_gpu in ratios}
+        begun = {
+            on_gpu: book.begin([lane.levels[-1].marks for lane in of_side], ratio=ratios[on_gpu])
+            for on_gpu, of_side in due.items()
+            if of_side
+        }
+        for on_gpu, of_side in due.items():
+            placed = book.take(begun[on_gpu], ratio=ratios[on_gpu]) if of_side else []
+            for lane, json in zip(of_side, placed, strict=False):
+                lane.written.append({"shift": lane.levels.pop().shift, **json})
+            ratios[on_gpu] = book.ratio
+            if of_side and not placed:
                 del ratios[on_gpu]
-            elif on_gpu in ratios:
-                ratios[on_gpu] = book.ratio
 
 
-def _one_finer(due: Sequence[Lane], book: Book, ratio: float) -> bool:
-    made = book.try_add([lane.levels[-1].marks for lane in due], ratio=ratio)
-    for lane, json in zip(due, made, strict=False):
-        lane.written.append({"shift": lane.levels.pop().shift, **json})
-    return bool(made)
+def _due(lanes: Sequence[Lane], on_gpu: bool, shift: int) -> list[Lane]:
+    """Return the lanes of one side whose next level is at least so wide."""
+    least = shift - FINER if on_gpu else shift
+    return [lane for lane in lanes if lane.on_gpu is on_gpu and lane.levels and lane.levels[-1].shift >= least]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traceview.intervals import Times
 from traceview.report.html.columns import Columns, Packed
+from traceview.report.html.marks import Marks
 from traceview.report.html.rows import Group
 
 SEARCHED = ("ruler", "stream", "call", "range")
@@ -15,37 +17,61 @@ PLACES = 128  # of each name
 MOST = 120_000  # places in all
 
 
-def index(groups: Sequence[Group], zero: int, columns: Columns, shown: list[Times]) -> dict[str, object]:
-    """Put the places of every name into `columns`; return where they lie.
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Places of names, a line for each, in order of (name, start). `rows` are the ids of rows, `row` indexes them."""
 
-    Columns: name (its number), count (events of that name in all), row (index into `rows`), start, length in
-    ns from `zero`. A name has a line for each of its places, in order of (name, start). The numbers of the
-    names that have one are appended to `shown`.
-    """
-    found = [(row.id, marks) for group in groups for row in group.rows if row.kind in SEARCHED for marks in row.lanes]
-    ids = sorted({of for of, _ in found})
-    name = np.concatenate([np.empty(0, np.int64), *(marks.name for _, marks in found)])
-    start = np.concatenate([np.empty(0, np.int64), *(marks.start for _, marks in found)])
-    row = np.repeat(np.array([ids.index(of) for of, _ in found], np.int64), [len(marks) for _, marks in found])
-    length = np.concatenate([np.empty(0, np.int64), *(marks.end - marks.start for _, marks in found)])
-    # Small numbers sort far faster; a stable sort keeps the order of the lanes and of time.
-    order = np.argsort(name.astype(np.uint16) if len(name) and name.max() < 1 << 16 else name, kind="stable")
-    chosen, count = _spread(name[order])
-    rows = order[chosen]
-    rows = rows[np.lexsort((start[rows], name[rows]))]
-    shown.append(np.unique(name[rows]))
-    places: dict[str, Packed] = {
-        "name": columns.add_ascending(name[rows]),
-        "count": columns.add(count[name[rows]]),
-        "row": columns.add(row[rows]),
-        "start": columns.add_steps(start[rows] - zero),
-        "length": columns.add(length[rows]),
-    }
-    return {"n": len(rows), "rows": ids, "columns": places}
+    rows: list[str]
+    name: Times
+    count: Times  # events of that name in all
+    row: Times
+    start: Times
+    length: Times
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> Index:
+        """Choose the places of every name."""
+        found = [
+            (row.id, marks) for group in groups for row in group.rows if row.kind in SEARCHED for marks in row.lanes
+        ]
+        ids = sorted({of for of, _ in found})
+        name = np.concatenate([np.empty(0, np.int64), *(marks.name for _, marks in found)])
+        # Small numbers sort far faster; a stable sort keeps the order of the lanes and of time.
+        order = np.argsort(name.astype(np.uint16) if len(name) and name.max() < 1 << 16 else name, kind="stable")
+        chosen, count = _spread(name)
+        rows = np.sort(order[chosen])
+        kept, start, length = _kept([marks for _, marks in found], rows)
+        row = np.repeat(np.array([ids.index(of) for of, _ in found], np.int64), kept)
+        name = name[rows]
+        order = np.lexsort((start, name))
+        name = name[order]
+        return cls(ids, name, count[name], row[order], start[order], length[order])
+
+    def write(self, zero: int, columns: Columns) -> dict[str, object]:
+        """Put the places into `columns`, times in ns from `zero`; return where they lie."""
+        places: dict[str, Packed] = {
+            "name": columns.add_ascending(self.name),
+            "count": columns.add(self.count),
+            "row": columns.add(self.row),
+            "start": columns.add_steps(self.start - zero),
+            "length": columns.add(self.length),
+        }
+        return {"n": len(self.name), "rows": self.rows, "columns": places}
+
+
+def _kept(lanes: Sequence[Marks], rows: Times) -> tuple[list[int], Times, Times]:
+    """Return how many of the ascending rows, counted through all lanes, lie in each, and their starts and lengths."""
+    ends = np.cumsum([len(marks) for marks in lanes], dtype=np.int64)
+    parts = np.split(rows, np.searchsorted(rows, ends[:-1])) if lanes else []
+    here = [part - end + len(marks) for part, end, marks in zip(parts, ends, lanes, strict=True)]
+    none = np.empty(0, np.int64)
+    start = np.concatenate([none, *(marks.start[part] for part, marks in zip(here, lanes, strict=True))])
+    end = np.concatenate([none, *(marks.end[part] for part, marks in zip(here, lanes, strict=True))])
+    return [len(part) for part in parts], start, end - start
 
 
 def _spread(name: Times) -> tuple[Times, Times]:
-    """Choose places of ascending names: all of a rare one, evenly spread ones of a frequent one."""
+    """Choose places in the order of names: all of a rare one, evenly spread ones of a frequent one."""
     count = np.bincount(name) if len(name) else np.zeros(1, np.int64)
     kept = np.minimum(count, PLACES)
     if kept.sum() > MOST:

@@ -57,10 +57,9 @@ class StreamLanes:
         """Yield the device's streams, the busiest first; those that did nothing come last, folded."""
         several = len(device.process_ids) > 1
         for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
-            chosen = np.flatnonzero(self.stream == use.stream)
+            marks = self.marks.of(self.stream, use.stream)
             note = f"process {use.process_id}" if several else ""
-            lane = (self.marks.take(chosen),)
-            yield Row("stream", f"s:{use.stream}", use.label, note, lane, len(chosen), process=use.process_id)
+            yield Row("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
         used = {use.stream for use in device.streams}
         streams = self.analysis.trace.streams
         for row, (of_device, label) in enumerate(streams.select("device", "label").iter_rows()):
@@ -98,10 +97,10 @@ class HostLanes:
     def _rows(self, thread: int) -> Iterator[Row]:
         name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
         label, part = name or f"thread {tid}", f"t:{thread}"
-        calls = self.calls.take(np.flatnonzero(self.call_thread == thread))
+        calls = self.calls.of(self.call_thread, thread)
         if len(calls):
             yield Row("call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part)
-        ranges = self.ranges.take(np.flatnonzero(self.range_thread == thread))
+        ranges = self.ranges.of(self.range_thread, thread)
         for depth, lane in enumerate(by_depth(ranges)):
             text = f"{label}, NVTX" if depth == 0 else ""
             row = f"n:{thread}:{depth}"
@@ -110,9 +109,10 @@ class HostLanes:
 
 def by_depth(marks: Marks) -> list[Marks]:
     """Split ranges by how many others were open when each began; the deepest lanes share one."""
-    marks = marks.take(np.lexsort((-marks.end, marks.start)))
+    if not bool((marks.start[1:] > marks.start[:-1]).all()):
+        marks = marks.take(np.lexsort((-marks.end, marks.start)))
     depth = _depth(marks.start, marks.end)
-    return [marks.take(np.flatnonzero(depth == level)) for level in np.unique(depth)]
+    return [marks.of(depth, level) for level in range(int(depth.max(initial=-1)) + 1) if (depth == level).any()]
 
 
 def _depth(start: Times, end: Times) -> Times:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -50,7 +50,9 @@ class Marks:
         return len(self.start)
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Marks:
-        """Return some of the marks of single events, in the order of `rows`."""
+        """Return some of the marks of single events, in the order of `rows`; all of them, in order, as they are."""
+        if isinstance(rows, slice) and rows == slice(None):
+            return self
         return Marks(
             self.start[rows],
             self.end[rows],
@@ -58,6 +60,19 @@ class Marks:
             self.look[rows],
             {key: column[rows] for key, column in self.sums.items()},
             {key: column[rows] for key, column in self.details.items()},
+        )
+
+    def of(self, owner: Times, one: int) -> Marks:
+        """Return the marks of one owner, given the owner of each."""
+        mine = owner == one
+        return self if mine.all() else self.take(np.flatnonzero(mine))
+
+    def without_zeros(self) -> Marks:
+        """Return the marks without columns that say nothing."""
+        return replace(
+            self,
+            sums={key: column for key, column in self.sums.items() if column.any()},
+            details={key: column for key, column in self.details.items() if column.any()},
         )
 
     def write(self, columns: Columns, zero: int) -> dict[str, Packed | int]:

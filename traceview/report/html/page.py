@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from traceview.model import Analysis
 from traceview.model_whatif import Span as PathSpan
+from traceview.report.html.bands import Bands, bands
 from traceview.report.html.charts import charts
 from traceview.report.html.document import build
 from traceview.report.html.marks import Names
@@ -42,8 +43,9 @@ def _document(
 ) -> tuple[str, list[Group]]:
     # What is around the timeline and the timeline's rows share nothing but the analysis.
     with ThreadPoolExecutor(1) as aside:
-        around = aside.submit(_around, analysis, server)
-        groups = rows(analysis, names, path)
+        work = bands(analysis)
+        around = aside.submit(_around, analysis, work, server)
+        groups = rows(analysis, names, work, path)
         content, shown, taken = around.result()
     title, left = analysis.info.file, detail - taken
     for _ in range(TRIES):
@@ -59,10 +61,12 @@ def _document(
     return document, groups
 
 
-def _around(analysis: Analysis, server: bool) -> tuple[dict[str, object], dict[str, object], int]:
+def _around(
+    analysis: Analysis, work: Mapping[int, Bands], server: bool
+) -> tuple[dict[str, object], dict[str, object], int]:
     """Return the sections, the charts, and the size of a page that has nothing else."""
     zero = origin(analysis)
-    content: dict[str, object] = {**sections(analysis, zero), "live": server}
+    content: dict[str, object] = {**sections(analysis, zero, work), "live": server}
     shown = charts(analysis, zero)
     empty = build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
     return content, shown, len(empty)

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceview.intervals import Intervals, Times
 from traceview.model import CAUSES, Analysis, DeviceUse
-from traceview.report.html.bands import WORK_CLASSES, Band, bands
+from traceview.report.html.bands import WORK_CLASSES, Band, Bands
 from traceview.report.html.looks import LOOKS, WORDS
 from traceview.report.html.marks import Marks, Names
 
@@ -42,13 +42,13 @@ class Group:
     rows: tuple[Row, ...]
 
 
-def device_bands(analysis: Analysis, device: DeviceUse, names: Names) -> tuple[Row, ...]:
+def device_bands(analysis: Analysis, device: DeviceUse, work: Bands, names: Names) -> tuple[Row, ...]:
     """Return the overlap band (all work by class) and the idle band (gaps by cause) of a device."""
-    return (_overlap(analysis, device, names), _idle(analysis, device, names))
+    return (_overlap(device, work, names), _idle(analysis, device, names))
 
 
-def _overlap(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
-    found = {band.name: band for band in bands(analysis, device)}
+def _overlap(device: DeviceUse, work: Bands, names: Names) -> Row:
+    found = {band.name: band for band in work}
     lanes = tuple(_lane([found[name] for name in lane], names) for lane in OVERLAP_LANES)
     return Row("overlap", f"o:{device.id}", "work, by class", "", lanes)
 

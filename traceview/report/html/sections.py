@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from traceview import intervals
 from traceview.model import (
     CAUSES,
     MEMORIES,
@@ -18,7 +18,7 @@ from traceview.model import (
     StreamUse,
     SyncUse,
 )
-from traceview.report.html.bands import bands
+from traceview.report.html.bands import Bands
 from traceview.report.html.looks import WORDS
 from traceview.report.words import CAUSE_WORDS, plain
 
@@ -26,8 +26,11 @@ Json = dict[str, Any]
 MOST_RANGES = 500  # a capture can name each range anew; --json has them all
 
 
-def sections(analysis: Analysis, zero: int) -> Json:
-    """Return everything on the page but the timeline and the charts; times count from `zero`."""
+def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
+    """Return everything on the page but the timeline and the charts; times count from `zero`.
+
+    `work` is what each device did, as bands.py says.
+    """
     info = analysis.info
     return {
         "file": plain(info.file, 200),
@@ -37,7 +40,7 @@ def sections(analysis: Analysis, zero: int) -> Json:
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
-        "devices": [_device(analysis, device) for device in analysis.devices],
+        "devices": [_device(device, work[device.device]) for device in analysis.devices],
         "findings": [_finding(finding, zero) for finding in analysis.findings],
         "iterations": _iterations(analysis.iterations),
         "nvtx": _not_measured(analysis.nvtx)
@@ -55,7 +58,7 @@ def _not_measured(what: NotMeasured) -> Json:
     return {"not_measured": what.reason}
 
 
-def _device(analysis: Analysis, device: DeviceUse) -> Json:
+def _device(device: DeviceUse, work: Bands) -> Json:
     return {
         "id": device.id,
         "name": device.name,
@@ -64,7 +67,7 @@ def _device(analysis: Analysis, device: DeviceUse) -> Json:
         "busy_ns": device.busy_ns,
         "idle_ns": device.idle_ns,
         "kernel_count": device.kernel_count,
-        "parts": _parts(analysis, device),
+        "parts": _parts(device, work),
         "copies": [asdict(copies) for copies in device.copies],
         "communication": asdict(device.communication),
         "gap_count": device.gaps.count,
@@ -73,15 +76,15 @@ def _device(analysis: Analysis, device: DeviceUse) -> Json:
     }
 
 
-def _parts(analysis: Analysis, device: DeviceUse) -> list[Json]:
+def _parts(device: DeviceUse, work: Bands) -> list[Json]:
     """Return parts that add up to the window: each ns of work once, then idle by cause."""
     busy = [
         {
             "look": band.name,
             "word": WORDS[band.name] if band.name in ("compute", "memset") else f"exposed {WORDS[band.name]}",
-            "ns": intervals.length(band.exposed),
+            "ns": band.exposed_ns,
         }
-        for band in bands(analysis, device)
+        for band in work
     ]
     idle = [
         {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": device.gaps.causes[cause]}

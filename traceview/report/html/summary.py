@@ -16,46 +16,64 @@ def merged(marks: Marks, zero: int, shift: int) -> Marks:
     how many ns they were. What is merged already may be merged again: the result is the same as at once,
     but for marks that grew as long as a bin.
     """
-    first = _begins(marks, zero, shift)
+    length = marks.end - marks.start
+    first = _begins(marks.start, length, zero, shift)
     total = len(marks)
     if len(first) == total:
         return marks
-    size = np.diff(np.append(first, total))
+    last = np.append(first[1:], total) - 1
+    size = last - first + 1
     group = np.repeat(np.arange(len(first)), size)
-    known = marks.merge or _single(marks)
+    known = marks.merge or Merge(size, length, length, np.flatnonzero(np.bincount(marks.look)))
     top = np.maximum.reduceat(known.top, first)
     longest = _first_of(known.top == top[group], group, len(first))
-    shares = _shares(marks, known, group, first)
+    shares = _shares(marks, known, group, last)
     return Marks(
         marks.start[first],
-        np.maximum.reduceat(marks.end, first),
+        _latest(marks.end, first, last),
         marks.name[longest],
         _dominant(shares, known.looks, marks.look[longest]) if shares else marks.look[longest],
-        {key: np.add.reduceat(column, first) for key, column in marks.sums.items() if column.any()},
+        {key: _sums(column, last) for key, column in marks.sums.items() if column.any()},
         {key: np.where(size == 1, column[first], 0) for key, column in marks.details.items()},
-        Merge(np.add.reduceat(known.count, first), np.add.reduceat(known.busy, first), top, known.looks, shares),
+        Merge(
+            size if marks.merge is None else _sums(known.count, last),
+            _sums(known.busy, last),
+            top,
+            known.looks,
+            shares,
+        ),
     )
 
 
 def merged_count(marks: Marks, zero: int, shift: int) -> int:
     """Return how many marks merging would leave."""
-    return len(_begins(marks, zero, shift))
+    return len(_begins(marks.start, marks.end - marks.start, zero, shift))
 
 
-def _begins(marks: Marks, zero: int, shift: int) -> Times:
-    if len(marks) == 0:
+def _begins(start: Times, length: Times, zero: int, shift: int) -> Times:
+    if len(start) == 0:
         return np.empty(0, np.int64)
-    part = (marks.start - zero) >> shift
-    alone = (marks.end - marks.start) >> shift > 0
-    begins = np.ones(len(marks), np.bool_)
+    part = (start - zero) >> shift
+    alone = length >= 1 << shift
+    begins = np.ones(len(start), np.bool_)
+    np.not_equal(part[1:], part[:-1], out=begins[1:])
     # A long mark and the one after it each begin a group.
-    begins[1:] = (part[1:] != part[:-1]) | alone[1:] | alone[:-1]
+    begins |= alone
+    begins[1:] |= alone[:-1]
     return np.flatnonzero(begins)
 
 
-def _single(marks: Marks) -> Merge:
-    length = marks.end - marks.start
-    return Merge(np.ones(len(marks), np.int64), length, length, np.flatnonzero(np.bincount(marks.look)))
+def _latest(end: Times, first: Times, last: Times) -> Times:
+    """Return the last end of each group; where ends ascend, as they do where marks are disjoint, the last one's."""
+    if bool((end[1:] >= end[:-1]).all()):
+        return end[last]
+    latest: Times = np.maximum.reduceat(end, first)
+    return latest
+
+
+def _sums(values: Times, last: Times) -> Times:
+    """Return the sum of each group, given its last row: twice as fast as summing group by group."""
+    return np.diff(np.cumsum(values)[last], prepend=np.int64(0))
 
 
 def _first_of(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], group: Times, groups: int) -> Times:
@@ -75,14 +93,14 @@ def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Times) -> Time
     return found
 
 
-def _shares(marks: Marks, known: Merge, group: Times, first: Times) -> tuple[Times, ...]:
+def _shares(marks: Marks, known: Merge, group: Times, last: Times) -> tuple[Times, ...]:
     """Return the ns of each class in each group, or nothing where there is one class alone."""
     if known.shares:
-        return tuple(np.add.reduceat(share, first) for share in known.shares)
+        return tuple(_sums(share, last) for share in known.shares)
     if len(known.looks) == 1:
         return ()
     place = np.zeros(int(known.looks[-1]) + 1, np.int64)
-    place[known.looks] = np.arange(len(known.looks)) * len(first)
+    place[known.looks] = np.arange(len(known.looks)) * len(last)
     # Floats hold these sums exactly: a bin is shorter than 2^53 ns.
-    sums = np.bincount(place[marks.look] + group, weights=known.busy, minlength=len(first) * len(known.looks))
+    sums = np.bincount(place[marks.look] + group, weights=known.busy, minlength=len(last) * len(known.looks))
     return tuple(sums.astype(np.int64).reshape(len(known.looks), -1))

@@ -53,7 +53,9 @@ def device_sums(analysis: Analysis, device: DeviceUse, work: Work, edges: Times)
     sums |= _counts(analysis, device, edges)
     first = np.searchsorted(start, edges)
     for cause in CAUSES:
-        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(gaps[cause].to_numpy())])
+        total = np.zeros(len(start) + 1, np.int64)
+        if device.gaps.causes[cause]:
+            np.cumsum(gaps[cause].to_numpy(), out=total[1:])
         sums[cause] = np.diff(total[first])
     return sums
 
@@ -67,14 +69,18 @@ def _union(parts: list[Intervals]) -> Intervals:
 
 def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Times]:
     operations = analysis.trace.operations
+    start, work = operations["start"].to_numpy(), operations["class"].to_physical().to_numpy()
     mine = operations["device"].to_numpy() == device.device
-    start = operations["start"].to_numpy()[mine]
-    work = operations["class"].to_physical().to_numpy()[mine]
+    if not mine.all():
+        start, work = start[mine], work[mine]
+    first = np.searchsorted(start, edges)
     classes = {"kernels": ("compute", "communication"), "copy_count": ("copy",)}
-    return {
-        name: np.diff(np.searchsorted(start[np.array([one in of for one in CLASSES])[work]], edges))
-        for name, of in classes.items()
-    }
+    counts = {}
+    for name, of in classes.items():
+        begun = np.zeros(len(start) + 1, np.int64)
+        np.cumsum(np.array([one in of for one in CLASSES])[work], out=begun[1:])
+        counts[name] = np.diff(begun[first])
+    return counts
 
 
 def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,9 @@ from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
 from traceview.model_whatif import Span as PathSpan
 from traceview.report.html import detail
-from traceview.report.html.columns import Columns
-from traceview.report.html.index import index
+from traceview.report.html.bands import Bands
+from traceview.report.html.columns import WORKERS, Columns
+from traceview.report.html.index import Index
 from traceview.report.html.lanes import HostLanes, StreamLanes, projected_rows
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Marks, Names
@@ -60,10 +62,13 @@ def origin(analysis: Analysis) -> int:
     return _span(analysis).start
 
 
-def rows(analysis: Analysis, names: Names, path: Sequence[PathSpan] = ()) -> list[Group]:
-    """Return every row with all its marks; a critical path, where there is one, comes first."""
+def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()) -> list[Group]:
+    """Return every row with all its marks; a critical path, where there is one, comes first.
+
+    `work` is what each device did, as bands.py says.
+    """
     first = [Group("", "", (_path(path, names),))] if path else []
-    return [*first, *_groups(analysis, names)]
+    return [*first, *_groups(analysis, names, work)]
 
 
 def timeline(analysis: Analysis, groups: Sequence[Group], names: Names, budget: int) -> Timeline:
@@ -73,15 +78,16 @@ def timeline(analysis: Analysis, groups: Sequence[Group], names: Names, budget: 
     lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
     every = [lane for of_row in lanes.values() for lane in of_row]
     all_marks = [lane.marks for lane in every]
-    detail.prepare(every, span.start, shifts(all_marks, span.start, length, budget // 10))
-    book = detail.Book.of(span.start, budget)
     summary: dict[str, object] = {}
-    cover = detail.write(
-        every,
-        book,
-        lambda most: places(analysis, length, all_marks, most),
-        lambda: summary.update(_summary(analysis, groups, names, length, book)),
-    )
+    with ThreadPoolExecutor(WORKERS) as pool:
+        detail.prepare(every, span.start, shifts(all_marks, span.start, length, budget // 10), pool)
+        book = detail.Book.of(span.start, budget, pool)
+        cover = detail.write(
+            every,
+            book,
+            lambda most: places(analysis, length, all_marks, most),
+            lambda: summary.update(_summary(analysis, groups, length, book)),
+        )
     content: dict[str, object] = {
         "span": [0, length],
         "events": sum(row.events for group in groups for row in group.rows),
@@ -101,14 +107,14 @@ def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
     return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
 
 
-def _summary(
-    analysis: Analysis, groups: Sequence[Group], names: Names, length: int, book: detail.Book
-) -> dict[str, object]:
+def _summary(analysis: Analysis, groups: Sequence[Group], length: int, book: detail.Book) -> dict[str, object]:
     columns = Columns()
+    spread = book.pool.submit(Index.of, groups)
     summary = {
         "tally": tally(analysis, works(groups), book.zero, length, book.left, columns),
-        "index": index(groups, book.zero, columns, book.names),
+        "index": spread.result().write(book.zero, columns),
     }
+    book.names.append(spread.result().name)
     return {**summary, "summary_chunk": book.add(columns)}
 
 
@@ -135,7 +141,7 @@ def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
 
 
 def _lane(row: Row, marks: Marks) -> detail.Lane:
-    return detail.Lane(marks, row.kind not in HOST_KINDS, row.process)
+    return detail.Lane(marks.without_zeros(), row.kind not in HOST_KINDS, row.process)
 
 
 def _used(names: Names, book: detail.Book) -> list[str]:
@@ -153,14 +159,15 @@ def _span(analysis: Analysis) -> Span:
     return Span(min(starts, default=0), max(ends, default=1))
 
 
-def _groups(analysis: Analysis, names: Names) -> Iterator[Group]:
+def _groups(analysis: Analysis, names: Names, work: Mapping[int, Bands]) -> Iterator[Group]:
     if isinstance(analysis.iterations, Iterations):
         yield _ruler(analysis.iterations, names)
     streams = StreamLanes.of(analysis, names)
     projected = projected_rows(analysis, names)
     for device in analysis.devices:
         note = f"{device.name} " if device.name else ""
-        rows = (*device_bands(analysis, device, names), *projected.get(device.device, ()), *streams.rows(device))
+        of_device = device_bands(analysis, device, work[device.device], names)
+        rows = (*of_device, *projected.get(device.device, ()), *streams.rows(device))
         yield Group(device.id, note.strip(), rows)
     yield from HostLanes.of(analysis, names).groups()
 
