@@ -25,7 +25,7 @@ class Intervals(NamedTuple):
 
 
 BEFORE_ALL = -(1 << 62)
-BLOCK = 1 << 20
+BLOCK = 1 << 15  # rows whose temporary arrays stay in the processor's cache
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -39,24 +39,30 @@ def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
 
     `ordered` says that `start` ascends already and saves the sort.
     """
-    if len(start) == 0:
-        return EMPTY
-    keep = end > start
-    if not keep.all():
-        start, end = start[keep], end[keep]
-        if len(start) == 0:
-            return EMPTY
     if not ordered:
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
-    first = np.empty(len(start), np.bool_)
-    first[0] = True
-    np.greater(start[1:], reach[:-1], out=first[1:])
-    last = np.empty(len(start), np.bool_)
-    last[-1] = True
-    last[:-1] = first[1:]
-    return Intervals(start[first], reach[last])
+    return ordered_union(start, end)[0]
+
+
+def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
+    """Return the union of intervals whose `start` ascends, and which of them each of its members begins with."""
+    if len(start) == 0:
+        return EMPTY, EMPTY.start
+    keep = end > start
+    chosen = None
+    if not keep.all():
+        chosen = np.flatnonzero(keep)
+        start, end = start[chosen], end[chosen]
+        if len(start) == 0:
+            return EMPTY, EMPTY.start
+    # Work that follows work seldom overlaps it; then each end is the furthest so far.
+    reach = end if (end[1:] >= end[:-1]).all() else np.maximum.accumulate(end)
+    first = np.flatnonzero(start[1:] > reach[:-1])
+    first += 1
+    last = np.append(first - 1, len(start) - 1)
+    first = np.concatenate([np.zeros(1, np.int64), first])
+    return Intervals(start[first], reach[last]), first if chosen is None else chosen[first]
 
 
 def length(of: Intervals) -> int:
@@ -66,11 +72,19 @@ def length(of: Intervals) -> int:
 
 def complement(of: Intervals, start: int, end: int) -> Intervals:
     """Return the parts of [start, end) that a union leaves free."""
-    inside = clip(of, start, end)
-    starts = np.concatenate([np.array([start], np.int64), inside.end])
-    ends = np.concatenate([inside.start, np.array([end], np.int64)])
-    keep = ends > starts
-    return Intervals(starts[keep], ends[keep])
+    return gaps_between(clip(of, start, end), start, end)[0]
+
+
+def gaps_between(of: Intervals, start: int, end: int) -> tuple[Intervals, Times]:
+    """Return what a union inside [start, end) leaves free of it, and which member of the union ends each part.
+
+    The part that ends at `end` is ended by member number `len(of.start)`.
+    """
+    starts = np.concatenate([np.array([start], np.int64), of.end])
+    ends = np.concatenate([of.start, np.array([end], np.int64)])
+    # The members of a union do not touch: only before the first and after the last may nothing be free.
+    first, last = int(ends[0] <= starts[0]), len(starts) - int(len(of.start) > 0 and ends[-1] <= starts[-1])
+    return Intervals(starts[first:last], ends[first:last]), np.arange(first, max(first, last))
 
 
 def clip(of: Intervals, start: int, end: int) -> Intervals:
@@ -115,9 +129,10 @@ def pieces(of: Intervals, start: Times, end: Times) -> Pieces:
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return what two unions have in common."""
-    if len(left.start) == 0 or len(right.start) == 0:
+    few, many = (left, right) if len(left.start) <= len(right.start) else (right, left)
+    if len(few.start) == 0:
         return EMPTY
-    common = pieces(right, left.start, left.end)
+    common = pieces(many, few.start, few.end)
     return Intervals(common.start, common.end)
 
 
@@ -128,7 +143,12 @@ def overlap(left: Intervals, right: Intervals) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A union made ready to say how much of it lies before any moment."""
+    """A union made ready to say how much of it lies before any moment.
+
+    `starts` are its members' starts. `ends` and `offset` have one entry more, the first of which stands for all
+    time before the union: what lies before a moment in or after a member is its `offset` and the moment or,
+    where that comes first, its end.
+    """
 
     starts: Times
     ends: Times
@@ -137,21 +157,30 @@ class Coverage:
     @classmethod
     def of(cls, union: Intervals) -> Coverage:
         """Prepare a union; a first member before all time saves every edge case."""
-        first = np.array([BEFORE_ALL], np.int64)
-        starts = np.concatenate([first, union.start])
-        ends = np.concatenate([first, union.end])
-        lengths = np.cumsum(ends - starts)
-        return cls(union.start, ends, lengths - ends)
+        ends = np.empty(len(union.end) + 1, np.int64)
+        offset = np.empty(len(union.end) + 1, np.int64)
+        ends[0], offset[0] = BEFORE_ALL, 0
+        ends[1:] = union.end
+        np.subtract(union.end, union.start, out=offset[1:])
+        np.cumsum(offset, out=offset)
+        offset -= ends
+        return cls(union.start, ends, offset)
 
     def before(self, at: Times) -> Times:
         """Return the length of the union that lies before each moment, in ns."""
-        if len(self.starts) == 0:
+        if len(self.starts) == 0 or len(at) == 0:
             return np.zeros(len(at), np.int64)
-        index = np.searchsorted(self.starts, at, side="right")
-        ends = self.ends[index]
+        # Questions come in order of time, mostly: few members concern all of them, often a single one.
+        low, high = np.searchsorted(self.starts, (at.min(), at.max()), side="right").tolist()
+        if low == high:
+            found: Times = np.minimum(at, self.ends[low])
+            found += self.offset[low]
+            return found
+        index = np.searchsorted(self.starts[low:high], at, side="right")
         # Inside a member, what is still to come of it does not count yet.
-        covered: Times = self.offset[index] + np.where(at < ends, at, ends)
-        return covered
+        found = np.minimum(at, self.ends[low : high + 1][index])
+        found += self.offset[low : high + 1][index]
+        return found
 
     def between(self, start: Times, end: Times) -> Times:
         """Return the covered length of each [start, end); 0 where end <= start."""
@@ -160,7 +189,7 @@ class Coverage:
             return found
         for block in blocks(len(start)):
             first, last = start[block], end[block]
-            found[block] = np.maximum(self.before(np.maximum(first, last)) - self.before(first), 0)
+            np.subtract(self.before(np.maximum(first, last)), self.before(first), out=found[block])
         return found
 
 

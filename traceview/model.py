@@ -246,8 +246,9 @@ class Gaps:
     """Idle gaps of one device or stream.
 
     `frame` has one row a gap: start, end, operation (row of Trace.operations, null at the end of a
-    window), thread (row of Trace.threads or null) and one Int64 column for each of CAUSES; gaps of a
-    stream have three more, tried first: other_compute, other_communication, other_copy (ns).
+    window), thread (row of Trace.threads or null) and one Int64 column for each of CAUSES. Gaps of a
+    stream have three more causes, tried first: other_compute, other_communication, other_copy (ns). Theirs are
+    sums alone: nothing lists the gaps of streams, which would take as much memory again, and `frame` is empty.
     """
 
     count: int

@@ -19,9 +19,10 @@ COMMUNICATION = CLASSES.index("communication")
 class Activity:
     """The GPU work of one device inside its window.
 
-    `rows` are rows of Trace.operations, in order; `start` and `end` are theirs, clipped to the
-    window; `codes` index CLASSES. `later` are the rows of all the device's operations of some
-    length, clipped by nothing, and `later_start` their starts, ascending: what ends a gap.
+    `rows` are rows of Trace.operations, in order; `start` and `end` are theirs, clipped to the window;
+    `codes` index CLASSES. `first` are the rows that the members of `busy` begin with. `later` are the rows of
+    all the device's operations of some length, clipped by nothing, and `later_start` their starts, ascending:
+    what ends a gap.
     """
 
     device: int
@@ -31,14 +32,26 @@ class Activity:
     end: Times
     codes: NDArray[np.uint8]
     busy: Intervals
+    first: Times
     compute: Intervals
     communication: Intervals
     later: Times
     later_start: Times
 
-    def idle(self) -> Intervals:
-        """Return the gaps: maximal parts of the window with no GPU work of any class."""
-        return intervals.complement(self.busy, self.window.start, self.window.end)
+    def idle(self) -> tuple[Intervals, Times]:
+        """Return the gaps, maximal parts of the window with no GPU work of any class, and the row that ends each."""
+        gaps, member = intervals.gaps_between(self.busy, self.window.start, self.window.end)
+        return gaps, self.ending(self.first, member, self.window.end)
+
+    def ending(self, first: Times, member: Times, end: int, stream: NDArray[np.bool_] | None = None) -> Times:
+        """Return the row of the operation that ends each gap before a member of a union, -1 for none.
+
+        `first` are the rows that members begin with; a gap before no member lasts to `end`, and the next
+        operation ends it: of those that `stream` marks of `later`, if given.
+        """
+        if len(member) and member[-1] == len(first):
+            first = np.append(first, self.next_operation(np.array([end], np.int64), stream))
+        return first[member]
 
     def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Times:
         """Return the row of the first operation of some length that starts at or after each moment; -1 for none.
@@ -73,8 +86,9 @@ def activity(trace: Trace, device: int) -> Activity | None:
         return None
     window = trace.window or Window(int(start[0]), int(end.max()))
     codes = operations["class"].to_physical().to_numpy()[rows]
-    compute = codes == COMPUTE
-    communication = codes == COMMUNICATION
+    compute = np.flatnonzero(codes == COMPUTE)
+    communication = np.flatnonzero(codes == COMMUNICATION)
+    busy, first = intervals.ordered_union(start, end)
     return Activity(
         device=device,
         window=window,
@@ -82,7 +96,8 @@ def activity(trace: Trace, device: int) -> Activity | None:
         start=start,
         end=end,
         codes=codes,
-        busy=intervals.union(start, end, ordered=True),
+        busy=busy,
+        first=rows[first],
         compute=intervals.union(start[compute], end[compute], ordered=True),
         communication=intervals.union(start[communication], end[communication], ordered=True),
         later=later,

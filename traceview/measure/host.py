@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
 from traceview.model import ROLES, Trace
+
+
+class View(Protocol):
+    """The time that counts, and what threads did of it: all of it (Host), or a device's idle time (idle_host.py)."""
+
+    @property
+    def profiler(self) -> Intervals:
+        """Return the union of the profiler's own intervals."""
+
+    def counted(self, at: Times) -> Times:
+        """Return how much of all time before each moment counts."""
+
+    def unprofiled(self, at: Times) -> Times:
+        """Return the same, less the profiler's own part."""
+
+    def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
+        """Return how much of each [start, end) counts and is a thread's, in one of ROLES; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,35 +36,28 @@ class Host:
     """For each thread that called CUDA, one union for each of ROLES; a ns belongs to the first role that has it.
 
     `overhead` is the union of the profiler's own intervals; it is taken out of every role.
-    `start`, `end` and `thread` are the columns of Trace.api. `within` is set on a Host that `inside`
-    made: then only what lies inside that union counts, and `free` is the union less `overhead`.
+    `start`, `end` and `thread` are the columns of Trace.api.
     """
 
-    roles: Mapping[int, tuple[Intervals, ...]]
+    roles: Mapping[int, tuple[Coverage, ...]]
     overhead: Coverage
     start: Times
     end: Times
     thread: Times
     profiler: Intervals
-    within: Coverage | None = None
-    free: Coverage | None = None
-
-    def inside(self, within: Intervals) -> Host:
-        """Return the same host, seen only inside a union (a device's idle time, say)."""
-        roles = {
-            thread: tuple(intervals.intersect(union, within) for union in unions)
-            for thread, unions in self.roles.items()
-        }
-        free = Coverage.of(intervals.subtract(within, self.profiler))
-        return replace(self, roles=roles, within=Coverage.of(within), free=free)
 
     def counted(self, at: Times) -> Times:
-        """Return how much of all time before each moment counts: all of it, or the part `within`."""
-        return at if self.within is None else self.within.before(at)
+        """Return all time before each moment."""
+        return at
 
     def unprofiled(self, at: Times) -> Times:
         """Return the same, less the profiler's own part."""
-        return at - self.overhead.before(at) if self.free is None else self.free.before(at)
+        return at - self.overhead.before(at) if len(self.overhead.starts) else at
+
+    def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
+        """Return how much of each [start, end) is a thread's, in one of ROLES; None where it has none."""
+        union = self.roles[thread][role]
+        return union.between(start, end) if len(union.starts) else None
 
 
 def host(trace: Trace) -> Host:
@@ -56,22 +67,20 @@ def host(trace: Trace) -> Host:
     end = trace.api["end"].to_numpy()
     role = trace.api["role"].to_physical().to_numpy()
     thread = trace.api["thread"].to_numpy()
-    order = np.argsort(thread, kind="stable")
-    edges = np.flatnonzero(np.diff(thread[order], prepend=-1, append=-1)) if len(order) else order
     roles = {}
-    for first, last in pairwise(edges):
-        rows = order[first:last]
-        roles[int(thread[rows[0]])] = _disjoint(start[rows], end[rows], role[rows], overhead)
+    for one in np.flatnonzero(np.bincount(thread)).tolist() if len(thread) else []:
+        rows = np.flatnonzero(thread == one)
+        roles[one] = _disjoint(start[rows], end[rows], role[rows], overhead)
     return Host(roles, Coverage.of(overhead), start, end, thread, overhead)
 
 
-def _disjoint(start: Times, end: Times, role: Times, overhead: Intervals) -> tuple[Intervals, ...]:
+def _disjoint(start: Times, end: Times, role: NDArray[np.uint8], overhead: Intervals) -> tuple[Coverage, ...]:
     taken = overhead
     found = []
     for code in range(len(ROLES)):
-        members = role == code
+        members = np.flatnonzero(role == code)
         calls = intervals.union(start[members], end[members], ordered=True)
-        found.append(intervals.subtract(calls, taken))
+        found.append(Coverage.of(intervals.subtract(calls, taken)))
         if code == len(ROLES) - 1 or len(calls.start) == 0:
             continue
         taken = intervals.union(np.concatenate([taken.start, calls.start]), np.concatenate([taken.end, calls.end]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.measure.activity import Activity
-from traceview.measure.host import Host
+from traceview.measure.host import Host, View
 from traceview.model import CAUSES, ROLES, Gaps, Trace
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
@@ -26,133 +26,110 @@ class Idle(NamedTuple):
     operation: Times
     causes: NDArray[np.int64]
 
-
-def launching_calls(trace: Trace, operation: Times) -> Times:
-    """Return the call (row of Trace.api) that launched each operation (row of Trace.operations); -1 for none."""
-    calls = trace.operations["launch"].fill_null(-1).to_numpy()
-    if len(calls) == 0:
-        return np.full(len(operation), -1, np.int64)
-    found: Times = np.where(operation < 0, -1, calls[np.maximum(operation, 0)])
-    return found
+    def ended_by(self, operation: Times, operations: int) -> NDArray[np.int32]:
+        """Return which gap each operation (row of Trace.operations, of so many) ends; -1 for none."""
+        place = np.full(operations + 1, -1, np.int32)
+        place[self.operation] = np.arange(len(self.operation), dtype=np.int32)
+        place[-1] = -1
+        return place[operation]
 
 
-def launching_threads(trace: Trace, of: Host, operation: Times) -> Times:
-    """Return the thread (row of Trace.threads) that launched each operation; -1 for none."""
-    return _where_known(of.thread, launching_calls(trace, operation), -1)
+class _Calls(NamedTuple):
+    """The columns of Trace.api that say why a gap lasted, and which call launched each operation; -1 for none."""
+
+    start: Times
+    end: Times
+    thread: Times
+    launch: Times
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Calls:
+        launch = trace.operations["launch"]
+        known = (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
+        start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
+        return cls(start, end, thread, known)
+
+    def launching(self, operation: Times) -> Times:
+        return _where_known(self.launch, operation, -1)
 
 
-def _where_known(column: Times, call: Times, otherwise: int) -> Times:
+def launching_threads(trace: Trace, operation: Times) -> Times:
+    """Return the thread (row of Trace.threads) that launched each operation (row, -1 for none); -1 for none."""
+    calls = _Calls.of(trace)
+    return _where_known(calls.thread, calls.launching(operation), -1)
+
+
+def _where_known(column: Times, row: Times, otherwise: int) -> Times:
     if len(column) == 0:
-        return np.full(len(call), otherwise, np.int64)
-    found: Times = np.where(call >= 0, column[np.maximum(call, 0)], otherwise)
+        return np.full(len(row), otherwise, np.int64)
+    found: Times = column[row]  # -1 is the last, and put right
+    unknown = row < 0
+    if unknown.any():
+        found[unknown] = otherwise
     return found
 
 
-def attribute(trace: Trace, of: Host, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
+def attribute(trace: Trace, of: View, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
     """Split idle pieces [start, end), each ended by an operation (row, -1 for none), by cause.
 
-    Returns an array of shape (len(CAUSES), pieces) in ns; a column adds up to the piece's length, or,
-    where `of` was made by Host.inside, to the part of the piece inside that union. Pieces may
-    overlap each other.
+    Returns an array of shape (len(CAUSES), pieces) in ns; a column adds up to the piece's length, or to the
+    part of the piece that counts for `of`. Pieces may overlap each other.
     """
     # A cause that nothing has is never written to, and so takes no memory.
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
-    call = launching_calls(trace, operation)
+    calls = _Calls.of(trace)
     for block in intervals.blocks(len(start)):
-        found = _attributed(of, start[block], end[block], call[block])
-        for row in np.flatnonzero(found.any(axis=1)):
-            causes[row, block] = found[row]
+        _attribute(of, calls, start[block], end[block], calls.launching(operation[block]), causes[:, block])
     return causes
 
 
-def _attributed(of: Host, start: Times, end: Times, call: Times) -> NDArray[np.int64]:
-    thread = _where_known(of.thread, call, -1)
-    known = thread >= 0
-    call_start = np.where(known, np.clip(_where_known(of.start, call, 0), start, end), start)
-    call_end = np.clip(_where_known(of.end, call, 0), call_start, end)
+def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, causes: NDArray[np.int64]) -> None:
+    thread = _where_known(calls.thread, call, -1)
+    call_start = np.minimum(np.maximum(_where_known(calls.start, call, 0), start), end)
+    unknown = np.flatnonzero(thread < 0)
+    call_start[unknown] = start[unknown]
+    call_end = np.minimum(np.maximum(_where_known(calls.end, call, 0), call_start), end)
     free_start, free_call = of.unprofiled(start), of.unprofiled(call_start)
     free_return, free_end = of.unprofiled(call_end), of.unprofiled(end)
-    causes = np.zeros((len(CAUSES), len(start)), np.int64)
-    if len(of.overhead.starts):
+    if len(of.profiler.start):
         causes[PROFILER] = of.counted(end) - of.counted(start) - (free_end - free_start)
-    causes[QUEUED] = free_end - free_return
-    causes[LAUNCH] = free_return - free_call
-    if not known.all():
-        causes[UNKNOWN, ~known] = (free_end - free_start)[~known]
-        causes[QUEUED, ~known] = causes[LAUNCH, ~known] = 0
-    causes[HOST] = free_call - free_start
-    waits = call_start > start
-    for one in np.unique(thread[waits]):
-        rows = np.flatnonzero(waits & (thread == one))
-        for union, cause in zip(of.roles[int(one)], ROLE_CAUSES, strict=True):
-            if len(union.start) == 0:
-                continue
-            held = intervals.covered(union, start[rows], call_start[rows])
-            some = np.flatnonzero(held)
-            causes[cause, rows[some]] = held[some]
-            causes[HOST, rows[some]] -= held[some]
-    return causes
+    np.subtract(free_end, free_return, out=causes[QUEUED])
+    np.subtract(free_return, free_call, out=causes[LAUNCH])
+    np.subtract(free_call, free_start, out=causes[HOST])
+    if len(unknown):
+        causes[UNKNOWN, unknown] = (free_end - free_start)[unknown]
+        causes[QUEUED, unknown] = causes[LAUNCH, unknown] = 0
+    _attribute_waits(of, thread, start, call_start, causes)
+
+
+def _attribute_waits(of: View, thread: Times, start: Times, call_start: Times, causes: NDArray[np.int64]) -> None:
+    """Take what each launching thread did before its call from what the host did."""
+    waits = np.flatnonzero(call_start > start)
+    waiting = thread[waits]
+    for one in np.flatnonzero(np.bincount(waiting)).tolist():
+        rows = waits[waiting == one]
+        began, called = start[rows], call_start[rows]
+        for role, cause in enumerate(ROLE_CAUSES):
+            held = of.held(one, role, began, called)
+            if held is not None and held.any():
+                causes[cause, rows] = held
+                causes[HOST, rows] -= held
 
 
 def idle_of(trace: Trace, of: Host, device: Activity) -> Idle:
     """Find the gaps of one device and attribute them."""
-    gaps = device.idle()
-    operation = device.next_operation(gaps.end)
+    gaps, operation = device.idle()
     return Idle(gaps, operation, attribute(trace, of, gaps.start, gaps.end, operation))
 
 
 def device_gaps(trace: Trace, of: Host, idle: Idle) -> Gaps:
     """Return the gaps of one device as a frame and sums."""
-    return gaps_of(idle, launching_threads(trace, of, idle.operation), {})
+    return gaps_of(idle, launching_threads(trace, idle.operation))
 
 
-def stream_gaps(trace: Trace, of: Host, device: Activity, idle: Idle, members: Times) -> Gaps:
-    """Return the gaps of one stream, between its own first and last operation.
-
-    `of` is a Host inside the device's idle time, `idle` that idle time; `members` index
-    `device.rows`. What another stream of the device did meanwhile comes first, in the columns
-    other_compute, other_communication and other_copy (memset included).
-    """
-    start, end = device.start[members], device.end[members]
-    own = intervals.union(start, end, ordered=True)
-    gaps = intervals.complement(own, int(start[0]), int(end.max()))
-    stream = trace.operations["stream"].to_numpy()
-    operation = device.next_operation(gaps.end, stream[device.later] == stream[device.rows[members[0]]])
-    compute = intervals.covered(device.compute, gaps.start, gaps.end)
-    communication = intervals.covered(intervals.subtract(device.communication, device.compute), gaps.start, gaps.end)
-    busy = intervals.covered(device.busy, gaps.start, gaps.end)
-    others = {
-        "other_compute": compute,
-        "other_communication": communication,
-        "other_copy": busy - compute - communication,
-    }
-    causes = _attribute_stream(trace, of, gaps, operation, idle)
-    return gaps_of(Idle(gaps, operation, causes), launching_threads(trace, of, operation), others)
-
-
-def _attribute_stream(trace: Trace, of: Host, gaps: Intervals, operation: Times, idle: Idle) -> NDArray[np.int64]:
-    """Attribute a stream's gaps; those that are the device's own gaps were attributed with it."""
-    if len(gaps.start) == 0 or len(idle.gaps.start) == 0:
-        return attribute(trace, of, gaps.start, gaps.end, operation)
-    place = np.minimum(np.searchsorted(idle.gaps.start, gaps.start), len(idle.gaps.start) - 1)
-    same = (
-        (idle.gaps.start[place] == gaps.start)
-        & (idle.gaps.end[place] == gaps.end)
-        & (idle.operation[place] == operation)
-    )
-    causes = np.zeros((len(CAUSES), len(place)), np.int64)
-    for own, whole in zip(causes, idle.causes, strict=True):
-        if whole.any():
-            np.take(whole, place, out=own, mode="clip")
-    rest = np.flatnonzero(~same)
-    causes[:, rest] = attribute(trace, of, gaps.start[rest], gaps.end[rest], operation[rest])
-    return causes
-
-
-def gaps_of(idle: Idle, thread: Times, others: dict[str, Times]) -> Gaps:
+def gaps_of(idle: Idle, thread: Times) -> Gaps:
     """Put gaps and their causes into a Gaps (see model.Gaps for the frame's columns)."""
-    by_cause = others | {name: idle.causes[code] for code, name in enumerate(CAUSES)}
-    sums = {name: int(values.sum()) for name, values in by_cause.items()}
+    sums = {name: int(values.sum()) for name, values in zip(CAUSES, idle.causes, strict=True)}
     frame = pl.DataFrame(
         {
             "start": idle.gaps.start,
@@ -166,7 +143,7 @@ def gaps_of(idle: Idle, thread: Times, others: dict[str, Times]) -> Gaps:
         # A cause that nothing has is one zero, not a million.
         *(
             pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
-            for name, values in by_cause.items()
+            for name, values in zip(CAUSES, idle.causes, strict=True)
         ),
     )
     return Gaps(

@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview import intervals
 from traceview.model import Place, StreamUse
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
@@ -144,12 +145,15 @@ def _around(facts: Facts, device: DeviceFacts, use: StreamUse) -> NDArray[np.boo
 
 def _places(facts: Facts, device: DeviceFacts, use: StreamUse) -> tuple[Place, ...]:
     """Return the longest times in which the stream did nothing, between two of its operations."""
-    frame = use.gaps.frame.select("start", "end").with_columns(
-        (pl.col("end") - pl.col("start")).alias("length")
-    )
+    work = device.activity
+    rows = np.flatnonzero(facts.analysis.trace.operations["stream"].to_numpy()[work.rows] == use.stream)
+    start, end = work.start[rows], work.end[rows]
+    own = intervals.union(start, end, ordered=True)
+    frame = pl.DataFrame(intervals.complement(own, int(start[0]), int(end.max()))._asdict())
+    longest = frame.with_columns((pl.col("end") - pl.col("start")).alias("length")).sort("length", descending=True)
     return tuple(
         Place(f"{use.label} does nothing for {duration(length)}", start, end, device.use.id, use.stream)
-        for start, end, length in frame.sort("length", descending=True).head(5).iter_rows()
+        for start, end, length in longest.head(5).iter_rows()
     )
 
 
