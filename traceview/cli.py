@@ -19,6 +19,7 @@ import click
 from traceview import __version__
 from traceview.cli_compare import compare
 from traceview.cli_export import export
+from traceview.cli_fleet import fleet
 from traceview.cli_options import EXPLAINED, FILE, NSYS, all_options, serve_options
 from traceview.cli_output import complain, draws, print_out, progress
 from traceview.cli_redact import redact
@@ -242,6 +243,7 @@ def completion(shell: str) -> None:
 
 cli.add_command(compare)
 cli.add_command(export)
+cli.add_command(fleet)
 cli.add_command(redact)
 cli.add_command(whatif)
 

@@ -1,0 +1,163 @@
+"""The `fleet` command: many reports in one result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from traceview.cli_options import FILE, NSYS
+from traceview.cli_output import complain, draws, print_out, progress
+from traceview.errors import OutputError, RequestError
+
+if TYPE_CHECKING:
+    from traceview.model_fleet import Fleet
+
+CHECK_FAILED, SOME_SKIPPED = 1, 3
+STDOUT = "-"
+PAGE = "fleet.overlap.html"
+EXPLAINED = """\b
+EXPR is a QUANTITY, one of > >= < <= == !=, and a number with % ns us ms or s.
+Of each rank, an iteration; it holds when it holds on any:
+  straggler  own     % of a typical iteration's own time
+  wait  caused  wall  compute  exposed_communication  idle     % of its wall
+Of the fleet, the largest:
+  skew.median  skew.p95  clock.uncertainty
+Counts, without a unit:
+  stragglers  ranks  reports  skipped  unmatched
+straggler: own time less the others' median; own: wall less exposed
+communication; wait: waiting in collectives with nothing else to do, at the
+least; caused: what the others waited so for this rank.
+
+\b
+Exit codes: 0 done; 1 a --fail-if holds; 2 nothing can be said, and why;
+3 done, but reports were skipped; 130 interrupted.
+"""
+
+
+@click.command(epilog=EXPLAINED, short_help="Compare the ranks of many reports: stragglers, who waited for whom.")
+@click.argument("reports", nargs=-1, required=True, metavar="REPORT...")
+@click.option("--html", type=FILE, help=f"Where the page goes.  [default: {PAGE} beside the reports]")
+@click.option("--no-html", is_flag=True, help="Write no page.")
+@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+@click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
+@click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")
+@click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up.")
+@click.option(
+    "--margin",
+    type=click.FloatRange(0, 1000),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="A rank is a straggler when its own time is longer than the others' by more than this and its scatter.",
+)
+@click.option("--workers", type=click.IntRange(1, 512), metavar="N", help="Processes here.  [default: one a CPU]")
+@click.option("--scheduler", metavar="ADDRESS", help="Read on a Dask cluster instead: tcp://host:8786.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How long the lists are."
+)
+@click.option(
+    "--fail-if", "conditions", multiple=True, metavar="EXPR", help="Exit with 1 when this holds: 'straggler > 5%'."
+)
+@NSYS
+@click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
+def fleet(
+    reports: tuple[str, ...],
+    html: Path | None,
+    no_html: bool,
+    opened: bool,
+    json_path: Path | None,
+    iteration: str | None,
+    skip: int | None,
+    margin: float,
+    workers: int | None,
+    scheduler: str | None,
+    top: int,
+    conditions: tuple[str, ...],
+    quiet: bool,
+) -> None:
+    """Compare the ranks of a run: one REPORT a rank, or reports with several processes.
+
+    REPORT is an .sqlite file from `nsys export --type sqlite`, a folder of them, or a quoted pattern:
+    'runs/rank*.sqlite'. Writes one offline HTML page and prints a summary.
+    """
+    if workers is not None and scheduler is not None:
+        raise RequestError("--workers is about this machine, --scheduler about a cluster; give one of them")
+    if html is not None and (no_html or str(html) == STDOUT):
+        raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
+    if opened and no_html:
+        raise RequestError("--open is about the page; it does not go with --no-html")
+    from traceview.fleet.conditions import failures, parse
+    from traceview.fleet.job import Job
+    from traceview.fleet.run import fleet as run
+    from traceview.fleet.sources import sources
+    from traceview.read.nsys_rep import CHOSEN
+
+    checks = tuple(parse(condition) for condition in conditions)
+    paths = sources(reports)
+    page = None if no_html else html or _beside(paths)
+    _check_places(paths, page, json_path)
+    job = Job(iteration, skip, CHOSEN.get())
+    with progress(quiet) as step:
+        found = run(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
+        failed = tuple(failures(checks, found))
+        step("write", 0.95)
+        _write(found, page, json_path, top, quiet)
+    if opened and page is not None:
+        click.launch(page.resolve().as_uri())
+    _end(found, failed)
+
+
+def _beside(paths: tuple[Path, ...]) -> Path:
+    return Path(os.path.commonpath([path.absolute().parent for path in paths])) / PAGE
+
+
+def _check_places(reports: tuple[Path, ...], page: Path | None, json_path: Path | None) -> None:
+    """Refuse outputs that would overwrite a report or each other, or that cannot be written."""
+    from traceview.report.write import check_place
+
+    outputs = [path for path in (page, json_path) if path is not None and str(path) != STDOUT]
+    taken = {path.resolve() for path in reports}
+    for path in outputs:
+        if path.resolve() in taken:
+            raise OutputError(f"{path.name}: the reports, the page and the JSON must be different files")
+        taken.add(path.resolve())
+        check_place(path)
+
+
+def _write(found: Fleet, page: Path | None, json_path: Path | None, top: int, quiet: bool) -> None:
+    """Write what was asked for, nothing before all of it is made, and print the summary."""
+    from traceview.report.fleet_html import render as document
+    from traceview.report.fleet_json import to_json
+    from traceview.report.fleet_terminal import render
+    from traceview.report.words import plain
+    from traceview.report.write import write_whole
+
+    text = "" if json_path is None else to_json(found)
+    drawn = "" if page is None else document(found)
+    if page is not None:
+        write_whole(page, drawn)
+    if json_path is not None and str(json_path) == STDOUT:
+        print_out(text)
+        return
+    if json_path is not None:
+        write_whole(json_path, text)
+    if not quiet:
+        summary = render(found, top=top, unicode=draws("·…µ±"))
+        print_out(summary if page is None else f"{summary}\nThe page: {plain(str(page), 4000)}\n")
+
+
+def _end(found: Fleet, failed: tuple[str, ...]) -> None:
+    for one in found.skipped[:10]:
+        complain(f"traceview: skipped {one.file}: {one.reason}")
+    if len(found.skipped) > 10:
+        complain(f"traceview: skipped {len(found.skipped) - 10} more; the JSON and the page name them all")
+    for line in failed:
+        complain(f"traceview: --fail-if {line}")
+    if failed:
+        sys.exit(CHECK_FAILED)
+    if found.skipped:
+        sys.exit(SOME_SKIPPED)

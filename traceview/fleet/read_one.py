@@ -1,0 +1,81 @@
+"""One report in, one small result out: what a worker does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from traceview import intervals
+from traceview.errors import RequestError
+from traceview.fleet.collectives import EMPTY, collectives_of
+from traceview.fleet.payload import PAYLOADS, communicators
+from traceview.fleet.session import epoch_of
+from traceview.fleet.steps import numbers_of, steps_of
+from traceview.measure.activity import Activity
+from traceview.measure.breakdown import Measured
+from traceview.measure.host import Host, host
+from traceview.measure.idle import device_gaps, idle_of
+from traceview.measure.iterations import measure_iterations
+from traceview.model import CAUSES, NotMeasured, Trace
+from traceview.model_fleet import RankResult, ReportResult
+from traceview.read.formats import as_sqlite
+from traceview.trace import open_trace
+from traceview.window import active_devices
+
+
+def read_report(path: Path, iteration: str | None, skip: int | None) -> ReportResult:
+    """Measure every GPU of a report. Raises TraceviewError where nothing can be said of it."""
+    if path.is_dir():
+        return _measure(open_trace(path), None, pl.DataFrame(schema=PAYLOADS), iteration, skip)
+    with as_sqlite(path) as export:
+        return _measure(open_trace(export), epoch_of(export), communicators(export), iteration, skip)
+
+
+def _measure(
+    trace: Trace, epoch: int | None, named: pl.DataFrame, iteration: str | None, skip: int | None
+) -> ReportResult:
+    devices = active_devices(trace)
+    if not devices:
+        raise RequestError("the capture holds no GPU work; capture it with: nsys profile -t cuda,nvtx COMMAND")
+    of = host(trace)
+    notes: list[str] = list(trace.info.problems)
+    ranks = tuple(_rank(trace, of, device, named, iteration, skip, notes) for device in devices)
+    return ReportResult(trace.info.nsys_version, epoch, tuple(dict.fromkeys(notes)), ranks)
+
+
+def _rank(
+    trace: Trace,
+    of: Host,
+    device: Activity,
+    named: pl.DataFrame,
+    iteration: str | None,
+    skip: int | None,
+    notes: list[str],
+) -> RankResult:
+    row = trace.devices.row(device.device, named=True)
+    gaps = device_gaps(trace, of, idle_of(trace, of, device))
+    measured = Measured([device], {device.device: gaps})
+    found = measure_iterations(trace, of, measured, pattern=iteration, skip=skip)
+    steps, begin, number = None, EMPTY, EMPTY
+    if isinstance(found, NotMeasured):
+        notes.append(found.reason)
+    else:
+        begin = np.array([one.start_ns for one in found.per_iteration], np.int64)
+        number, named_by = numbers_of(found)
+        steps = steps_of(trace, of, measured, found, number, named_by, skip)
+    return RankResult(
+        device=row["id"],
+        gpu=row["name"],
+        processes=tuple(row["processes"]),
+        start=device.window.start,
+        end=device.window.end,
+        compute=intervals.length(device.compute),
+        communication=intervals.length(device.communication),
+        exposed_communication=intervals.length(intervals.subtract(device.communication, device.compute)),
+        idle=tuple(gaps.causes[cause] for cause in CAUSES),
+        kernels=int(np.count_nonzero(trace.operations["source"].gather(device.rows).to_numpy() == "kernel")),
+        steps=steps,
+        collectives=collectives_of(trace, device, begin, number, named),
+    )

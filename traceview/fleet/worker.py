@@ -1,0 +1,54 @@
+"""What runs in a worker, on this machine or on another: a path in, bytes out, never an exception of a report's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def one_thread() -> None:
+    """Give this process one thread of each library: the fleet's workers are its threads.
+
+    Too late where polars was imported before; then it keeps what it has.
+    """
+    if "polars" not in sys.modules:
+        for name in THREADS:
+            os.environ[name] = "1"
+
+
+def work(path: str, iteration: str | None, skip: int | None, nsys: str | None) -> bytes:
+    """Read one report; what is wrong with it comes back as one line."""
+    one_thread()
+    from pathlib import Path
+
+    from traceview.errors import TraceviewError
+    from traceview.fleet.form import packed
+    from traceview.fleet.read_one import read_report
+    from traceview.read.nsys_rep import CHOSEN
+
+    token = CHOSEN.set(nsys) if nsys is not None else None
+    try:
+        return packed(read_report(Path(path), iteration, skip))
+    except TraceviewError as error:
+        return packed(_reason(str(error), Path(path).name))
+    except MemoryError:
+        return packed("not enough memory to read it")
+    except Exception as error:  # one report must not end the fleet
+        return packed(f"a mistake of traceview's own ({type(error).__name__})")
+    finally:
+        if token is not None:
+            CHOSEN.reset(token)
+
+
+def _reason(line: str, name: str) -> str:
+    """Return an error's line without the file's name in front: the fleet says it by the name it gives."""
+    return line.removeprefix(f"{name}: ")
+
+
+def version() -> str:
+    """Return the version of traceview that a worker has."""
+    from traceview.version import __version__
+
+    return __version__

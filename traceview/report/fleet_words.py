@@ -1,0 +1,90 @@
+"""The sentences about a fleet that the terminal and the page share."""
+
+from __future__ import annotations
+
+from traceview.model_fleet import Advice, Clock, Fleet, Heat
+from traceview.report.words import milliseconds
+
+
+def headline(fleet: Fleet) -> str:
+    """Return what was read, in one line."""
+    reports, ranks = len(fleet.reports), len(fleet.ranks)
+    parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
+    if fleet.heat is not None and fleet.typical is not None:
+        parts.append(_iterations(fleet.heat))
+        parts.append(f"typical time of a rank's own {milliseconds(fleet.typical)} an iteration")
+    if fleet.skipped:
+        parts.append(f"{len(fleet.skipped):,} SKIPPED")
+    return " · ".join(parts)
+
+
+def _iterations(heat: Heat) -> str:
+    steady = heat.steps[heat.steady == 1]
+    if not len(steady):
+        return "no steady iterations"
+    aside = len(heat.steps) - len(steady)
+    return f"iterations {steady[0]} to {steady[-1]}" + (f" ({aside} set aside)" if aside else "")
+
+
+def verdict(fleet: Fleet) -> str:
+    """Return whether there are stragglers, in a sentence."""
+    if fleet.stragglers:
+        found = len(fleet.stragglers)
+        return f"{found:,} straggler{'s' * (found != 1)} of {len(fleet.ranks):,} ranks."
+    if not any(rank.lag is not None for rank in fleet.ranks):
+        return "Stragglers cannot be told: that takes two ranks with three iterations in common."
+    least = f"{100 * fleet.margin:g}%"
+    return f"No straggler: no rank's own time exceeds the others' by more than {least} and its own scatter."
+
+
+def price(fleet: Fleet, advice: Advice) -> str:
+    """Return what a piece of advice is worth."""
+    each = "in an iteration" if fleet.heat is not None else "in the capture"
+    others = len(fleet.ranks) - 1
+    mean = f", {milliseconds(advice.cost // others)} on each of the other {others:,}" if others > 1 else ""
+    return f"{milliseconds(advice.cost)} of waiting {each} at the least{mean}"
+
+
+def clock_line(clock: Clock) -> str:
+    """Return how one report's clock was set, in words."""
+    if clock.method == "reference":
+        return "the clock that the others are set by"
+    if clock.method == "unknown":
+        return "unknown: it shares no collective, and does not say when it began"
+    if clock.method == "session start":
+        return "by the time of day at which it began, as exact as the hosts' clocks agree"
+    drift = f", drifting {clock.drift:+,} ns a second" if clock.drift else ""
+    return f"by the ends of {clock.count:,} collectives, ± {microseconds(clock.uncertainty or 0)}{drift}"
+
+
+def session_line(clock: Clock) -> str:
+    """Return how far the time of day at which the sessions began is from what was used."""
+    if clock.session is None or clock.method != "collectives":
+        return ""
+    return f"{microseconds(abs(clock.session - clock.offset))} from what the sessions' starts say"
+
+
+def microseconds(ns: int) -> str:
+    """Return a short time in µs, or in ms where it is long."""
+    return f"{ns / 1000:.1f} µs" if ns < 1_000_000 else milliseconds(ns)
+
+
+def clocks_line(fleet: Fleet) -> str:
+    """Return how all clocks were set, in a sentence."""
+    if len(fleet.clocks) < 2:
+        return "One report, one clock: nothing had to be estimated."
+    measured = [clock for clock in fleet.clocks if clock.method == "collectives"]
+    by_day = sum(clock.method == "session start" for clock in fleet.clocks)
+    unknown = sum(clock.method == "unknown" for clock in fleet.clocks)
+    parts = []
+    if measured:
+        unsure = max(clock.uncertainty or 0 for clock in measured)
+        parts.append(f"{len(measured):,} set by the ends of shared collectives, to ± {microseconds(unsure)} at worst")
+    apart = [abs(clock.session - clock.offset) for clock in measured if clock.session is not None]
+    if apart:
+        parts.append(f"the sessions' starts agree with that to {microseconds(max(apart))}")
+    if by_day:
+        parts.append(f"{by_day:,} only by the time of day at which they began")
+    if unknown:
+        parts.append(f"{unknown:,} unknown")
+    return f"{len(fleet.clocks):,} clocks: {'; '.join(parts)}."
