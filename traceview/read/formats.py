@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
-from traceview.read import compressed, kineto, nsys_rep, parquet, sqlite
+from traceview.read import compressed, hdf, json_lines, kineto, nsys_rep, parquet, sqlite
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite import read_sqlite, shown
 from traceview.read.to_sqlite import write_sqlite
@@ -17,10 +17,17 @@ from traceview.read.to_sqlite import write_sqlite
 HEAD = 512
 
 Reader = Callable[[Path], RawCapture]
-READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = ((kineto.is_trace, kineto.read_kineto),)
+READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
+    (hdf.is_hdf, hdf.read_hdf),
+    (json_lines.is_export, json_lines.read_json_lines),
+    (kineto.is_trace, kineto.read_kineto),
+)
+TO_SQLITE = "this needs the report as SQLite: nsys export --type sqlite REPORT.nsys-rep"
 WITHOUT_SQLITE: Mapping[Reader, str] = {
-    kineto.read_kineto: "a trace of torch.profiler, which redact does not copy; share its figures: "
-    "traceview analyze TRACE --json OUT",
+    json_lines.read_json_lines: f"a json export of nsys; {TO_SQLITE}",
+    hdf.read_hdf: f"an HDF5 export; {TO_SQLITE}",
+    kineto.read_kineto: "a trace of torch.profiler, and this needs a report of nsys; what can be shared are its "
+    "figures: traceview analyze TRACE --json OUT",
 }
 
 
@@ -46,6 +53,7 @@ def check_capture(path: Path) -> None:
     if _folder(path) is not None:
         return
     head = _head(path)
+    nsys_rep.refuse_other_exports(path, head)
     if nsys_rep.is_report(head):
         nsys_rep.find_nsys(shown(path))
     elif not compressed.is_packed(head) and _reader(head) is None:
@@ -61,7 +69,7 @@ def as_sqlite(path: Path) -> Iterator[Path]:
     Raises ReportError, also for what is no report of nsys or its SQLite export.
     """
     if _folder(path) is not None:
-        raise NotAnExportError(f"{shown(path)}: a folder of tables; this needs the .sqlite export of the same report")
+        raise NotAnExportError(f"{shown(path)}: a folder of tables; {TO_SQLITE}")
     with _unpacked(path) as inside:
         if (reader := _reader(_head(inside))) is not None:
             raise NotAnExportError(f"{shown(path)}: {WITHOUT_SQLITE[reader]}")

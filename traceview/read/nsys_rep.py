@@ -16,6 +16,15 @@ from traceview.read.sqlite import shown
 
 REPORT = b"NVIDIA Tegra Profiler Report "
 STREAM = b"NVIDIA Nsight Systems Stream"
+# How the exports begin that hold too little, or that nothing here can take apart.
+OTHER_EXPORTS = (
+    (re.compile(rb'\s*\{\s*"VmSystemInformation"'), "nsys export --type info, which has no events"),
+    (re.compile(rb'data: "'), "nsys export --type text, which is for reading"),
+    (
+        re.compile(rb"\xff\xff\xff\xff..\x00\x00\x10\x00\x00\x00", re.DOTALL),
+        "nsys export --type arrow, all tables in one file, which is not read (arrowdir is)",
+    ),
+)
 SUFFIXES = (".nsys-rep", ".qdrep")
 VERSION = re.compile(rb"(\d{4})@(\d{1,3})@(\d{1,3})")
 SAID = re.compile(r"version (\d{4})\.(\d{1,3})\.(\d{1,3})")
@@ -40,6 +49,13 @@ def refuse_stream(path: Path, head: bytes) -> None:
         )
     if path.suffix in SUFFIXES:
         raise NotAnExportError(f"{name}: not a report of Nsight Systems, whatever its name says; capture it again")
+
+
+def refuse_other_exports(path: Path, head: bytes) -> None:
+    """Say what to export instead of what nsys writes too, but which is not read."""
+    found = next((what for mark, what in OTHER_EXPORTS if mark.match(head)), None)
+    if found is not None:
+        raise NotAnExportError(f"{shown(path)}: {found}; export it as nsys export --type sqlite REPORT.nsys-rep")
 
 
 def find_nsys(name: str) -> str:

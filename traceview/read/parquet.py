@@ -57,14 +57,18 @@ def _table(folder: Path, path: Path, table: str, wanted: Table, problems: list[s
     columns = wanted_columns(present.columns, table, problems, file=shown(folder), remedy=AGAIN)
     if columns is None:
         return pl.DataFrame()
-    frame = _read(said, path, columns)
+    return typed(_read(said, path, columns), table, wanted, problems)
+
+
+def typed(frame: pl.DataFrame, table: str, wanted: Table, problems: list[str]) -> pl.DataFrame:
+    """Return a table's columns as whole numbers and texts; rows with a value of another type are counted."""
     odd = pl.Series([False]).new_from_index(0, len(frame))
     made = []
     for column in frame:
-        typed = _text(column) if column.name in wanted.text else _whole(column)
+        one = _text(column) if column.name in wanted.text else _whole(column)
         if column.name not in TIMES:
-            odd |= typed.is_null() & column.is_not_null()
-        made.append(typed)
+            odd |= one.is_null() & column.is_not_null()
+        made.append(one)
     if count := odd.sum():
         problems.append(f"{table}: {count} rows hold a value of the wrong type there")
     return pl.DataFrame(made)

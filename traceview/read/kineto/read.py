@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import raw
 from traceview.read.kineto.around import read_around
@@ -15,6 +17,8 @@ from traceview.read.raw import RawCapture
 from traceview.read.sqlite import shown
 
 PROFILER = "torch.profiler"
+SESSION = "TARGET_INFO_SESSION_START_TIME"  # when it was 0 on the capture's clock: what lays ranks side by side
+IN_2001 = 1_000_000_000_000_000_000  # ns; what is less does not count from 1970
 BLANK = b" \t\r\n\xef\xbb\xbf"
 AGAIN = "export it again: prof.export_chrome_trace(FILE)"
 
@@ -33,7 +37,7 @@ def read_kineto(path: Path) -> RawCapture:
     try:
         with path.open("rb") as file:
             pieces = Pieces(file)
-            found, _ = from_zero(gather(pieces))
+            found, zero = from_zero(gather(pieces))
             around = read_around(pieces.around)
     except OSError as error:
         raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None
@@ -42,6 +46,8 @@ def read_kineto(path: Path) -> RawCapture:
     if not around.of_torch and not any(map(len, found.events.values())):
         raise NotAnExportError(f"{name}: a Chrome trace, but not one of torch.profiler; {AGAIN}")
     tables = tables_of(found, around.gpus)
+    if (epoch := around.base_ns + zero) > IN_2001:
+        tables[SESSION] = pl.DataFrame({"utcEpochNs": [epoch]}, schema={"utcEpochNs": pl.Int64})
     used = tables[raw.RUNTIME]["nameId"].unique().to_list()
     problems = lacks(tables, [found.names[place] for place in used], found.events["call"]["pid"].n_unique())
     return RawCapture(path.name, None, None, tables, tuple(problems), PROFILER)

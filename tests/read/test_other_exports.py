@@ -1,0 +1,125 @@
+"""nsys export --type hdf, json and jsonlines: the figures of the SQLite export, or one clear line."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from tests.read.as_exports import as_hdf, as_json
+from tests.read.test_formats import figures, says
+from traceview.analyze import analyze
+from traceview.errors import DamagedExportError, NotAnExportError, ReportError
+from traceview.info import describe
+from traceview.redact import redact
+
+NAMES = ["dual.sqlite", "cudagraph.sqlite", "trainer/ddp.sqlite"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_hdf5_export_has_the_figures_of_the_export(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("h5py")
+    path = as_hdf(sample(name), tmp_path / "report.h5")
+    assert figures(path) == figures(sample(name))
+    assert describe(path).ranges == describe(sample(name)).ranges
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_json_export_has_the_figures_and_says_what_it_lacks(tmp_path: Path, name: str) -> None:
+    found = figures(as_json(sample(name), tmp_path / "report.jsonl"))
+    expected = figures(sample(name))
+    lacks = [note for note in found.pop("notes") if note not in expected["notes"]]
+    assert len(lacks) == 1 and "names of GPUs, default streams and versions are not in it" in lacks[0]
+    del found["report"], expected["report"], expected["notes"]
+    for figure in (found, expected):
+        for device in figure["devices"]:
+            del device["name"]
+            for stream in device["streams"]:
+                stream["label"] = stream["label"].removesuffix(" (default)")
+    assert found == expected
+
+
+def test_a_real_report_in_every_form(nsys: str, tmp_path: Path) -> None:
+    report = tmp_path / "nothing.nsys-rep"
+    profile = [nsys, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(report), "sleep", "0.1"]
+    subprocess.run(profile, capture_output=True, timeout=120, check=True)
+    made = {kind: tmp_path / f"report.{kind}" for kind in ("sqlite", "hdf", "json", "text", "info", "arrow")}
+    for kind, path in made.items():
+        subprocess.run([nsys, "export", "-t", kind, "-o", path, report], capture_output=True, timeout=120, check=True)
+    expected = describe(made["sqlite"]).tables
+    assert describe(made["hdf"]).tables == expected
+    assert describe(made["json"]).tables["StringIds"] >= expected["StringIds"] > 0
+    for kind in ("text", "info", "arrow"):
+        says(NotAnExportError, made[kind], f"nsys export --type {kind}", "--type sqlite")
+
+
+def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.h5"
+    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("traceview.read.hdf.importlib.import_module", absent)
+    says(ReportError, path, "traceview[hdf]", "--type sqlite")
+
+
+def test_damaged_hdf5(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = as_hdf(sample("cudagraph.sqlite"), tmp_path / "report.h5")
+    whole = path.read_bytes()
+    for size in (200, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        says(DamagedExportError, path, "cut off or damaged")
+    with h5py.File(path, "w") as file:
+        file["numbers"] = [1, 2]
+    says(NotAnExportError, path, "HDF5, but not as nsys exports it")
+
+
+def test_an_hdf5_file_does_not_lead_elsewhere(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    other = as_hdf(sample("cudagraph.sqlite"), tmp_path / "other.h5")
+    path = tmp_path / "report.h5"
+    with h5py.File(path, "w") as file:
+        file["StringIds"] = h5py.ExternalLink(str(other), "/StringIds")
+    says(DamagedExportError, path, "cut off or damaged")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("StringIds", (4,), "i8", external=[(str(other), 0, 32)])
+    says(DamagedExportError, path, "cut off or damaged")
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "StringIds", (1 << 40,), [("id", "i8"), ("value", "i8")], chunks=(4096,), compression="gzip"
+        )
+    says(DamagedExportError, path, "more rows than the file can hold")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"startNs": "', '"startNs": "x', 1),
+        lambda text: text.replace('{"Type": 48, "TraceProcessEvent": {', '{"Type": 48, "TraceProcessEvent": [' * 9, 1),
+        lambda text: "\n".join(text.split("\n")[1:-2]),
+        lambda text: text.replace('"files": []', '"files": ' + "[" * 100_000),
+    ],
+)
+def test_damaged_json(tmp_path: Path, damage: object) -> None:
+    assert callable(damage)
+    path = as_json(sample("cudagraph.sqlite"), tmp_path / "report.json")
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    says(DamagedExportError, path, "nsys export --type jsonlines")
+
+
+def test_redact_says_what_it_needs(tmp_path: Path) -> None:
+    path = as_json(sample("cudagraph.sqlite"), tmp_path / "report.json")
+    with pytest.raises(NotAnExportError, match="this needs the report as SQLite"):
+        redact(path, tmp_path / "copy.sqlite")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_info_lists_what_a_json_export_lacks(tmp_path: Path) -> None:
+    path = as_json(sample("cudagraph.sqlite"), tmp_path / "report.json")
+    assert any("names of GPUs" in line for line in describe(path).missing)
+    assert analyze(path).info.nsys_version is None
