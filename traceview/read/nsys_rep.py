@@ -117,7 +117,7 @@ def _run(command: list[str], folder: Path, name: str) -> int:
 
 
 def _failed(nsys: str, name: str, head: bytes, code: int) -> ReportError:
-    made_by, have = _version_of_report(head), _version_of_nsys(nsys)
+    made_by, have = _version_of_report(head), version_of_nsys(nsys)
     if have is None:
         return ReportError(
             f"{name}: the nsys that was found does not say its version, so it is none or is broken; "
@@ -141,7 +141,8 @@ def _version_of_report(head: bytes) -> tuple[int, ...] | None:
     return tuple(int(part) for part in found.groups()) if found else None
 
 
-def _version_of_nsys(nsys: str) -> tuple[int, ...] | None:
+def version_of_nsys(nsys: str) -> tuple[int, ...] | None:
+    """Return what an nsys says its version is; None where it says none."""
     try:
         said = subprocess.run(
             [nsys, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASKING, check=False
