@@ -2,6 +2,7 @@
 # make test   install what the tests need, the browser included, and run them
 # make check  lint, types, import contracts, then the tests: what CI runs
 # make nsys   unpack a real nsys into .nsys where PATH has none, for the end-to-end test
+# make trace-processor  have Perfetto's trace_processor in .trace-processor, for the tests of the export
 # make bench  speed and memory against a plain SQL scan
 # make screenshots  draw the manual's pictures anew, in the browser that the tests use
 # make clean  remove what the others made
@@ -15,7 +16,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench clean browser screenshots nsys
+.PHONY: help demo test check lint bench clean browser screenshots nsys trace-processor
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -50,8 +51,11 @@ browser:
 nsys:
 	@scripts/need-nsys .nsys
 
+trace-processor:
+	@scripts/need-trace-processor .trace-processor
+
 clean:
-	rm -rf $(VENV) out benchmarks/data .nsys
+	rm -rf $(VENV) out benchmarks/data .nsys .trace-processor
 
 # Debian ships Python without ensurepip, so `python3 -m venv` fails there until python3-venv is installed.
 $(VENV)/made:

@@ -67,20 +67,22 @@ def _answers(reply: bytes, count: int) -> list[list[Row]]:
 
     stream = _message("TraceProcessorRpcStream")()
     stream.ParseFromString(reply)
-    found: list[list[Row]] = [[]]
+    found: list[list[Row]] = []
     names: list[str] = []
+    batches: list[Any] = []
     for message in stream.msg:
         assert not message.fatal_error, message.fatal_error
-        if message.response == APPEND:
-            assert not message.append_result.error, message.append_result.error
+        assert not message.append_result.error, message.append_result.error
         if message.response != QUERY:
             continue
         result = message.query_result
         assert not result.error, result.error
         names = list(result.column_names) or names
-        rows = TraceProcessor.QueryResultIterator(names, result.batch)
-        found[-1].extend({name: getattr(row, name) for name in names} for row in rows)
-        if result.batch and result.batch[-1].is_last_batch:
-            found.append([])
-    assert len(found) == count + 1, f"{len(found) - 1} answers to {count} queries"
-    return found[:-1]
+        batches.extend(result.batch)
+        # A long answer comes in several messages; the first alone names the columns.
+        if batches and batches[-1].is_last_batch:
+            rows = TraceProcessor.QueryResultIterator(names, batches)
+            found.append([{name: getattr(row, name) for name in names} for row in rows])
+            batches = []
+    assert len(found) == count, f"{len(found)} answers to {count} queries"
+    return found

@@ -40,7 +40,7 @@ OWN_NUMBERS = 1_000_000_000
 def pieces(of: Contents) -> Iterator[bytes]:
     """Yield a trace in pieces."""
     held = HEAD
-    for piece in _lines(of):
+    for piece in filter(None, _lines(of)):
         yield held
         held = piece
     yield held.removesuffix(SEPARATOR)
@@ -96,7 +96,7 @@ class _Rows:
 
     def _thread(self, track: Track, process: int) -> int:
         own = {"thread": track.tid, "stream": track.stream_id}.get(track.kind, -1)
-        if track.kind in ("process", "device"):
+        if track.kind in ("process", "device", "counter"):
             return 0
         if own < 0 or (process, own) in self._taken:
             own = OWN_NUMBERS + track.id

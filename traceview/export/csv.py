@@ -21,7 +21,7 @@ FILES = tuple(f"{table.name}.csv" for table in TABLES)
 def write(of: Contents, folder: Path) -> None:
     """Write every table into a folder."""
     for name, frame in tables(of):
-        safe(frame).write_csv(folder / f"{name}.csv", quote_style="non_numeric")
+        safe(frame).write_csv(folder / f"{name}.csv")
 
 
 def safe(frame: pl.DataFrame) -> pl.DataFrame:

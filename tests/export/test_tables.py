@@ -1,0 +1,103 @@
+"""CSV and Parquet tables hold the capture, with the figures of its analysis, under documented names."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.captures import ALL, ROOT, sample, shared
+from tests.export.hostile import hostile_export
+from traceview.analyze import analyze
+from traceview.export import FORMATS, collect
+from traceview.export.csv import safe
+from traceview.export.tables import TABLES
+from traceview.model import CAUSES
+from traceview.trace import open_trace
+
+CSV, PARQUET = FORMATS[2:]
+
+
+def parquet(path: Path, folder: Path) -> dict[str, pl.DataFrame]:
+    PARQUET.write(collect(open_trace(path)), folder / "tables")
+    return {table.name: pl.read_parquet(folder / "tables" / f"{table.name}.parquet") for table in TABLES}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_parquet_holds_the_events_and_the_figures_of_an_analysis(name: str, tmp_path: Path) -> None:
+    path = shared(name)
+    trace, tables = open_trace(path), parquet(path, tmp_path)
+    analysis = analyze(trace)
+    for table, frame in (("operations", trace.operations), ("api", trace.api), ("ranges", trace.ranges)):
+        same = tables[table].select("start_ns", "end_ns", pl.col("name").cast(pl.String))
+        assert same.rows() == frame.select("start", "end", pl.col("name").cast(pl.String)).rows()
+    assert tables["devices"].select("device", "busy_ns", "idle_ns", "kernel_count").rows() == [
+        (use.id, use.busy_ns, use.idle_ns, use.kernel_count) for use in analysis.devices
+    ]
+    for use in analysis.devices:
+        gaps = tables["gaps"].filter(pl.col("device") == use.id)
+        assert {cause: gaps[f"{cause}_ns"].sum() for cause in CAUSES} == use.gaps.causes
+        assert (
+            gaps["duration_ns"] == gaps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
+        ).all()
+        streams = tables["streams"].filter(pl.col("device") == use.id)
+        assert streams.select("stream", "busy_ns").rows() == [(one.stream, one.busy_ns) for one in use.streams]
+
+
+def test_tables_refer_to_each_other(tmp_path: Path) -> None:
+    path = sample("ddp2.sqlite")
+    tables = parquet(path, tmp_path)
+    launched = tables["operations"].join(tables["api"], on="call")
+    assert len(launched) == open_trace(path).operations["launch"].count()
+    assert (launched["correlation"] == launched["correlation_right"]).all()
+    assert set(tables["operations"]["stream"]) == set(tables["streams"]["stream"])
+    assert set(tables["api"]["thread"]) <= set(tables["threads"]["thread"])
+    ended = tables["gaps"].join(tables["operations"], on="operation")
+    assert (ended["start_ns_right"] == ended["end_ns"]).all()
+
+
+def test_csv_says_what_parquet_says(tmp_path: Path) -> None:
+    path = sample("cudagraph.sqlite")
+    tables = parquet(path, tmp_path)
+    CSV.write(collect(open_trace(path)), tmp_path / "csv")
+    for name, frame in tables.items():
+        with (tmp_path / "csv" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        assert header == frame.columns
+        texts = frame.with_columns(pl.all().cast(pl.String)).fill_null("")
+        assert [tuple(row) for row in rows] == texts.rows()
+
+
+def test_csv_keeps_hostile_names_and_computes_none(tmp_path: Path) -> None:
+    path = hostile_export(tmp_path / "hostile.sqlite")
+    trace = open_trace(path)
+    CSV.write(collect(trace), tmp_path / "csv")
+    csv.field_size_limit(sys.maxsize)
+    with (tmp_path / "csv" / "operations.csv").open(newline="", encoding="utf-8") as file:
+        names = [row["name"] for row in csv.DictReader(file)]
+    wanted = [name.replace("\0", "\ufffd") for name in trace.operations["name"].cast(pl.String)]
+    assert names == [f"'{name}" if name[0] in "=+-@\t\r'" else name for name in wanted]
+    assert sum(name != same for name, same in zip(names, wanted, strict=True)) == 6
+
+
+def test_taking_an_apostrophe_away_gives_every_text_back() -> None:
+    texts = ["=1", "'=1", "''", "x", "", "-", "a=b", None]
+    kept = safe(pl.DataFrame({"a": texts}))["a"].to_list()
+    assert kept == ["'=1", "''=1", "'''", "x", "", "'-", "a=b", None]
+
+
+def test_every_column_is_documented(tmp_path: Path) -> None:
+    manual = (ROOT / "docs" / "export.md").read_text()
+    for name, frame in parquet(sample("cudagraph.sqlite"), tmp_path).items():
+        section = manual.split(f"### {name}\n")[1].split("\n#")[0]
+        listed = [
+            cell.strip(" `")
+            for line in section.splitlines()
+            if line.startswith("| `")
+            for cell in line.split("|")[1].split(",")
+        ]
+        expected = [column for column in frame.columns if column not in {f"{cause}_ns" for cause in CAUSES}]
+        assert [column for column in listed if column != "CAUSE_ns"] == expected
