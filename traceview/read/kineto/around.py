@@ -22,11 +22,14 @@ class Around:
 def read_around(text: bytes) -> Around:
     """Read the document that is left without its events. Raises NotJsonError."""
     try:
-        found = json.loads(text)
+        found = json.loads(text.decode("utf-8", "replace"))
     except RecursionError:
         raise NotJsonError("is nested too deep") from None
+    except json.JSONDecodeError as error:
+        at_the_end = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
+        raise NotJsonError("is no JSON around its events", cut_off=at_the_end) from None
     except ValueError:
-        raise NotJsonError("is no JSON around its events") from None
+        raise NotJsonError("holds an impossible number around its events") from None
     if not isinstance(found, dict) or found.get("traceEvents"):
         raise NotJsonError("has two lists of events")
     gpus = found.get("deviceProperties")

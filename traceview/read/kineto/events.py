@@ -24,6 +24,8 @@ SORTS = {
     "cuda_event": "event",
 }
 METADATA = "metadata"
+# In 2021 ranges were operators too; these are the ones that torch itself names.
+OLD_RANGE = r"(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
 NUMBERS = ("correlation", "stream", "device", "context", "bytes")
 OF_EVENTS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
 PEER = ("inDevice", "inContext")
@@ -31,9 +33,11 @@ SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
     | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *OF_EVENTS, *PEER, "name"), pl.String))}
 )
-WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:process|thread)_name"'
+WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
 # A number with a fraction would go through a float; as text it stays what it was.
 TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
+# A division by zero among the arguments, which C++ writes in words that JSON has not.
+NO_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
 
 
 def decode(piece: bytes) -> pl.DataFrame:
@@ -45,17 +49,27 @@ def decode(piece: bytes) -> pl.DataFrame:
     """
     one_by_one = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
     wanted = one_by_one.filter(one_by_one.str.contains(WANTED)).str.replace_all(TIME, '"${1}":"${2}"')
+    decoded = _decoded(wanted)
+    if decoded is None:
+        decoded = _decoded(wanted.str.replace_all(NO_NUMBER, ": null${1}"))
+    if decoded is None:
+        raise NotJsonError("has an event that is no JSON, or a value of another type than torch writes")
+    return _typed(decoded)
+
+
+def _decoded(events: pl.Series) -> pl.DataFrame | None:
     try:
-        events = wanted.str.json_decode(SCHEMA).struct.unnest()
+        return events.str.json_decode(SCHEMA).struct.unnest()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        raise NotJsonError("has an event that is no JSON, or a value of another type than torch writes") from None
-    return _typed(events)
+        return None
 
 
 def _typed(events: pl.DataFrame) -> pl.DataFrame:
     args = pl.col("args").struct
     metadata = (pl.col("ph") == "M") & pl.col("name").is_in(["process_name", "thread_name"])
-    sort = pl.col("cat").replace_strict(SORTS, default=None, return_dtype=pl.String)
+    old_range = (pl.col("cat") == "Operator") & pl.col("name").str.contains(f"^{OLD_RANGE}")
+    by_category = pl.col("cat").replace_strict(SORTS, default=None, return_dtype=pl.String)
+    sort = pl.when(old_range).then(pl.lit("range")).otherwise(by_category)
     start, length = nanoseconds(pl.col("ts")), nanoseconds(pl.col("dur"))
     return (
         events.select(
