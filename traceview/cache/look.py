@@ -35,12 +35,13 @@ class Look:
         """Begin to look; None where there is nothing that could be known or kept."""
         if (before := State.of(report)) is None:
             return None
+        settled = before.settled()
         try:
             source = question.source()
             asked = question.digest(report, [*options, before.size], source)
         except OSError:
             return None
-        return cls(report, asked, before, before.settled(), source, store)
+        return cls(report, asked, before, settled, source, store)
 
     def answers(self, names: Sequence[str]) -> dict[str, str] | None:
         """Return the answers of these names, if all of them are known."""
