@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import test_scenarios
 from tests.captures import original, sample
 from traceview.analyze import analyze
 from traceview.model import Iterations
@@ -17,7 +18,8 @@ from traceview.report.to_json import to_json
 
 OF_THE_TRAINER = [f"trainer/{name}" for name in ("serial", "pinned", "prefetch", "staged", "graph", "ddp")]
 SHARED = ["serial", "dual", "quad", "ddp2", "cudagraph"]
-NAMES = [*SHARED, *OF_THE_TRAINER]
+SCENARIOS = [f"scenarios/{name}" for name in test_scenarios.NAMES]
+NAMES = [*SHARED, *OF_THE_TRAINER, *SCENARIOS]
 EVENT_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",

@@ -4,7 +4,8 @@ Symptom: copies of one kind run while nothing computes, although they have a str
 Cause: h2d and d2h: issued too late, or more bytes than the step's compute can hide; or nothing but the gaps
 between kernels, which a copy beside them widens, because commands and copies share the link to the host
 (measured on an H200: from 1.5 to 4 us). d2d: a kernel in all but name (`contiguous`, `cat`, gradient buckets),
-which takes the SMs' time. Managed memory: page faults.
+which takes the SMs' time. p2p: on a stream with kernels, though the copy engine needs none of them.
+Managed memory: page faults.
 Remedy: by kind, as the advice says.
 
 Claims the exposed time of each (kind, memory) that is left; d2d and other kinds included.
@@ -51,6 +52,18 @@ ON_DEVICE = (
     "saves one copy of all gradients."
 )
 ON_DEVICE_CODE = "DistributedDataParallel(model, gradient_as_bucket_view=True)"
+BETWEEN_GPUS = (
+    "A copy from one GPU to another needs a copy engine and the link between them, and no SM: on a stream of its "
+    "own it runs beside the kernels of both. `tensor.to` uses the current stream of both GPUs: enter a copy stream of "
+    "each. For gradients and activations of every step let NCCL do it (DDP, a pipeline), one process a GPU."
+)
+BETWEEN_GPUS_CODE = """with torch.cuda.stream(copy_stream_of_0), torch.cuda.stream(copy_stream_of_1):
+    there = here.to("cuda:1", non_blocking=True)"""
+MIXED = (
+    "They run on streams that compute as well, so a kernel waits for the copy before it, and only the kernels of "
+    "another stream can hide it. Copy the next batch on a stream of its own, before this step's kernels. It pays as "
+    "far as the step computes at least as long as it copies; beyond that, send fewer bytes."
+)
 MANAGED = (
     "Managed memory moves page by page on first touch: prefetch it before use, or use ordinary device memory."
 )
@@ -62,7 +75,7 @@ def exposed_copies(facts: Facts) -> Iterator[Draft]:
     for device in facts.devices:
         for one in device.use.copies:
             gaps = _between_kernels(facts, device, one)
-            advice, code = gaps or _advice(one)
+            advice, code = gaps or _advice(one, _on_streams_of_kernels(facts, device, one))
             yield Draft(
                 id=f"exposed_{one.kind}",
                 device=device,
@@ -104,9 +117,21 @@ def _between_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> tup
     return f"{duration(int(short.sum()))} {gaps}", BETWEEN_KERNELS_CODE
 
 
-def _advice(one: CopyOverlap) -> tuple[str, str]:
+def _on_streams_of_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> bool:
+    """Return whether most copies of this kind run on streams that have kernels too."""
+    operations = facts.analysis.trace.operations[device.activity.rows]
+    chosen = (operations["kind"] == one.kind) & (operations["memory"] == one.memory)
+    streams = operations.filter(chosen.fill_null(False))["stream"]
+    return 2 * int(streams.is_in([use.stream for use in device.use.streams if use.compute_ns]).sum()) > len(streams)
+
+
+def _advice(one: CopyOverlap, mixed: bool) -> tuple[str, str]:
     if one.kind.startswith("um_"):
         return MANAGED, MANAGED_CODE
-    if one.kind in ("d2d", "p2p"):
+    if one.kind == "p2p":
+        return BETWEEN_GPUS, BETWEEN_GPUS_CODE
+    if one.kind == "d2d":
         return ON_DEVICE, ON_DEVICE_CODE
-    return (READ_BACK, READ_BACK_CODE) if one.kind == "d2h" else (PREFETCH, PREFETCH_CODE)
+    if one.kind == "d2h":
+        return READ_BACK, READ_BACK_CODE
+    return (MIXED if mixed else PREFETCH), PREFETCH_CODE

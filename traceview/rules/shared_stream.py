@@ -2,7 +2,8 @@
 
 Symptom: exposed h2d or d2h copies from pinned memory, on a stream that also computes.
 Cause: the operations of one stream run one after the other, so such a copy can never hide under that
-stream's kernels.
+stream's kernels. Where that stream has less than half of the compute, others' kernels could hide it, and
+`exposed_copies` speaks instead.
 Remedy: a copy stream and a prefetch.
 
 Claims the exposed time of those copies. Pageable ones are `pageable_copies`.
@@ -35,7 +36,8 @@ torch.cuda.current_stream().wait_stream(copy_stream); following.record_stream(to
 def shared_stream(facts: Facts) -> Iterator[Draft]:
     """Yield one finding for each device whose copies queue behind its kernels."""
     for device in facts.devices:
-        computing = {use.stream: use.label for use in device.use.streams if use.compute_ns}
+        most = intervals.length(device.activity.compute)
+        computing = {use.stream: use.label for use in device.use.streams if 0 < most <= 2 * use.compute_ns}
         draft = _draft(facts, device, computing)
         if draft is not None:
             yield draft
