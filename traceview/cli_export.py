@@ -68,7 +68,7 @@ def export(
     from traceview.export import FORMATS, FileFormat, collect
 
     form = next(form for form in FORMATS if form.name == name)
-    place = output or report.with_name(f"{report.name.split('.')[0] or report.name}{form.suffix}")
+    place = output or report.with_name(f"{_stem(report)}{form.suffix}")
     _check_places(report, form, place)
     with progress(quiet) as step:
         from traceview.trace import open_trace
@@ -87,6 +87,11 @@ def export(
         from traceview.report.words import plain
 
         print_out(f"{plain(str(place), 4000)}\n")
+
+
+def _stem(report: Path) -> str:
+    packed = report.suffix in (".gz", ".xz", ".zst")
+    return Path(report.stem).stem if packed else report.stem
 
 
 def _check_places(report: Path, form: Format, place: Path) -> None:
