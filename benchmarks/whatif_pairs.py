@@ -4,7 +4,8 @@
     python benchmarks/whatif_pairs.py BEFORE.sqlite AFTER.sqlite CHANGES ...
     python benchmarks/whatif_pairs.py --list benchmarks/whatif_pairs.txt --folder samples/trainer
 
-CHANGES are names of changes made together, as in pin,prefetch,sync (docs/whatif.md). A list has one such triple a line,
+CHANGES are names of changes made together, as in pin,prefetch,sync (docs/whatif.md); ranks=2:253 is two GPUs that
+average 253 MB. A list has one such triple a line,
 `#` begins a comment, and names are files of the folder, without .sqlite. Nothing of AFTER is known to the
 prediction. Prints a Markdown table; a pair whose files are not there is left out and said.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from traceview import Analysis, analyze
-from traceview.estimate import measured, predict, whatif
+from traceview.estimate import data_parallel, measured, predict, whatif
 from traceview.model import NotMeasured
 
 HEAD = """| before | after | changes | before, ms | predicted, ms | range | measured, ms | error | replay |
@@ -51,7 +52,9 @@ def row(folder: Path, before: str, after: str, changes: str) -> bool:
     if not all(path.is_file() for path in paths):
         return False
     first, second = (opened(path) for path in paths)
-    found, truth = predict(first, changes.split(",")), measured(second)
+    names = [name for name in changes.split(",") if "=" not in name]
+    more = [data_parallel(*ranks(name)) for name in changes.split(",") if "=" in name]
+    found, truth = predict(first, names, more=more), measured(second)
     low, high = found.low_ns / 1e6, found.high_ns / 1e6
     error = found.iteration_ns / truth - 1
     now, then = measured(first) / 1e6, found.iteration_ns / 1e6
@@ -60,6 +63,12 @@ def row(folder: Path, before: str, after: str, changes: str) -> bool:
         f"| {low:.2f} to {high:.2f} | {truth / 1e6:.2f} | {error:+.1%} | {replay_error(paths[0]):+.2%} |"
     )
     return True
+
+
+def ranks(given: str) -> tuple[int, int]:
+    """Read ranks=2:253: GPUs, and bytes from MB."""
+    count, megabytes = given.partition("=")[2].split(":")
+    return int(count), int(megabytes) * 10**6
 
 
 @cache

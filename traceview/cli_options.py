@@ -43,7 +43,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
-def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+def size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
     """Return a number of bytes: 8MB, 1.5GB, 500kB, or a whole number."""
     if text is None:
         return None
@@ -78,7 +78,7 @@ OUTPUTS = (
     click.option("--no-html", is_flag=True, help="Write no page."),
     click.option(
         "--detail",
-        callback=_size,
+        callback=size,
         metavar="SIZE",
         help="How large the page may be: with more, the timeline holds more events one by one.  [default: 15MB]",
     ),

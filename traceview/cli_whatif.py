@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traceview.cli_options import FILE
+from traceview.cli_options import FILE, size
 from traceview.cli_output import draws, print_out, progress
 from traceview.errors import OutputError, RequestError
 
@@ -22,6 +22,8 @@ STDOUT = "-"
 @click.option(
     "--faster", multiple=True, metavar="KERNEL=TIMES", help="A kernel so many times as fast; may be given again."
 )
+@click.option("--ranks", type=click.IntRange(min=2), metavar="N", help="The same on N GPUs of one host, a batch each.")
+@click.option("--gradients", callback=size, metavar="SIZE", help="What --ranks averages a step: 4 bytes a parameter.")
 @click.option("--quiet", "-q", is_flag=True, help="Print no table and no progress.")
 def whatif(
     report: Path,
@@ -30,6 +32,8 @@ def whatif(
     iteration: str | None,
     skip: int | None,
     faster: tuple[str, ...],
+    ranks: int | None,
+    gradients: int | None,
     quiet: bool,
 ) -> None:
     """Predict what an iteration of REPORT would take with each change made, and what would bound it then.
@@ -37,9 +41,15 @@ def whatif(
     REPORT is an .sqlite file from `nsys export --type sqlite`, with an NVTX range for each iteration.
     """
     kernels = dict(_kernel(given) for given in faster)
+    if (ranks is None) != (gradients is None):
+        raise RequestError(
+            "--ranks and --gradients belong together, as in --ranks 2 --gradients 253MB: a capture of one "
+            "GPU does not say how large the gradients are"
+        )
     for place in (json_path, html_path):
         _check_place(report, place)
     from traceview.analyze import analyze
+    from traceview.estimate import data_parallel
     from traceview.estimate import whatif as run
     from traceview.model import NotMeasured
     from traceview.report.html import render as page
@@ -50,7 +60,8 @@ def whatif(
     with progress(quiet) as step:
         analysis = analyze(report, iteration=iteration, skip=skip, progress=step)
         step("predict", 0.95)
-        found = run(analysis, faster_kernels=kernels or None)
+        more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
+        found = run(analysis, faster_kernels=kernels or None, more=more)
     if isinstance(found, NotMeasured):
         raise RequestError(f"{report.name}: nothing can be predicted: {found.reason}")
     if html_path is not None:

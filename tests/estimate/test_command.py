@@ -10,6 +10,7 @@ from tests.cli.command import Command, traceview
 from traceview.analyze import analyze
 from traceview.estimate import whatif
 from traceview.model_whatif import WhatIf
+from traceview.report.html.bands import bands
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Names
 from traceview.report.html.timeline import rows
@@ -35,7 +36,7 @@ def test_the_page_has_the_critical_path_as_its_first_row(traceview: Command, tmp
     analysis = analyze(SERIAL)
     found = whatif(analysis)
     assert isinstance(found, WhatIf)
-    first = rows(analysis, Names(), found.spans)[0]
+    first = rows(analysis, Names(), bands(analysis), found.spans)[0]
     (path,) = first.rows
     (marks,) = path.lanes
     assert path.id == "path" and len(marks) == len(found.spans) > 100

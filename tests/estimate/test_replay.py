@@ -26,11 +26,11 @@ def chain(lengths: list[int], gaps: list[int]) -> Graph:
     count, none, no = len(lengths), np.zeros(0, np.int64), np.zeros(0, np.bool_)
     rows = np.arange(count)
     zero, ones = np.zeros(count, np.int64), np.ones(count, np.int64)
-    of = Operations(rows, zero, zero, -ones, zero, zero, zero, zero, -ones, -ones, zero, zero)
+    of = Operations(rows, zero, zero, -ones, zero, zero, zero, zero, -ones, -ones, zero, zero, zero)
     edges = Edges(none, none, none, none)
     edges = edges.plus(2 * rows, 2 * rows + 1, np.array(lengths, np.int64), RUN)
     edges = edges.plus(2 * rows[:-1] + 1, 2 * rows[1:], np.array(gaps[: count - 1], np.int64), STREAM)
-    calls = Calls(none, none, none, none, none, no, no, none)
+    calls = Calls(none, none, none, none, none, no, no, none, no)
     return Graph(calls, of, edges, np.zeros(2 * count, np.int64), 0, 1, Facts(0, 0, 1.0, False, 1.0))
 
 
@@ -118,7 +118,7 @@ def test_predictions_say_what_they_are_made_of() -> None:
     times = [one.iteration_ns for one in found.together]
     assert times == sorted(times, reverse=True)
     assert [one.change for one in found.together] == ["pin", "prefetch", "sync", "graph"]
-    assert {one.change for one in found.left_out} == {"prefetch", "fuse", "overlap"}
+    assert {one.change for one in found.left_out} == {"prefetch", "fuse", "staged", "overlap"}
     starts = [span.start_ns for span in found.spans]
     assert starts == sorted(starts)
     covered = sum(span.end_ns - span.start_ns for span in found.spans)

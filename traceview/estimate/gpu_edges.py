@@ -12,6 +12,7 @@ import polars as pl
 from traceview.estimate.constants import KERNEL_GAP, LAUNCH_LATENCY, STAGING_RATE, pinned_rate
 from traceview.estimate.graph import ENGINE, EVENT, LAUNCH, RUN, STREAM, Calls, Codes, Edges, Facts, Operations
 from traceview.estimate.select import Selection
+from traceview.estimate.storms import families
 from traceview.intervals import Times
 from traceview.model import KINDS, MEMORIES, Trace
 
@@ -47,6 +48,7 @@ def operations_of(trace: Trace, at: Selection, calls: Calls, begin: int) -> Oper
         column["memory"],
         frame["bytes"].to_numpy(),
         frame["name"].to_physical().to_numpy().astype(np.int64),
+        families(frame["name"]),
     )
 
 
@@ -76,6 +78,7 @@ def facts_of(trace: Trace, calls: Calls, of: Operations) -> Facts:
         pinned or pinned_rate(gpu),
         bool(pinned),
         staged or STAGING_RATE,
+        gpu or "",
     )
 
 

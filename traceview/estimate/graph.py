@@ -19,9 +19,9 @@ Mask = NDArray[np.bool_]
 
 # GAP host time between calls; CALL a call's own work; WAIT a call's return after the work it waits for;
 # LAUNCH from a call to its operation; STREAM order on a stream; ENGINE copies that share one; EVENT another
-# stream's work; RUN the operation itself.
-GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE = range(9)
-KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait")
+# stream's work; RUN the operation itself; QUEUE a place among the launched; REDUCE all-reduces that a change adds.
+GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
+KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Calls:
     """API calls that launch, wait or hold; all arrays one entry a call, by start.
 
     `row` of Trace.api; `sync` an explicit synchronization; `blocking` a copy that holds its thread;
-    `loading` the ns before the call, back to the one before it, that lie in a data-loading range.
+    `loading` the ns before the call, back to the one before it, that lie in a data-loading range; `backward`
+    on another thread than the iterations', as autograd's calls are, or in a range named after the backward pass.
     """
 
     row: Codes
@@ -40,6 +41,7 @@ class Calls:
     sync: Mask
     blocking: Mask
     loading: Times
+    backward: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,12 @@ class Operations:
     memory: Codes  # of model.MEMORIES, -1 likewise
     size: Times  # bytes
     name: Codes  # of the categories of Trace.operations
+    family: Codes  # of storms.FAMILIES
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """`weight` ns from `source` to `target`; `kind` is one of GAP to RUN."""
+    """`weight` ns from `source` to `target`; `kind` is one of GAP to REDUCE."""
 
     source: Codes
     target: Codes
@@ -94,6 +97,7 @@ class Facts:
     pinned_rate: float  # bytes a ns
     pinned_measured: bool
     staging_rate: float  # bytes a ns, of pageable copies
+    gpu: str = ""  # the name of its model
 
 
 @dataclass(frozen=True, slots=True)

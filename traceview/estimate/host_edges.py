@@ -12,6 +12,7 @@ from traceview.intervals import Intervals, Times, covered, union
 from traceview.model import ROLES, Trace
 
 LOADING = r"(?i)data|load|batch|fetch|dataset|collate|next"
+BACKWARD = r"(?i)backward"
 HANDED = 50_000  # ns: a thread that is silent for longer while another of its process calls waits for it
 SLACK = 1_000  # ns by which the clocks of host and GPU may differ
 
@@ -41,12 +42,13 @@ def calls_of(trace: Trace, at: Selection, begin: int, end: int) -> Calls:
         iteration,
         codes == ROLES.index("sync"),
         codes == ROLES.index("blocking_copy"),
-        covered(_loading(trace, at), np.minimum(before, start), start),
+        covered(_ranges(trace, at, LOADING), np.minimum(before, start), start),
+        (thread != at.thread) | (covered(_ranges(trace, at, BACKWARD), start, start + 1) > 0),
     )
 
 
-def _loading(trace: Trace, at: Selection) -> Intervals:
-    ranges = trace.ranges.filter((pl.col("thread") == at.thread) & pl.col("name").cast(pl.String).str.contains(LOADING))
+def _ranges(trace: Trace, at: Selection, name: str) -> Intervals:
+    ranges = trace.ranges.filter((pl.col("thread") == at.thread) & pl.col("name").cast(pl.String).str.contains(name))
     return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from traceview.estimate.changes.pin import PIN_HERE
 from traceview.estimate.constants import HIGH, LOW, MIDDLE, NOISE, Constants
 from traceview.estimate.graph import GAP, RUN, Graph
 from traceview.estimate.path import spans_of
+from traceview.estimate.power import clocked
 from traceview.estimate.replay import COUNTED, CircleError, made_of, replay
 from traceview.estimate.select import select
 from traceview.intervals import length, union
@@ -33,11 +35,17 @@ class _Model:
     error: float
 
 
-def whatif(analysis: Analysis, *, faster_kernels: Mapping[str, float] | None = None) -> WhatIf | NotMeasured:
+def whatif(
+    analysis: Analysis,
+    *,
+    faster_kernels: Mapping[str, float] | None = None,
+    more: Sequence[Change] = (),
+) -> WhatIf | NotMeasured:
     """Predict every change alone, and several together.
 
     `faster_kernels` says how many times as fast kernels of a name become; without it, the one that takes the
-    most time is taken twice as fast. Returns NotMeasured where the capture has no iterations.
+    most time is taken twice as fast. `more` are changes that are predicted alone, besides.
+    Returns NotMeasured where the capture has no iterations.
     Raises RequestError when a kernel of that name was not launched in them.
     """
     chosen = select(analysis)
@@ -47,7 +55,7 @@ def whatif(analysis: Analysis, *, faster_kernels: Mapping[str, float] | None = N
     base = replay(graph)
     model = _Model(graph, chosen.measured_ns, base.per_iteration / chosen.measured_ns - 1)
     kernels = _faster(analysis.trace, graph, faster_kernels)
-    alone, left_out = _alone(model, (*CHANGES, *kernels))
+    alone, left_out = _alone(model, (*CHANGES, *kernels, *more))
     return WhatIf(
         info=analysis.info,
         range=chosen.range,
@@ -64,8 +72,8 @@ def whatif(analysis: Analysis, *, faster_kernels: Mapping[str, float] | None = N
     )
 
 
-def predict(analysis: Analysis, names: Sequence[str]) -> Prediction:
-    """Predict the named changes (`Change.name`) made together.
+def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[Change] = ()) -> Prediction:
+    """Predict the named changes (`Change.name`) made together, and `more` after them.
 
     Raises RequestError when a name is unknown, a change does not apply, or there are no iterations.
     """
@@ -78,7 +86,7 @@ def predict(analysis: Analysis, names: Sequence[str]) -> Prediction:
             raise RequestError(f"no change is called {name}; there are {', '.join(known)}")
     graph = build(analysis.trace, chosen)
     model = _Model(graph, chosen.measured_ns, replay(graph).per_iteration / chosen.measured_ns - 1)
-    found = _prediction(model, [one for one in CHANGES if one.name in names])
+    found = _prediction(model, [*(one for one in CHANGES if one.name in names), *more])
     if isinstance(found, str):
         raise RequestError(f"{analysis.info.file}: {found}")
     return found
@@ -153,24 +161,24 @@ def _ordered(changes: Sequence[Change]) -> list[Change]:
 
 def _middle(model: _Model, changes: Sequence[Change]) -> int | None:
     try:
-        graph = _changed(model.graph, changes, MIDDLE)
+        graph = _changed(model, changes, MIDDLE)
         return None if isinstance(graph, str) else _time(model, graph)
     except CircleError:
         return None
 
 
-def _changed(graph: Graph, changes: Sequence[Change], constants: Constants) -> Graph | str:
+def _changed(model: _Model, changes: Sequence[Change], constants: Constants) -> Graph | str:
+    graph = model.graph
     for change in changes:
         after = change.apply(graph, constants)
         if isinstance(after, str):
             return after
         graph = after
-    if constants.host == 1:
-        return graph
-    host = graph.edges.kind == GAP
-    return graph.with_edges(
-        graph.edges.weighing(np.where(host, graph.edges.weight * constants.host, graph.edges.weight).astype(np.int64))
-    )
+    if constants.host != 1:
+        weight, host = graph.edges.weight, graph.edges.kind == GAP
+        weight = np.where(host, weight * constants.host, weight).astype(np.int64)
+        graph = graph.with_edges(graph.edges.weighing(weight))
+    return clocked(model.graph, model.measured, graph, _time(model, graph), constants)
 
 
 def _time(model: _Model, graph: Graph) -> int:
@@ -198,7 +206,7 @@ def _prediction(model: _Model, changes: Sequence[Change]) -> Prediction | str:
 
 
 def _predicted(model: _Model, changes: Sequence[Change]) -> Prediction | str:
-    graphs = [_changed(model.graph, changes, constants) for constants in (LOW, MIDDLE, HIGH)]
+    graphs = [_changed(model, changes, constants) for constants in (LOW, MIDDLE, HIGH)]
     for graph in graphs:
         if isinstance(graph, str):
             return graph
@@ -215,12 +223,14 @@ def _predicted(model: _Model, changes: Sequence[Change]) -> Prediction | str:
         int(min(times) * (1 - wide)),
         int(max(times) * (1 + wide)),
         "; ".join(change.rests_on for change in changes),
-        _note(model, times[1]),
+        _note(model, times[1], math.prod(change.times for change in changes)),
         path,
     )
 
 
-def _note(model: _Model, time: int) -> str:
+def _note(model: _Model, time: int, batches: int) -> str:
+    if batches > 1:
+        return f"{batches} batches a step: {batches * model.measured / time:.2f} times the samples a second"
     gain = 1 - time / model.measured
     if gain < -LITTLE:
         return f"alone it loses {-gain:.0%}"

@@ -12,6 +12,8 @@ from traceview.intervals import Times
 from traceview.model import CLASSES, Analysis, Iterations, Trace
 
 LARGEST = 12_000  # operations in a model, so that replaying it takes about a tenth of a second
+LATE = 1.5  # times the median: an iteration at the beginning that is set aside
+FEWEST = 3  # iterations to know what is usual
 MOST = 20  # iterations: two of the usual ten steps between synchronizations
 
 
@@ -48,7 +50,7 @@ def select(analysis: Analysis) -> Selection | str:
     steady = steady[steady >= found.skipped]
     if not len(steady):
         return "no GPU work was launched inside the iterations"
-    first, last = int(steady[0]), int(steady[-1]) + 1
+    first, last = _settled(finish, start, int(steady[0]), int(steady[-1]) + 1), int(steady[-1]) + 1
     begun = finish[first - 1] if first and counts[first - 1] else start[first]
     measured = int(finish[last - 1] - begun) // (last - first)
     chosen = _closest(finish, counts, first, last, measured)
@@ -89,6 +91,17 @@ def _finishes(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times,
     start[by["iteration"].to_numpy()] = by["start"].to_numpy()
     counts[by["iteration"].to_numpy()] = by["len"].to_numpy()
     return finish, start, np.where(finish > 0, counts, 0)
+
+
+def _settled(finish: Times, start: Times, first: int, last: int) -> int:
+    """Return the first iteration behind those that take the GPU long to come to, as ranks do that wait for each other.
+
+    The host's ranges do not show it. The limit is that of the warm-up (METRICS.md "Iterations").
+    """
+    begun = np.concatenate([start[first : first + 1], finish[first : last - 1]])
+    took = finish[first:last] - begun
+    late = took > LATE * np.median(took)
+    return first + (int(np.argmin(late)) if len(took) >= FEWEST and not late.all() else 0)
 
 
 def _closest(finish: Times, counts: Times, first: int, last: int, measured: int) -> tuple[int, int]:

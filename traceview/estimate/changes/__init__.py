@@ -8,8 +8,10 @@ from traceview.estimate.changes.graph_launch import GRAPH
 from traceview.estimate.changes.loading import LOADING
 from traceview.estimate.changes.pin import PIN, PIN_HERE
 from traceview.estimate.changes.prefetch import PREFETCH
+from traceview.estimate.changes.ranks import ranks
+from traceview.estimate.changes.staged import STAGED
 from traceview.estimate.changes.synchronize import SYNCHRONIZE
 
-CHANGES: tuple[Change, ...] = (PIN, PIN_HERE, PREFETCH, SYNCHRONIZE, LOADING, FUSE, GRAPH, OVERLAP)
+CHANGES: tuple[Change, ...] = (PIN, PIN_HERE, PREFETCH, SYNCHRONIZE, LOADING, FUSE, STAGED, GRAPH, OVERLAP)
 
-__all__ = ["CHANGES", "Change", "faster"]
+__all__ = ["CHANGES", "Change", "faster", "ranks"]

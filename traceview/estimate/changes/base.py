@@ -20,13 +20,13 @@ LARGE = 1_000_000  # bytes: a batch, not a scalar or an index
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`rests_on` says what must be so for the prediction to come true; `note` what it may cost."""
+    """`rests_on` says what must be so for the prediction to come true; `times` how many batches an iteration takes."""
 
     name: str
     title: str
     rests_on: str
     apply: Apply
-    note: str = ""
+    times: int = 1
 
 
 def launching(graph: Graph, operations: Mask) -> Mask:

@@ -13,6 +13,7 @@ from traceview.estimate.changes.base import COMPUTE, H2D, LARGE, Change
 from traceview.estimate.constants import Constants
 from traceview.estimate.graph import EVENT, RUN, STREAM, Codes, Graph, Mask
 from traceview.estimate.replay import replay
+from traceview.estimate.storms import FAMILIES
 from traceview.intervals import Intervals, covered, union
 from traceview.model import MEMORIES
 
@@ -65,7 +66,7 @@ def _last_of(rows: Codes, iterations: Codes, iteration: int) -> Codes:
 
 
 def _widened(moved: Graph, graph: Graph, chosen: Mask, constants: Constants) -> Graph:
-    """Lengthen the gaps between the kernels that now run beside a copy: launches share the link to the host."""
+    """Lengthen what runs beside a copy: gaps, as launches share the link, and kernels that share the memory."""
     of = graph.operations
     time, rows = replay(moved).time, np.arange(len(of.row))
     start, end = time[moved.starts(rows)], time[moved.ends(rows)]
@@ -73,7 +74,7 @@ def _widened(moved: Graph, graph: Graph, chosen: Mask, constants: Constants) -> 
     beside = (covered(copies, start, np.maximum(end, start + 1)) > 0) & (of.code == COMPUTE)
     weight = moved.edges.weight.copy()
     weight[moved.of_operations(STREAM, beside)] += constants.beside_copy
-    run = moved.of_operations(RUN, beside)
+    run = moved.of_operations(RUN, beside & (of.family != FAMILIES.index("matrix")))
     weight[run] += (weight[run] * constants.beside_slow).astype(np.int64)
     return moved.with_edges(moved.edges.weighing(weight))
 
