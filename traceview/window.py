@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceview.capturing import capturing
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.measure.activity import Activity, activity
 from traceview.model import Trace, Window
@@ -34,7 +35,7 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
     if trace.operations.is_empty():
         raise NoGpuWorkError(
             f"{trace.info.file}: the capture holds no GPU work ({_contents(trace)}); "
-            "capture it with: nsys profile -t cuda,nvtx COMMAND"
+            f"capture it with: {capturing(trace.info.profiler).gpu}"
         )
     chosen = [index for index in range(len(trace.devices)) if only is None or _named(trace, index, only)]
     if not chosen:

@@ -34,10 +34,15 @@ def _hardware(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[st
 
 
 def _versions(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
-    base, *others = (analysis.info.nsys_version or "of unknown version" for analysis in analyses)
+    base, *others = (_profiler(analysis) for analysis in analyses)
     for file, found in zip(files[1:], others, strict=True):
         if found != base:
-            yield f"{file} was captured by nsys {found}, {files[0]} by nsys {base}: what a profiler costs may differ"
+            yield f"{file} was captured by {found}, {files[0]} by {base}: what a profiler costs may differ"
+
+
+def _profiler(analysis: Analysis) -> str:
+    info = analysis.info
+    return f"nsys {info.nsys_version or 'of unknown version'}" if info.profiler == "nsys" else info.profiler
 
 
 def _outside(files: Sequence[str], ranges: Sequence[Ranges | None]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from traceview.capturing import capturing
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import within
@@ -17,10 +18,6 @@ from traceview.model import CAUSES, ITERATION_FIGURES, Iteration, Iterations, No
 
 # A leading iteration this much longer than the median is warm-up (kernels load, caches fill, autotuning).
 SLOW, OF = 3, 2
-HOW_TO_NAME = (
-    "no NVTX range repeats three times on a thread, so no iteration was found: put a range around each step "
-    "(torch.cuda.nvtx.range_push('iteration')), or name it with --iteration"
-)
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
@@ -45,7 +42,7 @@ def measure_iterations(
     else:
         found = repeating_ranges(ranges)
     if found is None:
-        return NotMeasured(HOW_TO_NAME)
+        return NotMeasured(capturing(trace.info.profiler).no_iterations)
     found, start, end = _in_window(trace, found)
     if len(start) == 0:
         return NotMeasured("no iteration lies in the chosen window")

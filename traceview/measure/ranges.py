@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.capturing import capturing
 from traceview.intervals import Times
 from traceview.measure.activity import within
 from traceview.measure.groups import busy_by
@@ -15,13 +16,6 @@ from traceview.measure.stretches import Stretches
 from traceview.model import SOURCES, NotMeasured, RangeUse, Trace, Window
 
 KERNEL = SOURCES.index("kernel")
-HOW_TO_ANNOTATE = (
-    "no NVTX ranges in the capture, so nothing can be told apart by phase or iteration: put "
-    "torch.cuda.nvtx.range_push/range_pop (or instrument.annotate) around each step and capture with "
-    "-t cuda,nvtx; the nvtx package from 0.2.12 on is not recorded by nsys 2022.4 to 2024.2"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Which ranges each GPU operation belongs to: those open in the stretch of its launch.
@@ -82,7 +76,7 @@ def measure_ranges(trace: Trace) -> tuple[RangeUse, ...] | NotMeasured:
     are clipped to it, each by itself (an operation may run in the window and be launched before it).
     """
     if trace.ranges.is_empty():
-        return NotMeasured(HOW_TO_ANNOTATE)
+        return NotMeasured(capturing(trace.info.profiler).no_ranges)
     names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
     ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
     host = _on_host(ranges, trace.window)

@@ -11,50 +11,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from traceview.capturing import Capturing, capturing
 from traceview.model import NotMeasured
 from traceview.rules.base import Draft, Facts
 from traceview.rules.words import many
 
 NVTX_TABLE = "NVTX_EVENTS"
-CAPTURE = "nsys profile -t cuda,nvtx -o report python train.py"
-ANNOTATE = """for step, batch in enumerate(loader):
-    with torch.cuda.nvtx.range(f"iteration {step}"):
-        train_step(batch)"""
 
 
 def missing_data(facts: Facts) -> Iterator[Draft]:
     """Say what could not be measured and how to capture it."""
     trace = facts.analysis.trace
+    how = capturing(trace.info.profiler)
     if trace.operations.is_empty():
         yield Draft(
             id="no_gpu_work",
             title="The capture has no GPU work: only where the host's time went can be said",
             advice="Ranges and iterations have their times on the host, and nothing on a GPU. Either the program "
-            "used none, or CUDA was not traced: capture it with `-t cuda,nvtx` on a machine with a GPU.",
-            code=CAPTURE,
+            f"used none, or CUDA was not traced: capture it on a machine with a GPU, with `{how.gpu}`.",
+            code=how.code,
         )
     elif trace.api.is_empty():
         yield Draft(
             id="no_cuda_calls",
             title="The capture has no CUDA API calls: why the GPU waited cannot be said",
-            advice="Idle time has the cause `unknown` and synchronizations are not measured. Trace "
-            "CUDA on the host too: `-t cuda` records API calls unless they were filtered out of the "
-            "export.",
-            code=CAPTURE,
+            advice=f"Idle time has the cause `unknown` and synchronizations are not measured. {how.calls}",
+            code=how.code,
         )
     if trace.ranges.is_empty():
-        yield _no_ranges(trace.info.tables.get(NVTX_TABLE, 0))
+        yield _no_ranges(trace.info.tables.get(NVTX_TABLE, 0), how)
     elif isinstance(facts.analysis.iterations, NotMeasured):
         yield Draft(
             id="no_iterations",
             title="No iterations were found among the NVTX ranges: no cost per iteration",
             advice="Open a range around each training step, with the step's number in its name, or "
             "name the range that is one: `--iteration REGEX`.",
-            code=ANNOTATE,
+            code=how.annotate,
         )
 
 
-def _no_ranges(events: int) -> Draft:
+def _no_ranges(events: int, how: Capturing) -> Draft:
     if events:
         return Draft(
             id="lost_ranges",
@@ -69,6 +65,6 @@ def _no_ranges(events: int) -> Draft:
     return Draft(
         id="no_ranges",
         title="The capture has no NVTX ranges: nothing can be said per iteration or per phase",
-        advice="Annotate each step and its phases, and trace NVTX: `-t cuda,nvtx`.",
-        code=ANNOTATE,
+        advice=how.ranges,
+        code=how.annotate,
     )

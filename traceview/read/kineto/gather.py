@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import polars as pl
@@ -25,6 +27,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "event": (*ON_A_STREAM, "event_id"),
     METADATA: ("pid", "tid", "name", "label"),
 }
+AT_ONCE = 2  # pieces; each takes some ten times its size while it is decoded
 TIMED = ("kernel", "memcpy", "memset", "call", "range", "overhead")
 
 
@@ -40,8 +43,7 @@ def gather(pieces: Iterable[bytes]) -> Gathered:
     """Decode all pieces. Raises NotJsonError."""
     places: dict[str, int] = {}
     parts: dict[str, list[pl.DataFrame]] = {sort: [] for sort in KEPT}
-    for piece in pieces:
-        found = decode(piece)
+    for found in _decoded(pieces):
         found = found.with_columns(_place(found["name"], places), _place(found["label"], places), _end())
         for (sort,), part in found.partition_by("sort", as_dict=True).items():
             parts[str(sort)].append(part.select(KEPT[str(sort)]))
@@ -64,6 +66,18 @@ def from_zero(found: Gathered) -> tuple[Gathered, int]:
         for sort, frame in found.events.items()
     }
     return Gathered(moved, found.names), first
+
+
+def _decoded(pieces: Iterable[bytes]) -> Iterator[pl.DataFrame]:
+    """Decode pieces in order, some at once: polars lets go of the interpreter meanwhile."""
+    waiting: deque[Future[pl.DataFrame]] = deque()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for piece in pieces:
+            waiting.append(pool.submit(decode, piece))
+            if len(waiting) > AT_ONCE:
+                yield waiting.popleft().result()
+        for last in waiting:
+            yield last.result()
 
 
 def _place(texts: pl.Series, places: dict[str, int]) -> pl.Series:
