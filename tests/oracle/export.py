@@ -171,7 +171,8 @@ class Export:
             [one.end for one in self.operations]
             + [call.end for call in self.calls]
             + [row[time] for row in rows for time in ("start", "end") if self.inside(row[time])]
-            + [row["end"] for row in self.timed("PROFILER_OVERHEAD")],
+            + [row["end"] for row in self.timed("PROFILER_OVERHEAD")]
+            + [row["end"] for row in self.timed("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")],  # those traced as nodes too
             default=0,
         )
         domains: dict[tuple[int, int], str] = {}

@@ -8,13 +8,13 @@ import polars as pl
 
 from traceview.model import OVERHEAD, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.devices import devices_of
+from traceview.normalise.devices import GPU_TABLES, Devices, devices_of
 from traceview.normalise.events import stream_events
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.ranges import ranges_frame
 from traceview.normalise.sound import LATEST, Problems, sound_tables
-from traceview.normalise.streams import streams_of
+from traceview.normalise.streams import Streams, streams_of
 from traceview.normalise.threads import Threads
 from traceview.read import raw
 from traceview.read.raw import RawCapture
@@ -24,35 +24,44 @@ def normalise(capture: RawCapture) -> Trace:
     """Join names, link launches, name devices and streams, and sort; bad rows are left out and counted."""
     problems = Problems(list(capture.problems))
     tables = sound_tables(capture.tables, problems)
-    threads = Threads.of(tables)
-    # The two big tables share nothing until they are linked.
-    with ThreadPoolExecutor(1) as aside:
-        api_later = aside.submit(api_frame, tables, threads)
-        devices = devices_of(tables)
-        streams = streams_of(tables, devices)
-        unlinked = operations_frame(tables, devices, streams)
-        api = api_later.result()
+    info = ReportInfo(
+        file=capture.file,
+        nsys_version=capture.nsys_version,
+        schema_version=capture.schema_version,
+        tables={name: len(frame) for name, frame in capture.tables.items()},
+        problems=tuple(problems.lines),
+        profiler=capture.profiler,
+    )
+    # A table that a frame was made of is let go of: both at once are the most memory that an analysis takes.
+    del capture
+    threads, last = Threads.of(tables), _last_end(tables)
+    api, unlinked, devices, streams = _work(tables, threads)
     links = Links.of(api)
     operations = with_launches(unlinked, links)
-    ranges = ranges_frame(tables, threads, _last_end(tables))
     return Trace(
-        info=ReportInfo(
-            file=capture.file,
-            nsys_version=capture.nsys_version,
-            schema_version=capture.schema_version,
-            tables={name: len(frame) for name, frame in capture.tables.items()},
-            problems=tuple(problems.lines),
-            profiler=capture.profiler,
-        ),
+        info=info,
         operations=operations,
         api=with_pageable_copies(api, operations),
-        ranges=ranges,
+        ranges=ranges_frame(tables, threads, last),
         overhead=_overhead(tables),
         stream_events=stream_events(tables, links),
         devices=devices.frame,
         streams=streams.frame,
         threads=threads.frame(tables),
     )
+
+
+def _work(tables: dict[str, pl.DataFrame], threads: Threads) -> tuple[pl.DataFrame, pl.DataFrame, Devices, Streams]:
+    """Make the calls and the operations, which share nothing until they are linked; empty `tables` of theirs."""
+    with ThreadPoolExecutor(1) as aside:
+        api_later = aside.submit(api_frame, tables, threads)
+        devices = devices_of(tables)
+        streams = streams_of(tables, devices)
+        unlinked = operations_frame(tables, devices, streams)
+        api = api_later.result()
+    for name in (raw.RUNTIME, *GPU_TABLES):
+        tables.pop(name, None)
+    return api, unlinked, devices, streams
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

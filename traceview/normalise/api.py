@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from traceview.model import API, KINDS, MEMORIES, ROLES, Role
-from traceview.normalise.identity import process_of
 from traceview.normalise.names import as_enum, categories, named
 from traceview.normalise.order import by_time
 from traceview.normalise.threads import Threads
@@ -53,14 +52,15 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
     code = name.to_physical().to_numpy()
     roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
     implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.bool_)
+    thread = threads.rows(found["globalTid"])
     return found.select(
         "start",
         "end",
         name.alias("name"),
         as_enum(roles[code], Role).alias("role"),
         pl.Series("implicit", implicit[code]),
-        threads.rows(found["globalTid"]),
-        process_of("globalTid").alias("process"),
+        thread,
+        threads.processes(thread),
         pl.col("correlationId").fill_null(0).alias("correlation"),
     )
 
@@ -71,9 +71,11 @@ def with_pageable_copies(api: pl.DataFrame, operations: pl.DataFrame) -> pl.Data
     is_async = np.array([bool(ASYNC_COPY.fullmatch(text)) for text in texts], np.bool_)
     if not is_async.any():
         return api
-    pageable = operations.filter(
-        (pl.col("memory").to_physical() == MEMORIES.index("pageable"))
-        & pl.col("kind").to_physical().is_in([KINDS.index(kind) for kind in ("h2d", "d2h", "h2h")])
+    copies = np.flatnonzero(operations["memory"].to_physical().eq_missing(MEMORIES.index("pageable")).to_numpy())
+    if len(copies) == 0:
+        return api
+    pageable = operations[copies].filter(
+        pl.col("kind").to_physical().is_in([KINDS.index(kind) for kind in ("h2d", "d2h", "h2h")])
         & pl.col("launch").is_not_null()
     )["launch"]
     rows = pageable.unique().to_numpy()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from traceview.normalise.codes import different_rows
 from traceview.normalise.identity import process_of
 from traceview.read import raw
 
@@ -53,10 +54,9 @@ def devices_of(tables: dict[str, pl.DataFrame]) -> Devices:
 def _pairs(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"process": pl.Int32, "deviceId": pl.Int64})
     found = [
-        tables[name]
-        .select("globalPid", pl.col("deviceId").fill_null(0))
-        .unique()
-        .select(process_of("globalPid").alias("process"), "deviceId")
+        different_rows(tables[name], ("globalPid", "deviceId")).select(
+            process_of("globalPid").alias("process"), "deviceId"
+        )
         for name in GPU_TABLES
         if name in tables
     ]

@@ -9,21 +9,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.normalise.codes import different, places
 from traceview.read import raw
 
 UNNAMED = "(unnamed)"
-WIDEST_LOOKUP = 1 << 25
 # Polars 2 dropped the cast from code to Enum that Polars 1 (the last one for Python 3.10) has.
 POLARS_1 = pl.__version__.startswith("1.")
 
 
-def coded(texts: Sequence[str], codes: NDArray[np.int64]) -> pl.Series:
+def coded(texts: Sequence[str], codes: NDArray[np.integer[Any]]) -> pl.Series:
     """Return an Enum column from texts (which may repeat) and one index into them a row."""
     if len(texts) == 0:
         return pl.Series([], dtype=pl.Enum([]))
     unique = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(unique)}
-    merged = np.array([place[text] for text in texts], np.uint32)
+    # As narrow as the codes of an Enum of so many texts are.
+    narrow = np.uint8 if len(unique) < 256 else np.uint16 if len(unique) < 65536 else np.uint32
+    merged = np.array([place[text] for text in texts], narrow)
     return as_enum(merged[codes], pl.Enum(unique))
 
 
@@ -37,7 +39,7 @@ def as_enum(codes: NDArray[np.integer[Any]] | pl.Series, kind: pl.Enum) -> pl.Se
 
 def named(ids: pl.Series, tables: dict[str, pl.DataFrame], change: Callable[[str], str] = str) -> pl.Series:
     """Return the names behind string ids, each passed through `change`; `(unnamed)` where there is none."""
-    used = ids.unique().drop_nulls().sort()
+    used = different(ids)
     texts = texts_of(used, tables)
     return coded([UNNAMED, *(change(text) for text in texts)], places(ids, used) + 1)
 
@@ -54,21 +56,3 @@ def texts_of(ids: pl.Series, tables: dict[str, pl.DataFrame]) -> list[str]:
     strings = tables[raw.STRINGS].unique("id", keep="first")
     joined = pl.DataFrame({"id": ids}).join(strings, on="id", how="left", maintain_order="left")
     return joined["value"].fill_null(UNNAMED).to_list()
-
-
-def places(values: pl.Series, ordered: pl.Series) -> NDArray[np.int64]:
-    """Return where each value stands in `ordered` (ascending, unique); -1 for null and for strangers."""
-    wanted = ordered.to_numpy()
-    if len(wanted) == 0:
-        return np.full(len(values), -1, np.int64)
-    low = int(wanted[0])
-    span = int(wanted[-1]) - low + 1
-    plain = values.fill_null(low - 1).to_numpy() if values.null_count() else values.to_numpy()
-    if span <= WIDEST_LOOKUP:
-        table = np.full(span + 1, -1, np.int64)
-        table[wanted - low] = np.arange(len(wanted))
-        offset = plain - low
-        inside = (offset >= 0) & (offset < span)
-        return table[offset] if inside.all() else table[np.where(inside, offset, span)]
-    found = np.minimum(np.searchsorted(wanted, plain), len(wanted) - 1)
-    return np.where(wanted[found] == plain, found, -1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,16 +22,18 @@ from traceview.model import (
     OperationClass,
     Source,
 )
+from traceview.normalise.codes import WIDEST_LOOKUP, Codes, different, different_rows, numbers, places
 from traceview.normalise.devices import Devices
-from traceview.normalise.identity import process_of
+from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
-from traceview.normalise.names import UNNAMED, WIDEST_LOOKUP, as_enum, coded, places, texts_of
+from traceview.normalise.names import UNNAMED, as_enum, coded, texts_of
 from traceview.normalise.order import by_time
 from traceview.normalise.streams import KEY, Streams
 from traceview.read import raw
 
 COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
-RAW_KEY = ["process", "deviceId", "contextId", "streamId"]
+RAW_COLUMNS = ["globalPid", "deviceId", "contextId", "streamId"]
+RAW_KEY = ["process", *RAW_COLUMNS[1:]]
 TABLE_OF = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 # copyKind and memKind as CUPTI numbers them (CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind).
 KIND_OF = (
@@ -56,12 +59,13 @@ class Named(NamedTuple):
     """Texts that may repeat, and one index into them a row."""
 
     texts: list[str]
-    codes: NDArray[np.int64]
+    codes: NDArray[np.integer[Any]]
 
 
 def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams) -> pl.DataFrame:
     """Return model.OPERATIONS, sorted by (start, end, source, row), all but its `launch`."""
-    parts = [_part(tables, source) for source in SOURCES if TABLE_OF[source] in tables]
+    places_of = _Places(_stream_keys(devices, streams))
+    parts = [_part(tables, source, places_of) for source in SOURCES if TABLE_OF[source] in tables]
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
@@ -70,9 +74,11 @@ def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams:
     for _, names in parts:
         codes.append(names.codes + len(texts))
         texts.extend(names.texts)
-    joined = pl.concat([frame for frame, _ in parts]).with_columns(coded(texts, np.concatenate(codes)).alias("name"))
-    joined = by_time(_without_traced_graphs(joined))
-    return _with_places(joined, devices, streams)
+    names_of_all = coded(texts, np.concatenate(codes)).alias("name")
+    joined = pl.concat([frame for frame, _ in parts], rechunk=True).with_columns(names_of_all)
+    if TABLE_OF["graph"] in tables:
+        joined = _without_traced_graphs(joined)
+    return by_time(joined)
 
 
 def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
@@ -83,20 +89,20 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
     return operations.with_columns(launch).select(list(OPERATIONS))
 
 
-def _part(tables: dict[str, pl.DataFrame], source: str) -> tuple[pl.DataFrame, Named]:
+def _part(tables: dict[str, pl.DataFrame], source: str, places_of: _Places) -> tuple[pl.DataFrame, Named]:
     found = tables[TABLE_OF[source]]
     size = pl.col("bytes").fill_null(0) if "bytes" in found.columns else pl.lit(0, pl.Int64)
     kinds = memories = None
     if source == "memcpy":
         kinds, memories = _copy_kinds(found)
-        names = Named([f"memcpy {name}" for name in KINDS], kinds.to_numpy().astype(np.int64))
+        names = Named([f"memcpy {name}" for name in KINDS], kinds.to_numpy().astype(np.int32))
         classes = np.full(len(found), CLASSES.index("copy"), np.uint8)
     elif source == "kernel":
         names = _kernel_names(found, tables)
         by_name = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
         classes = by_name[names.codes]
     else:
-        names = _graph_names(found) if source == "graph" else Named(["memset"], np.zeros(len(found), np.int64))
+        names = _graph_names(found) if source == "graph" else Named(["memset"], np.zeros(len(found), np.int32))
         classes = np.full(len(found), CLASSES.index("memset") if source == "memset" else 0, np.uint8)
     frame = found.select(
         "start",
@@ -106,21 +112,20 @@ def _part(tables: dict[str, pl.DataFrame], source: str) -> tuple[pl.DataFrame, N
         pl.lit(None, CopyKind).alias("kind") if kinds is None else as_enum(kinds, CopyKind).alias("kind"),
         pl.lit(None, Memory).alias("memory") if memories is None else as_enum(memories, Memory).alias("memory"),
         size.alias("bytes"),
-        process_of("globalPid").alias("process"),
-        *(pl.col(name).fill_null(0) for name in ("deviceId", "contextId", "streamId")),
+        *places_of.rows(found),
         pl.col("correlationId").fill_null(0).alias("correlation"),
     )
     return frame, names
 
 
 def _kernel_names(found: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> Named:
-    used = found["shortName"].unique().drop_nulls().sort()
+    used = different(found["shortName"])
     return Named([UNNAMED, *texts_of(used, tables)], places(found["shortName"], used) + 1)
 
 
 def _graph_names(found: pl.DataFrame) -> Named:
     if "graphId" not in found.columns:
-        return Named(["CUDA graph"], np.zeros(len(found), np.int64))
+        return Named(["CUDA graph"], np.zeros(len(found), np.int32))
     used = found["graphId"].unique().drop_nulls().sort()
     return Named(["CUDA graph", *(f"CUDA graph {one}" for one in used)], places(found["graphId"], used) + 1)
 
@@ -160,30 +165,45 @@ def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
     return marked.filter(~(graph & pl.col("traced").fill_null(False))).drop("traced")
 
 
-def _with_places(joined: pl.DataFrame, devices: Devices, streams: Streams) -> pl.DataFrame:
-    """Add the rows of the device and the stream, by one lookup table over all combinations of the key."""
-    keys = [joined[name] for name in ("process", "deviceId", "contextId", "streamId")]
-    known = [key.unique().sort() for key in keys]
-    code = np.zeros(len(joined), np.int64)
-    for key, values in zip(keys, known, strict=True):
-        code = code * len(values) + places(key, values)
-    size = math.prod(len(values) for values in known)
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The rows of the device and the stream for each raw key that has one: RAW_KEY, device, stream."""
+
+    keys: pl.DataFrame
+
+    def rows(self, found: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.Series]:
+        """Return the process of each row of a table, and the rows of its device and its stream."""
+        process = processes_of(numbers(found["globalPid"]))
+        present = different_rows(found, RAW_COLUMNS)
+        present = present.select(pl.Series("process", processes_of(present["globalPid"].to_numpy())), *RAW_KEY[1:])
+        known = self.keys.join(present.unique(), on=RAW_KEY, how="semi")
+        if len(known) == 1:
+            device, stream = (np.full(len(found), known[name].item(), np.int32) for name in ("device", "stream"))
+        else:
+            raw_key = found.select(pl.Series("process", process), *(pl.col(name).fill_null(0) for name in RAW_KEY[1:]))
+            device, stream = _looked_up(raw_key, known)
+        return pl.Series("process", process), pl.Series("device", device), pl.Series("stream", stream)
+
+
+def _looked_up(found: pl.DataFrame, known: pl.DataFrame) -> tuple[Codes, Codes]:
+    """Find the rows of `known` by one lookup table over all combinations of the key."""
+    values = [known[name].unique().sort() for name in RAW_KEY]
+    size = math.prod(len(one) for one in values)
     if size > WIDEST_LOOKUP:
-        return _with_places_joined(joined, devices, streams)
-    rows = _stream_keys(devices, streams)
-    for name, values in zip(RAW_KEY, known, strict=True):
-        # A stream whose only work was left out (a graph traced as nodes) has no place, and must take nobody's.
-        rows = rows.filter(pl.col(name).is_in(values.implode()))
-    at = np.zeros(len(rows), np.int64)
-    for name, values in zip(RAW_KEY, known, strict=True):
-        at = at * len(values) + places(rows[name], values)
-    device, stream = np.zeros(size, np.int32), np.zeros(size, np.int32)
-    device[at], stream[at] = rows["device"].to_numpy(), rows["stream"].to_numpy()
-    return joined.with_columns(pl.Series("device", device[code]), pl.Series("stream", stream[code]))
+        joined = found.join(known, on=RAW_KEY, how="left", maintain_order="left")
+        return joined["device"].to_numpy(), joined["stream"].to_numpy()
+    table = np.zeros((2, size), np.int32)
+    table[:, _combined(known, values)] = known["device"].to_numpy(), known["stream"].to_numpy()
+    code = _combined(found, values)
+    return table[0][code], table[1][code]
 
 
-def _with_places_joined(joined: pl.DataFrame, devices: Devices, streams: Streams) -> pl.DataFrame:
-    return joined.join(_stream_keys(devices, streams), on=RAW_KEY, how="left", maintain_order="left")
+def _combined(frame: pl.DataFrame, values: list[pl.Series]) -> NDArray[np.int64]:
+    code = np.zeros(len(frame), np.int64)
+    for name, known in zip(RAW_KEY, values, strict=True):
+        code *= len(known)
+        code += places(frame[name], known)
+    return code
 
 
 def _stream_keys(devices: Devices, streams: Streams) -> pl.DataFrame:

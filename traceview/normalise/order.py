@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import blocks
 
 
 def by_time(frame: pl.DataFrame) -> pl.DataFrame:
@@ -18,6 +21,12 @@ def by_time(frame: pl.DataFrame) -> pl.DataFrame:
     return frame[order]
 
 
-def _ordered(start: np.typing.NDArray[np.int64], end: np.typing.NDArray[np.int64]) -> bool:
-    later = start[1:] > start[:-1]
-    return bool((later | ((start[1:] == start[:-1]) & (end[1:] >= end[:-1]))).all())
+def _ordered(start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+    for block in blocks(max(len(start) - 1, 0)):
+        after = slice(block.start + 1, block.stop + 1)
+        if (start[after] > start[block]).all():
+            continue
+        tie = start[after] == start[block]
+        if not (tie | (start[after] > start[block])).all() or (end[after] < end[block])[tie].any():
+            return False
+    return True

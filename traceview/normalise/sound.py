@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from traceview.intervals import blocks
 from traceview.read import raw
 
 # Twice such a time still fits into 64 bits; `nsys export --ts-normalize=true` counts from 1970, which is 2^60.6.
@@ -38,12 +39,23 @@ def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFr
     A range may lack its end, as the capture may have ended first; what is no range (a mark, a domain)
     needs no time at all.
     """
+    if _all_sound(frame):
+        return frame
     start, end = pl.col("start"), pl.col("end")
     sound = start.is_between(-LATEST, LATEST) & end.is_between(-LATEST, LATEST) & (end >= start)
     if table == raw.NVTX:
         sound = start.is_between(-LATEST, LATEST) & (end.is_null() | (end.is_between(-LATEST, LATEST) & (end >= start)))
         sound = sound | ~pl.col("eventType").is_in(RANGE_TYPES)
     return _kept(table, frame, sound, "their start or end is not a time, or the end lies before the start", problems)
+
+
+def _all_sound(frame: pl.DataFrame) -> bool:
+    if frame.is_empty() or frame["start"].null_count() or frame["end"].null_count():
+        return False
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    if start.min() < -LATEST or end.max() > LATEST:
+        return False
+    return all((end[block] >= start[block]).all() for block in blocks(len(end)))
 
 
 def _near(tables: dict[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:

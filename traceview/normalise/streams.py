@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from traceview.normalise.codes import different_rows
 from traceview.normalise.devices import GPU_TABLES, Devices
 from traceview.normalise.identity import process_of
 
@@ -23,8 +24,7 @@ class Streams:
 def streams_of(tables: dict[str, pl.DataFrame], devices: Devices) -> Streams:
     """Return the streams that worked, by (process, device, context, stream id)."""
     empty = pl.DataFrame(schema=dict.fromkeys(["globalPid", "deviceId", "contextId", "streamId"], pl.Int64))
-    columns = [pl.col(name).fill_null(0) for name in empty.columns]
-    found = [tables[name].select(columns).unique() for name in GPU_TABLES if name in tables]
+    found = [different_rows(tables[name], empty.columns) for name in GPU_TABLES if name in tables]
     streams = (
         pl.concat([empty, *found])
         .unique()

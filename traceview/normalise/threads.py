@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.normalise.identity import process_of
-from traceview.normalise.names import places, texts_of
+from traceview.normalise.codes import different_rows, places
+from traceview.normalise.identity import process_of, processes_of
+from traceview.normalise.names import texts_of
 from traceview.read import raw
 
 LONGEST_NAME = 40
@@ -24,13 +25,18 @@ class Threads:
     @classmethod
     def of(cls, tables: dict[str, pl.DataFrame]) -> Threads:
         """Collect the threads of the API and NVTX tables."""
-        found = [tables[name]["globalTid"].unique() for name in (raw.RUNTIME, raw.NVTX) if name in tables]
+        some = (tables[name] for name in (raw.RUNTIME, raw.NVTX) if name in tables)
+        found = [different_rows(table, ("globalTid",))["globalTid"] for table in some if not table.is_empty()]
         every = pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *found])
-        return cls(every.fill_null(0).unique().sort())
+        return cls(every.unique().sort())
 
     def rows(self, global_tid: pl.Series) -> pl.Series:
         """Return the row number of each thread."""
-        return pl.Series("thread", places(global_tid.fill_null(0), self.global_tid)).cast(pl.Int32)
+        return pl.Series("thread", places(global_tid.fill_null(0), self.global_tid))
+
+    def processes(self, thread: pl.Series) -> pl.Series:
+        """Return the process of each thread."""
+        return pl.Series("process", processes_of(self.global_tid.to_numpy())[thread.to_numpy()])
 
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
         """Return model.THREADS."""
