@@ -41,6 +41,8 @@ def lacks(tables: Mapping[str, pl.DataFrame], calls: list[str], processes: int) 
             "event records and waits of streams are not measured, because the trace was made without them; "
             f"synchronizations are measured by their API calls; record both: profile({SYNC_EVENTS})"
         )
+    elif raw.CUDA_EVENT not in tables:
+        yield "event records are not measured, because the trace has none, and no wait of a stream names its own"
     if "bytes" in tables[raw.MEMCPY].columns and tables[raw.MEMCPY]["bytes"].sum() == 0 and len(tables[raw.MEMCPY]):
         yield "bytes of copies are not measured, because the trace does not say them: they read 0"
     if any(name.startswith("hip") for name in calls):
