@@ -7,21 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from traceview.measure.activity import Activity
 from traceview.measure.breakdown import Measured
-from traceview.measure.charts import measure_charts
 from traceview.measure.devices import measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
-from traceview.measure.projected import measure_projected
 from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
-from traceview.model import Analysis, NotMeasured, Trace, Window
+from traceview.model import Analysis, DeviceUse, Iterations, NotMeasured, Trace, Window
 from traceview.rules import find
 from traceview.trace import open_trace
 from traceview.window import active_devices, window_of_range
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from traceview.model_charts import Charts
 
 Progress = Callable[[str, float], None]
 
@@ -53,18 +58,35 @@ def analyze(
         window = window_of_range(trace, range_name)
     if window is not None:
         trace = trace.narrowed(window)
-    analysis = _measure(trace, device, iteration, skip, top, step)
+    step("measure devices", 0.5)
+    activities = active_devices(trace, device)
+    analysis = _measure(trace, activities, iteration, skip, top, step)
     step("find", 0.9)
-    charts = partial(measure_charts, trace, analysis.devices, analysis.iterations)
-    return replace(analysis, findings=find(analysis), charts=charts, projected=partial(measure_projected, trace))
+    charts = partial(_charts, trace, analysis.devices, analysis.iterations)
+    return replace(analysis, findings=find(analysis, activities), charts=charts, projected=partial(_projected, trace))
+
+
+def _charts(trace: Trace, devices: tuple[DeviceUse, ...], iterations: Iterations | NotMeasured) -> Charts:
+    from traceview.measure.charts import measure_charts
+
+    return measure_charts(trace, devices, iterations)
+
+
+def _projected(trace: Trace) -> pl.DataFrame:
+    from traceview.measure.projected import measure_projected
+
+    return measure_projected(trace)
 
 
 def _measure(
-    trace: Trace, device: str | None, iteration: str | None, skip: int | None, top: int, step: Progress
+    trace: Trace,
+    activities: tuple[Activity, ...],
+    iteration: str | None,
+    skip: int | None,
+    top: int,
+    step: Progress,
 ) -> Analysis:
     """Return everything but the findings; what only the measures needed is let go of here."""
-    step("measure devices", 0.5)
-    activities = active_devices(trace, device)
     # Ranges, calls and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
     with ThreadPoolExecutor(1) as aside:
         ranges_later = aside.submit(measure_ranges, trace)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from traceview.measure.activity import Activity
 from traceview.model import Analysis, Finding
 from traceview.rules.allocation import allocation
 from traceview.rules.base import Rule, facts_of
@@ -49,9 +52,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def find(analysis: Analysis) -> tuple[Finding, ...]:
+def find(analysis: Analysis, activities: Sequence[Activity] = ()) -> tuple[Finding, ...]:
     """Return the findings of every device, the severest first, then the costliest.
 
-    For each device the costs add up to at most `idle_ns + busy_ns - compute_ns`.
+    For each device the costs add up to at most `idle_ns + busy_ns - compute_ns`. `activities` saves collecting
+    the devices' work again.
     """
-    return settle(facts_of(analysis), RULES)
+    return settle(facts_of(analysis, activities), RULES)

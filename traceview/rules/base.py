@@ -7,7 +7,7 @@ prices the findings and sorts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,9 +124,10 @@ def severity_of(share: float) -> str:
     return "high" if share >= HIGH else "medium" if share >= MEDIUM else "low"
 
 
-def facts_of(analysis: Analysis) -> Facts:
-    """Prepare what rules need; nothing is measured again that the analysis holds."""
-    found = tuple(_device_facts(analysis, use) for use in analysis.devices)
+def facts_of(analysis: Analysis, activities: Sequence[Activity] = ()) -> Facts:
+    """Prepare what rules need; nothing is measured again that the analysis holds, or that is given."""
+    given = {work.device: work for work in activities}
+    found = tuple(_device_facts(analysis, use, given.get(use.device)) for use in analysis.devices)
     iterations = analysis.iterations
     counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
     return Facts(analysis, found, counted or None, _annotating(analysis.trace))
@@ -144,8 +145,8 @@ def _annotating(trace: Trace) -> Times:
     return joined["by"].fill_null(-1).to_numpy()
 
 
-def _device_facts(analysis: Analysis, use: DeviceUse) -> DeviceFacts:
-    work = activity(analysis.trace, use.device)
+def _device_facts(analysis: Analysis, use: DeviceUse, given: Activity | None) -> DeviceFacts:
+    work = given or activity(analysis.trace, use.device)
     assert work is not None, "a device that was measured has work"
     frame = use.gaps.frame
     steady = _steady(analysis, use.window)

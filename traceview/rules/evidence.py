@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.intervals import Times
 from traceview.measure.activity import COMPUTE
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Facts
+from traceview.rules.largest import largest
 from traceview.rules.ledger import Grant
 from traceview.rules.words import duration
 
@@ -16,8 +16,8 @@ WORST = 5
 
 def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
     """Return the WORST places of a grant, the costliest first; `label` says what happened there."""
-    idle = _largest(grant.idle)
-    exposed = _largest(grant.exposed.end - grant.exposed.start)
+    idle = largest(grant.idle, WORST)
+    exposed = largest(grant.exposed.end - grant.exposed.start, WORST)
     found = [
         (int(grant.idle[row]), _idle_place(facts, device, row, int(grant.idle[row]), label)) for row in idle
     ]
@@ -25,16 +25,6 @@ def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) ->
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
         found.append((end - start, _exposed_place(facts, device, start, end, label)))
     return tuple(place for _, place in sorted(found, key=lambda one: (-one[0], one[1].start_ns))[:WORST])
-
-
-def _largest(lengths: Times) -> list[int]:
-    """Return where the largest are; a few passes, because most lengths of a large capture are equal."""
-    left = lengths.copy()
-    found: list[int] = []
-    while len(found) < WORST and left.any():
-        found.append(int(left.argmax()))
-        left[found[-1]] = 0
-    return found
 
 
 def _idle_place(facts: Facts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:
@@ -60,7 +50,8 @@ def _idle_place(facts: Facts, device: DeviceFacts, row: int, cost: int, label: s
 
 def _exposed_place(facts: Facts, device: DeviceFacts, start: int, end: int, label: str) -> Place:
     work, trace = device.activity, facts.analysis.trace
-    running = np.flatnonzero((work.start <= start) & (work.end > start) & (work.codes != COMPUTE))
+    begun = int(np.searchsorted(work.start, start, side="right"))
+    running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))
     text, stream, thread = f"{duration(end - start)} without compute: {label}", None, None
     if len(running):
         first = running[np.argmin(work.codes[running])]  # as the ledger: communication, copy, memset

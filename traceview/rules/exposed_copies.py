@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
-from traceview.model import CopyOverlap
+from traceview.model import CLASSES, CopyOverlap
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import MEMSET, Exposed, copy_key
 from traceview.rules.words import duration, many, rate, share, size
@@ -105,10 +105,12 @@ def _between_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> tup
     """Return advice for copies that run beside the compute, but for the short gaps in it; None for others."""
     if one.kind not in ("h2d", "d2h") or one.overlapped_ns < HIDDEN * one.busy_ns:
         return None
-    operations = facts.analysis.trace.operations[device.activity.rows]
-    chosen = ((operations["kind"] == one.kind) & (operations["memory"] == one.memory)).fill_null(False).to_numpy()
-    copies = intervals.union(device.activity.start[chosen], device.activity.end[chosen], ordered=True)
-    exposed = intervals.subtract(copies, device.activity.compute)
+    work = device.activity
+    members = np.flatnonzero(work.codes == CLASSES.index("copy"))
+    copied = facts.analysis.trace.operations.select("kind", "memory")[work.rows[members]]
+    chosen = members[((copied["kind"] == one.kind) & (copied["memory"] == one.memory)).fill_null(False).to_numpy()]
+    copies = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
+    exposed = intervals.subtract(copies, work.compute)
     lengths = exposed.end - exposed.start
     short = lengths[lengths < SHORT_NS]
     if 2 * int(short.sum()) < one.exposed_ns or len(short) == 0:

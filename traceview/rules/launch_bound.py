@@ -84,8 +84,9 @@ def _dense(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64
 def _stretches(device: DeviceFacts, rows: NDArray[np.bool_]) -> tuple[Times, Times]:
     """Return the numbers of the stretches that hold these gaps, and for each gap the position of its own."""
     # Only those that hold gaps: a damaged time may make the window a century long.
-    numbers, index = np.unique((device.gap_start[rows] - device.steady.start) // BIN, return_inverse=True)
-    return numbers, index
+    number = (device.gap_start[rows] - device.steady.start) // BIN
+    first = np.diff(number, prepend=number[:1] - 1) > 0  # they ascend, as the gaps do
+    return number[first], np.cumsum(first) - 1
 
 
 def _threads(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> str:

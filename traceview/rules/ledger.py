@@ -60,7 +60,7 @@ class Grant:
         """Return how much of it lies in the gaps `rows` marks and, where exposed, in a window, in ns."""
         start = np.clip(self.exposed.start, window.start, window.end)
         end = np.clip(self.exposed.end, window.start, window.end)
-        return int(self.idle[rows].sum()) + int((end - start).sum())
+        return int((self.idle * rows).sum()) + int((end - start).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,14 @@ class Ledger:
     def _idle(self, claim: Idle) -> tuple[Times, Ledger]:
         granted = np.zeros(self.count, np.int64)
         left = dict(self.gaps)
-        rows = slice(None) if claim.rows is None else np.flatnonzero(claim.rows)
         for cause in claim.causes:
-            wanted = left[cause][rows]
+            wanted = left[cause] if claim.rows is None else left[cause] * claim.rows
             if not wanted.any():
                 continue
             if claim.at_most is not None:
-                wanted = np.minimum(wanted, np.maximum(claim.at_most[rows] - granted[rows], 0))
-            granted[rows] += wanted
-            left[cause] = left[cause].copy()
-            left[cause][rows] -= wanted
+                wanted = np.minimum(wanted, np.maximum(claim.at_most - granted, 0))
+            granted += wanted
+            left[cause] = left[cause] - wanted
         return granted, replace(self, gaps=left)
 
     def _exposed(self, claim: Exposed) -> tuple[list[Intervals], Ledger]:

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.rules.largest import largest
 from traceview.rules.ledger import Idle
 from traceview.rules.words import duration, listed
+
+LONGEST = 20  # gaps whose calls are named
 
 CAUSES = ("launch", "api", "sync", "blocking_copy", "memory")
 
@@ -39,9 +42,8 @@ def slow_calls(facts: Facts) -> Iterator[Draft]:
 
 def _named(facts: Facts, device: DeviceFacts, inside: np.typing.NDArray[np.int64]) -> str:
     """Return the names of the launches that end the gaps with the most time inside calls."""
-    worst = np.argsort(-inside, kind="stable")[:20]
     trace = facts.analysis.trace
-    rows = [int(row) for row in device.gap_operation[worst[inside[worst] > 0]] if row >= 0]
+    rows = [int(row) for row in device.gap_operation[largest(inside, LONGEST)] if row >= 0]
     launches = [trace.operations["launch"][row] for row in rows]
     names = list(dict.fromkeys(str(trace.api["name"][call]) for call in launches if call is not None))[:2]
     longest = int(inside.max(initial=0))

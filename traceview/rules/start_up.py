@@ -35,7 +35,8 @@ def start_up(facts: Facts) -> Iterator[Draft]:
 
 
 def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str, when: str) -> Draft:
-    sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES}
+    few = np.flatnonzero(rows)
+    sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[few].sum()) for cause in CAUSES}
     worst = sorted(sums, key=lambda cause: -sums[cause])[:2]
     parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in worst if sums[cause])
     return Draft(
