@@ -1,7 +1,7 @@
 """The Trace Event Format: JSON for chrome://tracing, Perfetto and what else reads PyTorch Profiler's traces.
 
-Categories, process and thread numbers and arguments are those that PyTorch Profiler writes. Times are µs, written
-as decimals with three places: exact to the ns, because they never were floats.
+Categories, process and thread numbers, arguments and the names of copies are those that PyTorch Profiler writes. Times
+are µs, written as decimals with three places: exact to the ns, because they never were floats.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from traceview.export.contents import Contents
 from traceview.export.throughput import Counter
 from traceview.export.timeline import CATEGORIES, NUMBERS, TEXTS, Timeline
 from traceview.export.tracks import Track
+from traceview.model import MEMORIES
 
 BLOCK = 1 << 17
 HEAD = b'{"schemaVersion":1,"displayTimeUnit":"ns","traceEvents":[\n'
@@ -33,6 +34,20 @@ CHROME_CATEGORIES = {
     "idle": "idle",
 }
 FLOW = "ac2g"
+# What PyTorch Profiler, and what reads it, calls a copy: direction and memories, (from, to).
+DIRECTIONS = {
+    "h2d": ("HtoD", "{}", "Device"),
+    "d2h": ("DtoH", "Device", "{}"),
+    "d2d": ("DtoD", "Device", "Device"),
+    "h2h": ("HtoH", "{}", "{}"),
+    "p2p": ("PtoP", "Device", "Device"),
+}
+COPY_NAMES = {
+    f'"{kind}""{memory}"': f'"Memcpy {way} ({source} -> {target})"'.replace("{}", memory.capitalize())
+    for kind, (way, source, target) in DIRECTIONS.items()
+    for memory in MEMORIES
+}
+BANDWIDTH = "memory bandwidth (GB/s)"
 # Above any thread's number on Linux, and within 32 bits: rows that have no number of their own.
 OWN_NUMBERS = 1_000_000_000
 
@@ -124,9 +139,11 @@ def _slices(block: pl.DataFrame, texts: Sequence[str], rows: _Rows) -> pl.DataFr
         arguments=_picked(rows.arguments, block["track"] - 1),
         **{name: _quoted(block[name], quoted) for name in TEXTS if name in block.columns},
     )
+    if "kind" in block.columns:
+        block = _copies_named(block)
     arguments = [
         (pl.lit(f',"{name}":') + pl.col(name).cast(pl.String)).fill_null("")
-        for name in (*NUMBERS, *TEXTS)
+        for name in (*NUMBERS, *TEXTS, BANDWIDTH)
         if name in block.columns
     ]
     return block.select(
@@ -144,6 +161,16 @@ def _slices(block: pl.DataFrame, texts: Sequence[str], rows: _Rows) -> pl.DataFr
             pl.lit("}}"),
         )
     )
+
+
+def _copies_named(block: pl.DataFrame) -> pl.DataFrame:
+    """Call copies and memsets what PyTorch Profiler calls them, with their bandwidth."""
+    pair = pl.col("kind") + pl.col("memory")
+    known = pair.replace_strict(list(COPY_NAMES), list(COPY_NAMES.values()), default=None, return_dtype=pl.String)
+    memset = pl.when(pl.col("category") == CATEGORIES.index("memset")).then(pl.lit('"Memset (Device)"'))
+    length = pl.col("end") - pl.col("start")
+    bandwidth = pl.when((length > 0) & (pl.col("bytes") >= 0)).then((pl.col("bytes") / length).round(3))
+    return block.with_columns(pl.coalesce(known, memset, "name").alias("name"), bandwidth.alias(BANDWIDTH))
 
 
 def _used(block: pl.DataFrame) -> list[int]:
