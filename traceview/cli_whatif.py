@@ -88,10 +88,10 @@ def _refuse(given: str) -> str:
 
 
 def _check_place(report: Path, json_path: Path | None) -> None:
-    from traceview.read.sqlite import check_file
+    from traceview.read.formats import check_capture
     from traceview.report.write import check_place
 
-    check_file(report)
+    check_capture(report)
     if json_path is None or str(json_path) == STDOUT:
         return
     if json_path.resolve() == report.resolve():
