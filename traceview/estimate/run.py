@@ -17,7 +17,7 @@ from traceview.estimate.constants import HIGH, LOW, MIDDLE, NOISE, Constants
 from traceview.estimate.graph import GAP, RUN, Graph
 from traceview.estimate.path import spans_of
 from traceview.estimate.power import clocked
-from traceview.estimate.replay import COUNTED, CircleError, made_of, replay
+from traceview.estimate.replay import COUNTED, CircleError, Replay, made_of, replay
 from traceview.estimate.select import select
 from traceview.intervals import length, union
 from traceview.model import Analysis, NotMeasured, Trace
@@ -33,6 +33,15 @@ class _Model:
     graph: Graph
     measured: int
     error: float
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """A changed graph, its replay, and the ns an iteration that both say."""
+
+    graph: Graph
+    replay: Replay
+    time: int
 
 
 def whatif(
@@ -161,13 +170,14 @@ def _ordered(changes: Sequence[Change]) -> list[Change]:
 
 def _middle(model: _Model, changes: Sequence[Change]) -> int | None:
     try:
-        graph = _changed(model, changes, MIDDLE)
-        return None if isinstance(graph, str) else _time(model, graph)
+        after = _after(model, changes, MIDDLE)
+        return None if isinstance(after, str) else after.time
     except CircleError:
         return None
 
 
-def _changed(model: _Model, changes: Sequence[Change], constants: Constants) -> Graph | str:
+def _after(model: _Model, changes: Sequence[Change], constants: Constants) -> _After | str:
+    """Make the changes and replay, once more where the GPU's clock follows; or say why they cannot be made."""
     graph = model.graph
     for change in changes:
         after = change.apply(graph, constants)
@@ -178,11 +188,14 @@ def _changed(model: _Model, changes: Sequence[Change], constants: Constants) -> 
         weight, host = graph.edges.weight, graph.edges.kind == GAP
         weight = np.where(host, weight * constants.host, weight).astype(np.int64)
         graph = graph.with_edges(graph.edges.weighing(weight))
-    return clocked(model.graph, model.measured, graph, _time(model, graph), constants)
+    first = _replayed(model, graph)
+    slower = clocked(model.graph, model.measured, graph, first.time, constants)
+    return first if slower is graph else _replayed(model, slower)
 
 
-def _time(model: _Model, graph: Graph) -> int:
-    return max(replay(graph).per_iteration, _least(model, graph))
+def _replayed(model: _Model, graph: Graph) -> _After:
+    found = replay(graph)
+    return _After(graph, found, max(found.per_iteration, _least(model, graph)))
 
 
 def _least(model: _Model, graph: Graph) -> int:
@@ -206,24 +219,24 @@ def _prediction(model: _Model, changes: Sequence[Change]) -> Prediction | str:
 
 
 def _predicted(model: _Model, changes: Sequence[Change]) -> Prediction | str:
-    graphs = [_changed(model, changes, constants) for constants in (LOW, MIDDLE, HIGH)]
-    for graph in graphs:
-        if isinstance(graph, str):
-            return graph
-    times = [_time(model, graph) for graph in graphs if not isinstance(graph, str)]
-    middle = graphs[1]
-    assert not isinstance(middle, str)
-    path = made_of(middle, replay(middle))
-    path["compute"] += max(0, times[1] - sum(path.values())) if times[1] == _least(model, middle) else 0
+    found: list[_After] = []
+    for constants in (LOW, MIDDLE, HIGH):
+        after = _after(model, changes, constants)
+        if isinstance(after, str):
+            return after
+        found.append(after)
+    times, middle = [one.time for one in found], found[1]
+    path = made_of(middle.graph, middle.replay)
+    path["compute"] += max(0, middle.time - sum(path.values())) if middle.time > middle.replay.per_iteration else 0
     wide = NOISE + abs(model.error)
     return Prediction(
         "+".join(change.name for change in changes),
         ", ".join(change.title for change in changes),
-        times[1],
+        middle.time,
         int(min(times) * (1 - wide)),
         int(max(times) * (1 + wide)),
         "; ".join(change.rests_on for change in changes),
-        _note(model, times[1], math.prod(change.times for change in changes)),
+        _note(model, middle.time, math.prod(change.times for change in changes)),
         path,
     )
 
