@@ -16,12 +16,15 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 def test_columns_are_what_protobuf_reads(rows: list[tuple[int, int]]) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     value, number = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    event = wire.messages(11, [*wire.uints(30, value), *wire.fixed64s(47, number), *wire.uints(11, number)])
+    event = wire.messages(
+        11, [*wire.uints(30, value), *wire.fixed64s(47, np.stack([number, number + 1], 1)), *wire.uints(11, number)]
+    )
     data = wire.matrix(len(rows), wire.messages(1, event))
     trace = pb.Trace.FromString(data.tobytes())
-    read = [(packet.track_event.counter_value, packet.track_event.flow_ids[0]) for packet in trace.packet]
-    assert read == rows
-    assert [packet.track_event.track_uuid for packet in trace.packet] == number.tolist()
+    events = [packet.track_event for packet in trace.packet]
+    assert [(one.counter_value, one.flow_ids[0]) for one in events] == rows
+    assert [(one.flow_ids[1], len(one.flow_ids)) for one in events] == [(number + 1, 2) for _, number in rows]
+    assert [one.track_uuid for one in events] == number.tolist()
 
 
 @given(INT64)

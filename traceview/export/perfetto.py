@@ -142,9 +142,8 @@ def _pairs(alike: pl.DataFrame, origin: int) -> NDArray[np.uint8]:
             value = alike[name].to_numpy()
             field = wire.uints(STRING_VALUE_IID, value + 1) if name in TEXTS else wire.uints(INT_VALUE, value)
             begin += wire.messages(ANNOTATION, [wire.uint(ANNOTATION_NAME_IID, place + 1), *field])
-    first = alike["flow"].to_numpy().astype(np.int64)
-    for number in range(int(alike["flows"][0])):
-        begin += wire.fixed64s(FLOW_IDS, first + number)
+    arrows = alike["flow"].to_numpy().astype(np.int64)[:, None] + np.arange(int(alike["flows"][0]))
+    begin += wire.fixed64s(FLOW_IDS, arrows)
     end = [wire.uint(TYPE, END), *row]
     times = (alike[name].to_numpy() - origin for name in ("start", "end"))
     parts = [part for at, event in zip(times, (begin, end), strict=True) for part in _event(at, event)]

@@ -68,8 +68,13 @@ def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
 
 
 def fixed64s(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
-    """Return a fixed64 field, a column."""
-    return [key(field, FIXED64), np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(-1, 8)]
+    """Return a fixed64 field that is repeated: (messages, times)."""
+    count, times = values.shape
+    head = np.frombuffer(key(field, FIXED64), np.uint8)
+    out = np.empty((count, times, len(head) + 8), np.uint8)
+    out[:, :, : len(head)] = head
+    out[:, :, len(head) :] = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(count, times, 8)
+    return [out.reshape(count, -1)]
 
 
 def messages(field: int, parts: Sequence[Part]) -> list[Part]:
