@@ -33,7 +33,13 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @click.command(short_help="Write a capture as a Perfetto or Chrome trace, CSV or Parquet.")
 @click.argument("report", type=FILE)
 @click.option(
-    "--to", "name", required=True, metavar="FORMAT", callback=_format, help="perfetto, chrome, csv or parquet."
+    "--to",
+    "name",
+    required=True,
+    metavar="FORMAT",
+    callback=_format,
+    shell_complete=lambda _context, _option, begun: [name for name in NAMES if name.startswith(begun)],
+    help="perfetto, chrome, csv or parquet.",
 )
 @click.option(
     "--output",
