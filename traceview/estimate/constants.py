@@ -85,7 +85,9 @@ class Constants:
     room: int = 1_500
     filled: float = 0.25
     reduce_rate: float = 1.0  # times the all-reduce's bus bandwidth
-    reduce_slow: float = 0.3  # what kernels take longer beside an all-reduce (samples/trainer/ddp.sqlite: 0.2 to 0.4)
+    # Of an all-reduce's time, what kernels beside it take longer, gemms above all, which lose a wave (samples/trainer:
+    # ddp against prefetch, 0.39 ms a step for 1.32 ms on one rank, 0.66 for 2.33 on the other, which waits in them).
+    reduce_slow: float = 0.3
     # ns a round that a loop costs beside its launches: the views made before it, the list joined behind it, and
     # autograd's walk over its nodes before the backward pass and behind it. Loops over 128 rows on an H200's host
     # (benchmarks/storms.py: rows, loss, mask): 300 to 2,400 each.
