@@ -112,9 +112,16 @@ def test_damaged_json(tmp_path: Path, damage: object) -> None:
     says(DamagedExportError, path, "nsys export --type jsonlines")
 
 
+def test_redact_copies_an_hdf5_export(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    path = as_hdf(sample("cudagraph.sqlite"), tmp_path / "report.h5")
+    redact(path, tmp_path / "copy.sqlite")
+    assert figures(tmp_path / "copy.sqlite") == figures(sample("cudagraph.sqlite"))
+
+
 def test_redact_says_what_it_needs(tmp_path: Path) -> None:
     path = as_json(sample("cudagraph.sqlite"), tmp_path / "report.json")
-    with pytest.raises(NotAnExportError, match="this needs the report as SQLite"):
+    with pytest.raises(NotAnExportError, match="a json export of nsys; this needs more of the report"):
         redact(path, tmp_path / "copy.sqlite")
     assert list(tmp_path.iterdir()) == [path]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import compressed, hdf, json_lines, kineto, nsys_rep, parquet, sqlite
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite import read_sqlite, shown
-from traceview.read.to_sqlite import write_sqlite
+from traceview.read.to_sqlite import product_of, tables_of, write_sqlite
 
 HEAD = 512
 
@@ -22,15 +22,6 @@ READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
     (json_lines.is_export, json_lines.read_json_lines),
     (kineto.is_trace, kineto.read_kineto),
 )
-TO_SQLITE = "this needs the report as SQLite: nsys export --type sqlite REPORT.nsys-rep"
-WITHOUT_SQLITE: Mapping[Reader, str] = {
-    json_lines.read_json_lines: f"a json export of nsys; {TO_SQLITE}",
-    hdf.read_hdf: f"an HDF5 export; {TO_SQLITE}",
-    kineto.read_kineto: "a trace of torch.profiler, and this needs a report of nsys; what can be shared are its "
-    "figures: traceview analyze TRACE --json OUT",
-}
-
-
 def read_capture(path: str | Path) -> RawCapture:
     """Read an export of nsys (SQLite or a folder of tables), a .nsys-rep or a trace of torch.profiler, also packed.
 
@@ -45,7 +36,10 @@ def read_capture(path: str | Path) -> RawCapture:
             with _unchanged(inside):
                 return replace(reader(inside), file=path.name)
         with _exported(inside) as export:
-            return replace(read_sqlite(export), file=path.name)
+            capture = replace(read_sqlite(export), file=path.name)
+            # A copy that redact made of a trace: nsys would have said its version.
+            is_copy = capture.nsys_version is None and product_of(export) == kineto.PROFILER
+            return kineto.with_lacks(capture) if is_copy else capture
 
 
 def check_capture(path: Path) -> None:
@@ -66,15 +60,26 @@ def check_capture(path: Path) -> None:
 def as_sqlite(path: Path) -> Iterator[Path]:
     """Yield an SQLite export of a capture: itself, or one in a private folder that is then removed.
 
-    Raises ReportError, also for what is no report of nsys or its SQLite export.
+    Raises ReportError, also for a json export, in which too much is missing.
     """
-    if _folder(path) is not None:
-        raise NotAnExportError(f"{shown(path)}: a folder of tables; {TO_SQLITE}")
-    with _unpacked(path) as inside:
-        if (reader := _reader(_head(inside))) is not None:
-            raise NotAnExportError(f"{shown(path)}: {WITHOUT_SQLITE[reader]}")
-        with _exported(inside) as export:
-            yield export
+    with ExitStack() as stack:
+        if (suffix := _folder(path)) is not None:
+            folder = stack.enter_context(_private_folder(path))
+            yield write_sqlite(shown(path), parquet.every_table(path, suffix), folder)
+            return
+        inside = stack.enter_context(_unpacked(path))
+        reader = _reader(_head(inside))
+        if reader is None:
+            yield stack.enter_context(_exported(inside))
+            return
+        if reader is json_lines.read_json_lines:
+            raise NotAnExportError(
+                f"{shown(path)}: a json export of nsys; this needs more of the report: "
+                "nsys export --type sqlite REPORT.nsys-rep"
+            )
+        folder = stack.enter_context(_private_folder(path))
+        tables = hdf.every_table(inside) if reader is hdf.read_hdf else tables_of(reader(inside))
+        yield write_sqlite(shown(path), tables, folder)
 
 
 @contextmanager
@@ -83,14 +88,15 @@ def with_tables(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
 
     Raises ReportError.
     """
-    folder = _folder(path) is not None
     with ExitStack() as stack:
-        inside = path if folder else stack.enter_context(_unpacked(path))
-        if folder or _reader(_head(inside)) is not None:
+        inside = path if _folder(path) is not None else stack.enter_context(_unpacked(path))
+        reader = None if inside.is_dir() else _reader(_head(inside))
+        if reader in (kineto.read_kineto, json_lines.read_json_lines):
             capture = read_capture(inside)
-            yield write_sqlite(capture, stack.enter_context(_private_folder(path))), capture
+            folder = stack.enter_context(_private_folder(path))
+            yield write_sqlite(shown(path), tables_of(capture), folder), capture
         else:
-            yield stack.enter_context(_exported(inside)), None
+            yield stack.enter_context(as_sqlite(inside)), None
 
 
 def _reader(head: bytes) -> Reader | None:

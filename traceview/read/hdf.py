@@ -7,6 +7,8 @@ capture cut off, a name that is a string id) 0 and the empty text are read as nu
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,34 @@ def is_hdf(head: bytes) -> bool:
 def read_hdf(path: Path) -> RawCapture:
     """Read the tables that the analysis needs. Raises DamagedExportError, NotAnExportError or ReportError."""
     name = shown(path)
+    problems: list[str] = []
+    with _opened(path) as (h5py, file):
+        present = {one: _data_set(h5py, file, one, path) for one in (*TABLES, "META_DATA_EXPORT") if one in file}
+        tables = {
+            table: _table(present[table], name, table, wanted, problems)
+            for table, wanted in TABLES.items()
+            if table in present
+        }
+        version, schema = _versions(present.get("META_DATA_EXPORT"))
+    return RawCapture(path.name, version, schema, tables, tuple(problems))
+
+
+def every_table(path: Path) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield all tables with all their columns. Raises as read_hdf does."""
+    with _opened(path) as (h5py, file):
+        for table in file:
+            found = _data_set(h5py, file, table, path)
+            rows = found[:]
+            yield (
+                table,
+                _with_nulls(table, pl.DataFrame([_column(name, rows[name]) for name in found.dtype.names or ()])),
+            )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield h5py and an open file; what h5py cannot read becomes one line."""
+    name = shown(path)
     try:
         h5py = importlib.import_module("h5py")
     except ImportError:
@@ -39,23 +69,13 @@ def read_hdf(path: Path) -> RawCapture:
             f"{name}: HDF5 needs the package h5py; pip install 'traceview[hdf]', "
             "or export it as nsys export --type sqlite REPORT.nsys-rep"
         ) from None
-    problems: list[str] = []
     try:
         with h5py.File(path, "r", locking=False) as file:
             if STRINGS not in file:
                 raise NotAnExportError(f"{name}: HDF5, but not as nsys exports it; {AGAIN}")
-            present = {
-                table: _data_set(h5py, file, table, path) for table in (*TABLES, "META_DATA_EXPORT") if table in file
-            }
-            tables = {
-                table: _table(present[table], name, table, wanted, problems)
-                for table, wanted in TABLES.items()
-                if table in present
-            }
-            version, schema = _versions(present.get("META_DATA_EXPORT"))
+            yield h5py, file
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, UnicodeError):
         raise DamagedExportError(f"{name}: cut off or damaged; copy it whole, or {AGAIN}") from None
-    return RawCapture(path.name, version, schema, tables, tuple(problems))
 
 
 def _data_set(h5py: Any, file: Any, table: str, path: Path) -> Any:
@@ -78,12 +98,16 @@ def _table(found: Any, file: str, table: str, wanted: Table, problems: list[str]
     if not columns:
         return pl.DataFrame()
     rows = found.fields(columns)[:]
-    made = typed(pl.DataFrame([_column(name, rows[name]) for name in columns]), table, wanted, problems)
-    zero = [name for name in NULL_IF_ZERO.get(table, ()) if name in columns]
-    empty = [name for name in wanted.text if name in columns and table != STRINGS]
-    return made.with_columns(
+    frame = _with_nulls(table, pl.DataFrame([_column(name, rows[name]) for name in columns]))
+    return typed(frame, table, wanted, problems)
+
+
+def _with_nulls(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    zero = [name for name in NULL_IF_ZERO.get(table, ()) if name in frame.columns]
+    empty = [one.name for one in frame if one.dtype == pl.Binary and table != STRINGS]
+    return frame.with_columns(
         *(pl.when(pl.col(name) != 0).then(pl.col(name)).alias(name) for name in zero),
-        *(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in empty),
+        *(pl.when(pl.col(name) != b"").then(pl.col(name)).alias(name) for name in empty),
     )
 
 

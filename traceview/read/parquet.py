@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -49,6 +49,13 @@ def read_directory(folder: Path, suffix: str) -> RawCapture:
             tables[name] = _table(folder, path, name, wanted, problems)
     version, schema = _versions(folder, suffix)
     return RawCapture(folder.name, version, schema, tables, tuple(problems))
+
+
+def every_table(folder: Path, suffix: str) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield all tables of an export with all their columns, as they are. Raises as read_directory does."""
+    for path in sorted(folder.glob(f"*{suffix}")):
+        said = f"{shown(folder)}: {shown(path)}"
+        yield path.stem, _read(said, path, _read(said, path, None).columns)
 
 
 def _table(folder: Path, path: Path, table: str, wanted: Table, problems: list[str]) -> pl.DataFrame:

@@ -1,8 +1,10 @@
-"""Any capture as an SQLite export with the tables that the analysis reads, for what asks in SQL."""
+"""Tables of any capture as an SQLite export, for what asks in SQL."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,40 +12,75 @@ import polars as pl
 
 from traceview.errors import ReportError
 from traceview.read.raw import RawCapture
+from traceview.read.sqlite import columns_of, open_read_only, real_tables, shown
 
 BATCH = 100_000
+PLAIN = re.compile(r"\w{1,64}", re.ASCII)  # a table or column that is called anything else stays behind
+META = "META_DATA_EXPORT"
+PRODUCT = "EXPORT_PRODUCT_NAME"  # nsys says NVIDIA Nsight Systems there
 
 
-def write_sqlite(capture: RawCapture, folder: Path) -> Path:
-    """Write a capture's tables into a new database in `folder` and return it. Raises ReportError."""
+def tables_of(capture: RawCapture) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield a capture's tables, and one that says what made it."""
+    yield from capture.tables.items()
+    said = {
+        PRODUCT: None if capture.profiler == "nsys" else capture.profiler,
+        "EXPORT_PRODUCT_VERSION": capture.nsys_version,
+        "EXPORT_SCHEMA_VERSION": capture.schema_version,
+    }
+    rows = [(name, value) for name, value in said.items() if value is not None]
+    yield META, pl.DataFrame(rows, schema={"name": pl.String, "value": pl.String}, orient="row")
+
+
+def product_of(export: Path) -> str | None:
+    """Return what an export says made it; None where it does not say."""
+    with open_read_only(export) as connection:
+        if META not in real_tables(connection, shown(export)) or "value" not in columns_of(connection, META):
+            return None
+        found = connection.execute(f'SELECT "value" FROM {META} WHERE "name" = ?', (PRODUCT,)).fetchone()
+    return str(found[0]) if found else None
+
+
+def write_sqlite(name: str, tables: Iterable[tuple[str, pl.DataFrame]], folder: Path) -> Path:
+    """Write tables into a new database in `folder` and return it; `name` is what an error calls the capture.
+
+    Raises ReportError where there is no room.
+    """
     path = folder / "capture.sqlite"
     try:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("PRAGMA journal_mode=OFF")
-            for table, frame in capture.tables.items():
-                _write(connection, table, frame)
-            versions = (
-                ("EXPORT_PRODUCT_VERSION", capture.nsys_version),
-                ("EXPORT_SCHEMA_VERSION", capture.schema_version),
-            )
-            connection.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
-            connection.executemany(
-                "INSERT INTO META_DATA_EXPORT VALUES (?, ?)", [one for one in versions if one[1] is not None]
-            )
-    except sqlite3.Error:
+            for table, frame in tables:
+                if PLAIN.fullmatch(table):
+                    _write(connection, table, frame)
+    except (sqlite3.Error, OverflowError):
         raise ReportError(
-            f"{capture.file}: the folder for temporary files has no room for its tables; set TMPDIR to one that has"
+            f"{name}: its tables cannot be written into the folder for temporary files; set TMPDIR to one with room"
         ) from None
     return path
 
 
 def _write(connection: sqlite3.Connection, table: str, frame: pl.DataFrame) -> None:
-    if not frame.columns:
+    columns = [column for one in frame if PLAIN.fullmatch(one.name) and (column := _stored(one)) is not None]
+    if not columns:
         return
-    declared = ", ".join(
-        f'"{name}" {"TEXT" if kind == pl.String else "INTEGER"}' for name, kind in frame.schema.items()
-    )
+    kinds = {pl.String: "TEXT", pl.Float64: "REAL"}
+    declared = ", ".join(f'"{one.name}" {kinds.get(type(one.dtype), "INTEGER")}' for one in columns)
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
-    holes = ", ".join("?" * len(frame.columns))
-    for part in frame.iter_slices(BATCH):
+    holes = ", ".join("?" * len(columns))
+    for part in pl.DataFrame(columns).iter_slices(BATCH):
         connection.executemany(f'INSERT INTO "{table}" VALUES ({holes})', part.rows())
+
+
+def _stored(column: pl.Series) -> pl.Series | None:
+    """Return a column in a type that SQLite has; None for what no export holds."""
+    if column.dtype == pl.UInt64:
+        return column.reinterpret(signed=True)
+    if column.dtype.is_integer() or column.dtype in (pl.Boolean, pl.Null):
+        return column.cast(pl.Int64)
+    if column.dtype.is_float():
+        return column.cast(pl.Float64)
+    if column.dtype == pl.Binary:
+        texts = [None if one is None else one.decode("utf-8", "replace") for one in column.to_list()]
+        return pl.Series(column.name, texts, pl.String)
+    return column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.captures import sample
+from traceview.analyze import analyze
 from traceview.cli import cli
-from traceview.errors import TraceviewError
+from traceview.report.to_json import document
 
 GRAPH, SERIAL = "torch_profiler/graph.json.gz", "torch_profiler/serial.json.gz"
 
@@ -41,7 +43,14 @@ def test_other_commands(command: str) -> None:
     assert "graph.json.gz" in run(command, sample(GRAPH)).output
 
 
-def test_redact_says_what_to_do_instead(tmp_path: Path) -> None:
-    with pytest.raises(TraceviewError, match=r"a trace of torch\.profiler.*--json OUT"):
-        run("redact", sample(GRAPH), tmp_path / "copy.sqlite")
-    assert not list(tmp_path.iterdir())
+def test_a_redacted_trace_has_its_figures_and_not_its_secrets(tmp_path: Path) -> None:
+    plain, copy = tmp_path / "run.json", tmp_path / "copy.sqlite"
+    token = "hf_" + "aB3" * 12
+    text = gzip.decompress(sample(GRAPH).read_bytes()).decode().replace('"iteration 22"', f'"iteration 22 {token}"')
+    plain.write_text(text, encoding="utf-8")
+    run("redact", plain, copy)
+    assert token.encode() not in copy.read_bytes() and b"/tmp" not in copy.read_bytes()
+    found, expected = (document(analyze(path)) for path in (copy, plain))
+    assert found["report"].pop("file") != expected["report"].pop("file")
+    assert found["report"] == expected["report"] and found["devices"] == expected["devices"]
+    assert found["notes"] == expected["notes"] and len(found["nvtx"]) == len(expected["nvtx"])

@@ -80,8 +80,8 @@ def test_what_the_format_lacks_is_said(tmp_path: Path) -> None:
 
 
 def test_info_names_what_a_trace_holds(tmp_path: Path) -> None:
-    export, found = sample("dual.sqlite"), describe(as_kineto(sample("dual.sqlite"), tmp_path / "run.json"))
-    expected = describe(export)
+    export = sample("trainer/serial.sqlite")
+    found, expected = describe(as_kineto(export, tmp_path / "run.json")), describe(export)
     assert found.profiler == "torch.profiler" and found.streams == expected.streams
     assert found.ranges == expected.ranges and found.gpus == expected.gpus
     assert found.tables["CUPTI_ACTIVITY_KIND_KERNEL"] == expected.tables["CUPTI_ACTIVITY_KIND_KERNEL"]

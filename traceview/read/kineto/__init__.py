@@ -9,6 +9,6 @@ tables.py     nsys's tables; kernels.py and copies.py: what names say
 lacks.py      what such a trace does not record
 """
 
-from traceview.read.kineto.read import is_trace, read_kineto
+from traceview.read.kineto.read import PROFILER, is_trace, read_kineto, with_lacks
 
-__all__ = ["is_trace", "read_kineto"]
+__all__ = ["PROFILER", "is_trace", "read_kineto", "with_lacks"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -48,9 +49,19 @@ def read_kineto(path: Path) -> RawCapture:
     tables = tables_of(found, around.gpus)
     if (epoch := around.base_ns + zero) > IN_2001:
         tables[SESSION] = pl.DataFrame({"utcEpochNs": [epoch]}, schema={"utcEpochNs": pl.Int64})
-    used = tables[raw.RUNTIME]["nameId"].unique().to_list()
-    problems = lacks(tables, [found.names[place] for place in used], found.events["call"]["pid"].n_unique())
-    return RawCapture(path.name, None, None, tables, tuple(problems), PROFILER)
+    return with_lacks(RawCapture(path.name, None, None, tables))
+
+
+def with_lacks(capture: RawCapture) -> RawCapture:
+    """Return tables that a trace was made into as torch.profiler's capture, with what it lacks."""
+    tables = dict(capture.tables)
+    for name in (raw.KERNEL, raw.MEMCPY, raw.MEMSET, raw.RUNTIME):
+        tables.setdefault(name, pl.DataFrame(schema=dict.fromkeys(raw.TABLES[name].columns, pl.Int64)))
+    calls = tables[raw.RUNTIME]
+    used = tables[raw.STRINGS].join(calls.select(pl.col("nameId").unique().alias("id")), on="id", how="semi")["value"]
+    processes = calls.select((pl.col("globalTid") // (1 << 24)).n_unique()).item()
+    problems = (*capture.problems, *lacks(tables, used.drop_nulls().to_list(), processes))
+    return replace(capture, problems=problems, profiler=PROFILER)
 
 
 def _refusal(name: str, error: NotJsonError) -> ReportError:

@@ -31,7 +31,9 @@ def tables_of(found: Gathered, gpus: tuple[tuple[int, str], ...]) -> dict[str, p
         raw.MEMSET: stream["memset"],
         raw.RUNTIME: _on_host(events["call"], identity, "nameId"),
         raw.NVTX: _on_host(events["range"], identity, "textId").with_columns(
-            pl.lit(PUSH_POP, pl.Int64).alias("eventType"), pl.lit(0, pl.Int64).alias("domainId")
+            pl.lit(PUSH_POP, pl.Int64).alias("eventType"),
+            pl.lit(0, pl.Int64).alias("domainId"),
+            pl.lit(None, pl.String).alias("text"),
         ),
         raw.OVERHEAD: events["overhead"],
         raw.SYNCHRONIZATION: _synchronizations(stream["sync"], names),
