@@ -37,6 +37,8 @@ ANNOTATION_NAME_IID, INT_VALUE, STRING_VALUE_IID = 1, 4, 17
 EVENT_CATEGORIES, EVENT_NAMES, ANNOTATION_NAMES, ANNOTATION_STRINGS = 1, 2, 3, 29
 ARGUMENTS = (*NUMBERS, *TEXTS)
 ON_THE_SEQUENCE = wire.uint(SEQUENCE, 1)
+# Rows are described on a sequence of their own: a thread described among the events would be taken for theirs.
+OF_ROWS = wire.uint(SEQUENCE, 2)
 
 
 def pieces(of: Contents) -> Iterator[bytes]:
@@ -62,7 +64,7 @@ def _packet(*parts: bytes) -> bytes:
 
 
 def _descriptors(tracks: Sequence[Track]) -> Iterator[bytes]:
-    return (_packet(wire.message(DESCRIPTOR, *_descriptor(track))) for track in tracks)
+    return (wire.message(1, OF_ROWS, wire.message(DESCRIPTOR, *_descriptor(track))) for track in tracks)
 
 
 def _descriptor(track: Track) -> Iterator[bytes]:
