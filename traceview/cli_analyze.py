@@ -76,7 +76,7 @@ def analyze(
     quiet: bool,
     **asked: Any,
 ) -> None:
-    """Analyze REPORT, an .sqlite file from `nsys export --type sqlite`.
+    """Analyze REPORT: an export of nsys (.sqlite and others), a .nsys-rep, or a Chrome trace of torch.profiler.
 
     Writes one offline HTML page and prints a summary.
     """

@@ -88,7 +88,7 @@ def compare(
 ) -> None:
     """Compare captures by their steady iterations: each AFTER with BEFORE, a column each.
 
-    All are .sqlite files from `nsys export --type sqlite`.
+    All are exports of nsys (.sqlite and others), .nsys-rep files, or Chrome traces of torch.profiler.
     """
     from traceview.compare import compare as run
     from traceview.compare.conditions import failures, parse

@@ -38,7 +38,7 @@ def whatif(
 ) -> None:
     """Predict what an iteration of REPORT would take with each change made, and what would bound it then.
 
-    REPORT is an .sqlite file from `nsys export --type sqlite`, with an NVTX range for each iteration.
+    REPORT is a capture as for `analyze`, with a range for each iteration.
     """
     kernels = dict(_kernel(given) for given in faster)
     if (ranks is None) != (gradients is None):
