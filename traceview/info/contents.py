@@ -15,6 +15,7 @@ from traceview.read.sqlite import (
     not_an_export,
     open_read_only,
     real_tables,
+    rows_of,
     shown,
     versions,
 )
@@ -71,7 +72,7 @@ def describe(report: str | Path) -> Contents:
         if raw.STRINGS not in present:
             raise not_an_export(shown(path), present)
         version, schema = versions(connection, present)
-        tables = {name: _rows(connection, name) for name in raw.TABLES if name in present}
+        tables = {name: rows_of(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)
         return Contents(
             file=path.name,
@@ -93,10 +94,6 @@ def _tells(connection: sqlite3.Connection, table: str, tables: Mapping[str, int]
         return False
     quoted = table.replace('"', '""')
     return connection.execute(f'SELECT 1 FROM "{quoted}" LIMIT 1').fetchone() is not None
-
-
-def _rows(connection: sqlite3.Connection, table: str) -> int:
-    return int(connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0])
 
 
 def _has(connection: sqlite3.Connection, table: str, tables: Mapping[str, int], *columns: str) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import polars as pl
 
 from traceview.model import OVERHEAD, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import GPU_TABLES, Devices, devices_of
 from traceview.normalise.events import stream_events
+from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
+from traceview.normalise.plausible import refuse_crowds
 from traceview.normalise.ranges import ranges_frame
 from traceview.normalise.sound import LATEST, Problems, sound_tables
 from traceview.normalise.streams import Streams, streams_of
@@ -36,6 +39,10 @@ def normalise(capture: RawCapture) -> Trace:
     del capture
     threads, last = Threads.of(tables), _last_end(tables)
     api, unlinked, devices, streams = _work(tables, threads)
+    every = threads.global_tid
+    processes = len(np.unique(processes_of(every.to_numpy())))
+    crowds = {"GPUs": len(devices.pairs), "streams": len(streams.frame), "threads": len(every), "processes": processes}
+    refuse_crowds(info.file, crowds)
     links = Links.of(api)
     operations = with_launches(unlinked, links)
     return Trace(

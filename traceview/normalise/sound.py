@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.intervals import blocks
+from traceview.normalise.plausible import plausible
 from traceview.read import raw
 
 # Twice such a time still fits into 64 bits; `nsys export --ts-normalize=true` counts from 1970, which is 2^60.6.
@@ -30,7 +31,8 @@ def sound_tables(tables: Mapping[str, pl.DataFrame], problems: Problems) -> dict
     sound = {
         name: sound_rows(name, frame, problems) if name in raw.ESSENTIAL else frame for name, frame in tables.items()
     }
-    return _near(sound, problems)
+    near = _near(sound, problems)
+    return {name: plausible(name, frame, problems.lines) for name, frame in near.items()}
 
 
 def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:

@@ -12,7 +12,9 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.read import pages
+from traceview.read.guard import Guard
 from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
+from traceview.read.schema import too_large
 
 HEADER = b"SQLite format 3\x00"
 EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
@@ -62,6 +64,7 @@ def check_file(path: Path) -> None:
             head = file.read(100)
         size = path.stat().st_size
         beside = [suffix for suffix in ("-wal", "-journal") if _holds_something(Path(f"{path}{suffix}"))]
+        much = too_large(path) if head.startswith(HEADER) else None
     except OSError as error:
         raise ReportError(f"{name}: cannot be read ({error.strerror}); check its name and permissions") from None
     if not head:
@@ -76,6 +79,8 @@ def check_file(path: Path) -> None:
         raise DamagedExportError(
             f"{name}: cut off, {size} of {whole} bytes are there; copy it whole, or {EXPORT_AGAIN}"
         )
+    if much is not None:
+        raise NotAnExportError(f"{name}: has {much}, more than any export; {EXPORT_AGAIN}")
 
 
 def shown(path: Path) -> str:
@@ -110,10 +115,13 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA query_only=ON")
-            connection.execute("PRAGMA cell_size_check=ON")
-            yield connection
+            guard = Guard(connection, path.stat().st_size)
+            try:
+                yield connection
+            except sqlite3.Error:
+                guard.reraise()
+                raise
     except sqlite3.Error as error:
         raise damaged(shown(path), error) from None
     except (OverflowError, MemoryError) as error:
@@ -153,6 +161,12 @@ def not_an_export(name: str, present: dict[str, int]) -> ReportError:
 def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
     """Return a table's column names, in order."""
     return [str(row[0]) for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+def rows_of(connection: sqlite3.Connection, table: str, database: str = "main") -> int:
+    """Return how many rows a table has. Not with count(*): nothing can stop that where pages lead to each other."""
+    quoted = table.replace('"', '""')
+    return int(connection.execute(f'SELECT coalesce(sum(1), 0) FROM {database}."{quoted}"').fetchone()[0])
 
 
 def _read_table(

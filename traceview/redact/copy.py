@@ -15,7 +15,8 @@ from urllib.parse import quote
 from traceview.errors import OutputError
 from traceview.read import raw
 from traceview.read.formats import as_sqlite
-from traceview.read.sqlite import damaged, not_an_export, shown
+from traceview.read.guard import Guard
+from traceview.read.sqlite import damaged, not_an_export, rows_of, shown
 from traceview.redact import keep
 from traceview.redact.names import Names
 from traceview.redact.secrets import Secrets, words_of_environment
@@ -47,8 +48,8 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
         if out.exists() or out.is_symlink():
             raise OutputError(f"{out.name}: exists; redact writes a new file, so name another")
         check_place(out)
-        with _new_file(out) as part, _opened(part, export, report) as connection:
-            return _Copy(connection, shown(report), hash_names).make(step)
+        with _new_file(out) as part, _opened(part, export, report) as (connection, guard):
+            return _Copy(connection, guard, shown(report), hash_names).make(step)
 
 
 @contextmanager
@@ -74,18 +75,22 @@ def _new_file(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _opened(part: Path, export: Path, report: Path) -> Iterator[sqlite3.Connection]:
+def _opened(part: Path, export: Path, report: Path) -> Iterator[tuple[sqlite3.Connection, Guard]]:
     """Open the copy with the capture attached as `source`, read-only; nothing in the capture can run."""
     try:
         with closing(sqlite3.connect(f"file:{quote(bytes(part.resolve()))}", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
-            connection.execute("PRAGMA trusted_schema=OFF")
-            connection.execute("PRAGMA cell_size_check=ON")
             connection.execute("PRAGMA journal_mode=OFF")
             address = f"file:{quote(bytes(export.resolve()))}?mode=ro&immutable=1"
             connection.execute("ATTACH ? AS source", (address,))
-            with connection:
-                yield connection
+            guard = Guard(connection, export.stat().st_size)
+            try:
+                with connection:
+                    yield connection, guard
+            except sqlite3.Error:
+                guard.reraise()
+                raise
+            guard.reraise()
     except sqlite3.Error as error:
         if "full" in str(error) or "disk I/O" in str(error):
             raise OutputError("the copy cannot be written (no space is left, or the disk fails)") from None
@@ -97,8 +102,8 @@ def _opened(part: Path, export: Path, report: Path) -> Iterator[sqlite3.Connecti
 class _Copy:
     """One copy being made."""
 
-    def __init__(self, connection: sqlite3.Connection, file: str, hashed: bool) -> None:
-        self.connection, self.hashed = connection, hashed
+    def __init__(self, connection: sqlite3.Connection, guard: Guard, file: str, hashed: bool) -> None:
+        self.connection, self.guard, self.hashed = connection, guard, hashed
         connection.execute("BEGIN")
         self.present = self._tables(file)
         self.columns = {table: self._columns(table) for table in self.present if keep.is_kept(table)}
@@ -163,7 +168,7 @@ class _Copy:
         makers["program"] = lambda text: self.names.range(text.replace("\\", "/").rsplit("/", 1)[-1])
         makers["serial"] = lambda text: self.serials.get(text, "")
         for name, make in makers.items():
-            self.connection.create_function(f"as_{name}", 1, _once(make), deterministic=True)
+            self.connection.create_function(f"as_{name}", 1, self.guard.watched(_once(make), ""), deterministic=True)
 
     def _gpus(self) -> None:
         """Make up a serial number for each GPU: two GPUs stay two, and neither is anybody's."""
@@ -256,8 +261,7 @@ class _Copy:
         )
 
     def _note(self, table: str, copied: int) -> None:
-        quoted = table.replace('"', '""')
-        rows = int(self.connection.execute(f'SELECT count(*) FROM source."{quoted}"').fetchone()[0])
+        rows = rows_of(self.connection, table, "source")
         if rows > copied:
             name = table if keep.PLAIN.fullmatch(table) else "a table with another name"
             self.removed.append((name, rows - copied, keep.WHAT.get(table, keep.UNREAD)))
