@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ SLACK = 5  # times the uncertainty of two clocks: what a sound match may be off
 LEAST_SLACK_NS = 5_000
 REFUSED = 100  # one collective in so many may contradict itself
 MARGIN = 0.05
+SUFFIX = re.compile(r"(\.sqlite(\.\w{2,3})?|\.nsys-rep)$")
 
 
 def merge(
@@ -58,7 +60,13 @@ def merge(
         clocks=clocks.clocks,
         heat=heat,
         unmatched=total - sum(group.start.size for group in groups),
-        notes=(*_how(groups, aligned.ranks), *_short(ranks), *notes, *_of_reports(files, results)),
+        notes=(
+            *_how(groups, aligned.ranks),
+            *_short(ranks),
+            *_cuts(labels, ranks),
+            *notes,
+            *_of_reports(files, results),
+        ),
         skipped=tuple(skipped),
     )
 
@@ -68,7 +76,7 @@ def _labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
     return [
         stem if len(result.ranks) == 1 else f"{stem} · {rank.device}"
         for file, result in zip(files, results, strict=True)
-        for stem in [file.removesuffix(".sqlite")]
+        for stem in [SUFFIX.sub("", file)]
         for rank in result.ranks
     ]
 
@@ -117,6 +125,14 @@ def _short(ranks: Sequence[RankResult]) -> list[str]:
     return (
         [f"only the first {10_000:,} collectives of a rank were kept; {left_out:,} more were not"] if left_out else []
     )
+
+
+def _cuts(labels: Sequence[str], ranks: Sequence[RankResult]) -> list[str]:
+    those = [label for label, rank in zip(labels, ranks, strict=True) if rank.steps and rank.steps.cut == "range"]
+    if not those:
+        return []
+    more = f" and {len(those) - 1} more" if len(those) > 1 else ""
+    return [f"{those[0]}{more}: an iteration launched no kernels, so its end on the GPU is not known; ranges cut it"]
 
 
 def _of_reports(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:

@@ -8,7 +8,8 @@ the clocks. The times of day at which the sessions began are stated beside it, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from traceview.model_fleet import Clock
 
 SECOND = 10**9
 FOR_DRIFT = 12  # collectives from which a drift can be told from scatter
+CLEAR = 4  # times the scatter: what a clock must move to have drifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,13 @@ def _solve(
     reference = np.median(so_far.common(group.end[known], of[known]), axis=0)
     kinds = np.array(group.kind)
     for report in np.unique(of[~known]):
-        ends = group.end[of == report]
-        apart = np.median(ends, axis=0) - reference
-        best = min((_fit(apart[rows]) for rows in _subsets(kinds)), key=lambda fit: (fit[1], -fit[2]))
-        offset, uncertainty, count = best
-        clock = Clock(files[report], "collectives", offset, 0, uncertainty, count, sessions[report])
-        origin[report] = int(np.median(ends))
-        clocks[report] = replace(clock, drift=_drift(np.median(ends, axis=0), apart, uncertainty))
+        at = np.median(group.end[of == report], axis=0)
+        fits = [_fit(at[rows], at[rows] - reference[rows]) for rows in _subsets(kinds)]
+        best = min(fits, key=lambda fit: (fit.uncertainty, -fit.members))
+        origin[report] = best.origin
+        clocks[report] = Clock(
+            files[report], "collectives", best.offset, best.drift, best.uncertainty, best.members, sessions[report]
+        )
 
 
 def _subsets(kinds: NDArray[np.str_]) -> list[NDArray[np.intp]]:
@@ -103,21 +105,37 @@ def _subsets(kinds: NDArray[np.str_]) -> list[NDArray[np.intp]]:
     return [rows for rows in found if len(rows) >= 2 * FEWEST] or [np.arange(len(kinds))]
 
 
-def _fit(apart: NDArray[np.float64]) -> tuple[int, int, int]:
-    middle = np.median(apart)
-    return round(float(middle)), round(float(np.median(np.abs(apart - middle)))), len(apart)
+class _Fit(NamedTuple):
+    """An offset at `origin`, how it moves in ns a second, and the median absolute deviation from both."""
+
+    offset: int
+    drift: int
+    origin: int
+    uncertainty: int
+    members: int
 
 
-def _drift(at: NDArray[np.float64], apart: NDArray[np.float64], uncertainty: int) -> int:
-    """Return how fast a clock runs away, in ns a second: from the first third of the collectives to the last.
+def _fit(at: NDArray[np.float64], apart: NDArray[np.float64]) -> _Fit:
+    """Fit the differences `apart` at the moments `at`: by a median, and a drift where it is clearly more than scatter.
 
-    0 where that is not clearly more than the scatter.
+    The drift is that from the first third of the collectives to the last.
     """
-    if len(at) < FOR_DRIFT:
-        return 0
-    third = len(at) // 3
-    order = np.argsort(at, kind="stable")
-    early, late = order[:third], order[-third:]
-    seconds = float(np.median(at[late]) - np.median(at[early])) / SECOND
-    moved = float(np.median(apart[late]) - np.median(apart[early]))
-    return round(moved / seconds) if seconds > 0 and abs(moved) > 3 * max(uncertainty, 1) else 0
+    origin = round(float(np.median(at)))
+    plain = _around(apart)
+    if len(at) >= FOR_DRIFT:
+        third = len(at) // 3
+        order = np.argsort(at, kind="stable")
+        early, late = order[:third], order[-third:]
+        seconds = float(np.median(at[late]) - np.median(at[early])) / SECOND
+        moved = float(np.median(apart[late]) - np.median(apart[early]))
+        drift = round(moved / seconds) if seconds > 0 else 0
+        offset, scatter = _around(apart - (at - origin) * drift / SECOND)
+        if abs(moved) > CLEAR * max(scatter, 1):
+            return _Fit(offset, drift, origin, scatter, len(at))
+    return _Fit(plain[0], 0, origin, plain[1], len(at))
+
+
+def _around(values: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the median and the median absolute deviation, in whole ns."""
+    middle = np.median(values)
+    return round(float(middle)), round(float(np.median(np.abs(values - middle))))

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.errors import RequestError
+from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import EMPTY, collectives_of
 from traceview.fleet.payload import PAYLOADS, communicators
 from traceview.fleet.session import epoch_of
@@ -27,10 +27,12 @@ from traceview.window import active_devices
 
 def read_report(path: Path, iteration: str | None, skip: int | None) -> ReportResult:
     """Measure every GPU of a report. Raises TraceviewError where nothing can be said of it."""
-    if path.is_dir():
+    try:
+        with as_sqlite(path) as export:
+            return _measure(open_trace(export), epoch_of(export), communicators(export), iteration, skip)
+    except NotAnExportError:
+        # Another format, which says neither when its session began nor what communicators there are; or an error.
         return _measure(open_trace(path), None, pl.DataFrame(schema=PAYLOADS), iteration, skip)
-    with as_sqlite(path) as export:
-        return _measure(open_trace(export), epoch_of(export), communicators(export), iteration, skip)
 
 
 def _measure(

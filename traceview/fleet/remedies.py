@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-# Keys: "compute", "copies" and the causes of model.CAUSES.
+MORE = "more kernels"
+# Other keys: "compute", "copies" and the causes of model.CAUSES.
 REMEDIES = {
     "compute": (
-        "Its kernels take longer. With as many kernels as the others, it has larger batches or longer sequences "
-        "(bucket by length, shard evenly), a slower GPU (compare clocks, power and temperature with nvidia-smi -q -d "
-        "CLOCK,POWER,PERFORMANCE), or a GPU that another program shares (nvidia-smi). With more kernels, it does work "
-        "that the others do not: logging, evaluation, checkpoints."
+        "Its kernels take longer, and are as many as the others': larger batches or longer sequences (bucket by "
+        "length, shard evenly), a slower GPU (compare clocks, power and temperature with nvidia-smi -q -d "
+        "CLOCK,POWER,PERFORMANCE), or a GPU that another program shares (nvidia-smi)."
+    ),
+    MORE: (
+        "It does work that the others do not: logging, evaluation, checkpoints, or another part of the model. Spread "
+        "it, or do it between steps on all ranks."
     ),
     "copies": (
         "Its copies are hidden less than the others': pin its host memory and prefetch, and look at which socket its "

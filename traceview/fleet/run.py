@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from traceview.errors import ReportError
@@ -38,17 +39,19 @@ def fleet(
     found: dict[int, ReportResult] = {}
     skipped: dict[int, Skipped] = {}
     step(f"read 0 of {len(reports)}", 0.0)
-    for place, data in _read(reports, job or Job(), workers, scheduler):
-        result = unpacked(data)
-        if isinstance(result, str):
-            skipped[place] = Skipped(files[place], result)
-        else:
-            found[place] = result
-        done = len(found) + len(skipped)
-        step(
-            f"read {done:,} of {len(reports):,}" + (f", {len(skipped):,} skipped" if skipped else ""),
-            0.9 * done / len(reports),
-        )
+    # Closed at once, so that an interrupt ends the workers wherever it finds us.
+    with closing(_read(reports, job or Job(), workers, scheduler)) as results:
+        for place, data in results:
+            result = unpacked(data)
+            if isinstance(result, str):
+                skipped[place] = Skipped(files[place], result)
+            else:
+                found[place] = result
+            done = len(found) + len(skipped)
+            step(
+                f"read {done:,} of {len(reports):,}" + (f", {len(skipped):,} skipped" if skipped else ""),
+                0.9 * done / len(reports),
+            )
     if not found:
         first = skipped[min(skipped)]
         more = f"; nor can {len(skipped) - 1} more" if len(skipped) > 1 else ""
@@ -63,7 +66,9 @@ def fleet(
     )
 
 
-def _read(reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None) -> Iterator[tuple[int, bytes]]:
+def _read(
+    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None
+) -> Generator[tuple[int, bytes], None, None]:
     if scheduler is not None:
         return read_on_cluster(reports, job, scheduler)
     return read_locally(reports, job, workers or default_workers())

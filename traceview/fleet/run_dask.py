@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ LOST = "the workers that read it were lost, most likely for want of memory; give
 REMEDY = "start one with: dask scheduler, then dask worker ADDRESS --nthreads 1, with traceview installed there"
 
 
-def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Iterator[tuple[int, bytes]]:
+def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Generator[tuple[int, bytes], None, None]:
     """Yield (place in `paths`, packed result) as they come. A lost worker's reports are read by another.
 
     Raises RequestError where distributed is missing, the scheduler cannot be reached, or a worker has not this
@@ -31,7 +32,7 @@ def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Iterator[t
         waiting = list(reversed(range(len(paths))))
         at_once = IN_FLIGHT * max(sum(client.nthreads().values()), 1)
         places: dict[str, int] = {}
-        coming = distributed.as_completed()
+        coming = distributed.as_completed(loop=client.loop)
 
         def hand_out() -> None:
             while waiting and len(places) < at_once:
@@ -55,6 +56,9 @@ def _client(address: str) -> Iterator[tuple[Any, Any]]:
         distributed: Any = import_module("distributed")
     except ImportError:
         raise RequestError("--scheduler needs the package distributed: pip install 'traceview[dask]'") from None
+    # What becomes of lost workers stands in the result; the log would break into the progress.
+    for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         client = distributed.Client(address, timeout=REACHED_IN, set_as_default=False)
     except (OSError, ValueError) as error:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.process
 import signal
+import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from traceview.fleet.form import packed
 from traceview.fleet.job import Job
 from traceview.fleet.worker import one_thread, work
 
 RECYCLED = 64  # reports after which a worker makes room for a new one: heaps only grow
+HEARD_IN = 0.2  # seconds
+PATIENCE = 10  # times that a process is asked to end
 DIED = "the process that read it died twice, most likely for want of memory; give fewer --workers"
 
 Numbered = tuple[int, bytes]
 
 
-def read_locally(paths: Sequence[Path], job: Job, workers: int) -> Iterator[Numbered]:
+def read_locally(paths: Sequence[Path], job: Job, workers: int) -> Generator[Numbered, None, None]:
     """Yield (place in `paths`, packed result) as they come, from so many processes at once.
 
     A process that dies takes its pool with it: what it had not finished is read again, one by one, and a report
@@ -49,7 +55,8 @@ def _batch(paths: Sequence[Path], job: Job, places: deque[int], workers: int) ->
                 while places and len(running) < workers:
                     place = places.popleft()
                     running[pool.submit(work, str(paths[place]), job.iteration, job.skip, job.nsys)] = place
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                # Not for ever: polars has signals restart what they interrupt, so Ctrl-C would wait as well.
+                for future in wait(running, timeout=HEARD_IN, return_when=FIRST_COMPLETED).done:
                     result = future.result()
                     yield running.pop(future), result
         except BrokenProcessPool:
@@ -68,13 +75,31 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown()
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
+        _end(set(multiprocessing.active_children()) - before)
         raise
+
+
+def _end(children: set[multiprocessing.process.BaseProcess]) -> None:
+    """End processes that may have an nsys under way, which they end first; one that does not listen is killed."""
+    # Again and again: one that handles Ctrl-C just then may give the signal to a thread that nothing wakes up.
+    for _ in range(PATIENCE):
+        for child in children:
+            if child.is_alive():
+                child.terminate()
+        for child in children:
+            child.join(HEARD_IN / len(children))
+    for child in children:
+        if child.is_alive():
+            child.kill()
 
 
 def _begin() -> None:
     one_thread()
     # Ctrl-C reaches the whole group; the first process says what becomes of the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _ended)
+
+
+def _ended(_signal: int, _frame: FrameType | None) -> NoReturn:
+    # An exception, so that an nsys under way and temporary folders go on the way out.
+    sys.exit(1)

@@ -39,8 +39,9 @@ def _found(given: str) -> list[Path]:
     if path.exists() or not glob.has_magic(given):
         # What does not exist is named with the other reports that cannot be read.
         return [path]
-    matches = glob.glob(given, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-    return _once(Path(one) for one in matches if _is_report(Path(one)))
+    matches = [Path(one) for one in glob.glob(given, recursive=True)]  # noqa: PTH207 - absolute ones too
+    # Other formats (traces of torch.profiler, say) have no ending of their own: a pattern for them finds nothing else.
+    return _once([one for one in matches if _is_report(one)] or [one for one in matches if one.is_file()])
 
 
 def _is_report(path: Path) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceview.fleet.remedies import REMEDIES, TURNS, UNKNOWN
+from traceview.fleet.remedies import MORE, REMEDIES, TURNS, UNKNOWN
 from traceview.model import CAUSES
 from traceview.model_fleet import Advice, Rank, Straggler
 
+MANY = 50  # one kernel more in so many is more work
 LEAST_WAIT = 0.03  # of a rank's time: less is no advice
 
 
@@ -69,15 +70,17 @@ def _of_part(ranks: Sequence[Rank], those: Sequence[Straggler]) -> Advice:
     first = those[0]
     part = first.part
     where = {"compute": "compute", "copies": "copies that nothing hides"}.get(part, f"idle ({part})")
-    more = ""
-    if first.more_kernels > 0:
-        more = f" It runs {first.more_kernels:,} more kernels in an iteration than the median of the others."
+    kernels = ranks[first.rank].kernels
+    extra = part == "compute" and first.more_kernels * MANY > kernels
+    more = (
+        f" {first.more_kernels:,} of its {kernels:,} kernels an iteration are more than the others'." if extra else ""
+    )
     return Advice(
         title=(
             f"{ranks[first.rank].label}{_more(len(those))} takes {100 * first.share:.1f}% more time of its own "
             f"than the others, most of it {where}"
         ),
-        text=REMEDIES[part] + more,
+        text=REMEDIES[MORE if extra else part] + more,
         cost=sum(one.cost for one in those),
         rank=first.rank,
     )

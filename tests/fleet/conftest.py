@@ -1,0 +1,28 @@
+"""Fleets of real reports, each read once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.captures import sample
+from tests.cli.command import traceview
+from tests.fleet.reports import merged, ranks_of
+from tests.html.conftest import browser
+from traceview.model_fleet import Fleet
+
+__all__ = ["browser", "traceview"]
+
+
+@pytest.fixture(scope="session")
+def slow_host() -> Fleet:
+    return merged(ranks_of("slowhost"))
+
+
+@pytest.fixture(scope="session")
+def slow_gpu() -> Fleet:
+    return merged(ranks_of("slowgpu"))
+
+
+@pytest.fixture(scope="session")
+def two_in_one() -> Fleet:
+    return merged([sample("ddp2.sqlite")])

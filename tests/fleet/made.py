@@ -1,0 +1,71 @@
+"""Hand-made ranks: groups of ranks, communicators and broken orders that no capture at hand has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from traceview.model import CAUSES
+from traceview.model_fleet import STEP_FIGURES, Channel, Collectives, RankResult, ReportResult, Steps
+
+MS = 1_000_000
+
+
+def rank(
+    calls: Sequence[tuple[int, str, int, int, int]],
+    *,
+    communicators: Sequence[str | None] = (None,),
+    steps: Sequence[int] = (),
+    own: int | Sequence[int] = 10 * MS,
+) -> RankResult:
+    """Return a rank of calls (iteration, kind, channel, start, end), in order; `own` is each iteration's own time."""
+    kinds = tuple(sorted({call[1] for call in calls}))
+    columns = [
+        np.array(column, np.int64) for column in zip(*[(c[0], kinds.index(c[1]), *c[2:]) for c in calls], strict=True)
+    ]
+    step, kind, channel, start, end = columns or [np.empty(0, np.int64)] * 5
+    return RankResult(
+        device="GPU 0",
+        gpu="NVIDIA H200",
+        processes=(1,),
+        start=0,
+        end=int(end.max()) if len(end) else MS,
+        compute=0,
+        communication=0,
+        exposed_communication=0,
+        idle=(0,) * len(CAUSES),
+        kernels=0,
+        steps=_steps(steps, own) if steps else None,
+        collectives=Collectives(
+            kinds=kinds,
+            channels=tuple(Channel(name, 7 + index) for index, name in enumerate(communicators)),
+            start=start,
+            end=end,
+            hidden=np.zeros(len(start), np.int64),
+            step=step,
+            kind=kind,
+            channel=channel,
+            left_out=0,
+        ),
+    )
+
+
+def _steps(numbers: Sequence[int], own: int | Sequence[int]) -> Steps:
+    wall = np.broadcast_to(np.array(own, np.int64), len(numbers)).copy()
+    none = np.zeros(len(numbers), np.int64)
+    figures = {"wall": wall, "compute": wall}
+    return Steps(
+        name="iteration #",
+        named=True,
+        cut="gpu",
+        number=np.array(numbers, np.int64),
+        skipped=0,
+        figures=tuple(figures.get(name, none) for name in STEP_FIGURES),
+        idle=(none,) * len(CAUSES),
+    )
+
+
+def report(*ranks: RankResult, epoch: int | None = None) -> ReportResult:
+    """Return a report of these ranks."""
+    return ReportResult("2024.2.3", epoch, (), ranks)

@@ -1,0 +1,228 @@
+"""The command: what it prints and writes, what it refuses, and what becomes of broken reports and lost workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.captures import ROOT, sample
+from tests.cli.command import Command
+from tests.fleet.reports import ranks_of, result_of
+from traceview.fleet.merge import merge
+from traceview.model_fleet import Fleet
+from traceview.report.fleet_json import to_json
+from traceview.report.fleet_terminal import render
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
+# What a report of nsys begins with, and an nsys that ends whoever called it: once, or whenever it is called.
+REPORT = b"NVIDIA Tegra Profiler Report 2024@2@3"
+KILLER = """#!/bin/sh
+if [ "$1" = --version ]; then echo NVIDIA Nsight Systems version 2026.1.1.1; exit; fi
+if [ ! -e {mark} ]; then {touch} kill -9 $PPID; exit; fi
+cp {export} "$5"
+"""
+SLEEPER = """#!/bin/sh
+if [ "$1" = --version ]; then echo version 2026.1.1; exit; fi
+touch {mark}; exec sleep 60
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Return a folder with links to the ranks of a run."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for path in ranks_of("slowhost"):
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+def killer(folder: Path, *, once: bool) -> str:
+    """Return an nsys that kills the worker which calls it, and otherwise exports a sample."""
+    program, mark = folder / "nsys", folder / "killed"
+    touch = f"touch {mark};" if once else ""
+    program.write_text(KILLER.format(mark=mark, touch=touch, export=sample("dual.sqlite")))
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_it_says_what_the_readers_in_this_process_say(
+    traceview: Command, runs: Path, tmp_path: Path, slow_host: Fleet
+) -> None:
+    out = tmp_path / "out.json"
+    result = traceview("fleet", f"{runs}/rank*", f"{runs}/slowhost*", "--json", out, "--workers", 2)
+    assert result.code == 2 and "rank*: no report is there" in result.err and not out.exists()
+    result = traceview("fleet", f"{runs}/slowhost*", "--json", out, "--workers", 2)
+    assert (result.code, result.err) == (0, "")
+    # Two processes, and none: the same bytes.
+    assert out.read_text(encoding="utf-8") == to_json(slow_host)
+    page = runs / "fleet.overlap.html"
+    assert result.out == render(slow_host) + f"\nThe page: {page}\n"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert all(len(line) <= 80 for line in render(slow_host).splitlines())
+    assert "! slowhost_rank1" in result.out and render(slow_host, unicode=False).isascii()
+
+
+def test_a_broken_report_is_named_and_skipped(traceview: Command, runs: Path) -> None:
+    (runs / "slowhost_rank0.sqlite.xz").unlink()
+    (runs / "slowhost_rank0.sqlite").write_bytes(sample("dual.sqlite").read_bytes()[:50_000])
+    (runs / "slowhost_rank9.sqlite").write_text("text", encoding="utf-8")
+    result = traceview("fleet", runs, runs / "gone.sqlite", "--no-html", "--json", "-", "--workers", 1)
+    found = json.loads(result.out)
+    assert result.code == 3
+    assert found["reports"] == [f"slowhost_rank{rank}.sqlite.xz" for rank in (1, 2, 3)]
+    reasons = {one["file"]: one["reason"].split(" ")[0:2] for one in found["skipped"]}
+    assert reasons == {
+        "gone.sqlite": ["no", "such"],
+        "slowhost_rank0.sqlite": ["cut", "off,"],
+        "slowhost_rank9.sqlite": ["not", "an"],
+    }
+    assert [line.split(": ")[1] for line in result.err.splitlines()] == [f"skipped {name}" for name in sorted(reasons)]
+    assert [found["ranks"][one["rank"]]["label"] for one in found["stragglers"]] == ["slowhost_rank1"]
+
+
+def test_conditions_and_nothing_to_say_have_exit_codes_of_their_own(traceview: Command, tmp_path: Path) -> None:
+    report = sample("ddp2.sqlite")
+    result = traceview("fleet", report, "--no-html", "-q", "--fail-if", "straggler > 5%", "--workers", 1)
+    assert result.code == 1 and result.out == ""
+    assert result.err.startswith(
+        "traceview: --fail-if straggler > 5%: straggler is 57.593% (10.347 ms) on ddp2 · GPU 0"
+    )
+    (tmp_path / "a.sqlite").write_bytes(b"")
+    (tmp_path / "b.sqlite").write_bytes(b"")
+    result = traceview("fleet", tmp_path, "--workers", 1)
+    assert result.code == 2 and {path.name for path in tmp_path.iterdir()} == {"a.sqlite", "b.sqlite"}
+    assert result.err.startswith("traceview: error: a.sqlite: the file is empty;") and "nor can 1 more" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workers", "2", "--scheduler", "tcp://x:1"], "give one of them"),
+        (["--html", "-"], "--html names the file"),
+        (["--open", "--no-html"], "--open is about the page"),
+        (["--fail-if", "speed > 5%"], "no quantity of a fleet is called 'speed'"),
+        (["--scheduler", "nonsense"], "no scheduler can be reached there"),
+        (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
+        (["--json", "/nowhere/x.json"], "the folder it should go into does not exist"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(traceview: Command, arguments: list[str], words: str) -> None:
+    result = traceview("fleet", sample("ddp2.sqlite"), *arguments)
+    assert result.code == 2 and words in result.err and result.err.count("\n") == 1
+
+
+def test_without_distributed_a_scheduler_is_refused(traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    result = traceview("fleet", sample("ddp2.sqlite"), "--no-html", "--scheduler", "tcp://127.0.0.1:1")
+    assert result.code == 2 and "pip install 'traceview[dask]'" in result.err
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_worker_that_dies_is_replaced(traceview: Command, runs: Path, tmp_path: Path, once: bool) -> None:
+    for rank in (2, 3):
+        (runs / f"slowhost_rank{rank}.sqlite.xz").unlink()
+    (runs / "slowhost_rank4.nsys-rep").write_bytes(REPORT)
+    nsys = killer(tmp_path, once=once)
+    result = traceview("fleet", runs, "--no-html", "--json", "-", "--workers", 2, "--nsys", nsys)
+    found = json.loads(result.out)
+    assert (tmp_path / "killed").exists() is once
+    # What was read meanwhile by others is there in either case; the report is given up only when it kills again.
+    assert [one["label"] for one in found["ranks"]][:2] == ["slowhost_rank0", "slowhost_rank1"]
+    assert (result.code, len(found["ranks"])) == ((0, 3) if once else (3, 2))
+    assert [one["reason"][:36] for one in found["skipped"]] == (
+        [] if once else ["the process that read it died twice,"]
+    )
+
+
+def test_interrupted_it_leaves_neither_files_nor_processes(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "slowhost_rank4.nsys-rep").write_bytes(REPORT)
+    slow = tmp_path / "nsys"
+    slow.write_text(SLEEPER.format(mark=tmp_path / "asked"))
+    slow.chmod(0o755)
+    command = [sys.executable, "-m", "traceview", "fleet", str(runs), "--workers", "1", "--nsys", str(slow)]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.strip()) == (130, "traceview: interrupted")
+    assert not (runs / "fleet.overlap.html").exists()
+    while _alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(process.pid)
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Have a scheduler and two workers of one thread."""
+    pytest.importorskip("distributed")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard"]
+    with (folder / "dask.log").open("w") as log:
+        started = [
+            subprocess.Popen([sys.executable, "-m", *one], env=ENVIRONMENT, stdout=log, stderr=log, cwd=folder)
+            for one in (scheduler, [*worker, "--local-directory", str(folder)])
+        ]
+        try:
+            deadline = time.monotonic() + 60
+            while (folder / "dask.log").read_text().count("Registered to:") < 2 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            yield address
+        finally:
+            for one in reversed(started):
+                one.terminate()
+                one.wait(timeout=30)
+
+
+def test_a_cluster_gives_the_same_bytes_and_outlives_a_worker(runs: Path, tmp_path: Path) -> None:
+    out, last = tmp_path / "out.json", runs / "slowhost_rank4.nsys-rep"
+    last.write_bytes(REPORT)
+    nsys = killer(tmp_path, once=True)
+    command = [
+        sys.executable,
+        "-m",
+        "traceview",
+        "fleet",
+        str(runs),
+        "--no-html",
+        "-q",
+        "--json",
+        str(out),
+        "--nsys",
+        nsys,
+    ]
+    with cluster(tmp_path) as address:
+        ended = subprocess.run(
+            [*command, "--scheduler", address], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "killed").exists()
+    here = [*ranks_of("slowhost"), sample("dual.sqlite")]
+    names = [*(path.name for path in here[:-1]), last.name]
+    assert out.read_text(encoding="utf-8") == to_json(merge(names, [result_of(path) for path in here]))

@@ -1,0 +1,51 @@
+"""The form in which results travel: what went in comes out, and nothing else is taken."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from tests.captures import sample
+from tests.fleet.reports import ranks_of, result_of
+from traceview.fleet.form import packed, unpacked
+from traceview.fleet.worker import work
+from traceview.model_fleet import ReportResult
+
+
+def test_a_result_is_the_same_after_the_journey() -> None:
+    result = result_of(ranks_of("slowhost")[1])
+    data = packed(result)
+    again = unpacked(data)
+    assert isinstance(again, ReportResult)
+    assert packed(again) == data
+    steps, other = result.ranks[0].steps, again.ranks[0].steps
+    assert steps is not None and other is not None and steps.of("wall").tolist() == other.of("wall").tolist()
+    assert again.ranks[0].collectives.channels == result.ranks[0].collectives.channels
+    # Small: thousands of them fit a process that merges.
+    assert len(data) < 10_000
+
+
+def test_what_a_worker_cannot_read_comes_back_as_words() -> None:
+    text = unpacked(work(str(sample("README.md")), None, None, None))
+    assert text == "not an SQLite file; export it again: nsys export --type sqlite REPORT.nsys-rep"
+    reason = unpacked(work("/nowhere/none.sqlite", None, None, None))
+    assert reason == "no such file; make it with: nsys export --type sqlite REPORT.nsys-rep"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        zlib.compress(b"{}"),
+        zlib.compress(b"[1]"),
+        zlib.compress(json.dumps({"form": 99, "error": "x"}).encode()),
+        zlib.compress(json.dumps({"form": 1, "report": {"nsys_version": 3}}).encode()),
+        zlib.compress(json.dumps({"form": 1}).encode()),
+    ],
+)
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        unpacked(data)

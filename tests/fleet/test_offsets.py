@@ -1,0 +1,50 @@
+"""A real report of two processes, split by hand into two whose clocks differ: the result must not show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from tests.fleet.reports import merged, process_alone
+from traceview.model_fleet import Fleet
+
+# Ends of one collective are not quite simultaneous: on this run, whose processes share a clock, they are 7 µs apart.
+CLOSE = 25_000
+PROCESSES = (701, 702)
+
+
+def split(folder: Path, **clock: int) -> Fleet:
+    first = process_alone(sample("ddp2.sqlite"), folder / "rank0.sqlite", PROCESSES[0])
+    return merged([first, process_alone(sample("ddp2.sqlite"), folder / "rank1.sqlite", PROCESSES[1], **clock)])
+
+
+@pytest.mark.parametrize("shift", [0, 3_141_592_653, -5_000_000_000])
+def test_a_shifted_clock_is_found_and_waits_stay(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
+    fleet = split(tmp_path, shift=shift)
+    reference, other = fleet.clocks
+    assert (reference.method, other.method, other.drift) == ("reference", "collectives", 0)
+    assert abs(other.offset - shift) < CLOSE
+    assert other.uncertainty is not None and other.uncertainty < CLOSE
+    assert other.session is None  # a redacted sample does not say when its session began
+    for alone, together in zip(fleet.ranks, two_in_one.ranks, strict=True):
+        assert alone.last_count == together.last_count
+        assert alone.own == together.own
+        # Seven collectives an iteration, each off by no more than the clock.
+        assert abs(alone.wait - together.wait) < 7 * CLOSE
+    assert [one.rank for one in fleet.stragglers] == [one.rank for one in two_in_one.stragglers]
+
+
+def test_a_clock_that_runs_away_is_followed(tmp_path: Path, two_in_one: Fleet) -> None:
+    drift = 400_000  # ns a second: 400 parts in a million, far more than any clock
+    fleet = split(tmp_path, shift=1_000_000_000, drift=drift)
+    assert fleet.clocks[1].drift == pytest.approx(drift, rel=0.2)
+    assert abs(fleet.ranks[1].wait - two_in_one.ranks[1].wait) < 7 * 3 * CLOSE
+
+
+def test_reports_that_share_nothing_have_clocks_of_their_own(tmp_path: Path) -> None:
+    fleet = merged([sample("dual.sqlite"), sample("quad.sqlite")])
+    assert [clock.method for clock in fleet.clocks] == ["reference", "unknown"]
+    assert fleet.groups == () and fleet.pairs == ()
+    assert any("no rank ran collectives" in note for note in fleet.notes)

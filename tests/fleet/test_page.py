@@ -1,0 +1,148 @@
+"""The page of a fleet in a real browser: quiet, offline, by keyboard, with a thousand ranks, and safe from names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+
+from tests.html.browser import Opened, opened
+from traceview.model_fleet import Fleet, Skipped
+from traceview.report.fleet_html import render
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, slow_host: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(slow_host), tmp_path_factory.mktemp("page")) as found:
+        yield found
+
+
+def drawn(page: Opened) -> list[str]:
+    page.settle()
+    return str(page.evaluate("document.documentElement.dataset.drawn")).split(" ")
+
+
+def readout(page: Opened) -> str:
+    return page.page.inner_text("#readout")
+
+
+def test_it_says_what_to_change_and_asks_nobody(page: Opened) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
+    assert page.page.inner_text("#advice button").startswith("slowhost_rank1 takes 89.6% more time of its own")
+    assert page.page.inner_text("#verdict") == "1 straggler of 4 ranks."
+    assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms beside the others")
+
+
+def test_the_keyboard_reaches_every_cell(page: Opened, slow_host: Fleet) -> None:
+    page.page.locator("#stage").focus()
+    for key in ("End", "Home", "ArrowDown", "ArrowRight", "ArrowRight"):
+        page.page.keyboard.press(key)
+    figure, _, row, column, _ = drawn(page)
+    assert (figure, row, column) == ("own", "1", "3")
+    heat = slow_host.heat
+    assert heat is not None
+    assert f"Iteration {heat.steps[3]}: own {heat.own[0][3] / 1e6:.1f} ms" in readout(page)
+    before = page.page.locator("#canvas").screenshot()
+    page.page.get_by_role("button", name="wait", exact=True).click()
+    assert drawn(page)[0] == "wait" and page.page.locator("#canvas").screenshot() != before
+    page.page.get_by_role("button", name="own", exact=True).click()
+    page.page.locator("#stage").focus()
+    high = float(drawn(page)[1])
+    page.page.keyboard.press("-")
+    assert float(drawn(page)[1]) < high
+    page.page.keyboard.press("0")
+    assert float(drawn(page)[1]) == high
+
+
+def test_ranks_are_found_and_ordered(page: Opened) -> None:
+    page.page.locator("#order").select_option("given")
+    page.page.keyboard.press("/")
+    page.page.locator("#find").fill("RANK3")
+    assert drawn(page)[2] == "3" and readout(page).startswith("slowhost_rank3:")
+    page.page.locator("#find").fill("")
+    page.page.locator("#order").select_option("slowest")
+    page.page.locator("#advice button").click()
+    assert drawn(page)[2] == "0" and readout(page).startswith("slowhost_rank1")
+
+
+def test_a_table_saves_as_csv(page: Opened, slow_host: Fleet) -> None:
+    with page.page.expect_download() as saved:
+        page.page.get_by_role("button", name="Save as CSV: Ranks, means of a steady iteration").click()
+    rows = list(csv.DictReader(io.StringIO(Path(saved.value.path()).read_text(encoding="utf-8-sig"))))
+    assert [int(row["own_ns"]) for row in rows] == [rank.own for rank in slow_host.ranks]
+    with page.page.expect_download() as saved:
+        page.page.locator("#png").click()
+    assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def many(fleet: Fleet, count: int) -> Fleet:
+    """Return a fleet of so many ranks, those of a real one again and again."""
+    heat = fleet.heat
+    assert heat is not None
+    take = np.arange(count) % len(fleet.ranks)
+    ranks = [replace(fleet.ranks[row], label=f"rank{index:04}") for index, row in enumerate(take)]
+    names = ("wall", "own", "compute", "wait")
+    return replace(fleet, ranks=tuple(ranks), heat=replace(heat, **{name: getattr(heat, name)[take] for name in names}))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_thousand_ranks_fit_and_can_be_read(browser: Browser, slow_host: Fleet, tmp_path: Path, dark: bool) -> None:
+    with opened(browser, render(many(slow_host, 1000)), tmp_path, dark=dark) as page:
+        assert page.complaints == []
+        assert float(drawn(page)[1]) * 1000 <= 600
+        page.page.locator("#find").fill("rank0999")
+        page.page.locator("[data-rows=in]").click(click_count=8)
+        scrolled = drawn(page)
+        assert float(scrolled[1]) > 10 and int(scrolled[4]) > 3000
+        assert readout(page).startswith("rank0999")
+        assert page.page.locator("#each section").first.locator("tbody tr").count() == 40
+
+
+def test_a_name_is_text_and_nothing_else(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+    ranks = tuple(replace(rank, label=HOSTILE, gpu=HOSTILE) for rank in slow_host.ranks)
+    hostile = replace(
+        slow_host,
+        ranks=ranks,
+        notes=(HOSTILE,),
+        skipped=(Skipped(HOSTILE, HOSTILE),),
+        advice=tuple(replace(one, title=HOSTILE, text=HOSTILE) for one in slow_host.advice),
+    )
+    html = render(hostile)
+    assert html.count("<script") == render(slow_host).count("<script")
+    with opened(browser, html, tmp_path) as page:
+        assert page.complaints == []
+        assert page.page.locator("img").count() == 0
+        assert page.page.inner_text("#advice button").startswith("</script><img")
+        assert page.page.locator("#skipped").is_visible()
+
+
+def test_without_iterations_there_are_bars_and_no_map(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+    with opened(browser, render(replace(slow_host, heat=None)), tmp_path) as page:
+        assert page.complaints == []
+        assert not page.page.locator("#figures").is_visible()
+        assert "Iteration" not in readout(page)
+
+
+def test_many_iterations_share_columns_and_say_so(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+    heat = slow_host.heat
+    assert heat is not None
+    take = np.arange(1200) % len(heat.steps)
+    names = ("wall", "own", "compute", "wait")
+    long = replace(
+        heat, steps=np.arange(1200), steady=heat.steady[take], **{name: getattr(heat, name)[:, take] for name in names}
+    )
+    with opened(browser, render(replace(slow_host, heat=long)), tmp_path) as page:
+        assert page.page.inner_text("#merged").startswith("Each column stands for 3 iterations")
+        assert (
+            json.loads(page.evaluate("document.getElementById('content').textContent"))["heat"]["names"][0] == "0 to 2"
+        )

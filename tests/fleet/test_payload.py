@@ -1,0 +1,87 @@
+"""Communicators from NCCL's NVTX payloads. No export at hand holds them, so they are written into a real one by hand.
+
+The payload's layout is that of the real report (.nsys-rep) of the same kind of run; the header of a blob in SQLite and
+the JSON are those that newer versions of nsys write.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from tests.fleet.reports import merged
+from traceview.fleet.payload import communicators
+from traceview.model_fleet import Fleet
+
+COMMUNICATOR, SCHEMA, DOMAIN = 0x95E12F85A4245600, 16777221, 1
+
+
+def blob(size: int) -> bytes:
+    payload = struct.pack("<QQII", COMMUNICATOR, size, 0, 0)
+    return struct.pack("<QQQQ", DOMAIN, SCHEMA, len(payload), 32 + len(payload)) + payload
+
+
+def as_json(size: int) -> str:
+    return json.dumps({"NCCL communicator ID": COMMUNICATOR, "Message size [bytes]": size})
+
+
+def with_payloads(folder: Path, column: str, made: Callable[[int], bytes | str]) -> Path:
+    path = Path(shutil.copyfile(sample("ddp2.sqlite"), folder / "with.sqlite"))
+    with closing(sqlite3.connect(path)) as database:
+        if column == "binaryData":
+            database.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT")
+        database.execute(
+            "CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId INTEGER, schemaId INTEGER, idx INTEGER, flags INTEGER, "
+            'type INTEGER, name TEXT, description TEXT, arrayOrUnionDetail INTEGER, "offset" INTEGER)'
+        )
+        database.execute(
+            "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?, ?, 0, NULL, 18, ?, NULL, NULL, NULL)",
+            (DOMAIN, SCHEMA, "NCCL communicator ID"),
+        )
+        database.execute(
+            f"UPDATE NVTX_EVENTS SET {column} = ? WHERE textId IN "
+            "(SELECT id FROM StringIds WHERE value LIKE 'ncclAll%' OR value = 'ncclBroadcast')",
+            (made(4096),),
+        )
+        database.commit()
+    return path
+
+
+@pytest.mark.parametrize(("column", "made"), [("binaryData", blob), ("jsonText", as_json)])
+def test_named_communicators_match_as_order_does(
+    tmp_path: Path, two_in_one: Fleet, column: str, made: Callable[[int], bytes | str]
+) -> None:
+    path = with_payloads(tmp_path, column, made)
+    found = communicators(path)
+    assert set(found["communicator"]) == {f"{COMMUNICATOR:016x}"} and len(found) == 2 * 78
+    fleet = merged([path])
+    (group,) = fleet.groups
+    assert (group.name, group.how) == (f"communicator {COMMUNICATOR:016x}", "communicator")
+    assert [rank.wait for rank in fleet.ranks] == [rank.wait for rank in two_in_one.ranks]
+    assert not any("do not name communicators" in note for note in fleet.notes)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("binaryData", b""),
+        ("binaryData", b"\x00" * 31),
+        ("binaryData", struct.pack("<QQQQ", DOMAIN, SCHEMA, 2**63, 2**63)),
+        ("binaryData", struct.pack("<QQQQ", 9, 9, 24, 56) + b"\xff" * 24),
+        ("jsonText", "[" * 3000),
+        ("jsonText", '{"NCCL communicator ID": true}'),
+        ("jsonText", '{"NCCL communicator ID": "0x1; DROP"}'),
+        ("jsonText", '{"NCCL communicator ID": 123456789012345678901234567890}'),
+        ("jsonText", "\ud800".encode("utf-8", "replace").decode()),
+    ],
+)
+def test_what_is_no_payload_names_nothing(tmp_path: Path, column: str, value: bytes | str) -> None:
+    assert communicators(with_payloads(tmp_path, column, lambda _size: value)).is_empty()
