@@ -19,7 +19,7 @@ RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 
 def refuse_crowds(file: str, counts: Mapping[str, int]) -> None:
-    """Refuse more GPUs, streams, threads or processes than any machine has: each costs time of its own. Raises ReportError."""
+    """Refuse more GPUs, streams, threads or processes than any machine has: each costs its own time. Raises ReportError."""
     for what, count in counts.items():
         if count > MOST[what]:
             raise DamagedExportError(
@@ -29,19 +29,20 @@ def refuse_crowds(file: str, counts: Mapping[str, int]) -> None:
 
 
 def plausible(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame:
-    """Return a table without endless texts, impossible sizes and endless nesting; each is added to `problems`."""
-    frame = _short_texts(table, frame, problems)
+    """Return a table without endless texts; impossible sizes and endless nesting are added to `problems`."""
+    frame = _short_texts(frame)
     if "bytes" in frame.columns:
         frame = _sizes(table, frame, problems)
     return _shallow(table, frame, problems) if table == raw.NVTX else frame
 
 
-def _short_texts(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame:
+def _short_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Cut long texts off, with an ellipsis to say so: nsys keeps what the program printed among the names."""
     for name in [name for name, kind in frame.schema.items() if kind == pl.String]:
         # Bytes are known without counting characters, of which there are no more.
-        if count := int((frame[name].str.len_bytes() > LONGEST_TEXT).sum()):
-            problems.append(f"{table}: {count} texts of more than {LONGEST_TEXT} bytes were cut off")
-            frame = frame.with_columns(pl.col(name).str.slice(0, LONGEST_TEXT))
+        if (long := frame[name].str.len_bytes() > LONGEST_TEXT).any():
+            cut = pl.col(name).str.slice(0, LONGEST_TEXT) + "…"
+            frame = frame.with_columns(pl.when(long).then(cut).otherwise(name).alias(name))
     return frame
 
 
