@@ -1,0 +1,105 @@
+"""What a comparison holds tools against: a few figures of a capture by plain SQL and sorting, and nothing of traceview.
+
+python benchmarks/plain_truth.py REPORT.sqlite [RANGE]
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+WORK = {name: f"CUPTI_ACTIVITY_KIND_{name.upper()}" for name in ("kernel", "memcpy", "memset")}
+BLOCKING = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cuCtxSynchronize")
+BLOCKING += ("cuStreamSynchronize", "cuEventSynchronize")
+
+COMMUNICATION = ("nccl", "rccl", "nvshmem", "mscclpp")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Times in ns; on several GPUs the sum over them."""
+
+    hidden_ns: int  # host-to-device copies while a kernel ran that computes (COMMUNICATION does not)
+    idle_ns: int  # no kernel, copy or memset, from the first to the last of them
+    sync_ns: int  # in the calls of BLOCKING
+    sync_some_ns: int  # in cudaDeviceSynchronize and cudaStreamSynchronize alone
+    launched: int  # kernels, copies and memsets whose launch began while a range of that name was open
+    launched_kernels: int
+    kernel_ns: int  # all kernels, one after the other
+
+
+def truth(report: Path, name: str) -> Truth:
+    """Compute the figures of a capture; `name` is an NVTX range's."""
+    export = sqlite3.connect(f"{report.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    tables = {one for (one,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    work = {kind: _rows(export, table) for kind, table in WORK.items() if table in tables}
+    everything = np.concatenate(list(work.values()))
+    kernels = work.get("kernel", everything[:0])
+    others = " AND ".join(f"lower(value) NOT LIKE '{one}%'" for one in COMMUNICATION)
+    compute = _rows(export, f"{WORK['kernel']} JOIN StringIds ON id = shortName", f"WHERE {others}")
+    copies = _rows(export, WORK["memcpy"], "WHERE copyKind = 1") if "memcpy" in work else everything[:0]
+    hidden = idle = 0
+    for device in np.unique(everything[:, 2]):
+        on = [one[one[:, 2] == device] for one in (copies, compute, everything)]
+        hidden += _both(on[0], on[1])
+        idle += int(on[2][:, 1].max() - on[2][:, 0].min()) - _both(on[2], on[2])
+    open_then = {kind: _launched(export, WORK[kind], name) for kind in work}
+    blocked = [_in_calls(export, names) for names in (BLOCKING, BLOCKING[:2])]
+    export.close()
+    kernel_ns = int((kernels[:, 1] - kernels[:, 0]).sum())
+    return Truth(hidden, idle, *blocked, sum(open_then.values()), open_then.get("kernel", 0), kernel_ns)
+
+
+def _in_calls(export: sqlite3.Connection, names: tuple[str, ...]) -> int:
+    """Return the time in API calls of these names, which may end in _v3020 and the like."""
+    [(total,)] = export.execute(
+        "SELECT coalesce(sum(end - start), 0) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
+        f"WHERE substr(value, 1, instr(value || '_', '_') - 1) IN ({', '.join('?' * len(names))})",
+        names,
+    )
+    return int(total)
+
+
+def _rows(export: sqlite3.Connection, table: str, where: str = "") -> Times:
+    found = export.execute(f"SELECT start, end, deviceId FROM {table} {where}").fetchall()
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def _both(left: Times, right: Times) -> int:
+    """Return how long something of `left` and something of `right` ran: a count of each, moment by moment."""
+    at = np.concatenate([left[:, 0], left[:, 1], right[:, 0], right[:, 1]])
+    sizes = (len(left), len(left), len(right), len(right))
+    steps = [np.repeat(np.array(signs), sizes) for signs in ((1, -1, 0, 0), (0, 0, 1, -1))]
+    order = np.argsort(at, kind="stable")
+    running = [np.cumsum(step[order]) > 0 for step in steps]
+    return int(np.diff(at[order])[(running[0] & running[1])[:-1]].sum())
+
+
+def _launched(export: sqlite3.Connection, table: str, name: str) -> int:
+    """Return how many rows were launched while a range of that name was open in their process."""
+    ranges = export.execute(
+        "SELECT globalTid >> 24, start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId "
+        "WHERE eventType IN (59, 60) AND end IS NOT NULL AND coalesce(text, value) = ?",
+        (name,),
+    ).fetchall()
+    launches = export.execute(
+        f"SELECT call.globalTid >> 24, call.start FROM {table} AS work JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call "
+        "ON call.correlationId = work.correlationId AND call.globalTid >> 24 = work.globalPid >> 24"
+    ).fetchall()
+    opened, calls = (np.array(rows, np.int64).reshape(-1, width) for rows, width in ((ranges, 3), (launches, 2)))
+    count = 0
+    for process in np.unique(opened[:, 0]):
+        mine, at = opened[opened[:, 0] == process], calls[calls[:, 0] == process, 1]
+        begun = np.searchsorted(np.sort(mine[:, 1]), at, "right")
+        count += int((begun > np.searchsorted(np.sort(mine[:, 2]), at, "right")).sum())
+    return count
+
+
+if __name__ == "__main__":
+    print(truth(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "backward"))

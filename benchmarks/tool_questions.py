@@ -1,0 +1,185 @@
+"""What benchmarks/compare_tools asks which tool, and where in the tool's output the answer stands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plain_truth import Truth
+
+MS = 1_000_000
+KERNELS = (
+    "import sys, polars as pl; from traceview import open_trace; frame = open_trace(sys.argv[1]).operations; "
+    "frame = frame.filter(pl.col('source') == 'kernel'); print(int((frame['end'] - frame['start']).sum()))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How one tool is asked one question: `{report}` in the command is its copy; `read` finds the figure."""
+
+    tool: str
+    command: list[str]
+    read: Callable[[str], float]
+    shown: str  # the command as a person would type it
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One figure, with every value that plain arithmetic accepts for it, and the tools that have an answer."""
+
+    text: str
+    truths: tuple[int, ...]
+    time: bool
+    ways: tuple[Way, ...]
+    silent: tuple[tuple[str, str], ...] = ()  # tools without an answer, and what comes nearest
+
+    def said(self, value: float) -> str:
+        """Return a figure as the table shows it."""
+        return f"{value / MS:,.3f} ms" if self.time else f"{value:,.0f}"
+
+
+def rows(text: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of the table that nsys prints as CSV, after what it says of itself."""
+    lines = text.splitlines()
+    first = next((at for at, line in enumerate(lines) if "(ns)" in line and "," in line), len(lines))
+    yield from csv.DictReader(lines[first:])
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    """Return what a skill of nsys-ai prints as JSON, after what it says of itself."""
+    found: list[dict[str, Any]] = json.loads(text[text.index("[\n") :])
+    return found
+
+
+def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Question]:
+    """Return everything that is asked."""
+    python = [
+        sys.executable,
+        "-m",
+        "traceview",
+        "analyze",
+        "{report}",
+        "--json",
+        "-",
+        "--no-html",
+        "--quiet",
+    ]
+
+    def ours(read: Callable[[dict[str, Any]], float]) -> Way:
+        return Way("traceview", python, lambda text: read(json.loads(text)), "traceview analyze --json -")
+
+    def stats(kind: str, what: str, read: Callable[[Iterator[dict[str, str]]], float], remark: str = "") -> Way:
+        command = [nsys, kind, "--report" if kind == "stats" else "--rule", what, "--format", "csv", "{report}"]
+        return Way("nsys", command, lambda text: read(rows(text)), f"nsys {kind} {what}", remark)
+
+    def skill(what: str, read: Callable[[list[dict[str, Any]]], float], *options: str, remark: str = "") -> Way:
+        given = [part for option in options for part in ("-p", option)]
+        command = [*nsys_ai, "skill", "run", what, "{report}", "--format", "json", *given]
+        return Way(
+            "nsys-ai", command, lambda text: read(records(text)), " ".join(["nsys-ai skill run", what, *given]), remark
+        )
+
+    def total(
+        column: str, having: str = "", among: Sequence[str] = ("",)
+    ) -> Callable[[Iterator[dict[str, str]]], float]:
+        return lambda found: sum(
+            float(row[column]) for row in found if not having or row[having].startswith(tuple(among))
+        )
+
+    def of_range(found: Iterator[dict[str, str]]) -> float:
+        return sum(float(row["Total GPU Ops"]) for row in found if row["Range"].split(":")[-1] == name)
+
+    def regions(found: list[dict[str, Any]]) -> float:
+        return sum(one["kernel_count"] for one in found if one.get("nvtx_region") == name)
+
+    def pair(found: list[dict[str, Any]]) -> float:
+        wanted = {"compute", "memcpy_h2d"}
+        return sum(one["overlap_ns"] for one in found if {one.get("category_a"), one.get("category_b")} == wanted)
+
+    return [
+        Question(
+            "host-to-device copies hidden under compute",
+            (known.hidden_ns,),
+            True,
+            (
+                ours(
+                    lambda found: sum(
+                        c["overlapped_ns"] for d in found["devices"] for c in d["copies"] if c["kind"] == "h2d"
+                    )
+                ),
+                skill("kernel_overlap_matrix", pair),
+            ),
+            (("nsys", "no report or rule; cuda_memcpy_async lists pageable copies"),),
+        ),
+        Question(
+            "GPU idle, first to last work",
+            (known.idle_ns,),
+            True,
+            (
+                ours(lambda found: sum(device["gaps"]["total_ns"] for device in found["devices"])),
+                stats(
+                    "analyze",
+                    "gpu_gaps:gap=0:rows=-1",
+                    total("Duration (ns)"),
+                    "asked for all; without options from 500 ms on",
+                ),
+                skill("pipeline_bubble_metrics", lambda found: sum(one["bubble_ms"] for one in found) * MS),
+            ),
+        ),
+        Question(
+            "host in synchronize calls",
+            (known.sync_ns, known.sync_some_ns),
+            True,
+            (
+                ours(lambda found: found["host"]["sync"]["blocked_ns"]),
+                stats(
+                    "analyze",
+                    "cuda_api_sync:rows=-1",
+                    total("Duration (ns)"),
+                    "device and stream alone; asked for all, without options 50 rows",
+                ),
+                skill(
+                    "sync_cost_analysis",
+                    lambda found: found[0]["total_sync_wall_ms"] * MS,
+                    remark="counts what streams wait, too",
+                ),
+            ),
+        ),
+        Question(
+            f"GPU work launched while `{name}` was open ({known.launched_kernels:,} of it kernels)",
+            (known.launched, known.launched_kernels),
+            False,
+            (
+                ours(lambda found: sum(one["operation_count"] for one in found["nvtx"] if one["name"] == name)),
+                stats("stats", "nvtx_gpu_proj_sum", of_range),
+                skill("nvtx_layer_breakdown", regions, "auto_depth=false", "limit=1000000", remark="counts kernels"),
+            ),
+        ),
+        Question(
+            "all kernels, one after the other",
+            (known.kernel_ns,),
+            True,
+            (
+                Way(
+                    "traceview",
+                    [sys.executable, "-c", KERNELS, "{report}"],
+                    float,
+                    "open_trace(REPORT).operations",
+                    "in Python",
+                ),
+                stats("stats", "cuda_gpu_kern_sum", total("Total Time (ns)"), "a row for each kernel"),
+                skill(
+                    "top_kernels",
+                    lambda found: sum(one.get("total_ms", 0) for one in found) * MS,
+                    "limit=1000000",
+                    remark="a row for each kernel, each rounded",
+                ),
+            ),
+        ),
+    ]

@@ -1,0 +1,71 @@
+"""The comparison's plain arithmetic against traceview's, and what becomes of tools that are absent, fail or hang."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captures import ROOT, sample
+from traceview.analyze import analyze
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return runpy.run_path(str(BENCHMARKS / "compare_tools"), run_name="compare_tools")
+
+
+@pytest.mark.parametrize("name", ["dual", "ddp2"])
+def test_two_computations_agree(script: dict[str, Any], name: str) -> None:
+    path = sample(f"{name}.sqlite")
+    known, found = script["truth"](path, "backward"), analyze(path)
+    assert isinstance(found.nvtx, tuple)
+    assert known.hidden_ns > 0 and known.launched_kernels > 0
+    assert known.hidden_ns == sum(c.overlapped_ns for d in found.devices for c in d.copies if c.kind == "h2d")
+    assert known.idle_ns == sum(device.gaps.total_ns for device in found.devices)
+    assert known.sync_ns == found.host.sync.blocked_ns
+    if name == "ddp2":
+        return  # there, threads with ranges of their own launch work meanwhile, which belongs to those
+    [backward] = [one for one in found.nvtx if one.name == "backward"]
+    assert (known.launched, known.launched_kernels) == (backward.operation_count, backward.kernel_count)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["/nowhere/nsys"], "does not run (No such file or directory)"),
+        (["/bin/sh", "-c", "echo oh >&2; exit 3"], "failed: oh"),
+        (["/bin/sh", "-c", "echo 'ERROR: no table'"], "failed: no table"),
+        (["/bin/sh", "-c", "sleep 60 & sleep 60"], "stopped at 1 s"),
+        (["/bin/sh", "-c", "echo 7"], ""),
+    ],
+)
+def test_a_tool_that_fails_or_hangs_says_so(script: dict[str, Any], command: list[str], said: str) -> None:
+    began = time.monotonic()
+    ended = script["run"](command, 1, {})
+    assert ended.failed == said and time.monotonic() - began < 30
+
+
+def test_a_row_shows_how_far_an_answer_is_off(script: dict[str, Any], tmp_path: Path) -> None:
+    report = tmp_path / "report.sqlite"
+    report.write_bytes(b"x")
+    (tmp_path / "copies").mkdir()
+    question = script["Question"]("kernels", (200,), False, ())
+    rows = {}
+    for answer in ("200", "150", "word"):
+        way = script["Way"]("tool", [sys.executable, "-c", f"print('{answer}')", "{report}"], float, "tool ask")
+        runs = script["asked"](report, way, 1, 30.0, tmp_path / "copies")
+        rows[answer] = [cell.strip() for cell in script["line"](question, way, *runs).split("|")[2:5]]
+    assert rows == {
+        "200": ["tool: `tool ask`", "200", "the same"],
+        "150": ["tool: `tool ask`", "150", "-25.00%"],
+        "word": ["tool: `tool ask`", "nothing that this script can read", ""],
+    }
+    assert list((tmp_path / "copies").iterdir()) == []
