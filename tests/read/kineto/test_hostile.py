@@ -168,6 +168,13 @@ def test_pieces_are_the_events(events: list[Any], block: int, compact: bool) -> 
     assert json.loads(pieces.around) == {**kept, "traceEvents": [], "after": {"a": []}}
 
 
+def test_a_list_of_events_is_looked_for_once() -> None:
+    """A hundred thousand keys of that name deeper inside, or in a text, are not the document's."""
+    inner = [{"traceEvents": [1]}] * 100_000
+    text = json.dumps({"a": inner, 'b "traceEvents": [': 1, "traceEvents": [{"ph": "X"}]})
+    assert list(Pieces(BytesIO(text.encode()))) == [b'{"ph": "X"}']
+
+
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.read.kineto.pieces.MOST", 1000)
     with pytest.raises(NotJsonError, match="more than"):

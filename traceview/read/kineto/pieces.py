@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 8 << 20
-MOST = 256 << 20  # of one event, or of all that is no event
+MOST = 256 << 20  # of one event
+MOST_AROUND = 16 << 20  # of all that is no event, before and behind them; it becomes Python's own values
 DEEPEST = 64  # events have two levels; a parser may not survive a hundred thousand
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 SEPARATOR = 0x1E  # no JSON text may hold this byte as it is
@@ -62,18 +63,15 @@ class Pieces:
 
     def _before(self) -> tuple[bytes, bytes]:
         """Return the text up to the list's bracket, and what was read behind it."""
-        text = self.source.read(self.block)
-        while True:
-            for found in EVENTS.finditer(text):
-                if _depth_and_string(np.frombuffer(text[: found.start()], np.uint8)) == (1, False):
-                    return text[: found.end()], text[found.end() :]
-            if len(text) > MOST:
-                raise NotJsonError("has no list of events in its first 256 MB")
-            more = self.source.read(self.block)
-            if not more:
-                unended = _depth_and_string(np.frombuffer(text, np.uint8))[0] > 0
-                raise NotJsonError("has no list of events", cut_off=unended)
+        text = b""
+        while more := self.source.read(max(self.block, len(text))):
             text += more
+            if (begin := _list_of_events(text)) is not None:
+                return text[:begin], text[begin:]
+            if len(text) > MOST_AROUND:
+                raise NotJsonError("has no list of events in its first 16 MB")
+        _, depth = _levels(np.frombuffer(text, np.uint8))
+        raise NotJsonError("has no list of events", cut_off=len(depth) > 0 and int(depth[-1]) > 0)
 
     def _more(self, rest: bytes) -> bytes:
         if len(rest) > MOST:
@@ -85,10 +83,23 @@ class Pieces:
         return rest + more
 
     def _rest(self) -> bytes:
-        rest = self.source.read(MOST)
+        rest = self.source.read(MOST_AROUND)
         if self.source.read(1):
-            raise NotJsonError("has more than 256 MB behind its events")
+            raise NotJsonError("has more than 16 MB behind its events")
         return rest
+
+
+def _list_of_events(text: bytes) -> int | None:
+    """Return where the list of events begins, behind its bracket: only the document's own key counts."""
+    found = [(one.start(), one.end()) for one in EVENTS.finditer(text)]
+    if not found:
+        return None
+    starts = np.array([start for start, _ in found])
+    plain = np.frombuffer(text, np.uint8)
+    at, depth = _levels(plain)
+    before = np.searchsorted(at, starts)
+    own = (before > 0) & (depth[before - 1] == 1) & (np.searchsorted(_quotes(plain), starts) % 2 == 0)
+    return found[int(np.argmax(own))][1] if own.any() else None
 
 
 def _ends(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int | None]:
@@ -124,12 +135,6 @@ def _quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     firsts = slashes[np.diff(slashes, prepend=-2) > 1]
     run = after - firsts[np.searchsorted(firsts, after) - 1]
     return np.setdiff1d(quotes, after[run % 2 == 1], assume_unique=True)
-
-
-def _depth_and_string(text: NDArray[np.uint8]) -> tuple[int, bool]:
-    """Return how deep the end of a text is, and whether it lies in a string."""
-    _, depth = _levels(text)
-    return (int(depth[-1]) if len(depth) else 0), len(_quotes(text)) % 2 == 1
 
 
 def _separated(text: bytes, ends: NDArray[np.int64]) -> bytes:
