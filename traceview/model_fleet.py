@@ -188,7 +188,7 @@ class Straggler:
 
     `part` is one of "compute", "copies" or a cause of model.CAUSES; `part_lag` how much longer that part is than the
     median of the others. `cost` is what the others waited for it in an iteration with nothing else to do, all
-    together; `cost_each` the same for each of them.
+    together; `cost_each` the same for each rank that runs collectives with it.
     """
 
     rank: int
@@ -203,12 +203,17 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change, dearest first: `cost` is waiting in ns, of an iteration where there are some, of all ranks."""
+    """What to change, dearest first.
+
+    `cost` is waiting in ns, of an iteration where there are some, of all ranks; `each` the same for each rank that
+    waits for the one at fault, where it is one.
+    """
 
     title: str
     text: str
     cost: int
-    rank: int | None
+    each: int | None
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)

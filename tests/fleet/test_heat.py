@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fleet.made import MS, rank, report
-from traceview.fleet.heat import ABSENT, _less_others
+from traceview.fleet.heat import ABSENT, less_others
 from traceview.fleet.merge import merge
 
 
 @given(st.lists(st.one_of(st.just(ABSENT), st.integers(0, 10**9)), min_size=1, max_size=9))
 def test_each_value_is_compared_with_the_median_of_the_others(values: list[int]) -> None:
-    found = _less_others(np.array(values, np.int64))
+    found = less_others(np.array(values, np.int64))
     for place, value in enumerate(values):
         others = [other for at, other in enumerate(values) if at != place and other != ABSENT]
         if value == ABSENT or not others:

@@ -69,7 +69,7 @@ def lags_of(heat: Heat) -> Lags:
     own = heat.own[:, heat.steady == 1]
     apart = np.zeros(own.shape, np.float64)
     for column in range(own.shape[1]):
-        apart[:, column] = _less_others(own[:, column])
+        apart[:, column] = less_others(own[:, column])
     lag, noise, count = (np.zeros(len(own), np.int64) for _ in range(3))
     for row in range(len(own)):
         mine = apart[row][~np.isnan(apart[row])]
@@ -83,7 +83,7 @@ def lags_of(heat: Heat) -> Lags:
     return Lags(lag, noise, count, int(np.median(known)) if len(known) else None)
 
 
-def _less_others(values: Times) -> NDArray[np.float64]:
+def less_others(values: Times) -> NDArray[np.float64]:
     """Return each value less the median of the others; NaN where it is absent or alone."""
     found = np.full(len(values), np.nan)
     rows = np.flatnonzero(values != ABSENT)

@@ -45,7 +45,7 @@ def merge(
     lags = None if heat is None else lags_of(heat)
     rows = rows_of(aligned.ranks, Named(tuple(labels), tuple(files), tuple(reports)), waits, heat, each, lags)
     typical = None if lags is None else lags.typical
-    stragglers = stragglers_of(rows, typical, margin)
+    stragglers = stragglers_of(rows, waits.groups, typical, margin)
     total = sum(len(rank.collectives.start) for rank in ranks)
     return Fleet(
         reports=tuple(files),

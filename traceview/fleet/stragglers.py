@@ -2,57 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
+from traceview.fleet.heat import ABSENT, less_others
 from traceview.fleet.remedies import MORE, REMEDIES, TURNS, UNKNOWN
+from traceview.intervals import Times
 from traceview.model import CAUSES
-from traceview.model_fleet import Advice, Rank, Straggler
+from traceview.model_fleet import Advice, Group, Rank, Straggler
 
+KERNELS = "kernels"
+
+
+def _cause(place: int) -> Callable[[Rank], int]:
+    return lambda rank: rank.causes[place]
+
+
+# What a rank's own time is made of, and how many kernels it ran.
+PARTS: Mapping[str, Callable[[Rank], int]] = {
+    "compute": lambda rank: rank.compute,
+    "copies": lambda rank: rank.copies,
+    **{cause: _cause(place) for place, cause in enumerate(CAUSES)},
+    KERNELS: lambda rank: rank.kernels,
+}
 MANY = 50  # one kernel more in so many is more work
 LEAST_WAIT = 0.03  # of a rank's time: less is no advice
 
 
-def stragglers_of(ranks: Sequence[Rank], typical: int | None, margin: float) -> tuple[Straggler, ...]:
+def stragglers_of(
+    ranks: Sequence[Rank], groups: Sequence[Group], typical: int | None, margin: float
+) -> tuple[Straggler, ...]:
     """Return the ranks whose lag exceeds `margin` of a typical own time and their own noise, dearest first."""
     if typical is None:
         return ()
-    found = [
-        _straggler(ranks, index, typical)
+    late = [
+        index
         for index, rank in enumerate(ranks)
         if rank.lag is not None and rank.noise is not None and rank.lag > max(margin * typical, rank.noise)
     ]
+    parts = {name: _beside(ranks, of) for name, of in PARTS.items()} if late else {}
+    found = [_straggler(ranks, groups, index, typical, parts) for index in late]
     return tuple(sorted(found, key=lambda one: (-one.cost, -one.lag, one.rank)))
 
 
-def _straggler(ranks: Sequence[Rank], index: int, typical: int) -> Straggler:
+def _beside(ranks: Sequence[Rank], of: Callable[[Rank], int]) -> Times:
+    """Return a figure of every rank less the median of the others that have iterations."""
+    values = np.array([of(rank) if rank.iterations else ABSENT for rank in ranks], np.int64)
+    found: Times = np.nan_to_num(less_others(values)).round().astype(np.int64)
+    return found
+
+
+def _straggler(
+    ranks: Sequence[Rank], groups: Sequence[Group], index: int, typical: int, parts: Mapping[str, Times]
+) -> Straggler:
     rank = ranks[index]
     assert rank.lag is not None
-    others = [other for place, other in enumerate(ranks) if place != index and other.iterations]
-    parts = {
-        name: value - int(np.median([_parts(other)[name] for other in others])) for name, value in _parts(rank).items()
-    }
-    part = max(parts, key=lambda name: parts[name])
+    part = max((name for name in parts if name != KERNELS), key=lambda name: int(parts[name][index]))
+    waiting = set(chain.from_iterable(group.ranks for group in groups if index in group.ranks)) - {index}
     return Straggler(
         rank=index,
         lag=rank.lag,
         share=rank.lag / typical if typical else 0.0,
         part=part,
-        part_lag=parts[part],
-        more_kernels=rank.kernels - int(np.median([other.kernels for other in others])),
+        part_lag=int(parts[part][index]),
+        more_kernels=int(parts[KERNELS][index]),
         cost=rank.bare_caused,
-        cost_each=rank.bare_caused // max(len(others), 1),
+        cost_each=rank.bare_caused // max(len(waiting), 1),
     )
-
-
-def _parts(rank: Rank) -> dict[str, int]:
-    """Return what a rank's own time is made of."""
-    return {
-        "compute": rank.compute,
-        "copies": rank.copies,
-        **dict(zip(CAUSES, rank.causes, strict=True)),
-    }
 
 
 def advice_of(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> tuple[Advice, ...]:
@@ -82,6 +100,7 @@ def _of_part(ranks: Sequence[Rank], those: Sequence[Straggler]) -> Advice:
         ),
         text=REMEDIES[MORE if extra else part] + more,
         cost=sum(one.cost for one in those),
+        each=first.cost_each if len(those) == 1 else None,
         rank=first.rank,
     )
 
@@ -101,5 +120,6 @@ def _of_turns(ranks: Sequence[Rank], known: set[int], rest: int, whole: int) -> 
         title=f"{which} wait in collectives for {100 * rest / whole:.1f}% of their time, without one slower throughout",
         text=f"{rank.label} came last most often: {rank.last_count:,} of {rank.matched:,}. {words}",
         cost=rest,
+        each=None,
         rank=index,
     )

@@ -76,7 +76,7 @@ def _straggler(one: Straggler) -> Json:
 
 
 def _advice(one: Advice) -> Json:
-    return {"title": one.title, "text": one.text, "cost_ns": one.cost, "rank": one.rank}
+    return {"title": one.title, "text": one.text, "cost_ns": one.cost, "cost_each_ns": one.each, "rank": one.rank}
 
 
 def _group(group: Group) -> Json:

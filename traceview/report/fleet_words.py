@@ -40,9 +40,8 @@ def verdict(fleet: Fleet) -> str:
 def price(fleet: Fleet, advice: Advice) -> str:
     """Return what a piece of advice is worth."""
     each = "in an iteration" if fleet.heat is not None else "in the capture"
-    others = len(fleet.ranks) - 1
-    mean = f", {milliseconds(advice.cost // others)} on each of the other {others:,}" if others > 1 else ""
-    return f"{milliseconds(advice.cost)} of waiting {each} at the least{mean}"
+    share = "" if advice.each is None else f", {milliseconds(advice.each)} of it on each rank that waits"
+    return f"{milliseconds(advice.cost)} of waiting {each} at the least{share}"
 
 
 def clock_line(clock: Clock) -> str:

@@ -16,8 +16,7 @@ function answer() {
   if (skipped) byId("skipped").textContent = `${count(skipped)} of ${count(skipped + content.reports)} reports could not be read and are not in any figure; the table below names them.`;
   for (const one of content.advice)
     byId("advice").append(el("li", { class: "card" },
-      one.rank === null ? el("span", { class: "goto", text: one.title })
-        : el("button", { type: "button", class: "goto", text: one.title, onclick: () => { choose(map.order.indexOf(one.rank)); byId("stage").focus(); } }),
+      el("button", { type: "button", class: "goto", text: one.title, onclick: () => { choose(map.order.indexOf(one.rank)); byId("stage").focus(); } }),
       el("p", { class: "price" }, el("b", { text: one.price })),
       el("p", { text: one.text })));
   for (const note of content.notes) byId("lacks").append(el("li", { text: note }));

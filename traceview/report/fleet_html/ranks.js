@@ -111,23 +111,30 @@ function paint(pen, wide, high, top, height) {
 }
 
 function paintHeat(pen, wide, left, top, height) {
-  const image = heatImage();
+  let image = heatImage();
   if (!image) return;
-  pen.imageSmoothingEnabled = height < 1;
+  // Rows lower than a pixel are averaged, columns never.
+  if (height < 1) {
+    const lower = el("canvas", { width: heat.columns, height: Math.max(1, Math.round(map.order.length * height)) });
+    lower.getContext("2d").drawImage(image, 0, 0, lower.width, lower.height);
+    image = lower;
+  }
+  pen.imageSmoothingEnabled = false;
   pen.drawImage(image, left, AXIS - top, wide - left, map.order.length * height);
 }
 
 function paintBars(pen, left, first, last, top, height) {
   const room = left - NAMES - SPACE, longest = Math.max(...content.ranks.map((rank) => rank.wall), 1), gap = height > 6 ? 2 : 0;
   const fills = PARTS.map(({ look, pattern }) => [css("--" + look), pattern && height > 6 ? canvasPattern(pen, pattern) : null]);
-  for (let row = first; row < last; row++) {
+  const step = Math.max(1, Math.round(1 / height));
+  for (let row = first; row < last; row += step) {
     const parts = partsOf(content.ranks[map.order[row]]);
     let x = NAMES;
     PARTS.forEach(({ key }, place) => {
       const length = (parts[key] / longest) * room;
       for (const fill of fills[place].filter(Boolean)) {
         pen.fillStyle = fill;
-        pen.fillRect(x, AXIS - top + row * height + gap / 2, length, Math.max(height - gap, 0.5));
+        pen.fillRect(x, AXIS - top + row * height + gap / 2, length, Math.max(height * step - gap, 1));
       }
       x += length;
     });
