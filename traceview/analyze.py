@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from traceview.measure.activity import Activity
 from traceview.measure.breakdown import Measured
-from traceview.measure.devices import measure_devices
+from traceview.measure.devices import idle_times, measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
@@ -90,13 +90,14 @@ def _measure(
     # Ranges, calls and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
     with ThreadPoolExecutor(1) as aside:
         ranges_later = aside.submit(measure_ranges, trace)
-        calls_later = aside.submit(measure_host, trace, activities)
         threads = host(trace)
-        devices = measure_devices(trace, threads, activities)
+        idle = idle_times(trace, threads, activities)
+        measured = Measured(activities, {of.device: gaps for of, (_, gaps) in zip(activities, idle, strict=True)})
+        iterations_later = aside.submit(measure_iterations, trace, threads, measured, pattern=iteration, skip=skip)
+        calls_later = aside.submit(measure_host, trace, activities)
+        devices = measure_devices(trace, threads, activities, idle)
         step("measure ranges and iterations", 0.7)
-        ranges, calls = ranges_later.result(), calls_later.result()
-    measured = Measured(activities, {of.device: of.gaps for of in devices})
-    iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
+        ranges, iterations, calls = ranges_later.result(), iterations_later.result(), calls_later.result()
     return Analysis(
         info=trace.info,
         trace=trace,

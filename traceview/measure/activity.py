@@ -76,7 +76,7 @@ def activity(trace: Trace, device: int) -> Activity | None:
     if len(rows) < len(start):
         start, end = start[rows], end[rows]
     some_length = end > start
-    later, later_start = rows[some_length], start[some_length]
+    later, later_start = (rows, start) if some_length.all() else (rows[some_length], start[some_length])
     if trace.window is not None:
         inside = within(start, end, trace.window)
         rows, start, end = rows[inside], start[inside], end[inside]

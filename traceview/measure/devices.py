@@ -9,22 +9,30 @@ import numpy as np
 from traceview import intervals
 from traceview.measure.activity import Activity
 from traceview.measure.host import Host
-from traceview.measure.idle import device_gaps, idle_of
+from traceview.measure.idle import Idle, device_gaps, idle_of
 from traceview.measure.overlap import communication_overlap, copy_overlaps
 from traceview.measure.streams import KERNEL, measure_streams
-from traceview.model import DeviceUse, Trace
+from traceview.model import DeviceUse, Gaps, Trace
 
 
-def measure_devices(trace: Trace, of: Host, activities: Sequence[Activity]) -> tuple[DeviceUse, ...]:
-    """Measure every device that did anything in the trace's window, in the order of Trace.devices."""
-    return tuple(_measure_device(trace, of, device) for device in activities)
+def measure_devices(
+    trace: Trace, of: Host, activities: Sequence[Activity], idle: Sequence[tuple[Idle, Gaps]] | None = None
+) -> tuple[DeviceUse, ...]:
+    """Measure devices that did anything in the trace's window; `idle` saves finding the idle time of each again."""
+    known = idle_times(trace, of, activities) if idle is None else idle
+    return tuple(_measure_device(trace, of, device, *one) for device, one in zip(activities, known, strict=True))
 
 
-def _measure_device(trace: Trace, of: Host, device: Activity) -> DeviceUse:
+def idle_times(trace: Trace, of: Host, activities: Sequence[Activity]) -> list[tuple[Idle, Gaps]]:
+    """Find the gaps of each device and attribute them."""
+    found = (idle_of(trace, of, device) for device in activities)
+    return [(idle, device_gaps(trace, of, idle)) for idle in found]
+
+
+def _measure_device(trace: Trace, of: Host, device: Activity, idle: Idle, gaps: Gaps) -> DeviceUse:
     row = trace.devices.row(device.device, named=True)
     source = trace.operations["source"].to_physical().to_numpy()[device.rows]
     busy = intervals.length(device.busy)
-    idle = idle_of(trace, of, device)
     return DeviceUse(
         device=device.device,
         id=row["id"],
@@ -39,5 +47,5 @@ def _measure_device(trace: Trace, of: Host, device: Activity) -> DeviceUse:
         copies=copy_overlaps(trace, device),
         communication=communication_overlap(device),
         streams=measure_streams(trace, of, device, idle),
-        gaps=device_gaps(trace, of, idle),
+        gaps=gaps,
     )

@@ -20,15 +20,13 @@ class IdleHost:
     of: Host
     gaps: Intervals
     idle: Coverage
-    free: Coverage
+    profiled: Coverage  # the profiler's part of the gaps
     _parts: dict[tuple[int, int], Coverage | Times | None] = field(default_factory=dict)
 
     @classmethod
     def inside(cls, of: Host, gaps: Intervals) -> IdleHost:
         """Look at a host inside the gaps of a device."""
-        idle = Coverage.of(gaps)
-        profiled = len(of.profiler.start)
-        return cls(of, gaps, idle, Coverage.of(intervals.subtract(gaps, of.profiler)) if profiled else idle)
+        return cls(of, gaps, Coverage.of(gaps), Coverage.of(intervals.intersect(gaps, of.profiler)))
 
     @property
     def profiler(self) -> Intervals:
@@ -41,7 +39,7 @@ class IdleHost:
 
     def unprofiled(self, at: Times) -> Times:
         """Return the same, less the profiler's own part."""
-        return self.free.before(at)
+        return self.idle.before(at) - self.profiled.before(at)
 
     def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
         """Return how much idle time of each [start, end) is a thread's, in one of ROLES; None where it has none."""

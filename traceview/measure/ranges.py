@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview.capturing import capturing
 from traceview.intervals import Times
 from traceview.measure.activity import within
-from traceview.measure.groups import busy_by
+from traceview.measure.groups import Unions, batches
 from traceview.measure.stretches import Stretches
 from traceview.model import SOURCES, NotMeasured, RangeUse, Trace, Window
 
@@ -148,7 +148,7 @@ def _on_gpu(trace: Trace, group: Times, groups: int) -> pl.DataFrame:
     last, first = pl.col("last").max(), pl.col("first").min()
     each = pairs.group_by("group", "range").agg((last - first).alias("span_each"))
     once = pairs.unique(["index", "group"])
-    busy = busy_by(*_expanded(once, work), work.start, work.end, groups)
+    busy = _busy(once.sort("group", "index"), work, groups)
     return (
         once.group_by("group")
         .agg((last - first).alias("span"), pl.col("kernels", "operations", "via").sum())
@@ -176,9 +176,21 @@ def _by_stretch(trace: Trace, projection: Projection, work: _Work) -> pl.DataFra
     )
 
 
-def _expanded(once: pl.DataFrame, work: _Work) -> tuple[Times, Times]:
+def _busy(once: pl.DataFrame, work: _Work, groups: int) -> Times:
+    """Return the busy time of each group from pairs of (group, stretch), by group."""
+    index, group = once["index"].to_numpy(), once["group"].to_numpy()
+    busy = np.zeros(groups, np.int64)
+    unions = Unions.of(work.start, work.end)
+    # All pairs of (group, operation) at once would be many times the operations, where ranges nest.
+    for rows in batches(group, work.count[index]):
+        first, last = int(group[rows][0]), int(group[rows][-1]) + 1
+        owner, member = _expanded(index[rows], group[rows] - first, work)
+        busy[first:last] = unions.lengths(owner, member, last - first)
+    return busy
+
+
+def _expanded(index: Times, group: Times, work: _Work) -> tuple[Times, Times]:
     """Return every pair of (group, operation) from pairs of (group, stretch)."""
-    index = once["index"].to_numpy()
     count = work.count[index]
     place = np.arange(int(count.sum())) + np.repeat(work.first[index] - (np.cumsum(count) - count), count)
-    return np.repeat(once["group"].to_numpy(), count), work.operation[place]
+    return np.repeat(group, count), work.operation[place]

@@ -27,7 +27,6 @@ class OfDevice(NamedTuple):
     sums: Sums  # of each of CAUSES, over all gaps of the device
     compute: Coverage
     communication: Coverage  # with nothing computing
-    busy: Coverage
 
     @classmethod
     def of(cls, of: Host, device: Activity, idle: Idle) -> OfDevice:
@@ -38,7 +37,6 @@ class OfDevice(NamedTuple):
             idle.causes.sum(axis=1),
             Coverage.of(device.compute),
             Coverage.of(intervals.subtract(device.communication, device.compute)),
-            Coverage.of(device.busy),
         )
 
 
@@ -70,9 +68,10 @@ def _summed(trace: Trace, against: OfDevice, gaps: Intervals, operation: Times) 
     own &= idle.gaps.end[place] == gaps.end if len(idle.gaps.start) else False
     rest = np.flatnonzero(~own)
     start, end, operation = gaps.start[rest], gaps.end[rest], operation[rest]
-    compute, communication, busy = (
-        int(union.between(start, end).sum()) for union in (against.compute, against.communication, against.busy)
+    compute, communication, still = (
+        int(union.between(start, end).sum()) for union in (against.compute, against.communication, against.host.idle)
     )
+    busy = int((end - start).sum()) - still  # a stream's gaps lie in the window, where a device is busy or idle
     others = {
         "other_compute": compute,
         "other_communication": communication,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceview.intervals import Times
+from traceview.intervals import Times, blocks
 from traceview.measure.nesting import Nesting
 
 
@@ -40,10 +40,13 @@ class Stretches:
 
     def at(self, thread: Times, moment: Times) -> Times:
         """Return the stretch of each moment on each thread; 0 where no range is open."""
-        rank = np.searchsorted(self.times, moment, side="right")
-        keys = thread.astype(np.int64) * (len(self.times) + 1) + rank
-        stretch = np.searchsorted(self.keys, keys, side="right")
-        return np.where(self.place[stretch] >= 0, stretch, 0)
+        found = np.empty(len(moment), np.int64)
+        for block in blocks(len(moment)):
+            rank = np.searchsorted(self.times, moment[block], side="right")
+            keys = thread[block].astype(np.int64) * (len(self.times) + 1) + rank
+            stretch = np.searchsorted(self.keys, keys, side="right")
+            found[block] = np.where(self.place[stretch] >= 0, stretch, 0)
+        return found
 
     def innermost(self) -> Times:
         """Return the row of the innermost open range of each stretch, or -1."""

@@ -9,7 +9,8 @@ from traceview.model import Trace, Unmatched
 
 def count_unmatched(trace: Trace) -> Unmatched:
     """Count operations that should have a launch and have none; correlation id 0 never had one."""
-    lost = trace.operations.filter(pl.col("launch").is_null() & (pl.col("correlation") != 0))
+    without = trace.operations.lazy().filter(pl.col("launch").is_null() & (pl.col("correlation") != 0))
+    lost = without.select("source").collect()
     counts = dict(lost["source"].cast(pl.String).value_counts().iter_rows())
     return Unmatched(
         kernels=counts.get("kernel", 0),

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
+from traceview.intervals import Times
 from traceview.model import CLASSES, CopyOverlap
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import MEMSET, Exposed, copy_key
@@ -105,10 +106,7 @@ def _between_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> tup
     """Return advice for copies that run beside the compute, but for the short gaps in it; None for others."""
     if one.kind not in ("h2d", "d2h") or one.overlapped_ns < HIDDEN * one.busy_ns:
         return None
-    work = device.activity
-    members = np.flatnonzero(work.codes == CLASSES.index("copy"))
-    copied = facts.analysis.trace.operations.select("kind", "memory")[work.rows[members]]
-    chosen = members[((copied["kind"] == one.kind) & (copied["memory"] == one.memory)).fill_null(False).to_numpy()]
+    work, chosen = device.activity, _members(facts, device, one)
     copies = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
     exposed = intervals.subtract(copies, work.compute)
     lengths = exposed.end - exposed.start
@@ -121,10 +119,17 @@ def _between_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> tup
 
 def _on_streams_of_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> bool:
     """Return whether most copies of this kind run on streams that have kernels too."""
-    operations = facts.analysis.trace.operations[device.activity.rows]
-    chosen = (operations["kind"] == one.kind) & (operations["memory"] == one.memory)
-    streams = operations.filter(chosen.fill_null(False))["stream"]
+    streams = facts.analysis.trace.operations["stream"][device.activity.rows[_members(facts, device, one)]]
     return 2 * int(streams.is_in([use.stream for use in device.use.streams if use.compute_ns]).sum()) > len(streams)
+
+
+def _members(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> Times:
+    """Return the copies of this kind and memory: indices into the device's activity."""
+    work = device.activity
+    copies = np.flatnonzero(work.codes == CLASSES.index("copy"))
+    kinds = facts.analysis.trace.operations.select("kind", "memory")[work.rows[copies]]
+    found: Times = copies[((kinds["kind"] == one.kind) & (kinds["memory"] == one.memory)).fill_null(False).to_numpy()]
+    return found
 
 
 def _advice(one: CopyOverlap, mixed: bool) -> tuple[str, str]:

@@ -67,7 +67,7 @@ class Grant:
 class Ledger:
     """What is left of one device's idle and exposed time.
 
-    `gaps` holds, for each cause, the ns left of each gap (shape: gaps); `exposed` holds, for each kind
+    `gaps` holds, for each cause that any has, the ns left of each gap (shape: gaps); `exposed` holds, for each kind
     of work ("communication", "h2d pageable", ..., "memset"), the times left; no two of them meet.
     """
 
@@ -78,7 +78,8 @@ class Ledger:
     @classmethod
     def of(cls, gaps: pl.DataFrame, exposed: Mapping[str, Intervals]) -> Ledger:
         """Open the accounts of a device: the frame of its Gaps and what `exposed_work` returned."""
-        return cls(len(gaps), {cause: gaps[cause].to_numpy() for cause in CAUSES}, exposed)
+        causes = {cause: gaps[cause].to_numpy() for cause in CAUSES}
+        return cls(len(gaps), {cause: ns for cause, ns in causes.items() if ns.any()}, exposed)
 
     @property
     def total(self) -> int:
@@ -101,7 +102,7 @@ class Ledger:
     def _idle(self, claim: Idle) -> tuple[Times, Ledger]:
         granted = np.zeros(self.count, np.int64)
         left = dict(self.gaps)
-        for cause in claim.causes:
+        for cause in (one for one in claim.causes if one in left):
             wanted = left[cause] if claim.rows is None else left[cause] * claim.rows
             if not wanted.any():
                 continue
