@@ -21,7 +21,8 @@ NAMES = (
     "e\u0301\u202egpj.sqlite", os.fsdecode(b"\xff\xfe.sqlite"), "a b%20?mode=rwc#.sqlite", "no ending", "[x]*.sqlite",
 )  # fmt: skip
 OLD = b"what was there before"
-COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "info", "compare", "whatif", "redact")
+COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compare", "whatif", "redact", "export")
+LITTER = (b"9" * 40, b"-", b"1e999", b"null", b"{", b"[" * 2000, b'"', b"\\ud800", b"\xff", b"true", b",,", b"NaN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +43,24 @@ class Case:
 def make(seed: int, corpus: Sequence[Path], folder: Path) -> Case:
     """Write the files of a case into an empty folder and say what is to be run; the same number gives the same case."""
     chance = random.Random(seed)
-    base = chance.choice(corpus)
+    exports = [one for one in corpus if one.suffix == ".sqlite"]
+    base = chance.choice(exports)
     report = folder / chance.choice(NAMES)
     report.write_bytes(base.read_bytes())
     story = [base.name]
-    if chance.random() < 0.6:
+    if chance.random() < 0.75:
         story += changed(report, chance)
     sound = len(story) > 1
-    if not sound or chance.random() < 0.3:
+    if not sound or chance.random() < 0.15:
         sound = False
-        report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in corpus]))
+        report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in exports]))
         story.append("damaged")
-    given, form = _form(report, chance, [one.read_bytes() for one in corpus])
+    given, form = _form(report, chance, corpus)
     command = chance.choice(COMMANDS)
     inputs = [given]
     if command == "compare":
         other = folder / "other.sqlite"
-        other.write_bytes(chance.choice(corpus).read_bytes())
+        other.write_bytes(chance.choice(exports).read_bytes())
         inputs.insert(chance.randrange(2), other)
     arguments, outputs = _arguments(command, inputs, folder, chance)
     old = tuple(out for out in outputs if command != "redact" and chance.random() < 0.3)
@@ -70,9 +72,18 @@ def make(seed: int, corpus: Sequence[Path], folder: Path) -> Case:
     )  # fmt: skip
 
 
-def _form(report: Path, chance: random.Random, others: Sequence[bytes]) -> tuple[Path, str]:
-    """Hand the report over as it is, packed, or as a folder of tables; what holds it may be damaged too."""
-    form = chance.choice(("sqlite",) * 7 + ("gz", "xz", "zst", "parquet", "arrow"))
+def _form(report: Path, chance: random.Random, corpus: Sequence[Path]) -> tuple[Path, str]:
+    """Hand the report over as it is, packed, as a folder of tables; or one of torch.profiler. All may be damaged."""
+    others = [one.read_bytes() for one in corpus]
+    form = chance.choice(("sqlite",) * 9 + ("gz", "xz", "zst", "parquet", "arrow", "profiler"))
+    if form == "profiler":
+        data = others[[one.suffix for one in corpus].index(".json")]
+        for _ in range(chance.choice((0, 1, 5, 50))):
+            at = chance.randrange(len(data))
+            data = data[:at] + chance.choice(LITTER) + data[at + chance.choice((0, 1, 9)) :]
+        data = damaged(data, chance, others) if chance.random() < 0.3 else data
+        report.write_bytes(pack(data, "gz") if chance.random() < 0.3 else data)
+        return report, form
     if form == "sqlite":
         return report, form
     if form in ("parquet", "arrow"):
@@ -150,6 +161,10 @@ def _arguments(
     json, page = folder / "out.json", folder / "out.html"
     if command == "info":
         return ("info", *reports), ()
+    if command == "export":
+        made = folder / f"out.{chance.choice(('pftrace', 'json'))}"
+        to = {".pftrace": "perfetto", ".json": "chrome"}[made.suffix]
+        return ("export", *reports, "--to", to, "--output", str(made), "--quiet"), (made,)
     if command == "redact":
         return ("redact", *reports, str(folder / "out.sqlite"), "--names", chance.choice(("keep", "hash"))), (
             folder / "out.sqlite",

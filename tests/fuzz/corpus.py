@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 from tests.captures import sample
 
 # One launch in so many stays, with all that belongs to it.
-KEPT = {"serial": 24, "dual": 24, "quad": 24, "ddp2": 40, "cudagraph": 1, "trainer/staged": 24, "trainer/graph": 2}
+KEPT = {
+    "serial": 24, "dual": 24, "quad": 24, "ddp2": 40, "cudagraph": 1, "trainer/staged": 24, "trainer/graph": 2,
+    "scenarios/managed": 1, "scenarios/p2p": 1, "scenarios/graph_nodes": 2, "scenarios/contexts": 1,
+}  # fmt: skip
 EVENTS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "CUDA_EVENT", "RUNTIME")
 ENUMS = ("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND", "ENUM_NSYS_EVENT_TYPE")
 
@@ -17,6 +22,14 @@ ENUMS = ("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND", "ENUM_NSYS_EVENT_TYPE")
 def make(folder: Path) -> list[Path]:
     """Write them all into a folder and return them; the same samples give the same bytes."""
     return [thinned(name, every, folder / f"{name.replace('/', '_')}.sqlite") for name, every in KEPT.items()]
+
+
+def profiler_trace(path: Path) -> Path:
+    """Write one event in ten of a sample of torch.profiler to `path`, with all that says what they are."""
+    whole = json.loads(gzip.decompress(sample("torch_profiler/graph.json.gz").read_bytes()))
+    kept = [event for number, event in enumerate(whole["traceEvents"]) if number % 10 == 0 or event.get("ph") == "M"]
+    path.write_text(json.dumps({**whole, "traceEvents": kept}))
+    return path
 
 
 def thinned(name: str, every: int, path: Path) -> Path:

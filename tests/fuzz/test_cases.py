@@ -14,11 +14,15 @@ FEW = 5
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return corpus.make(tmp_path_factory.mktemp("corpus"))
+    folder = tmp_path_factory.mktemp("corpus")
+    return [*corpus.make(folder), corpus.profiler_trace(folder / "profiler.json")]
 
 
 @pytest.mark.parametrize("first", range(0, 60, FEW))
-def test_no_crash_no_wrong_figure_nothing_left_behind(first: int, exports: list[Path], tmp_path: Path) -> None:
+def test_no_crash_no_wrong_figure_nothing_left_behind(
+    first: int, exports: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEVIEW_CACHE", str(tmp_path / "cache"))
     for seed in range(first, first + FEW):
         here, scratch = tmp_path / str(seed), tmp_path / f"temporary{seed}"
         here.mkdir()
@@ -29,5 +33,5 @@ def test_no_crash_no_wrong_figure_nothing_left_behind(first: int, exports: list[
 
 
 def test_the_corpus_holds_every_kind_of_capture(exports: list[Path]) -> None:
-    assert len(exports) == len(corpus.KEPT)
-    assert all(50_000 < path.stat().st_size < 400_000 for path in exports)
+    assert len(exports) == len(corpus.KEPT) + 1
+    assert all(50_000 < path.stat().st_size < 500_000 for path in exports)

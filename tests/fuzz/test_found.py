@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from tests.fuzz import corpus
 from tests.fuzz.cases import Case
 from tests.fuzz.invariants import broken, parsed
-from tests.fuzz.judge import judge
+from tests.fuzz.judge import judge, run
 from tests.oracle import figures
 from tests.test_against_oracle import differences
 from traceview.analyze import analyze
+from traceview.read.panics import unsaid
 from traceview.report.html import render
 from traceview.report.to_json import document
 
@@ -105,3 +107,35 @@ def test_extreme_times_neither_warn_nor_wrap(report: Path, far: int) -> None:
     )
     assert list(broken(document(analyze(report)))) == []
     assert judged(report, "analyze", "--no-html") == (0, [])
+
+
+def test_what_polars_says_when_it_panics_is_not_for_the_user(capfd: pytest.CaptureFixture[str]) -> None:
+    """A damaged parquet file ended in one line, after a backtrace of Rust's."""
+    with pytest.raises(ValueError), unsaid():
+        os.write(2, b"thread 'async-executor-0' panicked at ...\n")
+        raise ValueError
+    assert capfd.readouterr().err == ""
+    with unsaid():
+        os.write(2, b"a warning\n")
+    assert capfd.readouterr().err == "a warning\n"
+
+
+@pytest.mark.parametrize("command", ["analyze", "info", "redact"])
+def test_a_schema_whose_names_are_no_text(report: Path, command: str) -> None:
+    """SQLite quotes them in its complaint, which Python could not decode."""
+    data = report.read_bytes()
+    at = data.index(b"CREATE TABLE PROFILER_OVERHEAD")
+    report.write_bytes(data[:at] + b"CREATE \xcd\xfe\xff" + data[at + 10 :])
+    ended = run(
+        (command, str(report), *((str(report.with_name("out")),) if command == "redact" else ())), report.parent
+    )
+    assert (ended.code, ended.raised) == (2, "")
+    assert ended.err.startswith("traceview: error: report.sqlite: ") and ended.err.count("\n") == 1
+
+
+def test_impossible_sizes_are_not_added_up(report: Path) -> None:
+    """Fifteen copies of 2^61 bytes made a negative sum."""
+    change(report, "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET bytes = 1 << 61 WHERE rowid % 2 = 0")
+    found = analyze(report)
+    assert all(0 <= row.bytes < 1 << 40 for device in found.devices for row in device.copies)
+    assert [note for note in found.notes if "impossible number of bytes" in note]

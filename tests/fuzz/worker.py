@@ -29,7 +29,8 @@ def main(first: int, count: int, megabytes: int) -> None:
     with tempfile.TemporaryDirectory(prefix="traceview-fuzz-") as name:
         folder = Path(name)
         (folder / "corpus").mkdir()
-        exports = corpus.make(folder / "corpus")
+        exports = [*corpus.make(folder / "corpus"), corpus.profiler_trace(folder / "corpus" / "profiler.json")]
+        os.environ["TRACEVIEW_CACHE"] = str(folder / "cache")
         _limit_memory(megabytes)
         for seed in range(first, first + count):
             print(seed, flush=True)

@@ -59,6 +59,11 @@ def process_of(identifier: int | None) -> int:
     return ((identifier or 0) >> 24) & 0xFFFFFF
 
 
+def size_of(value: object) -> int:
+    """Bytes; what no copy can have is unknown, hence nothing."""
+    return value if isinstance(value, int) and 0 <= value <= 2**50 else 0
+
+
 class Export:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True)
@@ -115,7 +120,7 @@ class Export:
                 found.append(
                     Operation(
                         row["start"], row["end"], table, order * 10**9 + number, cls, kind, memory,
-                        row.get("bytes") or 0, process_of(row["globalPid"]), row["deviceId"] or 0,
+                        size_of(row.get("bytes")), process_of(row["globalPid"]), row["deviceId"] or 0,
                         row["contextId"] or 0, row["streamId"] or 0, row["correlationId"] or 0,
                     )
                 )  # fmt: skip

@@ -19,7 +19,7 @@ RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 
 def refuse_crowds(file: str, counts: Mapping[str, int]) -> None:
-    """Refuse more GPUs, streams, threads or processes than any machine has: each costs its own time. Raises ReportError."""
+    """Refuse more of them than any machine has, for each costs its own time. Raises ReportError."""
     for what, count in counts.items():
         if count > MOST[what]:
             raise DamagedExportError(

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
+from traceview.read.panics import unsaid
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
 from traceview.read.sqlite import shown, version_text
 
@@ -81,6 +82,7 @@ def typed(frame: pl.DataFrame, table: str, wanted: Table, problems: list[str]) -
     return pl.DataFrame(made)
 
 
+@unsaid()
 def _read(said: str, path: Path, columns: list[str] | None) -> pl.DataFrame:
     """Return some columns, or with None an empty frame of all of them, once the number of rows is plausible."""
     try:

@@ -124,7 +124,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
                 raise
     except sqlite3.Error as error:
         raise damaged(shown(path), error) from None
-    except (OverflowError, MemoryError) as error:
+    except (OverflowError, MemoryError, UnicodeError) as error:  # a name of a table may be no text
         raise damaged(shown(path), error) from None
 
 
@@ -132,7 +132,8 @@ def damaged(name: str, error: Exception) -> DamagedExportError:
     """Return the error for what SQLite or Python cannot make sense of."""
     if isinstance(error, sqlite3.Error):
         return DamagedExportError(f"{name}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}")
-    return DamagedExportError(f"{name}: holds impossible sizes ({error}); {EXPORT_AGAIN}")
+    what = "names that are no text" if isinstance(error, UnicodeError) else f"impossible sizes ({error})"
+    return DamagedExportError(f"{name}: holds {what}; {EXPORT_AGAIN}")
 
 
 def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:

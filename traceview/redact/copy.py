@@ -95,7 +95,7 @@ def _opened(part: Path, export: Path, report: Path) -> Iterator[tuple[sqlite3.Co
         if "full" in str(error) or "disk I/O" in str(error):
             raise OutputError("the copy cannot be written (no space is left, or the disk fails)") from None
         raise damaged(shown(report), error) from None
-    except (OverflowError, MemoryError) as error:
+    except (OverflowError, MemoryError, UnicodeError) as error:  # a name of a table may be no text
         raise damaged(shown(report), error) from None
 
 
