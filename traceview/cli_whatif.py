@@ -41,6 +41,8 @@ def whatif(
     REPORT is a capture as for `analyze`, with a range for each iteration.
     """
     kernels = dict(_kernel(given) for given in faster)
+    if gradients == 0:
+        raise RequestError("--gradients 0: what is averaged has some size: 4 bytes a parameter, as a rule")
     if (ranks is None) != (gradients is None):
         raise RequestError(
             "--ranks and --gradients belong together, as in --ranks 2 --gradients 253MB: a capture of one "

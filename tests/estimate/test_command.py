@@ -52,10 +52,22 @@ def test_a_kernel_faster_by_name(traceview: Command) -> None:
     assert any(one["change"] == "faster:multi_tensor_apply_kernel=4" for one in document["predictions"])
 
 
+def test_two_gpus_and_a_report_of_two_processes(traceview: Command) -> None:
+    out = traceview("whatif", SERIAL, "--ranks", "2", "--gradients", "253MB").out
+    assert "Data parallel on 2 GPUs (253 MB of gradients)" in out and "2 batches a step" in out
+    out = traceview("whatif", sample("trainer/ddp.sqlite"), "--ranks", "4", "--gradients", "253MB").out
+    out = " ".join(out.split())
+    assert "this run has several ranks already" in out and "2 processes use GPUs here" in out
+
+
 def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
     for arguments, told in (
         ((SERIAL, "--faster", "gemm"), "--faster gemm"),
         ((SERIAL, "--faster", "gemm=2"), "no kernel called gemm"),
+        ((SERIAL, "--ranks", "2"), "--gradients belong together"),
+        ((SERIAL, "--gradients", "253MB"), "--gradients belong together"),
+        ((SERIAL, "--ranks", "2", "--gradients", "0"), "has some size"),
+        ((SERIAL, "--ranks", "2", "--gradients", "lots"), "no size"),
         ((SERIAL, "--json", SERIAL), "different files"),
         ((SERIAL, "--iteration", "nothing"), "no NVTX range matches"),
         ((tmp_path / "none.sqlite",), "none.sqlite"),

@@ -80,7 +80,10 @@ def _processes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[s
         if not all(own):
             others = len(own) - sum(own)
             gpus = "one more GPU" if others == 1 else f"{others} more GPUs"
-            yield f"{file}: {gpus} of other processes, with iterations of their own, not compared"
+            yield (
+                f"{file}: {gpus} of other processes, with iterations of their own, not compared; where each takes a "
+                f"batch of its own, an iteration does the work of {len(own)}"
+            )
 
 
 def _list(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from traceview.estimate.graph import GAP, RUN, Graph
 from traceview.estimate.path import spans_of
 from traceview.estimate.power import clocked
 from traceview.estimate.replay import COUNTED, CircleError, Replay, made_of, replay
-from traceview.estimate.select import select
+from traceview.estimate.select import Selection, select
 from traceview.intervals import length, union
 from traceview.model import Analysis, NotMeasured, Trace
 from traceview.model_whatif import NotApplicable, Prediction, WhatIf
@@ -77,7 +77,7 @@ def whatif(
         predictions=alone,
         together=_together(model),
         left_out=left_out,
-        notes=_notes(model),
+        notes=(*_notes(model), *_others(analysis.trace, chosen)),
     )
 
 
@@ -248,6 +248,16 @@ def _note(model: _Model, time: int, batches: int) -> str:
     if gain < -LITTLE:
         return f"alone it loses {-gain:.0%}"
     return "alone it gains little or nothing" if gain < LITTLE else ""
+
+
+def _others(trace: Trace, chosen: Selection) -> tuple[str, ...]:
+    count = trace.operations["process"].n_unique()
+    if count < 2:
+        return ()
+    return (
+        f"{count} processes use GPUs here; this is the model of one of them, process {chosen.process}, and what it "
+        "waits for the others stays as it is",
+    )
 
 
 def _notes(model: _Model) -> tuple[str, ...]:

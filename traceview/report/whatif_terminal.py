@@ -41,7 +41,8 @@ def _parts(found: WhatIf) -> Iterator[list[str]]:
         yield _changes("One after the other, each on top of those above", found, found.together)
     if found.together:
         last = found.together[-1]
-        yield ["What an iteration waits for then", *_path(last.path, last.iteration_ns)]
+        then = "all of these made" if len(found.together) > 1 else plain(last.title, 100)
+        yield [*wrap(f"What an iteration waits for then ({then})"), *_path(last.path, last.iteration_ns)]
     if found.left_out:
         yield [
             "Not here",

@@ -21,4 +21,4 @@ def faster(code: int, name: str, times: float) -> Change:
         weight[run] = (weight[run] / times).astype(np.int64)
         return graph.with_edges(graph.edges.weighing(weight))
 
-    return Change(f"faster:{name}={times:g}", f"{name} {times:g} times as fast", "a faster kernel", apply)
+    return Change(f"faster:{name}={times:g}", f"{times:g} times as fast: {name}", "a faster kernel", apply)
