@@ -9,6 +9,24 @@ tables.py     nsys's tables; kernels.py and copies.py: what names say
 lacks.py      what such a trace does not record
 """
 
-from traceview.read.kineto.read import PROFILER, is_trace, read_kineto, with_lacks
+from pathlib import Path
+
+from traceview.read.kineto.known import PROFILER, is_trace
+from traceview.read.raw import RawCapture
 
 __all__ = ["PROFILER", "is_trace", "read_kineto", "with_lacks"]
+
+
+# Most captures are none of these, and what reads them is imported for those alone that are.
+def read_kineto(path: Path) -> RawCapture:
+    """Read a trace (see read.py)."""
+    from traceview.read.kineto import read
+
+    return read.read_kineto(path)
+
+
+def with_lacks(capture: RawCapture) -> RawCapture:
+    """Return tables that a trace was made into as torch.profiler's capture, with what it lacks."""
+    from traceview.read.kineto import read
+
+    return read.with_lacks(capture)
