@@ -32,7 +32,8 @@ class Columns:
         top = int(values.max()) if len(values) else 0
         count = max(1, -(-top.bit_length() // 8))
         place = self.size
-        bytes_of = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
+        width = 1 << (count - 1).bit_length()
+        bytes_of = np.ascontiguousarray(values, f"<u{width}").view(np.uint8).reshape(-1, width)
         self._parts.extend(bytes_of[:, order].tobytes() for order in range(count))
         self.size += len(values) * count
         return [place, count]

@@ -163,9 +163,9 @@ def _at_a_glance(lanes: Sequence[Lane], book: Book) -> None:
 
 
 def _foretold(lanes: Sequence[Lane], book: Book) -> float:
-    """Return what all that is not written yet would take in full, in bytes of the file."""
+    """Return what all that is not written yet would take in full, in bytes of the file; infinite where far too much."""
     total = 0.0
-    for lane in lanes:
+    for lane in sorted(lanes, key=lambda one: -len(one.marks)):
         if lane.whole:
             continue
         first = max(0, (len(lane.marks) - SAMPLE) // 2)
@@ -173,7 +173,7 @@ def _foretold(lanes: Sequence[Lane], book: Book) -> float:
         columns = Columns()
         sample.write(columns, book.zero)
         times = len(lane.marks) / len(sample)
-        if columns.size * times > book.memory:
+        if columns.size * times > book.memory or total > book.left:
             return float("inf")
         total += len(columns.packed()) * times
     return total

@@ -113,14 +113,14 @@ class Names:
             self.texts.append(text)
         return self._known[text]
 
-    def numbers(self, names: pl.Series) -> Times:
-        """Return the numbers of a column of categories."""
+    def numbers(self, names: pl.Series, rows: Times | None = None) -> Times:
+        """Return the numbers of a column of categories, all of them or those of some rows; every name gets one."""
         codes = names.to_physical().to_numpy()
         texts = _categories(names)
         lookup: Times = np.zeros(max(len(texts), 1), np.int64)
         for code in np.flatnonzero(np.bincount(codes)) if len(codes) else ():
             lookup[code] = self.number(texts[code])
-        numbers: Times = lookup[codes]
+        numbers: Times = lookup[codes if rows is None else codes[rows]]
         return numbers
 
 

@@ -90,12 +90,12 @@ def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES}
     main = _largest(list(causes.values()))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
-    operations = names.numbers(analysis.trace.operations["name"])
+    ending = names.numbers(analysis.trace.operations["name"], np.maximum(ended_by, 0))
     none = names.number("")
     marks = Marks(
         gaps["start"].to_numpy(),
         gaps["end"].to_numpy(),
-        np.where(ended_by >= 0, operations[np.maximum(ended_by, 0)], none) if len(gaps) else main,
+        np.where(ended_by >= 0, ending, none) if len(gaps) else main,
         main + LOOKS.index(f"idle_{CAUSES[0]}"),
         causes,
     )
