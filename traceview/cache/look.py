@@ -72,6 +72,8 @@ class Look:
     def end(self) -> None:
         """Stop reading for a digest that nobody waits for."""
         self._stop.set()
+        if self._digesting is not None:
+            self._digesting.join()
 
     def _known(self, name: str) -> str | None:
         return None if self._content is None else self.store.get(self.asked, self._called(name))
