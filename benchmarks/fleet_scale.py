@@ -2,8 +2,9 @@
 
     python benchmarks/fleet_scale.py [--sizes 100 300 1000] [--reports FILE...] [--only local|dask]
 
-Prints one row a size: wall time, time for each report, peak memory of the first process and of the largest worker, and
-whether both ways gave the same bytes. The links are names for the same few reports, so the disk is not measured.
+Prints one row a size: wall time, processor time, the same for each report, peak memory of the first process and of
+the largest worker, and whether both ways gave the same bytes. The links are names for the same few reports, so the
+disk is not measured.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import hashlib
 import lzma
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -29,9 +31,10 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1",
 
 
 class Run(NamedTuple):
-    """One run: seconds, peak MB of the first process and of the largest worker, a digest of its JSON and page."""
+    """One run: seconds of wall and of all processors, peak MB of first process and largest worker, a digest."""
 
     seconds: float
+    processor: float
     first_mb: int
     worker_mb: int
     digest: str
@@ -67,6 +70,16 @@ def peak_mb(process: int) -> int:
     return 0
 
 
+def processor_time(processes: list[int]) -> float:
+    """Return the processor time that running processes have used, in seconds."""
+    ticks = 0
+    for process in processes:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def below(process: int) -> list[int]:
     """Return all processes that a process began, and theirs."""
     found = []
@@ -82,6 +95,8 @@ def measured(folder: Path, arguments: list[str], workers: list[int] | None = Non
     out = folder.parent / "out.json"
     page = folder.parent / "out.html"
     command = [sys.executable, "-m", "traceview", "fleet", str(folder), "--json", str(out), "--html", str(page), "-q"]
+    standing = [one for root in workers or [] for one in (root, *below(root))]
+    used = processor_time(standing) + ended_children()
     begin = time.monotonic()
     process = subprocess.Popen([*command, *arguments], env=ENVIRONMENT, cwd=folder.parent)
     peaks = {"first": 0, "worker": 0}
@@ -90,19 +105,25 @@ def measured(folder: Path, arguments: list[str], workers: list[int] | None = Non
     def watch() -> None:
         while not done.wait(0.1):
             peaks["first"] = max(peaks["first"], peak_mb(process.pid))
-            others = [one for root in workers for one in (root, *below(root))] if workers else below(process.pid)
-            peaks["worker"] = max([peaks["worker"], *map(peak_mb, others)])
+            peaks["worker"] = max([peaks["worker"], *map(peak_mb, standing or below(process.pid))])
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     code = process.wait()
     seconds = time.monotonic() - begin
+    used = processor_time(standing) + ended_children() - used
     done.set()
     watcher.join()
     if code:
         raise SystemExit(f"traceview fleet ended with {code}")
     digest = hashlib.sha256(out.read_bytes() + page.read_bytes()).hexdigest()
-    return Run(seconds, peaks["first"], peaks["worker"], digest)
+    return Run(seconds, used, peaks["first"], peaks["worker"], digest)
+
+
+def ended_children() -> float:
+    """Return the processor time of the processes that have ended here, and theirs, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @contextlib.contextmanager
@@ -139,7 +160,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("local", "dask"))
     asked = parser.parse_args()
-    print(f"{'reports':>8}{'read by':>18}{'wall':>9}{'each':>9}{'first':>9}{'worker':>9}  same bytes")
+    print(f"{'reports':>8}{'read by':>18}{'wall':>9}{'CPU':>9}{'each':>9}{'first':>9}{'worker':>9}  same bytes")
     with tempfile.TemporaryDirectory() as name:
         reports = unpacked(Path(name), asked.reports)
         for size in asked.sizes:
@@ -152,7 +173,7 @@ def main() -> None:
                     runs["2 Dask workers"] = measured(folder, ["--scheduler", address], workers)
             same = "yes" if len({run.digest for run in runs.values()}) == 1 and len(runs) > 1 else "-"
             for how, run in runs.items():
-                times = f"{run.seconds:>7.1f} s{1000 * run.seconds / size:>6.0f} ms"
+                times = f"{run.seconds:>7.1f} s{run.processor:>7.1f} s{1000 * run.processor / size:>6.0f} ms"
                 print(f"{size:>8,}{how:>18}{times}{run.first_mb:>6} MB{run.worker_mb:>6} MB  {same}", flush=True)
 
 

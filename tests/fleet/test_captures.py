@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.captures import original, sample
-from tests.fleet.reports import merged
+from tests.fleet.reports import merged, ranks_of
 from traceview.model_fleet import Fleet
 
 
@@ -37,8 +37,6 @@ def test_a_rank_whose_gpu_is_shared_is_found_by_its_kernels(slow_gpu: Fleet) -> 
 
 
 def test_a_margin_that_is_wide_enough_finds_none(slow_gpu: Fleet) -> None:
-    from tests.fleet.reports import ranks_of
-
     wide = merged(ranks_of("slowgpu"), margin=0.3)
     assert wide.stragglers == ()
     assert [rank.lag for rank in wide.ranks] == [rank.lag for rank in slow_gpu.ranks]
@@ -102,6 +100,21 @@ def _collectives(path: Path) -> tuple[dict[int, dict[tuple[int, int], int]], dic
         number = sum(1 for known, _ in starts[process] if known == step)
         starts[process][step, number], ends[process][step, number] = start, end
     return starts, ends
+
+
+def test_two_runs_in_one_folder_are_told_apart(slow_host: Fleet) -> None:
+    both = merged([*ranks_of("slowhost"), *ranks_of("slowgpu")])
+    assert [group.ranks for group in both.groups] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [clock.method for clock in both.clocks] == [
+        "reference",
+        *["collectives"] * 3,
+        "unknown",
+        *["collectives"] * 3,
+    ]
+    assert [rank.matched for rank in both.ranks] == [64] * 8
+    found = [rank.wait for rank in both.ranks[:4]]
+    assert found == [rank.wait for rank in slow_host.ranks]
+    assert {both.ranks[one.rank].label for one in both.stragglers} >= {"slowhost_rank1", "slowgpu_rank2"}
 
 
 def test_rooted_collectives_are_left_out_and_said(two_in_one: Fleet) -> None:

@@ -130,11 +130,13 @@ function paintBars(pen, left, first, last, top, height) {
   for (let row = first; row < last; row += step) {
     const parts = partsOf(content.ranks[map.order[row]]);
     let x = NAMES;
+    const y = AXIS - top + row * height, from = height < 3 ? Math.round(y) : y + gap / 2;
+    const high = height < 3 ? Math.max(Math.round(y + step * height) - from, 1) : height - gap;
     PARTS.forEach(({ key }, place) => {
       const length = (parts[key] / longest) * room;
       for (const fill of fills[place].filter(Boolean)) {
         pen.fillStyle = fill;
-        pen.fillRect(x, AXIS - top + row * height + gap / 2, length, Math.max(height * step - gap, 1));
+        pen.fillRect(x, from, length, high);
       }
       x += length;
     });
