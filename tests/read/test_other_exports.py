@@ -59,10 +59,7 @@ def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.h5"
     path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
 
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr("traceview.read.hdf.importlib.import_module", absent)
+    monkeypatch.setattr("traceview.read.hdf.importlib.util.find_spec", lambda name: None)
     says(ReportError, path, "traceview[hdf]", "--type sqlite")
 
 
@@ -76,6 +73,16 @@ def test_damaged_hdf5(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["numbers"] = [1, 2]
     says(NotAnExportError, path, "HDF5, but not as nsys exports it")
+
+
+def test_hdf5_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One changed byte can make libhdf5 loop or crash (found by fuzzing): what reads it is a process of its own."""
+    pytest.importorskip("h5py")
+    path = as_hdf(sample("cudagraph.sqlite"), tmp_path / "report.h5")
+    for child in ("while True: pass", "import os; os.abort()"):
+        monkeypatch.setattr("traceview.read.hdf.CHILD", child)
+        monkeypatch.setattr("traceview.read.hdf.PATIENCE", 0.5)
+        says(DamagedExportError, path, "cut off or damaged")
 
 
 def test_an_hdf5_file_does_not_lead_elsewhere(tmp_path: Path) -> None:
