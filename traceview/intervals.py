@@ -65,6 +65,17 @@ def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
     return Intervals(start[first], reach[last]), first if chosen is None else chosen[first]
 
 
+def united_length(start: Times, end: Times, rows: Times) -> int:
+    """Return the length of the union of some intervals, in order of start, without making it, in ns."""
+    reach, total = BEFORE_ALL, 0
+    for block in blocks(len(rows)):
+        first, last = start[rows[block]], end[rows[block]]
+        before = np.maximum.accumulate(np.concatenate([np.array([reach], np.int64), last]))
+        reach = int(before[-1])
+        total += int(np.maximum(last - np.maximum(first, before[:-1]), 0).sum())
+    return total
+
+
 def length(of: Intervals) -> int:
     """Total length of a union, in ns."""
     return int((of.end - of.start).sum())  # each sum alone may not fit

@@ -41,17 +41,10 @@ class Activity:
     def idle(self) -> tuple[Intervals, Times]:
         """Return the gaps, maximal parts of the window with no GPU work of any class, and the row that ends each."""
         gaps, member = intervals.gaps_between(self.busy, self.window.start, self.window.end)
-        return gaps, self.ending(self.first, member, self.window.end)
-
-    def ending(self, first: Times, member: Times, end: int, stream: NDArray[np.bool_] | None = None) -> Times:
-        """Return the row of the operation that ends each gap before a member of a union, -1 for none.
-
-        `first` are the rows that members begin with; a gap before no member lasts to `end`, and the next
-        operation ends it: of those that `stream` marks of `later`, if given.
-        """
-        if len(member) and member[-1] == len(first):
-            first = np.append(first, self.next_operation(np.array([end], np.int64), stream))
-        return first[member]
+        if len(member) == 0 or member[-1] < len(self.first):
+            return gaps, self.first[member]
+        after = self.next_operation(np.array([self.window.end], np.int64))
+        return gaps, np.append(self.first, after)[member]
 
     def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Times:
         """Return the row of the first operation of some length that starts at or after each moment; -1 for none.

@@ -26,12 +26,12 @@ class Idle(NamedTuple):
     operation: Times
     causes: NDArray[np.int64]
 
-    def ended_by(self, operation: Times, operations: int) -> NDArray[np.int32]:
-        """Return which gap each operation (row of Trace.operations, of so many) ends; -1 for none."""
+    def ended_by(self, operations: int) -> NDArray[np.int32]:
+        """Return which gap each row of Trace.operations, of so many, ends; -1 for none, which the last entry is too."""
         place = np.full(operations + 1, -1, np.int32)
         place[self.operation] = np.arange(len(self.operation), dtype=np.int32)
         place[-1] = -1
-        return place[operation]
+        return place
 
 
 class _Calls(NamedTuple):

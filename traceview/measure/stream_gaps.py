@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,14 +10,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Intervals, Times
+from traceview.intervals import Coverage, Times
 from traceview.measure.activity import Activity
 from traceview.measure.host import Host
 from traceview.measure.idle import Idle, attribute
 from traceview.measure.idle_host import IdleHost
 from traceview.model import CAUSES, Gaps, Trace
 
-Sums = NDArray[np.int64]
+OTHERS = ("other_compute", "other_communication", "other_copy")
+AT_ONCE = 1 << 17  # operations of a stream; all at once would take more memory than the device's own gaps
 
 
 class OfDevice(NamedTuple):
@@ -24,7 +26,6 @@ class OfDevice(NamedTuple):
 
     idle: Idle
     host: IdleHost
-    sums: Sums  # of each of CAUSES, over all gaps of the device
     compute: Coverage
     communication: Coverage  # with nothing computing
 
@@ -34,10 +35,17 @@ class OfDevice(NamedTuple):
         return cls(
             idle,
             IdleHost.inside(of, idle.gaps),
-            idle.causes.sum(axis=1),
             Coverage.of(device.compute),
             Coverage.of(intervals.subtract(device.communication, device.compute)),
         )
+
+
+class _Gaps(NamedTuple):
+    """Some gaps of a stream, in order, and the operation (row of Trace.operations, -1 for none) that ends each."""
+
+    start: Times
+    end: Times
+    operation: Times
 
 
 def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Times) -> Gaps:
@@ -46,47 +54,63 @@ def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Time
     `members` index `device.rows`. What another stream of the device did meanwhile comes first: other_compute,
     other_communication and other_copy (memset included).
     """
-    start, end = device.start[members], device.end[members]
-    own, first = intervals.ordered_union(start, end)
-    last = int(end.max())
-    gaps, member = intervals.gaps_between(own, int(start[0]), last)
-    stream = None
-    if len(member) and member[-1] == len(first):
-        of_stream = trace.operations["stream"].to_numpy()
-        stream = of_stream[device.later] == of_stream[device.rows[members[0]]]
-    operation = device.ending(device.rows[members[first]], member, last, stream)
-    causes = _summed(trace, against, gaps, operation)
-    return Gaps(len(gaps.start), intervals.length(gaps), causes, pl.DataFrame())
+    count, total = 0, 0
+    sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
+    own = np.zeros(len(against.idle.gaps.start), np.bool_)
+    ended_by = against.idle.ended_by(len(trace.operations))
+    for gaps in _gaps(trace, device, members):
+        count, total = count + len(gaps.start), total + int((gaps.end - gaps.start).sum())
+        for name, value in _of_the_stream(trace, against, gaps, ended_by, own).items():
+            sums[name] += value
+    for name, value in zip(CAUSES, _sums(against.idle.causes, own), strict=True):
+        sums[name] += value
+    return Gaps(count, total, sums, pl.DataFrame())
 
 
-def _summed(trace: Trace, against: OfDevice, gaps: Intervals, operation: Times) -> dict[str, int]:
-    """Attribute a stream's gaps; those that are the device's own gaps were attributed with it."""
-    idle = against.idle
-    place = idle.ended_by(operation, len(trace.operations))
-    own = place >= 0
-    own &= idle.gaps.start[place] == gaps.start if len(idle.gaps.start) else False
-    own &= idle.gaps.end[place] == gaps.end if len(idle.gaps.start) else False
-    rest = np.flatnonzero(~own)
-    start, end, operation = gaps.start[rest], gaps.end[rest], operation[rest]
+def _gaps(trace: Trace, device: Activity, members: Times) -> Iterator[_Gaps]:
+    """Yield a stream's gaps some at a time: a gap lies between the furthest end so far and the next start."""
+    reach = last = int(device.start[members[0]])
+    for first in range(0, len(members), AT_ONCE):
+        some = members[first : first + AT_ONCE]
+        last = max(last, int(device.end[some].max()))
+        some = some[device.end[some] > device.start[some]]  # one of no length neither splits a gap nor ends one
+        if len(some) == 0:
+            continue
+        start = device.start[some]
+        before = np.maximum.accumulate(np.concatenate([np.array([reach], np.int64), device.end[some]]))
+        reach = int(before[-1])
+        at = np.flatnonzero(start > before[:-1])
+        yield _Gaps(before[at], start[at], device.rows[some[at]])
+    if last > reach:
+        stream = trace.operations["stream"].to_numpy()
+        of_stream = stream[device.later] == stream[device.rows[members[0]]]
+        end = np.array([last], np.int64)
+        yield _Gaps(np.array([reach], np.int64), end, device.next_operation(end, of_stream))
+
+
+def _of_the_stream(
+    trace: Trace, against: OfDevice, gaps: _Gaps, ended_by: NDArray[np.int32], own: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Attribute gaps, and mark in `own` those that are the device's own: they were attributed with it."""
+    idle = against.idle.gaps
+    place = ended_by[gaps.operation]
+    same = place >= 0
+    if len(idle.start):
+        same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)
+    own[place[same]] = True
+    rest = np.flatnonzero(~same)
+    start, end, operation = gaps.start[rest], gaps.end[rest], gaps.operation[rest]
     compute, communication, still = (
         int(union.between(start, end).sum()) for union in (against.compute, against.communication, against.host.idle)
     )
     busy = int((end - start).sum()) - still  # a stream's gaps lie in the window, where a device is busy or idle
-    others = {
-        "other_compute": compute,
-        "other_communication": communication,
-        "other_copy": busy - compute - communication,
-    }
-    causes = _sums_of(against, place[own]) + attribute(trace, against.host, start, end, operation).sum(axis=1)
-    return others | dict(zip(CAUSES, causes.tolist(), strict=True))
+    causes = attribute(trace, against.host, start, end, operation).sum(axis=1).tolist()
+    others = (compute, communication, busy - compute - communication)
+    return dict(zip((*OTHERS, *CAUSES), (*others, *causes), strict=True))
 
 
-def _sums_of(against: OfDevice, gaps: NDArray[np.int32]) -> Sums:
-    """Add up the causes of some gaps of the device: of all, less those that are not asked for, where that is less."""
-    causes = against.idle.causes
-    if 2 * len(gaps) < causes.shape[1]:
-        return np.array([int(of[gaps].sum()) for of in causes])
-    left_out = np.ones(causes.shape[1], np.bool_)
-    left_out[gaps] = False
-    rows = np.flatnonzero(left_out)
-    return np.array([total - int(of[rows].sum()) for total, of in zip(against.sums.tolist(), causes, strict=True)])
+def _sums(causes: NDArray[np.int64], own: NDArray[np.bool_]) -> list[int]:
+    """Add up the causes of some gaps: of all, less those that are not asked for, where they are fewer."""
+    most = 2 * np.count_nonzero(own) > len(own)
+    rows = np.flatnonzero(own != most)
+    return [int(of.sum()) - int(of[rows].sum()) if most else int(of[rows].sum()) for of in causes]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Times
@@ -35,36 +34,27 @@ def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tup
 
 
 def _measure_stream(trace: Trace, device: Activity, against: OfDevice, index: int, members: Times) -> StreamUse:
-    rows = device.rows[members]
     codes = device.codes[members]
-    source = trace.operations["source"].to_physical().to_numpy()[rows]
-    copies = codes == COPY
+    copies = device.rows[members[codes == COPY]]
+    source = trace.operations["source"].to_physical().to_numpy()
     row = trace.streams.row(index, named=True)
+
+    def busy(chosen: Times) -> int:
+        return intervals.united_length(device.start, device.end, chosen)
+
     return StreamUse(
         stream=index,
         id=row["stream_id"],
         process_id=row["process"],
         context_id=row["context"],
         label=row["label"],
-        kernel_count=int(np.count_nonzero(source == KERNEL)),
-        copy_count=int(np.count_nonzero(copies)),
+        kernel_count=int(np.count_nonzero(source[device.rows[members]] == KERNEL)),
+        copy_count=len(copies),
         operation_count=len(members),
-        bytes=int(trace.operations["bytes"].to_numpy()[rows[copies]].sum()),
-        busy_ns=_busy(device.start[members], device.end[members]),
-        compute_ns=_busy_in(device, members, codes, COMPUTE),
-        communication_ns=_busy_in(device, members, codes, COMMUNICATION),
-        copy_ns=_busy_in(device, members, codes, COPY),
+        bytes=int(trace.operations["bytes"].to_numpy()[copies].sum()),
+        busy_ns=busy(members),
+        compute_ns=busy(members[codes == COMPUTE]),
+        communication_ns=busy(members[codes == COMMUNICATION]),
+        copy_ns=busy(members[codes == COPY]),
         gaps=stream_gaps(trace, device, against, members),
     )
-
-
-def _busy_in(device: Activity, members: Times, codes: NDArray[np.uint8], code: int) -> int:
-    chosen = members[codes == code]
-    return _busy(device.start[chosen], device.end[chosen])
-
-
-def _busy(start: Times, end: Times) -> int:
-    """Return the length of the union of operations in order of start, which on one stream seldom overlap."""
-    if (start[1:] >= end[:-1]).all():
-        return int((end - start).sum())
-    return intervals.length(intervals.union(start, end, ordered=True))
