@@ -1,0 +1,58 @@
+"""Where the time of an analysis goes: each step once, in one process, as the command line takes them.
+
+python benchmarks/stages.py REPORT.sqlite
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+
+class Clock:
+    """Prints what each step took: seconds, processor seconds of all cores, and the memory held after it."""
+
+    def __init__(self) -> None:
+        self.wall, self.processor = time.perf_counter(), time.process_time()
+
+    def lap(self, step: str) -> None:
+        """Print one step and begin the next."""
+        wall, processor = time.perf_counter(), time.process_time()
+        held = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+        print(
+            f"  {step:24}{wall - self.wall:8.2f} s{processor - self.processor:8.2f} s of processor"
+            f"{int(held.split()[1]) / 1000:8.0f} MB after it"
+        )
+        self.wall, self.processor = time.perf_counter(), time.process_time()
+
+
+def main() -> None:
+    """Run the steps of traceview.analyze one by one."""
+    clock = Clock()
+    import_module("polars")
+    clock.lap("import polars, NumPy")
+    import_module("traceview.cli")
+    import_module("traceview.cli_analyze")
+    to_json = import_module("traceview.report.to_json").to_json
+    steps = import_module("traceview.analyze")
+    read_capture = import_module("traceview.read").read_capture
+    normalise = import_module("traceview.normalise").normalise
+    clock.lap("import traceview")
+    tables = [read_capture(sys.argv[1])]
+    clock.lap("read")
+    trace = normalise(tables.pop())
+    clock.lap("normalise")
+    activities = steps.active_devices(trace)
+    analysis = steps._measure(trace, activities, None, None, 10, lambda _step, _done: None)
+    clock.lap("measure")
+    analysis = replace(analysis, findings=steps.find(analysis, activities))
+    clock.lap("find")
+    to_json(analysis)
+    clock.lap("to JSON")
+
+
+if __name__ == "__main__":
+    main()
