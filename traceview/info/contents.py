@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from traceview.capturing import capturing
 from traceview.read import raw
 from traceview.read.formats import with_tables
 from traceview.read.sqlite import (
@@ -74,6 +75,7 @@ def describe(report: str | Path) -> Contents:
         version, schema = versions(connection, present)
         tables = {name: rows_of(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)
+        profiler = capture.profiler if capture else "nsys"
         return Contents(
             file=path.name,
             nsys_version=version,
@@ -84,8 +86,8 @@ def describe(report: str | Path) -> Contents:
             tables=tables,
             others=tuple(sorted(name for name in present if _tells(connection, name, tables))),
             ranges=ranges,
-            missing=(*_missing(connection, tables, bool(ranges)), *(capture.problems if capture else ())),
-            profiler=capture.profiler if capture else "nsys",
+            missing=(*_missing(connection, tables, bool(ranges), profiler), *(capture.problems if capture else ())),
+            profiler=profiler,
         )
 
 
@@ -143,17 +145,18 @@ def _ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[
     return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool) -> Iterator[str]:
+def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool, profiler: str) -> Iterator[str]:
+    how = capturing(profiler)
     if not any(tables.get(name) for name in GPU_TABLES):
-        yield "GPU work: capture it with nsys profile -t cuda,nvtx COMMAND"
+        yield f"GPU work: capture it with {how.gpu}"
     elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):
         yield "kernels, for CUDA graphs were traced whole: capture with --cuda-graph-trace=node to see inside"
     elif not tables.get(raw.KERNEL):
         yield "kernels: the GPU only copied while the capture ran"
     if not tables.get(raw.RUNTIME):
-        yield "CUDA API calls: idle time cannot be explained; capture with -t cuda"
+        yield f"CUDA API calls: idle time cannot be explained. {how.calls}"
     if not ranges:
-        yield _no_ranges(connection, tables)
+        yield _no_ranges(connection, tables) if profiler == "nsys" else f"ranges, hence iterations. {how.ranges}"
 
 
 def _no_ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:

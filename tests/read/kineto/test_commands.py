@@ -54,3 +54,15 @@ def test_a_redacted_trace_has_its_figures_and_not_its_secrets(tmp_path: Path) ->
     assert found["report"].pop("file") != expected["report"].pop("file")
     assert found["report"] == expected["report"] and found["devices"] == expected["devices"]
     assert found["notes"] == expected["notes"] and len(found["nvtx"]) == len(expected["nvtx"])
+
+
+def test_advice_is_in_the_profilers_own_words(tmp_path: Path) -> None:
+    """A trace of the CPU alone: what to profile with, not what to ask nsys for."""
+    text = gzip.decompress(sample(GRAPH).read_bytes()).decode()
+    path = tmp_path / "run.json"
+    for category in ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"):
+        text = text.replace(f'"cat": "{category}"', '"cat": "cpu_op"')
+    path.write_text(text, encoding="utf-8")
+    for command in ("analyze", "info"):
+        found = run(command, path, *(["--no-html"] if command == "analyze" else []))
+        assert "ProfilerActivity.CUDA" in found.output and "nsys profile" not in found.output

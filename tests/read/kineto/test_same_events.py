@@ -54,7 +54,7 @@ def test_the_figures_of_a_capture_are_those_of_its_events_as_a_trace(tmp_path: P
 @pytest.mark.parametrize(
     ("clock", "base", "compact"),
     [
-        (EPOCH + 7_999_000_000_000_123, None, False),  # as torch wrote until 2.2: us since 1970, 17 digits with ns
+        (EPOCH + 7_999_000_000_000_123, None, False),  # as torch wrote in 2024: us since 1970, 17 digits with ns
         (7_999_000_000_000_123, EPOCH, True),  # the largest that baseTimeNanoseconds leaves; keys in another order
     ],
 )

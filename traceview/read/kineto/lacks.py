@@ -25,7 +25,7 @@ def lacks(tables: Mapping[str, pl.DataFrame], calls: list[str], processes: int) 
     if not any(len(tables[name]) for name in (raw.KERNEL, raw.MEMCPY, raw.MEMSET)):
         return
     if _whole_microseconds(tables):
-        yield "times are whole microseconds, as torch before 2.3 wrote them: what is shorter reads 0 or 1 µs"
+        yield "times are whole microseconds, as torch wrote them until 2024: what is shorter reads 0 or 1 µs"
     if processes > 1:
         yield (
             f"calls of {processes} processes in one trace: GPU work belongs to the first whose call has its "
