@@ -73,3 +73,9 @@ def test_constants_are_of_the_gpu_that_was_measured() -> None:
     assert power_of("NVIDIA H200") is not None
     assert power_of("NVIDIA GH200 480GB") is None and power_of("NVIDIA A100-SXM4-80GB") is None
     assert reduce_rate("NVIDIA H200") > reduce_rate("Tesla T4")
+
+
+def test_work_behind_communication_keeps_its_order() -> None:
+    # Nothing hidden makes two GPUs faster at their two batches than one at its own.
+    ddp = analyze(sample("trainer/ddp.sqlite"))
+    assert measured(prefetch()) * 0.98 < predict(ddp, ["overlap"]).iteration_ns <= measured(ddp)

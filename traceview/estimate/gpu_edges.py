@@ -19,6 +19,7 @@ from traceview.model import KINDS, MEMORIES, Trace
 LARGE = 1_000_000  # bytes: a copy whose time is its rate's
 SHORT = 5_000  # ns: a longer gap between operations is a wait, not the hardware's own
 FEWEST = 10
+SILENT = 200_000  # ns: a thread that waits for an event on a stream and launches no sooner has handed on
 NEVER = np.iinfo(np.int64).min // 4
 
 
@@ -151,9 +152,14 @@ def _awaited(trace: Trace, calls: Calls, of: Operations) -> Codes:
     order = np.argsort(keys, kind="stable")
     place = np.searchsorted(keys[order], calls.thread[waits] * width + waits)
     sound = place < len(order)
-    waits, later = waits[sound], launched[order[place[sound]]]
-    alike = calls.thread[of.call[later]] == calls.thread[waits]
-    return _latest(calls, of, found, waits[alike], later[alike])
+    later = np.where(sound, launched[order[np.minimum(place, len(order) - 1)]], -1)
+    later = np.where(calls.thread[of.call[later]] == calls.thread[waits], later, -1)
+    # A silent thread has handed on: what DDP waits for behind the backward pass, the optimizer waits for.
+    following = np.searchsorted(of.call[launched], waits, side="right")
+    anyone = np.where(following < len(launched), launched[np.minimum(following, len(launched) - 1)], -1)
+    silent = (later < 0) | (calls.start[of.call[later]] - calls.end[waits] > SILENT)
+    later = np.where(silent & (anyone >= 0), anyone, later)
+    return _latest(calls, of, found, waits[later >= 0], later[later >= 0])
 
 
 def _latest(calls: Calls, of: Operations, found: Codes, waits: Codes, later: Codes) -> Codes:

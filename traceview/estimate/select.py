@@ -101,7 +101,10 @@ def _settled(finish: Times, start: Times, first: int, last: int) -> int:
     begun = np.concatenate([start[first : first + 1], finish[first : last - 1]])
     took = finish[first:last] - begun
     late = took > LATE * np.median(took)
-    return first + (int(np.argmin(late)) if len(took) >= FEWEST and not late.all() else 0)
+    if len(took) < FEWEST or not late[0] or late[: len(took) - FEWEST].all():
+        return first
+    # One more, because the iteration before the counted ones is modelled too.
+    return first + int(np.argmin(late)) + 1
 
 
 def _closest(finish: Times, counts: Times, first: int, last: int, measured: int) -> tuple[int, int]:
