@@ -34,6 +34,28 @@ def test_what_a_worker_cannot_read_comes_back_as_words() -> None:
     assert reason == "no such file; make it with: nsys export --type sqlite REPORT.nsys-rep"
 
 
+class Panic(BaseException):
+    """What polars raises when it panics is no Exception either."""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Panic("secret"), "a mistake of traceview's own (Panic)"),
+        (RecursionError("secret"), "a mistake of traceview's own (RecursionError)"),
+        (MemoryError(), "not enough memory to read it"),
+    ],
+)
+def test_whatever_goes_wrong_with_a_report_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("traceview.fleet.read_one.read_report", fail)
+    assert unpacked(work("x.sqlite", None, None, None)) == words
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -35,7 +35,11 @@ def work(path: str, iteration: str | None, skip: int | None, nsys: str | None) -
         return packed(_reason(str(error), Path(path).name))
     except MemoryError:
         return packed("not enough memory to read it")
-    except Exception as error:  # one report must not end the fleet
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # one report must not end the fleet, nor a panic inside polars, which is no Exception
         return packed(f"a mistake of traceview's own ({type(error).__name__})")
     finally:
         if token is not None:
