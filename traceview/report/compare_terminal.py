@@ -69,12 +69,13 @@ def _begun(text: str) -> str:
 
 def _parts(one: Against, title: str) -> list[str]:
     rest = [f"  {'left over: not in medians':<26}{'':>22}{signed(one.left_over_ns):>13}"] if one.left_over_ns else []
+    judged = bool(interval(one.wall))
     return [
-        f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval':>18}",
-        *(_time(part_words(part.name), part) for part in shown_parts(one)),
+        f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
+        *(_time(part_words(part.name), part).rstrip() for part in shown_parts(one)),
         *rest,
-        _time("= wall", one.wall),
-        "  ~ within the noise",
+        _time("= wall", one.wall).rstrip(),
+        *(["  ~ within the noise"] if judged else []),
     ]
 
 
