@@ -28,7 +28,8 @@ from traceview.cli_whatif import whatif
 from traceview.errors import TraceviewError
 
 CANNOT_SAY, INTERRUPTED, TERMINATED = 2, 130, 143
-M_ARENA_MAX = -8  # malloc.h
+M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # malloc.h
+LARGE = 16 << 20
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -136,11 +137,13 @@ def main() -> None:
 
 
 def _share_one_heap() -> None:
-    """Let threads share one heap: each of its own would keep what it freed, a sixth of the memory of an analysis."""
+    """Let threads share one heap, and give large arrays back when they are freed: a third less memory at once."""
     import ctypes
 
-    with suppress(AttributeError, OSError):  # another C library has no such option
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    with suppress(AttributeError, OSError):  # another C library has no such options
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_ARENA_MAX, 1)
+        mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
