@@ -5,9 +5,12 @@ python benchmarks/plain_truth.py REPORT.sqlite [RANGE]
 
 from __future__ import annotations
 
+import gzip
+import json
 import sqlite3
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +57,21 @@ def truth(report: Path, name: str) -> Truth:
     export.close()
     kernel_ns = int((kernels[:, 1] - kernels[:, 0]).sum())
     return Truth(hidden, idle, *blocked, sum(open_then.values()), open_then.get("kernel", 0), kernel_ns)
+
+
+def traced_idle_ns(trace: Path) -> int:
+    """Return how long a GPU of a torch.profiler trace did nothing, from its first to its last work; times are us."""
+    data = trace.read_bytes()
+    text = gzip.decompress(data) if trace.suffix == ".gz" else data
+    events = json.loads(text, parse_float=Decimal)["traceEvents"]
+    found = [
+        (int(Decimal(one["ts"]) * 1000), int((Decimal(one["ts"]) + Decimal(one["dur"])) * 1000), one["args"]["device"])
+        for one in events
+        if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
+    work = np.array(found, np.int64).reshape(-1, 3)
+    on = [work[work[:, 2] == device] for device in np.unique(work[:, 2])]
+    return sum(int(one[:, 1].max() - one[:, 0].min()) - _both(one, one) for one in on)
 
 
 def _in_calls(export: sqlite3.Connection, names: tuple[str, ...]) -> int:

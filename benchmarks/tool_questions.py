@@ -12,6 +12,11 @@ from typing import Any
 from plain_truth import Truth
 
 MS = 1_000_000
+TEMPORAL = (
+    "import logging, sys; logging.disable(logging.CRITICAL); from hta.trace_analysis import TraceAnalysis; "
+    "found = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir='').get_temporal_breakdown(visualize=False); "
+    "print(found['idle_time(us)'].sum())"
+)
 KERNELS = (
     "import sys, polars as pl; from traceview import open_trace; frame = open_trace(sys.argv[1]).operations; "
     "frame = frame.filter(pl.col('source') == 'kernel'); print(int((frame['end'] - frame['start']).sum()))"
@@ -42,6 +47,34 @@ class Question:
     def said(self, value: float) -> str:
         """Return a figure as the table shows it."""
         return f"{value / MS:,.3f} ms" if self.time else f"{value:,.0f}"
+
+
+def traced(hta: str, idle_ns: int) -> Question:
+    """Return what is asked of a torch.profiler trace, which Holistic Trace Analysis reads and nsys does not."""
+    ours = [sys.executable, "-m", "traceview", "analyze", "{report}", "--json", "-", "--no-html", "--quiet"]
+    return Question(
+        "GPU idle in a torch.profiler trace",
+        (idle_ns,),
+        True,
+        (
+            Way(
+                "traceview",
+                ours,
+                lambda text: sum(device["gaps"]["total_ns"] for device in json.loads(text)["devices"]),
+                "traceview analyze --json -",
+            ),
+            *(
+                Way(
+                    "Holistic Trace Analysis",
+                    ["env", *exact, hta, "-c", TEMPORAL, "{report}"],
+                    lambda text: float(text.split()[-1]) * 1000,
+                    " ".join([*exact, "get_temporal_breakdown()"]),
+                    "" if exact else "rounds to whole us",
+                )
+                for exact in ([], ["HTA_DISABLE_NS_ROUNDING=1"])
+            ),
+        ),
+    )
 
 
 def rows(text: str) -> Iterator[dict[str, str]]:
