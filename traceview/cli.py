@@ -30,6 +30,7 @@ from traceview.errors import TraceviewError
 CANNOT_SAY, INTERRUPTED, TERMINATED = 2, 130, 143
 M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # malloc.h
 LARGE = 16 << 20
+_asked: list[int] = []  # the exit code of a signal that was handled
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -127,7 +128,7 @@ def main() -> None:
     except TraceviewError as error:
         _end(f"traceview: error: {error}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _end("traceview: interrupted", INTERRUPTED)
+        _end("traceview: interrupted", _asked[-1] if _asked else INTERRUPTED)
     except MemoryError:
         _end("traceview: error: not enough memory for this capture", CANNOT_SAY)
     except BaseException as error:  # also a panic inside polars, which is no Exception
@@ -147,7 +148,8 @@ def _share_one_heap() -> None:
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    # An exception, so that a half-written file is removed on the way out.
+    # An exception, so that a half-written file is removed on the way out; it may come back as an interruption.
+    _asked.append(TERMINATED)
     sys.exit(TERMINATED)
 
 

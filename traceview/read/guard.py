@@ -39,13 +39,19 @@ class Guard:
 
         return call
 
-    def reraise(self) -> None:
-        """Raise what was raised while SQLite ran; nothing, where it stopped for another reason."""
+    def reraise(self, error: sqlite3.Error | None = None) -> None:
+        """Raise what was raised while SQLite ran; nothing, where it stopped for another reason.
+
+        A signal that comes as Python enters a function of ours is raised before the function can keep it: SQLite then
+        says that it was interrupted, or that a function failed, and it was not us.
+        """
         if self.raised is not None:
             raise self.raised
+        said = str(error)
+        if "user-defined function" in said or ("interrupted" in said and self.left >= 0):
+            raise KeyboardInterrupt from None
 
     def _look(self) -> int:
-        # A signal's handler runs as soon as Python does: on entering this function, or in it.
         try:
             self.left -= AT_ONCE
             return int(self.left < 0 or self.raised is not None)

@@ -119,8 +119,8 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             guard = Guard(connection, path.stat().st_size)
             try:
                 yield connection
-            except sqlite3.Error:
-                guard.reraise()
+            except sqlite3.Error as error:
+                guard.reraise(error)
                 raise
     except sqlite3.Error as error:
         raise damaged(shown(path), error) from None

@@ -87,8 +87,8 @@ def _opened(part: Path, export: Path, report: Path) -> Iterator[tuple[sqlite3.Co
             try:
                 with connection:
                     yield connection, guard
-            except sqlite3.Error:
-                guard.reraise()
+            except sqlite3.Error as error:
+                guard.reraise(error)
                 raise
             guard.reraise()
     except sqlite3.Error as error:
