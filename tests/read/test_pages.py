@@ -102,3 +102,40 @@ def test_every_table_of_every_capture(name: str) -> None:
         decoded += found is not None
     connection.close()
     assert decoded > 0 or "textid_only" in name
+
+
+@pytest.mark.parametrize("added", ["e INTEGER DEFAULT 5", "e INTEGER"])
+def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path, added: str) -> None:
+    path = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 500)
+    connection = sqlite3.connect(path)
+    connection.execute(f"ALTER TABLE t ADD COLUMN {added}")
+    with connection:
+        connection.execute("INSERT INTO t VALUES (1, 2, 3, 4, 5)")
+    connection.close()
+    assert both(path, "t", ["a", "e"])[0] is None
+    found, expected = both(path, "t", ["d", "a"])
+    assert found == expected
+
+
+def test_rows_far_apart_are_decoded_or_left_to_sqlite(tmp_path: Path) -> None:
+    path = made(str(tmp_path), [(1, 2, 3, 4)], 1024, 900)
+    found, expected = both(path, "t", ["a", "d"])
+    assert found == expected
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("INSERT INTO t (rowid, a) VALUES (?, 1)", (2**40,))
+        connection.execute("INSERT INTO t (rowid, a) VALUES (-5, 1)")
+    connection.close()
+    found, expected = both(path, "t", ["a", "d"])
+    assert found is None or found == expected
+
+
+@pytest.mark.parametrize("left", [50, 4096, 20_000])
+def test_a_file_cut_off_after_it_was_opened_is_left_to_sqlite(tmp_path: Path, left: int) -> None:
+    whole = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 5000)
+    cut = tmp_path / "cut.sqlite"
+    cut.write_bytes(whole.read_bytes()[:left])
+    connection = sqlite3.connect(whole)  # what SQLite knew of it before
+    assert pages.read_integers(whole, connection, "t", ["a"]) is not None
+    assert pages.read_integers(cut, connection, "t", ["a"]) is None
+    connection.close()

@@ -1,0 +1,57 @@
+"""Work is cut into blocks and batches for the processor's cache and for memory; where it is cut changes no figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.captures import sample
+from traceview import analyze, intervals
+from traceview.measure import groups, stream_gaps
+from traceview.report.to_json import to_json
+from traceview.rules import largest as rules_largest
+from traceview.rules.largest import largest
+
+PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30)
+
+
+@pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
+def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = to_json(analyze(sample(name)))
+    monkeypatch.setattr(intervals, "BLOCK", 1001)
+    monkeypatch.setattr(groups, "AT_ONCE", 500)
+    monkeypatch.setattr(stream_gaps, "AT_ONCE", 333)
+    monkeypatch.setattr(rules_largest, "BLOCK", 10)
+    assert to_json(analyze(sample(name))) == whole
+
+
+@given(PAIRS, st.integers(1, 5))
+def test_a_union_is_measured_without_making_it(pairs: list[tuple[int, int]], block: int) -> None:
+    ordered = sorted((start, start + length) for start, length in pairs)
+    start, end = (np.array([pair[side] for pair in ordered], np.int64) for side in (0, 1))
+    moments = {moment for first, last in ordered for moment in range(first, last)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "BLOCK", block)
+        assert intervals.united_length(start, end, np.arange(len(start))) == len(moments)
+
+
+@given(PAIRS)
+def test_a_union_knows_what_each_member_begins_with(pairs: list[tuple[int, int]]) -> None:
+    ordered = sorted((start, start + length) for start, length in pairs)
+    start, end = (np.array([pair[side] for pair in ordered], np.int64) for side in (0, 1))
+    union, first = intervals.ordered_union(start, end)
+    assert start[first].tolist() == union.start.tolist()
+    assert (end[first] > start[first]).all()
+    for row in first:
+        before = end[:row] > start[:row]
+        assert (end[:row][before] < start[row]).all()
+
+
+@given(st.lists(st.integers(0, 6), max_size=40), st.integers(0, 7), st.integers(1, 9))
+def test_the_largest_come_first_and_of_equals_the_first(values: list[int], count: int, block: int) -> None:
+    expected = sorted((row for row, value in enumerate(values) if value), key=lambda row: (-values[row], row))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules_largest, "BLOCK", block)
+        assert largest(np.array(values, np.int64), count) == expected[:count]
