@@ -15,6 +15,7 @@ import pytest
 from tests.captures import original, sample
 from tests.fleet.reports import merged, ranks_of
 from traceview.model_fleet import Fleet
+from traceview.report.fleet_terminal import render
 
 
 def test_a_rank_whose_host_is_slow_is_found_with_its_price(slow_host: Fleet) -> None:
@@ -112,9 +113,16 @@ def test_two_runs_in_one_folder_are_told_apart(slow_host: Fleet) -> None:
         *["collectives"] * 3,
     ]
     assert [rank.matched for rank in both.ranks] == [64] * 8
+    assert any("2 sets that share no collective" in note for note in both.notes)
     found = [rank.wait for rank in both.ranks[:4]]
     assert found == [rank.wait for rank in slow_host.ranks]
     assert {both.ranks[one.rank].label for one in both.stragglers} >= {"slowhost_rank1", "slowgpu_rank2"}
+
+
+def test_without_collectives_no_price_is_made_up() -> None:
+    fleet = merged([sample("dual.sqlite"), sample("cudagraph.sqlite")])
+    assert [one.cost for one in fleet.stragglers] == [0]
+    assert "cannot be told: no collective was matched" in render(fleet) and "0 ms of waiting" not in render(fleet)
 
 
 def test_rooted_collectives_are_left_out_and_said(two_in_one: Fleet) -> None:

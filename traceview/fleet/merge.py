@@ -62,6 +62,7 @@ def merge(
         unmatched=total - sum(group.start.size for group in groups),
         notes=(
             *_how(groups, aligned.ranks),
+            *_sets(groups),
             *_short(ranks),
             *_cuts(labels, ranks),
             *notes,
@@ -118,6 +119,20 @@ def _how(groups: Sequence[Matched], ranks: Sequence[RankResult]) -> list[str]:
             "with: nsys export --type sqlite --include-blobs true"
         ]
     return []
+
+
+def _sets(groups: Sequence[Matched]) -> list[str]:
+    """Say where ranks fall into sets that share no collective: their own times may not be comparable."""
+    sets: list[set[int]] = []
+    for group in groups:
+        joined = set(group.ranks.tolist()).union(*(one for one in sets if not one.isdisjoint(group.ranks.tolist())))
+        sets = [*(one for one in sets if one.isdisjoint(joined)), joined]
+    if len(sets) < 2:
+        return []
+    return [
+        f"the ranks are {len(sets):,} sets that share no collective: if those are different runs, compare each by "
+        "itself, because lags are of all ranks here"
+    ]
 
 
 def _short(ranks: Sequence[RankResult]) -> list[str]:

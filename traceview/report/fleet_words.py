@@ -40,6 +40,8 @@ def verdict(fleet: Fleet) -> str:
 def price(fleet: Fleet, advice: Advice) -> str:
     """Return what a piece of advice is worth."""
     each = "in an iteration" if fleet.heat is not None else "in the capture"
+    if not fleet.groups:
+        return "what the others waited for it cannot be told: no collective was matched"
     share = "" if advice.each is None else f", {milliseconds(advice.each)} of it on each rank that waits"
     return f"{milliseconds(advice.cost)} of waiting {each} at the least{share}"
 
