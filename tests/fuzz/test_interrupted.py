@@ -1,0 +1,169 @@
+"""Interrupted, out of space, twice at once, replaced meanwhile: what was there stays, and the exit code says it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.captures import ROOT, sample
+from tests.fuzz.invariants import parsed
+from tests.fuzz.judge import run
+from traceview.analyze import analyze
+from traceview.errors import ReportError
+from traceview.report.to_json import document
+
+OLD = b"what was there before"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEVIEW_CACHE": "off", "POLARS_MAX_THREADS": "2"}
+
+
+@pytest.fixture(scope="module")
+def interrupt() -> ModuleType:
+    loader = SourceFileLoader("interrupt", str(ROOT / "scripts" / "interrupt"))
+    spec = importlib.util.spec_from_loader("interrupt", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "after"),
+    [("analyze", "SIGINT", 0.9), ("redact", "SIGTERM", 0.9), ("redact", "SIGINT", 1.2), ("analyze", "SIGKILL", 1.2)],
+)
+def test_a_signal_leaves_old_outputs_whole(interrupt: ModuleType, command: str, number: str, after: float) -> None:
+    """The moments are few here; `scripts/interrupt` tries many."""
+    _, _, wrong = interrupt.attempt(command, sample("dual.sqlite"), signal.Signals[number], after)
+    assert wrong == []
+
+
+def ended(*arguments: str | Path, most: int | None = None) -> tuple[int, str]:
+    """Run the command line; with `most`, no file may grow beyond so many bytes, as on a full disk."""
+    limit = None if most is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    done = subprocess.run(
+        [sys.executable, "-m", "traceview", *map(str, arguments)],
+        env=ENVIRONMENT, capture_output=True, preexec_fn=limit, timeout=300, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("command", ["analyze", "redact"])
+def test_no_space_is_left(tmp_path: Path, command: str) -> None:
+    report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite"))
+    out = tmp_path / ("new.sqlite" if command == "redact" else "old.html")
+    if command == "analyze":
+        out.write_bytes(OLD)
+    arguments = [out] if command == "redact" else ["--html", out, "--quiet"]
+    code, said = ended(command, report, *arguments, most=100_000)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "cannot be written" in said
+    assert sorted(tmp_path.iterdir()) == sorted([report] if command == "redact" else [report, out])
+    assert command == "redact" or out.read_bytes() == OLD
+
+
+def test_a_link_to_the_report_is_no_place_for_results(tmp_path: Path) -> None:
+    report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite"))
+    before = report.read_bytes()
+    link = tmp_path / "out.json"
+    link.symlink_to(report)
+    for arguments in (["--json", link, "--no-html"], ["--html", link], ["--html", tmp_path]):
+        code, said = ended("analyze", report, *arguments)
+        assert (code, said.count("\n")) == (2, 1)
+    assert report.read_bytes() == before
+
+
+def test_two_analyses_of_a_report_at_once(tmp_path: Path) -> None:
+    report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite"))
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "traceview", "analyze", str(report), "--json", str(out), "--quiet"]
+    environment = {**ENVIRONMENT, "TRACEVIEW_CACHE": str(tmp_path / "cache")}
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [(one.communicate(timeout=300)[1], one.returncode) for one in both] == [(b"", 0)] * 2
+    assert parsed(out.read_text()) == document(analyze(report))
+    assert not list(tmp_path.glob(".traceview-*"))
+
+
+@pytest.mark.parametrize("how", ["rename", "overwrite", "grow"])
+def test_a_report_that_is_replaced_while_it_is_read(tmp_path: Path, how: str) -> None:
+    """The figures are those of one of the two, or the report is said to have changed."""
+    report = Path(shutil.copyfile(sample("serial.sqlite"), tmp_path / "report.sqlite"))
+    whole = [sample("serial.sqlite").read_bytes(), sample("dual.sqlite").read_bytes()]
+    known = [_figures(report), _figures(Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "other.sqlite")))]
+    stop = threading.Event()
+
+    def replace() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            if how == "rename":
+                (tmp_path / "new").write_bytes(whole[turn % 2])
+                (tmp_path / "new").replace(report)
+            elif how == "overwrite":
+                report.write_bytes(whole[turn % 2])
+            else:
+                with report.open("ab") as file:
+                    file.write(bytes(4096))
+            time.sleep(0.03)
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        for _ in range(6):
+            try:
+                assert _figures(report) in known
+            except ReportError as error:
+                assert str(error).startswith("report.sqlite: ") and "\n" not in str(error)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def _figures(report: Path) -> object:
+    found = document(analyze(report))
+    return {name: found[name] for name in ("devices", "host", "nvtx", "iterations", "unmatched")}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_report_on_a_read_only_mount(tmp_path: Path) -> None:
+    shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite")
+    place = tmp_path / "mounted"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip("this system lets nobody mount")
+    try:
+        shutil.copyfile(tmp_path / "report.sqlite", place / "report.sqlite")
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        assert ended("analyze", place / "report.sqlite", "--no-html", "--quiet") == (0, "")
+        code, said = ended("analyze", place / "report.sqlite")
+        assert (code, said.count("\n")) == (2, 1) and "report.overlap.html" in said
+        assert ended("info", place / "report.sqlite")[0] == 0
+    finally:
+        subprocess.run(["umount", str(place)], check=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-x.sqlite", "--json", "line\nend.sqlite", "تقرير.sqlite", "報告😀.sqlite", "e\u0301\u202egpj.sqlite",
+     os.fsdecode(b"\xff\xfe.sqlite")],
+)  # fmt: skip
+def test_a_name_in_any_script(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEVIEW_CACHE", "off")
+    scratch = tmp_path / "temporary"
+    scratch.mkdir()
+    report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / name))
+    done = run(("analyze", str(report), "--json", str(tmp_path / "out.json"), "--quiet"), scratch)
+    assert (done.code, done.err, done.raised) == (0, "", "")
+    assert report.with_name(f"{report.stem}.overlap.html").is_file()
+    assert parsed((tmp_path / "out.json").read_text())["devices"]

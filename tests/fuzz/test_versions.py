@@ -1,0 +1,94 @@
+"""The same capture in the shapes of other versions of nsys has the same figures.
+
+The shapes are made by hand from real captures, after what 90 exports of the versions 2.9.1 to 3.25.0 have: only
+these six versions could be had as whole captures (tests/captures.py), and one nsys makes one of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captures import sample
+from tests.fuzz.test_found import change
+from tests.test_against_oracle import differences
+from traceview.analyze import analyze
+from traceview.report.to_json import document
+
+K = "CUPTI_ACTIVITY_KIND_"
+GPU = (f"{K}KERNEL", f"{K}MEMCPY", f"{K}MEMSET")
+OLDER = [f"ALTER TABLE {K}KERNEL DROP COLUMN mangledName", f"ALTER TABLE {K}KERNEL DROP COLUMN sharedMemoryLimitConfig",
+         f"ALTER TABLE {K}MEMCPY DROP COLUMN virtualAddress"]  # fmt: skip
+NO_GREEN = [f"ALTER TABLE {table} DROP COLUMN greenContextId" for table in (*GPU, f"{K}SYNCHRONIZATION")]
+NEWER = [f"ALTER TABLE {K}KERNEL ADD COLUMN {name} INTEGER" for name in ("graphId", "clusterX", "qmdLastCtaDone")]
+SPARSE = [
+    "UPDATE StringIds SET id = id * 104729 + 3400000",
+    f"UPDATE {K}KERNEL SET shortName = shortName * 104729 + 3400000",
+    f"UPDATE {K}RUNTIME SET nameId = nameId * 104729 + 3400000",
+    "UPDATE NVTX_EVENTS SET textId = textId * 104729 + 3400000",
+    "UPDATE ThreadNames SET nameId = nameId * 104729 + 3400000",
+]
+TEXTS = ["UPDATE NVTX_EVENTS SET text = (SELECT value FROM StringIds WHERE id = textId), textId = NULL WHERE {}"]
+EIGHT = ["CREATE TABLE more AS SELECT * FROM TARGET_INFO_GPU"] + 7 * [
+    "UPDATE more SET id = id + 1, cuDevice = cuDevice + 1, uuid = 'GPU-' || (id + 1)",
+    "INSERT INTO TARGET_INFO_GPU SELECT * FROM more",
+]
+
+SHAPES: Mapping[str, Sequence[str]] = {
+    "2021, without metadata, PROCESSES and enums": [*OLDER, *NO_GREEN, "DROP TABLE META_DATA_EXPORT",
+        "DROP TABLE META_DATA_CAPTURE", "DROP TABLE PROCESSES", "DROP TABLE ANALYSIS_DETAILS", "enums"],
+    "3.1.7, metadata under its old name": ["ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA", *NO_GREEN],
+    "3.17.2, columns of synchronization": [f"ALTER TABLE {K}SYNCHRONIZATION ADD COLUMN deprecatedSyncType INTEGER",
+        f"ALTER TABLE {K}SYNCHRONIZATION ADD COLUMN eventSyncId INTEGER"],
+    "3.24.0, new columns": [*NEWER, f"ALTER TABLE {K}MEMCPY ADD COLUMN copyCount INTEGER DEFAULT 1",
+        f"ALTER TABLE {K}CUDA_EVENT ADD COLUMN timestamp INTEGER"],
+    "a column before all others": [f"ALTER TABLE {K}KERNEL RENAME TO old", "reorder"],
+    "texts in the rows": [TEXTS[0].format("1")],
+    "texts here and there": [TEXTS[0].format("rowid % 3 = 0")],
+    "no textId at all": [TEXTS[0].format("1"), "ALTER TABLE NVTX_EVENTS DROP COLUMN textId"],
+    "sparse string ids": SPARSE,
+    "no list of GPUs": ["DROP TABLE TARGET_INFO_GPU"],
+    "eight GPUs listed, one used": EIGHT,
+    "empty tables of other tools": [f"CREATE TABLE {name} (start INTEGER, end INTEGER)"
+        for name in (f"{K}OPENACC_DATA", "MPI_P2P_EVENTS", f"{K}GRAPH_TRACE_", "OSRT_API")],
+    "times since 1970": [f'UPDATE {table} SET start = start + 1795251074194803813, "end" = "end" + 1795251074194803813'
+        for table in (*GPU, f"{K}RUNTIME", "NVTX_EVENTS", "PROFILER_OVERHEAD")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_shape_of_another_version_has_the_same_figures(tmp_path: Path, shape: str) -> None:
+    plain = sample("trainer/prefetch.sqlite")
+    path = Path(shutil.copyfile(plain, tmp_path / plain.name))
+    for statement in SHAPES[shape]:
+        _apply(path, statement)
+    found, expected = analyze(path), analyze(plain)
+    assert list(differences(_figures(document(expected)), _figures(document(found)))) == []
+    assert [note for note in found.notes if "has no column" not in note] == list(expected.notes)
+
+
+def _apply(path: Path, statement: str) -> None:
+    if statement == "enums":
+        connection = sqlite3.connect(path)
+        enums = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'ENUM%'")]
+        connection.close()
+        change(path, *(f'DROP TABLE "{name}"' for name in enums))
+    elif statement == "reorder":
+        change(path, f"CREATE TABLE {K}KERNEL AS SELECT 7 AS another, * FROM old", "DROP TABLE old")
+    else:
+        change(path, statement)
+
+
+def _figures(found: Any, key: str = "") -> Any:
+    """Return a document without names of GPUs, versions and moments, which the shapes change on purpose."""
+    if isinstance(found, dict):
+        gone = {"report", "name", "start_ns", "end_ns", "window_ns", "evidence"} - (
+            {"name"} if "domain" in found else set()
+        )
+        return {name: _figures(inner, name) for name, inner in found.items() if name not in gone}
+    return [_figures(inner, key) for inner in found] if isinstance(found, list) else found
