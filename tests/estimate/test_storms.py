@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.captures import sample
 from tests.made_trace import made_trace
@@ -97,3 +99,23 @@ def test_real_layers_are_no_storm(name: str) -> None:
     analysis = analyze(sample(f"trainer/{name}.sqlite"))
     with pytest.raises(RequestError, match="launched over and over"):
         predict(analysis, ["fuse"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=18), st.integers(1, 30), st.booleans()),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_no_operation_is_in_two_storms_and_one_round_is_left(parts: list[tuple[list[str], int, bool]]) -> None:
+    names = [name for pattern, rounds, long in parts for name in (*pattern * rounds, *(["gemm"] if long else []))][:500]
+    graph = graph_of(names)
+    seen = np.zeros(len(graph.operations.row), np.int64)
+    for storm in storms(graph):
+        seen[storm.members] += 1
+        kinds = set(graph.operations.name[storm.members].tolist())
+        assert set(graph.operations.name[storm.members[storm.kept]].tolist()) == kinds
+        assert not storm.kept.all() and (np.diff(storm.members) > 0).all()
+    assert seen.max(initial=0) <= 1

@@ -90,15 +90,21 @@ def _of_group(rows: Codes, part: Codes, code: Codes) -> list[Storm]:
         if end - begin < ROUNDS:
             continue
         mine = [one for one in regular if begin <= one[0] < end]
-        start, stop = _shuffled(code[begin:end])
+        start, stop = (begin + place for place in _shuffled(code[begin:end]))
         if max((last - first for first, last, _ in mine), default=0) < MOSTLY * (stop - start):
-            first, last = begin + start, begin + stop
-            found.append(_storm(rows, code, first, last, np.unique(code[first:last])))
-            mine = [one for one in mine if one[1] <= first or one[0] >= last]
-        for first, last, period in mine:
+            found.append(_storm(rows, code, start, stop, np.unique(code[start:stop])))
+            mine = [one for one in mine if one[1] <= start or one[0] >= stop]
+        else:
+            start, stop = begin, begin
+        lower = begin
+        for place, (first, last, period) in enumerate(mine):
+            # No further than to the storms on both sides.
+            lower = max(lower, stop if stop <= first else begin)
+            upper = min([end, *(one for one in (start, *(later[0] for later in mine[place + 1 :])) if one >= last)])
             pattern = code[first : first + period]
-            first, last = _wider(code, first, last, pattern, begin, end)
+            first, last = _wider(code, first, last, pattern, lower, upper)
             found.append(_storm(rows, code, first, last, pattern))
+            lower = last
     return found
 
 
@@ -124,7 +130,8 @@ def _storm(rows: Codes, code: Codes, begin: int, end: int, pattern: Codes) -> St
     names, first, sizes = np.unique(mine[order], return_index=True, return_counts=True)
     turn = np.zeros(len(mine), np.int64)
     turn[order] = np.arange(len(mine)) - np.repeat(first, sizes)
-    wanted = np.zeros(len(names), np.int64)
+    # What is not in the pattern is of a round that differs, or of a loop right behind the first: it happens once.
+    wanted = np.ones(len(names), np.int64)
     known, per = np.unique(pattern, return_counts=True)
     wanted[np.searchsorted(names, known)] = per
     if (names % len(FAMILIES) == FAMILIES.index("shared")).all():
