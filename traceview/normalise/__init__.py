@@ -9,7 +9,7 @@ import polars as pl
 
 from traceview.model import OVERHEAD, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.devices import GPU_TABLES, Devices, devices_of
+from traceview.normalise.devices import Devices, devices_of
 from traceview.normalise.events import stream_events
 from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
@@ -66,8 +66,6 @@ def _work(tables: dict[str, pl.DataFrame], threads: Threads) -> tuple[pl.DataFra
         streams = streams_of(tables, devices)
         unlinked = operations_frame(tables, devices, streams)
         api = api_later.result()
-    for name in (raw.RUNTIME, *GPU_TABLES):
-        tables.pop(name, None)
     return api, unlinked, devices, streams
 
 

@@ -42,8 +42,8 @@ def role_of(name: str) -> str:
 
 
 def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame:
-    """Return model.API, sorted, with the roles that names alone decide."""
-    found = tables.get(raw.RUNTIME)
+    """Return model.API, sorted, with the roles that names alone decide. Takes its table out of `tables`."""
+    found = tables.pop(raw.RUNTIME, None)
     if found is None or found.is_empty():
         return pl.DataFrame(schema=dict(API) | {"name": pl.Enum([])})
     found = by_time(found)

@@ -63,7 +63,10 @@ class Named(NamedTuple):
 
 
 def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams) -> pl.DataFrame:
-    """Return model.OPERATIONS, sorted by (start, end, source, row), all but its `launch`."""
+    """Return model.OPERATIONS, sorted by (start, end, source, row), all but its `launch`.
+
+    Takes its tables out of `tables`.
+    """
     places_of = _Places(_stream_keys(devices, streams))
     parts = [_part(tables, source, places_of) for source in SOURCES if TABLE_OF[source] in tables]
     parts = [part for part in parts if len(part[0])]
@@ -78,6 +81,10 @@ def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams:
     joined = pl.concat([frame for frame, _ in parts], rechunk=True).with_columns(names_of_all)
     if TABLE_OF["graph"] in tables:
         joined = _without_traced_graphs(joined)
+    # Sorting makes a copy, for which there is room once they are gone.
+    del parts
+    for table in TABLE_OF.values():
+        tables.pop(table, None)
     return by_time(joined)
 
 
