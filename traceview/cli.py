@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def _share_one_heap() -> None:
-    """Let threads share one heap, and give large arrays back when they are freed: a third less memory at once."""
+    """Let threads share one heap, and give large arrays back when they are freed: a quarter less memory at once."""
     import ctypes
 
     with suppress(AttributeError, OSError):  # another C library has no such options
