@@ -87,8 +87,8 @@ def _apply(path: Path, statement: str) -> None:
 def _figures(found: Any, key: str = "") -> Any:
     """Return a document without names of GPUs, versions and moments, which the shapes change on purpose."""
     if isinstance(found, dict):
-        gone = {"report", "name", "start_ns", "end_ns", "window_ns", "evidence"} - (
-            {"name"} if "domain" in found else set()
+        gone = {"report", "notes", "start_ns", "end_ns", "window_ns", "evidence"} | (
+            set() if "domain" in found else {"name"}
         )
         return {name: _figures(inner, name) for name, inner in found.items() if name not in gone}
     return [_figures(inner, key) for inner in found] if isinstance(found, list) else found
