@@ -47,6 +47,7 @@ def merge(
     typical = None if lags is None else lags.typical
     stragglers = stragglers_of(rows, waits.groups, typical, margin)
     total = sum(len(rank.collectives.start) for rank in ranks)
+    own = _of_reports(files, results)
     return Fleet(
         reports=tuple(files),
         ranks=rows,
@@ -60,14 +61,7 @@ def merge(
         clocks=clocks.clocks,
         heat=heat,
         unmatched=total - sum(group.start.size for group in groups),
-        notes=(
-            *_how(groups, aligned.ranks),
-            *_sets(groups),
-            *_short(ranks),
-            *_cuts(labels, ranks),
-            *notes,
-            *_of_reports(files, results),
-        ),
+        notes=(*_how(groups, ranks), *_sets(groups), *_short(ranks), *_cuts(labels, ranks), *notes, *own),
         skipped=tuple(skipped),
     )
 

@@ -36,22 +36,7 @@ def fleet(
     """
     step = progress or (lambda _step, _done: None)
     files = names(reports)
-    found: dict[int, ReportResult] = {}
-    skipped: dict[int, Skipped] = {}
-    step(f"read 0 of {len(reports)}", 0.0)
-    # Closed at once, so that an interrupt ends the workers wherever it finds us.
-    with closing(_read(reports, job or Job(), workers, scheduler)) as results:
-        for place, data in results:
-            result = unpacked(data)
-            if isinstance(result, str):
-                skipped[place] = Skipped(files[place], result)
-            else:
-                found[place] = result
-            done = len(found) + len(skipped)
-            step(
-                f"read {done:,} of {len(reports):,}" + (f", {len(skipped):,} skipped" if skipped else ""),
-                0.9 * done / len(reports),
-            )
+    found, skipped = _collected(reports, files, _read(reports, job or Job(), workers, scheduler), step)
     if not found:
         first = skipped[min(skipped)]
         more = f"; nor can {len(skipped) - 1} more" if len(skipped) > 1 else ""
@@ -64,6 +49,29 @@ def fleet(
         [skipped[place] for place in sorted(skipped)],
         margin=margin,
     )
+
+
+def _collected(
+    reports: Sequence[Path], files: Sequence[str], results: Generator[tuple[int, bytes], None, None], step: Progress
+) -> tuple[dict[int, ReportResult], dict[int, Skipped]]:
+    """Return what was read and what was skipped, by place in `reports`."""
+    found: dict[int, ReportResult] = {}
+    skipped: dict[int, Skipped] = {}
+    step(f"read 0 of {len(reports)}", 0.0)
+    # Closed at once, so that an interrupt ends the workers wherever it finds us.
+    with closing(results):
+        for place, data in results:
+            result = unpacked(data)
+            if isinstance(result, str):
+                skipped[place] = Skipped(files[place], result)
+            else:
+                found[place] = result
+            done = len(found) + len(skipped)
+            step(
+                f"read {done:,} of {len(reports):,}" + (f", {len(skipped):,} skipped" if skipped else ""),
+                0.9 * done / len(reports),
+            )
+    return found, skipped
 
 
 def _read(
