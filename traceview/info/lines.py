@@ -57,7 +57,7 @@ def _tables(of: Contents) -> Iterator[str]:
     for name, rows in sorted(of.tables.items(), key=lambda pair: (-pair[1], pair[0])):
         yield f"    {rows:>12,}  {name}"
     if of.others:
-        yield from wrap(plain("not needed: " + ", ".join(of.others), 4000), "    ", "      ")
+        yield from wrap(plain("not read: " + ", ".join(of.others), 4000), "    ", "      ")
 
 
 def _ranges(of: Contents) -> Iterator[str]:
