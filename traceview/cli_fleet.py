@@ -105,7 +105,8 @@ def fleet(
         found = run(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
         failed = tuple(failures(checks, found))
         step("write", 0.95)
-        _write(found, page, json_path, top, quiet)
+        said = _write(found, page, json_path, top, quiet)
+    print_out(said)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     _end(found, failed)
@@ -128,8 +129,8 @@ def _check_places(reports: tuple[Path, ...], page: Path | None, json_path: Path 
         check_place(path)
 
 
-def _write(found: Fleet, page: Path | None, json_path: Path | None, top: int, quiet: bool) -> None:
-    """Write what was asked for, nothing before all of it is made, and print the summary."""
+def _write(found: Fleet, page: Path | None, json_path: Path | None, top: int, quiet: bool) -> str:
+    """Write what was asked for, nothing before all of it is made, and return what is to be printed."""
     from traceview.report.fleet_html import render as document
     from traceview.report.fleet_json import to_json
     from traceview.report.fleet_terminal import render
@@ -141,13 +142,13 @@ def _write(found: Fleet, page: Path | None, json_path: Path | None, top: int, qu
     if page is not None:
         write_whole(page, drawn)
     if json_path is not None and str(json_path) == STDOUT:
-        print_out(text)
-        return
+        return text
     if json_path is not None:
         write_whole(json_path, text)
-    if not quiet:
-        summary = render(found, top=top, unicode=draws("·…µ±"))
-        print_out(summary if page is None else f"{summary}\nThe page: {plain(str(page), 4000)}\n")
+    if quiet:
+        return ""
+    summary = render(found, top=top, unicode=draws("·…µ±"))
+    return summary if page is None else f"{summary}\nThe page: {plain(str(page), 4000)}\n"
 
 
 def _end(found: Fleet, failed: tuple[str, ...]) -> None:
