@@ -34,4 +34,4 @@ def test_no_crash_no_wrong_figure_nothing_left_behind(
 
 def test_the_corpus_holds_every_kind_of_capture(exports: list[Path]) -> None:
     assert len(exports) == len(corpus.KEPT) + 1
-    assert all(50_000 < path.stat().st_size < 500_000 for path in exports)
+    assert all(20_000 < path.stat().st_size < 500_000 for path in exports)
