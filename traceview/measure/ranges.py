@@ -16,6 +16,8 @@ from traceview.measure.stretches import Stretches
 from traceview.model import SOURCES, NotMeasured, RangeUse, Trace, Window
 
 KERNEL = SOURCES.index("kernel")
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Which ranges each GPU operation belongs to: those open in the stretch of its launch.
