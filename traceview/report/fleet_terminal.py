@@ -87,15 +87,15 @@ def _groups(fleet: Fleet, top: int) -> list[str]:
     chosen = sorted(fleet.groups, key=lambda group: -group.waited)[:top]
     return [
         _first(f"Collectives, by how long ranks waited in them, {_when(fleet)}", len(fleet.groups), top),
-        f"  {'':<14}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  last most often",
+        f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  last most often",
         *(_group(fleet, group) for group in chosen),
     ]
 
 
 def _group(fleet: Fleet, group: Group) -> str:
-    often = f"{plain(fleet.ranks[group.last].label, 100)} {percent(group.last_count, group.count)}"
+    often = f"{percent(group.last_count, group.count)} {plain(fleet.ranks[group.last].label, 100)}"
     times = "".join(f"{milliseconds(ns):>10}" for ns in (group.skew_median, group.skew_p95, group.transfer))
-    return f"  {left(plain(group.kind, 100), 14)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
+    return f"  {left(plain(group.kind, 100), 13)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
 
 
 def _pairs(fleet: Fleet, top: int) -> list[str]:
