@@ -107,12 +107,16 @@ def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int
     if count > len(next(iter(found.values())).values) - first:
         raise NotPlainError
     left = np.ones(count, np.bool_)
+    common: _Shape | None = None
     for _ in range(SHAPES):
         if not left.any():
             return count
         shape = _Shape.of(cells.bytes[left.argmax()].tobytes(), max(found))
         same = shape.fits(cells.bytes)
-        shape.put(cells, slice(None) if same.all() else np.flatnonzero(same), found, first)
+        rows = slice(None) if same.all() else np.flatnonzero(same)
+        shape.check(cells, rows)
+        shape.put(cells.bytes, rows, common, found, first)
+        common = common or shape
         left &= ~same
     rest = np.flatnonzero(left)
     _put_one_by_one(cells.chosen(rest), found, rest + first)
@@ -181,31 +185,43 @@ class _Shape:
             same &= (words[:, at] & self.mask[at]) == self.bits[at]
         return same
 
-    def put(self, cells: _Cells, rows: Rows, found: Mapping[int, Column], first: int) -> None:
-        """Decode the cells `rows`, which have this shape, into the same rows of the columns from `first` on."""
-        records, limit = cells.bytes, cells.left[rows]
-        size = records[rows, 0].astype(np.int64)
+    def check(self, cells: _Cells, rows: Rows) -> None:
+        """Refuse records of this shape that leave their page or end before their last column."""
+        size = cells.bytes[rows, 0].astype(np.int64)
         if self.payload == 2:
-            size = (size & 127) << 7 | records[rows, 1]
-        _check(limit, size, self.header, self.header_size)
+            size = (size & 127) << 7 | cells.bytes[rows, 1]
+        _check(cells.left[rows], size, self.header, self.header_size)
         if size.min() + self.header < self.end:
             raise NotPlainError
+
+    def put(
+        self, records: Bytes, rows: Rows, common: _Shape | None, found: Mapping[int, Column], first: int
+    ) -> None:
+        """Decode the records `rows`, which have this shape, into the same rows of the columns from `first` on.
+
+        Without a `common` shape all records are decoded as if they had this one; with it, only the columns that
+        stand elsewhere in this one. To take every row of a column is several times faster than to choose some.
+        """
         count, width = records.shape
         for column, into in found.items():
-            kind = self.kinds[column]
-            values, null = into.values[first : first + count], into.null[first : first + count]
+            kind, before = self.kinds[column], None if common is None else common.kinds[column]
             if not _IS_INTEGER[kind]:
                 raise NotPlainError
+            if common is not None and before == kind and common.places[column] == self.places[column]:
+                continue
+            chosen = slice(None) if common is None else rows
+            values, null = into.values[first : first + count], into.null[first : first + count]
+            if _NULL in (kind, before):
+                null[chosen] = kind == _NULL
             if _SIZES[kind] == 0:
-                values[rows] = kind == _ONE
-                null[rows] = kind == _NULL
+                values[chosen] = kind == _ONE
                 continue
             # Eight bytes from the value's first one on, big-endian; what follows the value is shifted out.
             eight = np.ndarray(count, ">i8", records, self.places[column], (width,))
-            if isinstance(rows, slice):
+            if isinstance(chosen, slice):
                 np.right_shift(eight, _SHIFTS[kind], out=values)
             else:
-                values[rows] = eight[rows] >> _SHIFTS[kind]
+                values[chosen] = eight[chosen] >> _SHIFTS[kind]
 
 
 def _varint_end(record: bytes, at: int, longest: int) -> int:
