@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
 
 from traceview.errors import RequestError
 from traceview.fleet.form import packed
 from traceview.fleet.job import Job
-from traceview.fleet.worker import version, work
+from traceview.fleet.worker import version, work_unwatched
 from traceview.version import __version__
 
 REACHED_IN = "10s"
+HEARD_IN = 5  # seconds
+PATIENCE = 60  # seconds that a cluster may be without workers
 IN_FLIGHT = 4  # reports handed out for each thread of the cluster
 RETRIES = 2
 LOST = "the workers that read it were lost, most likely for want of memory; give them more, or fewer threads"
@@ -25,33 +30,67 @@ REMEDY = "start one with: dask scheduler, then dask worker ADDRESS --nthreads 1,
 def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Generator[tuple[int, bytes], None, None]:
     """Yield (place in `paths`, packed result) as they come. A lost worker's reports are read by another.
 
-    Raises RequestError where distributed is missing, the scheduler cannot be reached, or a worker has not this
-    version of traceview.
+    Raises RequestError where distributed is missing, the scheduler cannot be reached or is lost, no worker is left,
+    or one has not this version of traceview.
     """
-    with _client(address) as (distributed, client):
-        waiting = list(reversed(range(len(paths))))
+    with _client(address) as client:
+        waiting = deque(range(len(paths)))
         at_once = IN_FLIGHT * max(sum(client.nthreads().values()), 1)
-        places: dict[str, int] = {}
-        coming = distributed.as_completed(loop=client.loop)
-
-        def hand_out() -> None:
-            while waiting and len(places) < at_once:
-                place = waiting.pop()
-                path = str(paths[place].absolute())
-                future = client.submit(work, path, job.iteration, job.skip, job.nsys, pure=False, retries=RETRIES)
-                places[future.key] = place
-                coming.add(future)
-
-        hand_out()
-        for future in coming:
-            place = places.pop(future.key)
-            yield place, future.result() if future.status == "finished" else packed(LOST)
+        running: dict[str, tuple[int, Any]] = {}
+        ended: SimpleQueue[str] = SimpleQueue()
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                place = waiting.popleft()
+                told = (str(paths[place].absolute()), job.iteration, job.skip, job.nsys)
+                future = client.submit(work_unwatched, *told, pure=False, retries=RETRIES)
+                running[future.key] = place, future
+                future.add_done_callback(lambda done: ended.put(done.key))
+            place, future = running.pop(_next(ended, client, address))
+            yield place, _result(future, address)
             future.release()
-            hand_out()
+
+
+def _next(ended: SimpleQueue[str], client: Any, address: str) -> str:
+    """Wait for the next report, as long as there are workers."""
+    alone_since: float | None = None
+    while True:
+        try:
+            return ended.get(timeout=HEARD_IN)
+        except Empty:
+            pass
+        try:
+            alone = not client.nthreads()
+        except Exception as error:  # of whichever kind: the version of distributed decides
+            raise _gone(address) from error
+        alone_since = (alone_since or monotonic()) if alone else None
+        if alone_since is not None and monotonic() - alone_since > PATIENCE:
+            raise RequestError(
+                f"--scheduler {address[:200]}: no worker has been left for {PATIENCE} s; see their logs, and give them "
+                "more memory if that is what they died of"
+            )
+
+
+def _result(future: Any, address: str) -> bytes:
+    """Return what a report became; why there is nothing, where its workers were lost or cannot do it."""
+    if future.status == "finished":
+        try:
+            return bytes(future.result(timeout=PATIENCE))
+        except Exception:  # the worker that held it is gone, and no other takes its place
+            return packed(LOST)
+    if future.status != "error":
+        raise _gone(address)
+    name = type(future.exception(timeout=PATIENCE)).__name__
+    return packed(LOST if name == "KilledWorker" else f"a worker could not run traceview {__version__} ({name})")
+
+
+def _gone(address: str) -> RequestError:
+    return RequestError(
+        f"--scheduler {address[:200]}: the scheduler ended or was restarted while reports were read; run it again"
+    )
 
 
 @contextmanager
-def _client(address: str) -> Iterator[tuple[Any, Any]]:
+def _client(address: str) -> Iterator[Any]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
@@ -67,7 +106,7 @@ def _client(address: str) -> Iterator[tuple[Any, Any]]:
         ) from None
     try:
         _check(client, address)
-        yield distributed, client
+        yield client
     finally:
         client.close()
 
