@@ -15,7 +15,7 @@ from traceview.measure.devices import idle_times, measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
-from traceview.measure.ranges import measure_ranges
+from traceview.measure.ranges import Projection, measure_ranges, project
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
 from traceview.model import Analysis, DeviceUse, Iterations, NotMeasured, Trace, Window
@@ -63,7 +63,7 @@ def analyze(
     analysis = _measure(trace, activities, iteration, skip, top, step)
     step("find", 0.9)
     charts = partial(_charts, trace, analysis.devices, analysis.iterations)
-    return replace(analysis, findings=find(analysis, activities), charts=charts, projected=partial(_projected, trace))
+    return replace(analysis, findings=find(analysis, activities), charts=charts)
 
 
 def _charts(trace: Trace, devices: tuple[DeviceUse, ...], iterations: Iterations | NotMeasured) -> Charts:
@@ -72,10 +72,10 @@ def _charts(trace: Trace, devices: tuple[DeviceUse, ...], iterations: Iterations
     return measure_charts(trace, devices, iterations)
 
 
-def _projected(trace: Trace) -> pl.DataFrame:
+def _projected(trace: Trace, projection: Projection) -> pl.DataFrame:
     from traceview.measure.projected import measure_projected
 
-    return measure_projected(trace)
+    return measure_projected(trace, projection)
 
 
 def _measure(
@@ -89,7 +89,8 @@ def _measure(
     """Return everything but the findings; what only the measures needed is let go of here."""
     # Ranges, calls and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
     with ThreadPoolExecutor(1) as aside:
-        ranges_later = aside.submit(measure_ranges, trace)
+        projecting = aside.submit(project, trace)
+        ranges_later = aside.submit(lambda: measure_ranges(trace, projecting.result()))
         threads = host(trace)
         idle = idle_times(trace, threads, activities)
         measured = Measured(activities, {of.device: gaps for of, (_, gaps) in zip(activities, idle, strict=True)})
@@ -110,4 +111,5 @@ def _measure(
             *trace.info.problems,
             *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured)),
         ),
+        projected=partial(_projected, trace, projecting.result()),
     )

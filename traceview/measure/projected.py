@@ -6,17 +6,17 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.activity import within
-from traceview.measure.ranges import project
+from traceview.measure.ranges import Projection, project
 from traceview.model import PROJECTED, Trace
 
 
-def measure_projected(trace: Trace) -> pl.DataFrame:
+def measure_projected(trace: Trace, projection: Projection | None = None) -> pl.DataFrame:
     """Return one row for each range and device that it has work on, as PROJECTED says, by device and start.
 
     Work belongs to ranges as in METRICS.md "NVTX projected on the GPU". In a narrowed trace only the work that
-    touches the window counts.
+    touches the window counts. `projection` is the trace's own, where it is known already.
     """
-    projection = project(trace)
+    projection = projection or project(trace)
     operations = trace.operations.select("device", "start", "end")
     chosen = projection.stretch > 0
     if trace.window is not None:

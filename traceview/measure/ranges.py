@@ -27,7 +27,7 @@ class Projection:
     """
 
     stretches: Stretches
-    stretch: Times
+    stretch: NDArray[np.int32]
     via_process: NDArray[np.bool_]
 
     def innermost(self) -> Times:
@@ -44,7 +44,7 @@ def project(trace: Trace) -> Projection:
     ranges, launch = trace.ranges, trace.operations["launch"].fill_null(-1).to_numpy()
     stretches = Stretches.of(*(ranges[name].to_numpy() for name in ("start", "end", "thread")))
     rows = np.flatnonzero(launch >= 0)
-    stretch = np.zeros(len(launch), np.int64)
+    stretch = np.zeros(len(launch), np.int32)
     via_process = np.zeros(len(launch), np.bool_)
     if len(rows) == 0 or ranges.is_empty():
         return Projection(stretches, stretch, via_process)
@@ -71,11 +71,12 @@ def _annotating_threads(ranges: pl.DataFrame, process: NDArray[np.int32]) -> Tim
     return thread
 
 
-def measure_ranges(trace: Trace) -> tuple[RangeUse, ...] | NotMeasured:
+def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[RangeUse, ...] | NotMeasured:
     """Return one RangeUse for each (name, domain), the busiest on the GPU first.
 
     In a narrowed trace, a name counts when one of its ranges overlaps the window; ranges and operations
     are clipped to it, each by itself (an operation may run in the window and be launched before it).
+    `projection` is the trace's own, where it is known already.
     """
     if trace.ranges.is_empty():
         return NotMeasured(capturing(trace.info.profiler).no_ranges)
@@ -84,7 +85,8 @@ def measure_ranges(trace: Trace) -> tuple[RangeUse, ...] | NotMeasured:
     host = _on_host(ranges, trace.window)
     if host.is_empty():
         return NotMeasured("no NVTX range overlaps the chosen window")
-    work = _on_gpu(trace, ranges["group"].to_numpy().astype(np.int64), len(names))
+    projection = projection or project(trace)
+    work = _on_gpu(trace, projection, ranges["group"].to_numpy().astype(np.int64), len(names))
     uses = (
         names.with_columns(pl.col("name", "domain").cast(pl.String))
         .join(host, on="group")
@@ -123,7 +125,7 @@ class _Work:
     end: Times
 
 
-def _work(trace: Trace, stretch: Times) -> _Work:
+def _work(trace: Trace, stretch: NDArray[np.int32]) -> _Work:
     start, end = trace.operations["start"].to_numpy(), trace.operations["end"].to_numpy()
     chosen = stretch > 0
     if trace.window is not None:
@@ -137,12 +139,11 @@ def _work(trace: Trace, stretch: Times) -> _Work:
     return _Work(used, np.cumsum(count) - count, count, operation, start, end)
 
 
-def _on_gpu(trace: Trace, group: Times, groups: int) -> pl.DataFrame:
+def _on_gpu(trace: Trace, projection: Projection, group: Times, groups: int) -> pl.DataFrame:
     """Return, for each group with operations: busy, span, span_each, kernels, operations, via.
 
     `group` gives the group of each row of Trace.ranges.
     """
-    projection = project(trace)
     work = _work(trace, projection.stretch)
     index, owner = projection.stretches.open_ranges(work.used)
     pairs = pl.DataFrame({"index": index, "range": owner, "group": group[owner]})

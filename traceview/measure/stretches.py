@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview.intervals import Times, blocks
 from traceview.measure.nesting import Nesting
@@ -52,7 +53,7 @@ class Stretches:
         """Return the row of the innermost open range of each stretch, or -1."""
         return np.append(self.nesting.rows, np.int64(-1))[self.place]
 
-    def open_ranges(self, stretch: Times) -> tuple[Times, Times]:
+    def open_ranges(self, stretch: NDArray[np.integer]) -> tuple[Times, Times]:
         """Return every pair of (index into `stretch`, row of a range open there)."""
         indices, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for level in self.nesting.levels(self.place[stretch], self.first[stretch]):
