@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = Path(os.environ.get("TRACEVIEW_CAPTURES") or ROOT.parent / "shared" / "captures")
 SAMPLES = ROOT / "samples"
@@ -43,6 +41,8 @@ def original(name: str) -> Path:
     """Return a capture of the shared folder itself, unredacted; skip the test where it is absent."""
     path = CAPTURES / name
     if not path.is_file():
+        import pytest  # scripts/fuzz does without
+
         pytest.skip(f"needs {name} in {CAPTURES} (set TRACEVIEW_CAPTURES to the folder that has it)")
     return path
 

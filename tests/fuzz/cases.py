@@ -1,19 +1,17 @@
-"""One number, one case: which export, what becomes of it, in which form it is handed over and to which command."""
+"""One number, one case: which report, what becomes of it, in which form it is handed over and to which command."""
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import os
 import random
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-import polars as pl
-
+from tests.fuzz.corpus import Corpus
 from tests.fuzz.damage import damaged
+from tests.fuzz.forms import Given, hand_over
 from tests.fuzz.structure import changed
 
 NAMES = (
@@ -22,136 +20,112 @@ NAMES = (
 )  # fmt: skip
 OLD = b"what was there before"
 COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compare", "whatif", "redact", "export")
-LITTER = (b"9" * 40, b"-", b"1e999", b"null", b"{", b"[" * 2000, b'"', b"\\ud800", b"\xff", b"true", b",,", b"NaN")
+COMMANDS += ("whatif", "export")
+# Which part of the cases each kind of input has; "again" is asked twice, with damaged answers in between.
+KINDS = {
+    "sqlite": 30, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "hdf": 3, "lines": 12, "profiler": 16,
+    "fleet": 10, "again": 6,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A command line and its files. `sound`: the report is a whole database, so every figure can be worked out."""
+    """A command line and its files. `origin` is an SQLite export of whose rows every figure can be worked out."""
 
     seed: int
+    kind: str
     command: str
     arguments: tuple[str, ...]
     inputs: tuple[Path, ...]
-    outputs: tuple[Path, ...]
-    old: tuple[Path, ...]
-    sound: bool
-    from_pages: bool
-    story: str
+    outputs: tuple[Path, ...] = ()
+    old: tuple[Path, ...] = ()
+    origin: Path | None = None
+    from_pages: bool = False
+    story: str = ""
 
 
-def make(seed: int, corpus: Sequence[Path], folder: Path) -> Case:
+def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     """Write the files of a case into an empty folder and say what is to be run; the same number gives the same case."""
     chance = random.Random(seed)
-    exports = [one for one in corpus if one.suffix == ".sqlite"]
-    base = chance.choice(exports)
+    kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+    if kind == "hdf" and find_spec("h5py") is None:
+        kind = "sqlite"
+    if kind == "fleet":
+        return _fleet(seed, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
+    given, story = one_report(kind, report, corpus.exports, corpus, chance)
+    command = "analyze" if kind == "again" else chance.choice(COMMANDS)
+    inputs = [given.path]
+    if command == "compare":
+        other = folder / "other.sqlite"
+        other.write_bytes(chance.choice(corpus.exports).read_bytes())
+        same = chance.random() < 0.2 and given.path.is_file()
+        inputs.insert(chance.randrange(2), given.path if same else other)
+    arguments, outputs = _arguments(command, inputs, folder, chance)
+    old = tuple(out for out in outputs if command != "redact" and out.suffix and chance.random() < 0.3)
+    for out in old:
+        out.write_bytes(OLD)
+    return Case(
+        seed, kind, command, arguments, tuple(inputs), outputs, old, given.origin, chance.random() < 0.5,
+        " ".join([*story, given.form, command]),
+    )  # fmt: skip
+
+
+def one_report(
+    kind: str, report: Path, bases: Sequence[Path], corpus: Corpus, chance: random.Random
+) -> tuple[Given, list[str]]:
+    """Write a changed or damaged report of a kind; return it with what was done."""
+    base = chance.choice(bases)
     report.write_bytes(base.read_bytes())
     story = [base.name]
     if chance.random() < 0.75:
         story += changed(report, chance)
+    if kind not in ("sqlite", "again", "gz", "xz", "zst"):
+        return hand_over(report, kind, corpus, chance), story
     sound = len(story) > 1
     if not sound or chance.random() < 0.15:
         sound = False
-        report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in exports]))
+        report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in corpus.exports]))
         story.append("damaged")
-    given, form = _form(report, chance, corpus)
-    command = chance.choice(COMMANDS)
-    inputs = [given]
-    if command == "compare":
-        other = folder / "other.sqlite"
-        other.write_bytes(chance.choice(exports).read_bytes())
-        inputs.insert(chance.randrange(2), other)
-    arguments, outputs = _arguments(command, inputs, folder, chance)
-    old = tuple(out for out in outputs if command != "redact" and chance.random() < 0.3)
-    for out in old:
-        out.write_bytes(OLD)
-    return Case(
-        seed, command, arguments, tuple(inputs), outputs, old,
-        sound=sound and form == "sqlite", from_pages=chance.random() < 0.5, story=" ".join([*story, form, command]),
-    )  # fmt: skip
+    if kind in ("sqlite", "again"):
+        return Given(report, "sqlite", report if sound else None), story
+    return hand_over(report, kind, corpus, chance), story
 
 
-def _form(report: Path, chance: random.Random, corpus: Sequence[Path]) -> tuple[Path, str]:
-    """Hand the report over as it is, packed, as a folder of tables; or one of torch.profiler. All may be damaged."""
-    others = [one.read_bytes() for one in corpus]
-    form = chance.choice(("sqlite",) * 9 + ("gz", "xz", "zst", "parquet", "arrow", "profiler"))
-    if form == "profiler":
-        data = others[[one.suffix for one in corpus].index(".json")]
-        for _ in range(chance.choice((0, 1, 5, 50))):
-            at = chance.randrange(len(data))
-            data = data[:at] + chance.choice(LITTER) + data[at + chance.choice((0, 1, 9)) :]
-        data = damaged(data, chance, others) if chance.random() < 0.3 else data
-        report.write_bytes(pack(data, "gz") if chance.random() < 0.3 else data)
-        return report, form
-    if form == "sqlite":
-        return report, form
-    if form in ("parquet", "arrow"):
-        if not (folder := as_tables(report, form)):
-            return report, "sqlite"
-        if chance.random() < 0.5:
-            one = chance.choice(sorted(folder.iterdir()))
-            one.write_bytes(damaged(one.read_bytes(), chance, others))
-            form += " damaged"
-        report.unlink()
-        return folder, form
-    packed = pack(report.read_bytes(), form)
-    if chance.random() < 0.5:
-        packed = damaged(packed, chance, others)
-        form += " damaged"
-    report.write_bytes(packed)
-    return report, form
-
-
-def pack(data: bytes, form: str) -> bytes:
-    """Return bytes packed as gz, xz or zst; the same bytes every time."""
-    if form == "gz":
-        return gzip.compress(data, 1, mtime=0)
-    if form == "xz":
-        return lzma.compress(data, preset=0)
-    import zstandard
-
-    packed: bytes = zstandard.ZstdCompressor(1).compress(data)
-    return packed
-
-
-def as_tables(report: Path, form: str) -> Path | None:
-    """Write what can be read of an export as a parquetdir or arrowdir; None where SQLite cannot read it."""
-    folder = report.with_name("report_tables")
-    folder.mkdir()
-    connection = sqlite3.connect(f"{report.absolute().as_uri()}?immutable=1", uri=True)
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    try:
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0").fetchall()
-        for (name,) in names:
-            if "/" in name or "\x00" in name or len(name) > 100:
-                continue
-            cursor = connection.execute('SELECT * FROM "{}"'.format(name.replace('"', '""')))
-            rows = cursor.fetchmany(20_000)
-            columns = dict.fromkeys(str(column[0]) for column in cursor.description)
-            if len(columns) == len(cursor.description):
-                _write(folder / f"{name}.{form}", list(columns), rows)
-    except (sqlite3.Error, OSError, UnicodeError):
-        pass
-    finally:
-        connection.close()
-    return folder if any(folder.iterdir()) else None
-
-
-def _write(path: Path, columns: list[str], rows: list[tuple[object, ...]]) -> None:
-    made = []
-    for index, name in enumerate(columns):
-        values = [row[index] for row in rows]
-        try:
-            made.append(pl.Series(name, values, strict=True))
-        except (TypeError, OverflowError, pl.exceptions.PolarsError):
-            made.append(pl.Series(name, [None if one is None else str(one) for one in values], pl.String))
-    frame = pl.DataFrame(made)
-    frame = frame.select(pl.col(name).cast(pl.Int64) if frame[name].dtype == pl.Null else name for name in columns)
-    if path.suffix == ".parquet":
-        frame.write_parquet(path)
-    else:
-        frame.write_ipc_stream(path)
+def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Case:
+    """Two to five reports, most often of one run: whole, changed, damaged, in other forms, absent or no reports."""
+    bases = chance.choice((corpus.ranks[:4], corpus.ranks[4:], corpus.exports, (*corpus.ranks, *corpus.exports)))
+    paths, story, taken = [], [], list(bases)
+    for place in range(chance.choice((2, 3, 3, 4, 5))):
+        base = taken.pop(chance.randrange(len(taken))) if taken else chance.choice(bases)
+        # Folders keep apart what hand_over writes beside a report.
+        (folder / f"run{place}").mkdir()
+        path = folder / f"run{place}" / chance.choice((f"rank{place}.sqlite", f"{place} {chance.choice(NAMES)}"))
+        what = chance.choices(("whole", "sqlite", "other", "nothing"), (5, 4, 2, 1))[0]
+        if what == "whole":
+            path.write_bytes(base.read_bytes())
+        elif what == "nothing":
+            path.write_bytes(chance.choice((b"", b"SQLite format 3\x00", b"{}", b"text\n" * 100)))
+            if chance.random() < 0.5:
+                path.unlink()
+        else:
+            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "lines", "profiler"))
+            given, how = one_report(kind, path, (base,), corpus, chance)
+            path, what = given.path, " ".join([given.form, *how[1:]])
+        paths.append(path)
+        story.append(f"{base.stem} {what};")
+    options = []
+    for option, values in {
+        "--iteration": (".", "iteration", "(", "^$"), "--skip": ("0", "1", "1000000"), "--margin": ("0", "1000", "5"),
+        "--top": ("1",), "--fail-if": ("straggler > 5%", "skipped > 0", "wait > 1ms", "nonsense > 1"),
+    }.items():  # fmt: skip
+        if chance.random() < 0.15:
+            options += [option, chance.choice(values)]
+    json, page = folder / "out.json", folder / "out.html"
+    drawn = ["--html", str(page)] if chance.random() < 0.2 else ["--no-html"]
+    outputs = (json, page) if drawn[0] == "--html" else (json,)
+    arguments = ("fleet", *map(str, paths), "--json", str(json), *drawn, *options)
+    return Case(seed, "fleet", "fleet", arguments, tuple(paths), outputs, story=" ".join(story))
 
 
 def _arguments(
@@ -162,8 +136,10 @@ def _arguments(
     if command == "info":
         return ("info", *reports), ()
     if command == "export":
-        made = folder / f"out.{chance.choice(('pftrace', 'json'))}"
-        to = {".pftrace": "perfetto", ".json": "chrome"}[made.suffix]
+        suffix, to = chance.choice(
+            ((".pftrace", "perfetto"), (".json", "chrome"), (".json.gz", "chrome"), ("", "csv"), ("", "parquet"))
+        )
+        made = folder / f"out{suffix}"
         return ("export", *reports, "--to", to, "--output", str(made), "--quiet"), (made,)
     if command == "redact":
         return ("redact", *reports, str(folder / "out.sqlite"), "--names", chance.choice(("keep", "hash"))), (
@@ -175,8 +151,9 @@ def _arguments(
         return ("analyze", *reports, "--json", str(json), "--no-html", *_options(chance)), (json,)
     with_page = command == "page" or chance.random() < 0.3
     said = "analyze" if command == "page" else command
+    more = ["--faster", "gemm=1.5", "--ranks", "2", "--gradients", "250MB"] if chance.random() < 0.2 else []
     arguments = (said, *reports, "--json", str(json), *(("--html", str(page)) if with_page else ()))
-    return arguments, ((json, page) if with_page else (json,))
+    return (*arguments, *(more if command == "whatif" else ())), ((json, page) if with_page else (json,))
 
 
 def _options(chance: random.Random) -> list[str]:

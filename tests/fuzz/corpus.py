@@ -4,44 +4,86 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import shutil
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.captures import sample
+from tests.captures import SAMPLES, sample
 
 # One launch in so many stays, with all that belongs to it.
 KEPT = {
     "serial": 24, "dual": 24, "quad": 24, "ddp2": 40, "cudagraph": 1, "trainer/staged": 24, "trainer/graph": 2,
     "scenarios/managed": 1, "scenarios/p2p": 1, "scenarios/graph_nodes": 2, "scenarios/contexts": 1,
 }  # fmt: skip
+TRACES = {"graph": 10, "serial": 40}
+RANKS_KEPT = 24
 EVENTS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "CUDA_EVENT", "RUNTIME")
 ENUMS = ("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND", "ENUM_NSYS_EVENT_TYPE")
 
 
-def make(folder: Path) -> list[Path]:
-    """Write them all into a folder and return them; the same samples give the same bytes."""
-    return [thinned(name, every, folder / f"{name.replace('/', '_')}.sqlite") for name, every in KEPT.items()]
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Exports of single runs, the four ranks of two runs, and traces of torch.profiler, all thinned."""
+
+    exports: tuple[Path, ...]
+    ranks: tuple[Path, ...]
+    profiler: tuple[Path, ...]
+
+    @classmethod
+    def make(cls, folder: Path) -> Corpus:
+        """Write them all into a folder; the same samples give the same bytes."""
+        exports = [thinned(name, every, folder / f"{name.replace('/', '_')}.sqlite") for name, every in KEPT.items()]
+        packed = sorted(SAMPLES.glob("ranks/*.sqlite.xz"))
+        assert len(packed) == 8, "a clone holds every sample"
+        ranks = [thinned_rank(one, folder / one.stem) for one in packed]
+        traces = [profiler_trace(name, every, folder / f"{name}.json") for name, every in TRACES.items()]
+        return cls(tuple(exports), tuple(ranks), tuple(traces))
 
 
-def profiler_trace(path: Path) -> Path:
-    """Write one event in ten of a sample of torch.profiler to `path`, with all that says what they are."""
-    whole = json.loads(gzip.decompress(sample("torch_profiler/graph.json.gz").read_bytes()))
-    kept = [event for number, event in enumerate(whole["traceEvents"]) if number % 10 == 0 or event.get("ph") == "M"]
+def profiler_trace(name: str, every: int, path: Path) -> Path:
+    """Write one event in `every` of a sample of torch.profiler to `path`, with all that says what they are."""
+    whole = json.loads(gzip.decompress(sample(f"torch_profiler/{name}.json.gz").read_bytes()))
+    kept = [event for number, event in enumerate(whole["traceEvents"]) if number % every == 0 or event.get("ph") == "M"]
     path.write_text(json.dumps({**whole, "traceEvents": kept}))
     return path
+
+
+def thinned_rank(packed: Path, path: Path) -> Path:
+    """Write a rank with all its collectives, and one launch in RANKS_KEPT of the rest."""
+    path.write_bytes(lzma.decompress(packed.read_bytes()))
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(
+            "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId % ? <> 0 AND shortName NOT IN "
+            "(SELECT id FROM StringIds WHERE value LIKE 'nccl%')",
+            (RANKS_KEPT,),
+        )
+        connection.execute(
+            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId % ? <> 0 AND correlationId NOT IN "
+            "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL)",
+            (RANKS_KEPT,),
+        )
+    connection.close()
+    return thinned_file(path, RANKS_KEPT, ("MEMCPY", "MEMSET", "SYNCHRONIZATION", "CUDA_EVENT"))
 
 
 def thinned(name: str, every: int, path: Path) -> Path:
     """Write one launch in `every` of a sample to `path`."""
     shutil.copyfile(sample(f"{name}.sqlite"), path)
+    return thinned_file(path, every, EVENTS)
+
+
+def thinned_file(path: Path, every: int, events: tuple[str, ...]) -> Path:
+    """Leave one launch in `every` of these tables in an export, and the names that are used."""
     connection = sqlite3.connect(path)
     with connection:
         present = {table for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         for table in present:
             if table.startswith("ENUM_") and table not in ENUMS:
                 connection.execute(f'DROP TABLE "{table}"')
-        for event in EVENTS:
+        for event in events:
             if (table := f"CUPTI_ACTIVITY_KIND_{event}") in present:
                 connection.execute(f"DELETE FROM {table} WHERE correlationId % ? <> 0", (every,))
         _strings(connection, present)

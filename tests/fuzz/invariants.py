@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def parsed(text: str) -> Any:
 
 def broken(found: dict[str, Any]) -> Iterator[str]:
     """Yield each property that a document of `analyze` lacks."""
-    yield from _signs(found, "")
+    yield from signs(found, "")
     for number, device in enumerate(found["devices"]):
         for line in _device(device):
             yield f"devices[{number}]: {line}"
@@ -54,17 +54,51 @@ def _ranges(found: dict[str, Any]) -> Iterator[str]:
             yield "iterations: an idle time is negative"
 
 
-def _signs(value: object, path: str) -> Iterator[str]:
+def of_whatif(found: dict[str, Any]) -> Iterator[str]:
+    """Yield each property that a document of `whatif` lacks."""
+    yield from signs(found, "")
+    for one in (*found["predictions"], *found["together"]):
+        if not 0 <= one["low_ns"] <= one["iteration_ns"] <= one["high_ns"]:
+            yield f"{one['change']}: {one['iteration_ns']} is not within {one['low_ns']} to {one['high_ns']}"
+    for one in found["spans"]:
+        if one["end_ns"] < one["start_ns"]:
+            yield "a span of the path ends before it begins"
+
+
+def of_compare(found: dict[str, Any], same: bool) -> Iterator[str]:
+    """Yield each property that a document of `compare` lacks; `same`: a report was held against itself."""
+    for one in found["against"]:
+        yield from _differences(one, same)
+        low, high = one["ratio_low"], one["ratio_high"]
+        if None not in (low, one["ratio"], high) and not low <= one["ratio"] <= high:
+            yield "the ratio is outside its interval"
+        if same and one["verdict"] not in ("noise", "unjudged"):
+            yield f"a report differs from itself: {one['verdict']}"
+
+
+def _differences(value: object, same: bool) -> Iterator[str]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from _differences(one, same)
+    if isinstance(value, dict) and {"before_ns", "after_ns", "difference_ns"} <= value.keys():
+        if min(value["before_ns"], value["after_ns"]) < 0:
+            yield f"a negative time: {value}"
+        if same and value["difference_ns"]:
+            yield f"a report differs from itself: {value}"
+
+
+def signs(value: object, path: str, signed: Collection[str] = SIGNED) -> Iterator[str]:
+    """Yield counts, sizes and lengths that are no whole numbers or negative; a -1 in a list stands for nothing."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _signs(inner, f"{path}.{key}")
-            if key in SIGNED or inner is None or isinstance(inner, (dict, list, str)):
+            yield from signs(inner, f"{path}.{key}", signed)
+            if key in signed or inner is None or isinstance(inner, (dict, list, str)):
                 continue
             if key.endswith(("_ns", "_bytes", "count")) and (not isinstance(inner, int) or inner < 0):
                 yield f"{path}.{key} is {inner!r}"
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _signs(inner, f"{path}[{number}]")
+            yield from signs(inner, f"{path}[{number}]", signed)
 
 
 def _device(device: dict[str, Any]) -> Iterator[str]:

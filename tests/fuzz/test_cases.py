@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import cases, corpus
+from tests.fuzz import cases
+from tests.fuzz.corpus import Corpus
 from tests.fuzz.judge import judge
 
 FEW = 5
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("corpus")
-    return [*corpus.make(folder), corpus.profiler_trace(folder / "profiler.json")]
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus.make(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.mark.parametrize("first", range(0, 60, FEW))
 def test_no_crash_no_wrong_figure_nothing_left_behind(
-    first: int, exports: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, exports: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEVIEW_CACHE", str(tmp_path / "cache"))
     for seed in range(first, first + FEW):
@@ -32,6 +32,6 @@ def test_no_crash_no_wrong_figure_nothing_left_behind(
         assert not wrong, f"{case.story}: exit code {code}, {wrong}"
 
 
-def test_the_corpus_holds_every_kind_of_capture(exports: list[Path]) -> None:
-    assert len(exports) == len(corpus.KEPT) + 1
-    assert all(20_000 < path.stat().st_size < 500_000 for path in exports)
+def test_the_corpus_holds_every_kind_of_capture(exports: Corpus) -> None:
+    assert [len(part) for part in (exports.exports, exports.ranks, exports.profiler)] == [11, 8, 2]
+    assert all(20_000 < path.stat().st_size < 500_000 for path in (*exports.exports, *exports.ranks, *exports.profiler))

@@ -18,8 +18,8 @@ from types import ModuleType
 import pytest
 
 from tests.captures import ROOT, sample
+from tests.fuzz.ended import run
 from tests.fuzz.invariants import parsed
-from tests.fuzz.judge import run
 from traceview.analyze import analyze
 from traceview.errors import ReportError
 from traceview.report.to_json import document

@@ -16,7 +16,7 @@ import pytest
 
 from tests.captures import sample
 from tests.fuzz.test_found import change
-from tests.test_against_oracle import differences
+from tests.oracle.differences import differences
 from traceview.analyze import analyze
 from traceview.report.to_json import document
 

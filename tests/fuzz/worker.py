@@ -1,6 +1,7 @@
 """Judge cases one after the other: `python -m tests.fuzz.worker FIRST COUNT MEGABYTES`; scripts/fuzz runs it.
 
-Before each case it prints its number, after it a line of JSON: {"seed", "code", "command", "story", "wrong"}. The files
+Before each case it prints its number, after it a line of JSON: {"seed", "code", "command", "kind", "story",
+"wrong"}. The files
 of a case that went wrong stay in the folder `seed` under FUZZ_FINDS.
 """
 
@@ -17,7 +18,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from tests.fuzz import cases, corpus
+from tests.fuzz import cases
+from tests.fuzz.corpus import Corpus
 from tests.fuzz.judge import judge
 
 
@@ -29,7 +31,7 @@ def main(first: int, count: int, megabytes: int) -> None:
     with tempfile.TemporaryDirectory(prefix="traceview-fuzz-") as name:
         folder = Path(name)
         (folder / "corpus").mkdir()
-        exports = [*corpus.make(folder / "corpus"), corpus.profiler_trace(folder / "corpus" / "profiler.json")]
+        exports = Corpus.make(folder / "corpus")
         os.environ["TRACEVIEW_CACHE"] = str(folder / "cache")
         taken = _limit_memory(megabytes)
         for seed in range(first, first + count):
@@ -53,7 +55,7 @@ def _limit_memory(megabytes: int) -> int:
     return taken
 
 
-def _one(seed: int, exports: list[Path], folder: Path, finds: Path) -> dict[str, object]:
+def _one(seed: int, exports: Corpus, folder: Path, finds: Path) -> dict[str, object]:
     here, scratch = folder / "case", folder / "temporary"
     shutil.rmtree(here, ignore_errors=True)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -62,14 +64,14 @@ def _one(seed: int, exports: list[Path], folder: Path, finds: Path) -> dict[str,
     try:
         case = cases.make(seed, exports, here)
     except Exception:  # the case itself is at fault: said, and not counted as one
-        return {"seed": seed, "code": None, "command": "", "story": traceback.format_exc(), "wrong": []}
+        return {"seed": seed, "code": None, "command": "", "kind": "", "story": traceback.format_exc(), "wrong": []}
     try:
         code, wrong = judge(case, scratch)
     except Exception:
         code, wrong = -1, [traceback.format_exc()]
     if wrong and not (finds / str(seed)).exists() and len(list(finds.iterdir())) < 500:
         shutil.copytree(here, finds / str(seed))
-    return {"seed": seed, "code": code, "command": case.command, "story": case.story, "wrong": wrong}
+    return {"seed": seed, "code": code, "command": case.command, "kind": case.kind, "story": case.story, "wrong": wrong}
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ def as_hdf(export: Path, out: Path) -> Path:
 
     with h5py.File(out, "w") as file:
         for table, columns, rows in tables(export):
-            is_text = [any(isinstance(row[place], str) for row in rows) for place in range(len(columns))]
+            texts = TABLES[table].text if table in TABLES else ()
+            is_text = [
+                name in texts or any(isinstance(row[at], str) for row in rows) for at, name in enumerate(columns)
+            ]
             kinds = [h5py.special_dtype(vlen=bytes) if text else np.dtype("<i8") for text in is_text]
             plain = [
                 tuple(

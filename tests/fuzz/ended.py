@@ -1,0 +1,88 @@
+"""Run a command line in this process: to start Python takes longer than a case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+PATIENCE = 8  # seconds for a damaged HDF5 file, which the library may read for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended: its exit code, what it printed, and the traceback of what it could not handle."""
+
+    code: int
+    out: str
+    err: str
+    raised: str
+
+
+def run(arguments: tuple[str, ...], scratch: Path, from_pages: bool = False) -> Ended:
+    """Run the command line in this process, with its streams in files, as what polars prints goes there too.
+
+    A fleet is read by this process as well. Pages of SQLite are decoded in small files too, where `from_pages`.
+    """
+    from traceview.cli import main
+    from traceview.read import pages
+
+    handler, code, raised = signal.getsignal(signal.SIGTERM), 0, ""
+    with tempfile.TemporaryFile(dir=scratch.parent) as out, tempfile.TemporaryFile(dir=scratch.parent) as err:
+        with (
+            mock.patch.object(sys, "argv", ["traceview", *arguments]),
+            mock.patch.object(tempfile, "tempdir", str(scratch)),
+            mock.patch.object(pages, "SMALL", 0 if from_pages else pages.SMALL),
+            mock.patch("traceview.read.hdf.PATIENCE", PATIENCE),
+            mock.patch("traceview.fleet.run.read_locally", _read_here),
+            mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
+            _streams(out.fileno(), err.fileno()),
+        ):
+            try:
+                main()
+            except SystemExit as error:
+                code = error.code if isinstance(error.code, int) else 1
+            except BaseException:
+                code, raised = -1, traceback.format_exc()
+        out.seek(0)
+        err.seek(0)
+        ended = Ended(code, out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace"), raised)
+    signal.signal(signal.SIGTERM, handler)
+    return ended
+
+
+def _read_here(paths: Sequence[Path], job: Any, _workers: int) -> Iterator[tuple[int, bytes]]:
+    from traceview.fleet.worker import work
+
+    for place, path in enumerate(paths):
+        yield place, work(str(path), job.iteration, job.skip, job.nsys)
+
+
+@contextmanager
+def _streams(out: int, err: int) -> Iterator[None]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    python = sys.stdout, sys.stderr
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        sys.stdout, sys.stderr = python
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        os.close(kept[0])
+        os.close(kept[1])

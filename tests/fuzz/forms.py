@@ -1,0 +1,243 @@
+"""The forms in which a report is handed over: packed, as a folder of tables, HDF5, lines of JSON, torch.profiler's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import random
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tests.fuzz.corpus import Corpus
+from tests.fuzz.damage import damaged
+from tests.fuzz.plain import plain
+from tests.fuzz.texts import changed_values, dumped, encoded, littered
+from tests.read.as_exports import as_hdf, as_json
+
+TYPES: tuple[Any, ...] = (
+    pl.Float64, pl.String, pl.Binary, pl.Boolean, pl.UInt64, pl.Int8, pl.UInt32, pl.Categorical, pl.Datetime,
+    pl.Duration, pl.Decimal(38, 4), pl.List(pl.Int64), pl.Struct({"a": pl.Int64}), pl.Null, pl.Int128, pl.Time,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A report as it is handed over. `origin` is an SQLite export of which it must have the figures."""
+
+    path: Path
+    form: str
+    origin: Path | None = None
+
+
+def hand_over(report: Path, form: str, corpus: Corpus, chance: random.Random) -> Given:
+    """Put an SQLite export into a form, and damage that now and then; as it is where it has nothing to put there."""
+    if form == "profiler":
+        report.write_bytes(profiler_trace(corpus, chance))
+        return Given(report, form)
+    if form in ("gz", "xz", "zst"):
+        return _packed(report, form, corpus, chance)
+    origin = report.with_name(".plain.sqlite")
+    if form not in ("parquet", "arrow", "hdf", "lines") or not plain(report, origin, form):
+        origin.unlink(missing_ok=True)
+        return Given(report, "sqlite")
+    report.unlink()
+    others = [one.read_bytes() for one in corpus.exports]
+    if form in ("parquet", "arrow"):
+        return _folder(origin, report.with_name("report_tables"), form, others, chance)
+    (_hdf if form == "hdf" else _lines)(origin, report)
+    how = chance.choice(("whole", "whole", "changed", "changed", "damaged"))
+    if how == "changed":
+        (_changed_hdf if form == "hdf" else _changed_lines)(report, chance)
+    elif how == "damaged":
+        report.write_bytes(damaged(report.read_bytes(), chance, others))
+    if form == "lines" and chance.random() < 0.2:
+        report.write_bytes(pack(report.read_bytes(), chance.choice(("gz", "xz", "zst"))))
+    return Given(report, f"{form} {how}", origin if how == "whole" else None)
+
+
+def pack(data: bytes, form: str) -> bytes:
+    """Return bytes packed as gz, xz or zst; the same bytes every time."""
+    if form == "gz":
+        return gzip.compress(data, 1, mtime=0)
+    if form == "xz":
+        return lzma.compress(data, preset=0)
+    try:
+        import zstandard
+    except ImportError:
+        return gzip.compress(data, 1, mtime=0)
+    packed: bytes = zstandard.ZstdCompressor(1).compress(data)
+    return packed
+
+
+def _packed(report: Path, form: str, corpus: Corpus, chance: random.Random) -> Given:
+    data = profiler_trace(corpus, chance) if chance.random() < 0.2 else report.read_bytes()
+    how = chance.choice(("whole", "damaged", "damaged", "parts", "twice", "more"))
+    packed = pack(data, form)
+    if how == "damaged":
+        packed = damaged(packed, chance, [one.read_bytes() for one in corpus.exports])
+    elif how == "parts":
+        at = chance.randrange(len(data))
+        packed = pack(data[:at], form) + pack(data[at:], form)
+    elif how == "twice":
+        packed = pack(packed, chance.choice(("gz", "xz", "zst")))
+    elif how == "more":
+        packed += chance.choice((b"\x00", bytes(512), b"x" * 100, packed[:50]))
+    report.write_bytes(packed)
+    return Given(report, f"{form} {how}")
+
+
+def profiler_trace(corpus: Corpus, chance: random.Random) -> bytes:
+    """Return a trace of torch.profiler, changed in its structure, its text or its bytes."""
+    document = json.loads(chance.choice(corpus.profiler).read_text())
+    if chance.random() < 0.8:
+        changed_values(document["traceEvents"], chance)
+    if chance.random() < 0.2:
+        around = [{key: value for key, value in document.items() if key != "traceEvents"}]
+        changed_values(around, chance)
+        rest = around[0] if around and isinstance(around[0], dict) else {}
+        document = chance.choice((rest | {"traceEvents": document["traceEvents"]}, document | rest))
+    if chance.random() < 0.05:
+        document = chance.choice(
+            (document["traceEvents"], {"a": document}, {"traceEvents": document}, {"traceEvents": {"a": 1}})
+        )
+    data = encoded(dumped(document, chance), chance)
+    if chance.random() < 0.25:
+        data = littered(data, chance)
+    if chance.random() < 0.15:
+        data = damaged(data, chance, [one.read_bytes() for one in corpus.profiler])
+    return pack(data, "gz") if chance.random() < 0.3 else data
+
+
+def _lines(origin: Path, out: Path) -> None:
+    as_json(origin, out)
+
+
+def _changed_lines(path: Path, chance: random.Random) -> None:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    strings = [place for place, line in enumerate(lines) if "data" in line or "type" in line]
+    if strings and chance.random() < 0.4:
+        chosen = [lines[chance.choice(strings)]]
+        changed_values(chosen, chance)
+        lines += chosen
+    if chance.random() < 0.9:
+        changed_values(lines, chance)
+    separators = chance.choice(((",", ":"), None))
+    text = "".join(json.dumps(line, separators=separators) + "\n" for line in lines)
+    data = encoded(text, chance)
+    path.write_bytes(littered(data, chance) if chance.random() < 0.2 else data)
+
+
+def _hdf(origin: Path, out: Path) -> None:
+    as_hdf(origin, out)
+
+
+def _changed_hdf(path: Path, chance: random.Random) -> None:
+    """Put some tables back in as something else."""
+    import h5py
+
+    with h5py.File(path, "r+") as file:
+        for name in chance.choices(sorted(file), k=chance.choice((1, 1, 3))):
+            if isinstance(file.get(name), h5py.Dataset) and file[name].dtype.names:
+                rows = file[name][:]
+                del file[name]
+                _other_table(file, name, rows, chance)
+
+
+def _other_table(file: Any, name: str, rows: Any, chance: random.Random) -> None:
+    import h5py
+
+    columns, how = list(rows.dtype.names), chance.randrange(9)
+    if how == 0:
+        file.create_group(name).create_dataset("a", data=[1, 2])
+    elif how == 1:
+        file[name] = h5py.SoftLink(chance.choice((f"/{name}", "/StringIds", "/nowhere")))
+    elif how == 2:
+        file.create_dataset(name, data=rows.reshape(1, -1))
+    elif how == 3:
+        file.create_dataset(name, data=list(range(5)))
+    elif how < 6:
+        file.create_dataset(name, data=rows[columns[:-1] or columns if how == 4 else [chance.choice(columns)]])
+    elif how < 8:
+        file.create_dataset(name, data=_retyped(rows, chance.choice(columns), chance))
+
+
+def _retyped(rows: Any, column: str, chance: random.Random) -> Any:
+    import h5py
+    import numpy as np
+
+    numbers = ("<i4", ">i8", "<u8", "<f8")
+    kind = chance.choice((*numbers, "S5", "<i1", "?", "V3", "(2,)<i8", h5py.string_dtype()))
+    made = np.zeros(len(rows), [(one, kind if one == column else rows.dtype[one]) for one in rows.dtype.names])
+    for one in rows.dtype.names:
+        if one != column or (kind in numbers and rows.dtype[one].kind != "O"):
+            made[one] = rows[one]
+    return made
+
+
+def _folder(origin: Path, folder: Path, form: str, others: Sequence[bytes], chance: random.Random) -> Given:
+    as_tables(origin, folder, form)
+    how = chance.choice(("whole", "whole", "changed", "changed", "damaged"))
+    one = chance.choice(sorted(folder.iterdir()))
+    if how == "damaged":
+        one.write_bytes(damaged(one.read_bytes(), chance, others))
+    elif how == "changed":
+        _changed_table(one, chance)
+    return Given(folder, f"{form} {how}", origin if how == "whole" else None)
+
+
+def as_tables(export: Path, folder: Path, form: str) -> None:
+    """Write the tables of a plain export as a parquetdir or arrowdir."""
+    folder.mkdir()
+    connection = sqlite3.connect(f"{export.absolute().as_uri()}?immutable=1", uri=True)
+    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        cursor = connection.execute(f'SELECT * FROM "{name}"')
+        columns = [str(column[0]) for column in cursor.description]
+        rows = cursor.fetchall()
+        made = []
+        for index, column in enumerate(columns):
+            values = [row[index] for row in rows]
+            kind = pl.String if any(isinstance(one, str) for one in values) else pl.Int64
+            made.append(pl.Series(column, values, kind))
+        write_table(pl.DataFrame(made), folder / f"{name}.{form}")
+    connection.close()
+
+
+def write_table(frame: pl.DataFrame, path: Path) -> None:
+    """Write one table as its ending says."""
+    if path.suffix == ".parquet":
+        frame.write_parquet(path)
+    else:
+        frame.write_ipc_stream(path)
+
+
+def _changed_table(path: Path, chance: random.Random) -> None:
+    """Write a table with a column of another type, with others, or as something that is no table."""
+    frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_ipc_stream(path)
+    column, how = chance.choice(frame.columns), chance.randrange(8)
+    other = chance.choice(sorted(path.parent.iterdir()))
+    if how < 4:
+        values = frame[column]
+        for kind in chance.sample(TYPES, len(TYPES)):
+            try:
+                frame = frame.with_columns(values.cast(kind, strict=False).alias(column))
+                write_table(frame, path)
+                return
+            except BaseException as error:  # a panic of polars is no Exception
+                if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
+                    raise
+    elif how == 4:
+        write_table(frame.drop(column) if frame.width > 1 else frame.rename({column: "strange"}), path)
+    elif how == 5:
+        write_table(pl.concat([frame] * chance.choice((2, 3))), path)
+    elif how == 6:
+        path.unlink()
+        chance.choice((path.mkdir, lambda: path.symlink_to(path.name), lambda: path.write_bytes(b""), lambda: None))()
+    else:
+        shutil.copyfile(other, path) if other != path else path.unlink()

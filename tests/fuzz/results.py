@@ -1,0 +1,139 @@
+"""What is wrong with the files that a command wrote, as far as anybody else can tell."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.cases import Case
+from tests.fuzz.counted import kernels_in
+from tests.fuzz.ended import Ended, run
+from tests.fuzz.fleets import of_fleet
+from tests.fuzz.invariants import broken, miscounted, of_compare, of_whatif, parsed
+from tests.oracle import figures
+from tests.oracle.differences import differences
+
+CONTENT = re.compile(r'<script type="application/json" id="content">(.*?)</script>', re.DOTALL)
+FIGURES = ("devices", "host", "unmatched")
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def results(case: Case, ended: Ended, scratch: Path) -> list[str]:
+    """Return what is wrong with what a command wrote."""
+    wrong: list[str] = [] if case.command != "info" or ended.out else ["nothing was said"]
+    for out in case.outputs:
+        if case.command == "export":
+            wrong += _exported(out)
+        elif out.suffix == ".json":
+            wrong += _document(case, ended, scratch, parsed(out.read_text(encoding="utf-8")))
+        elif out.suffix == ".html":
+            wrong += _page(out.read_text(encoding="utf-8"))
+        else:
+            wrong += _copy(case, out, scratch)
+    return wrong
+
+
+def _document(case: Case, ended: Ended, scratch: Path, found: dict[str, Any]) -> list[str]:
+    said = case.arguments[0]
+    if said == "analyze":
+        return _figures(case, found)
+    if said == "whatif":
+        return list(of_whatif(found))
+    if said == "compare":
+        return list(of_compare(found, same=len(set(case.inputs)) == 1))
+    return list(of_fleet(case, ended, scratch, found)) if said == "fleet" else []
+
+
+def _figures(case: Case, found: dict[str, Any]) -> list[str]:
+    wrong = list(broken(found))
+    if case.command == "options":
+        return wrong
+    if case.origin is None:
+        return wrong + _uncounted(case.inputs[0], found)
+    try:
+        wrong += miscounted(found, case.origin)
+        expected = figures(case.origin)
+    except (TypeError, KeyError, ValueError, OverflowError, sqlite3.Error, AttributeError):
+        return wrong  # it knows real exports only
+    if not any("wrong type" in note or "no column" in note for note in found["notes"]):
+        wrong += [f"against the slow computation: {line}" for line in list(differences(expected, found))[:10]]
+    return wrong
+
+
+def _uncounted(report: Path, found: dict[str, Any]) -> list[str]:
+    """Kernels that JSON holds are counted, or counted as left out."""
+    if (held := kernels_in(report)) is None:
+        return []
+    said = [re.match(rf"{KERNEL}: (\d+) rows left out", note) for note in found["notes"]]
+    counted = sum(device["kernel_count"] for device in found["devices"]) + sum(int(one[1]) for one in said if one)
+    return [] if counted == held else [f"{held} kernels in the trace, {counted} counted or said to be left out"]
+
+
+def _exported(out: Path) -> list[str]:
+    if out.is_dir():
+        return list(_tables(out))
+    if not out.stat().st_size:
+        return ["an empty trace"]
+    if out.suffix in (".json", ".gz"):
+        data = out.read_bytes()
+        parsed((gzip.decompress(data) if out.suffix == ".gz" else data).decode("utf-8"))
+    return []
+
+
+def _tables(folder: Path) -> Iterator[str]:
+    """Yield what is wrong with a folder of tables: lengths are ends less starts, causes make the gaps."""
+    import polars as pl
+
+    for path in sorted(folder.iterdir()):
+        frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema_length=None)
+        if {"start_ns", "end_ns", "duration_ns"} <= set(frame.columns) and len(frame):
+            if not frame.select((pl.col("end_ns") - pl.col("start_ns") == pl.col("duration_ns")).all()).item():
+                yield f"{path.name}: a length is not its end less its start"
+            if frame["duration_ns"].min() < 0:  # type: ignore[operator]
+                yield f"{path.name}: a length is negative"
+        if path.stem == "gaps" and len(frame):
+            causes = [one for one in frame.columns if one.endswith("_ns") and one.split("_")[0] not in ("start", "end")]
+            causes.remove("duration_ns")
+            if causes and not (frame.select(pl.sum_horizontal(causes)).to_series() == frame["duration_ns"]).all():
+                yield "the causes of a gap do not add up to its length"
+
+
+def _page(html: str) -> list[str]:
+    wrong = [] if html.count("</script>") == html.count("<script") else ["a name ends a script of the page"]
+    content = CONTENT.search(html)
+    if content is None:
+        return [*wrong, "the page has no content"]
+    parsed(content[1])
+    return wrong
+
+
+def _copy(case: Case, out: Path, scratch: Path) -> list[str]:
+    """A redacted copy is a sound database, and has the figures of the report."""
+    connection = sqlite3.connect(f"{out.absolute().as_uri()}?immutable=1", uri=True)
+    sound = connection.execute("PRAGMA integrity_check").fetchall()
+    connection.close()
+    if sound != [("ok",)]:
+        return [f"the copy is damaged: {sound[:3]}"]
+    both = []
+    for number, report in enumerate((case.inputs[0], out)):
+        path = out.with_name(f"copy{number}.json")
+        ended = run(("analyze", str(report), "--json", str(path), "--no-html", "--quiet", "--no-cache"), scratch)
+        both.append(json.loads(path.read_text(encoding="utf-8")) if ended.code == 0 else ended.code or ended.raised)
+    if not all(isinstance(one, dict) for one in both):
+        return [] if type(both[0]) is type(both[1]) else [f"one can be analyzed, the other not: {str(both)[:300]}"]
+    mine, theirs = ({key: _numbers(one[key]) for key in FIGURES} for one in both)
+    return [f"redacted: {line}" for line in list(differences(mine, theirs))[:5]]
+
+
+def _numbers(value: Any) -> Any:
+    """Leave out what is text: names may be cleaned, and what ties may change places."""
+    if isinstance(value, dict):
+        return {key: _numbers(inner) for key, inner in value.items() if key != "longest"}
+    if isinstance(value, list):
+        return [_numbers(inner) for inner in value]
+    return "" if isinstance(value, str) else value
