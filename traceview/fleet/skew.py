@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from traceview.fleet.groups import columns
 from traceview.fleet.match import Matched
+from traceview.fleet.pairs import Arrivals, longest_pairs
 from traceview.intervals import Times
 from traceview.model_fleet import Group, Pair
-
-PAIRS = 1000  # the longest that are kept
-MOST = 4096  # ranks up to which every pair is added up
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,9 @@ def measure_waits(groups: Sequence[Matched], count: int, steady: Times) -> Waits
     sums = {
         name: np.zeros(count, np.int64) for name in ("waited", "exposed", "caused", "caused_exposed", "last", "matched")
     }
-    size = count if count <= MOST else 0
-    waited, times = np.zeros((size, size), np.int64), np.zeros((size, size), np.int32)
     made: list[Group] = []
     each = []
+    arrivals = []
     for group in groups:
         each.append(_waits(group))
         counted = columns(group, np.flatnonzero(np.isin(group.step, steady))) if len(steady) else group
@@ -72,13 +69,13 @@ def measure_waits(groups: Sequence[Matched], count: int, steady: Times) -> Waits
         np.add.at(sums["caused"], group.ranks[latest], wait.sum(axis=0))
         np.add.at(sums["caused_exposed"], group.ranks[latest], bare.sum(axis=0))
         np.add.at(sums["last"], group.ranks[latest], 1)
-        if size:
-            _add_pairs(waited, times, group, latest, wait)
+        arrivals.append(Arrivals(group.ranks, latest, wait))
         made.extend(_summary(group, latest, wait))
+    pairs, pair_count = longest_pairs(arrivals, count)
     return Waits(
         **sums,
-        pairs=_pairs(waited, times),
-        pair_count=int(np.count_nonzero(waited)),
+        pairs=pairs,
+        pair_count=pair_count,
         groups=tuple(made),
         each=tuple(each),
     )
@@ -87,26 +84,6 @@ def measure_waits(groups: Sequence[Matched], count: int, steady: Times) -> Waits
 def _waits(group: Matched) -> Each:
     wait = np.minimum(group.start.max(axis=0) - group.start, group.end - group.start)
     return Each(group.ranks, group.step, group.start.argmax(axis=0), wait, np.maximum(wait - group.hidden, 0))
-
-
-def _add_pairs(
-    waited: NDArray[np.int64],
-    times: NDArray[np.int32],
-    group: Matched,
-    latest: Times,
-    wait: NDArray[np.int64],
-) -> None:
-    """Add up the waits by who waited (rows) and who came last (columns)."""
-    for row in np.unique(latest):
-        mine = wait[:, latest == row]
-        waited[group.ranks, group.ranks[row]] += mine.sum(axis=1)
-        times[group.ranks, group.ranks[row]] += np.count_nonzero(mine, axis=1).astype(np.int32)
-
-
-def _pairs(waited: NDArray[np.int64], times: NDArray[np.int32]) -> tuple[Pair, ...]:
-    order = np.argsort(-waited, axis=None, kind="stable")[:PAIRS]
-    places = [divmod(int(at), len(waited)) for at in order]
-    return tuple(Pair(*place, int(waited[place]), int(times[place])) for place in places if waited[place])
 
 
 def _summary(group: Matched, latest: Times, wait: NDArray[np.int64]) -> list[Group]:
