@@ -5,6 +5,7 @@ Click alone is imported at the top, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -74,6 +75,7 @@ def serve(
         analysis = analysis_of(report, step, Asked(**asked))
         step("make the page", 0.95)
         server = Server(analysis, port)
+    gc.enable()  # this one runs for days
     with server:
         print_out(
             f"{server.address}\n" if quiet else f"Serving to this machine alone, until Ctrl-C:\n{server.address}\n"
@@ -140,15 +142,15 @@ def main() -> None:
 def _use_little() -> None:
     """Let threads share one heap, and give large arrays back when they are freed: a quarter less memory at once.
 
-    One command makes no garbage that counting references leaves, and multiplies no matrices: the search for the
+    What polars frees goes back at once too (jemalloc's option: what another allocator makes of it is nothing). One
+    command makes no garbage that counting references leaves, and multiplies no matrices: the search for the
     one and a thread a core for the other are time alone.
     """
     import ctypes
-    import gc
 
     gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
     with suppress(AttributeError, OSError):  # another C library has no such options
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, 1)

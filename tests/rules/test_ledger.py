@@ -50,8 +50,10 @@ def test_what_is_granted_and_what_is_left_add_up(ns: list[int], rounds: list[tup
     ledger = made_ledger(ns)
     before, granted = ledger.total, 0
     for claims in rounds:
-        grant, ledger = ledger.grant(claims)
+        grant = ledger.grant(claims)
+        ledger.take(grant)
         granted += grant.total
+        assert grant.total == int(grant.idle.sum()) + intervals.length(grant.exposed)
         assert (grant.idle >= 0).all()
         assert (grant.exposed.end > grant.exposed.start).all()
         assert (grant.exposed.start[1:] >= grant.exposed.end[:-1]).all()
@@ -61,19 +63,28 @@ def test_what_is_granted_and_what_is_left_add_up(ns: list[int], rounds: list[tup
 
 def test_what_one_rule_was_granted_is_gone_for_the_next() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    first, ledger = ledger.grant((Idle(("host",)), Exposed(("memset",))))
-    second, _ = ledger.grant((Idle(("host",)), Exposed(("memset",))))
+    first = ledger.grant((Idle(("host",)), Exposed(("memset",))))
+    ledger.take(first)
+    second = ledger.grant((Idle(("host",)), Exposed(("memset",))))
     assert (first.total, second.total) == (10 * COUNT + 70, 0)
 
 
 def test_a_claim_may_be_bounded_in_each_gap_over_all_its_causes() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    grant, left = ledger.grant((Idle(("sync", "host"), at_most=np.array([0, 5, 15, 99])),))
+    grant = ledger.grant((Idle(("sync", "host"), at_most=np.array([0, 5, 15, 99])),))
+    ledger.take(grant)
     assert grant.idle.tolist() == [0, 5, 15, 20]
-    assert left.gaps["host"].tolist() == [10, 10, 5, 0]
+    assert ledger.gaps["host"].tolist() == [10, 10, 5, 0]
 
 
-def test_asking_leaves_the_first_ledger_as_it_was() -> None:
+def test_two_claims_of_one_rule_do_not_get_the_same_ns() -> None:
+    ledger = made_ledger([10] * COUNT * len(CAUSES))
+    grant = ledger.grant((Idle(("host",)), Idle(("host", "sync")), Exposed(("memset",)), Exposed(("memset",))))
+    assert grant.idle.tolist() == [20] * COUNT
+    assert intervals.length(grant.exposed) == 70
+
+
+def test_asking_leaves_the_ledger_as_it_was() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
     before = ledger.total
     ledger.grant((Idle(CAUSES), Exposed(KEYS)))

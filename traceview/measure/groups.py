@@ -9,7 +9,7 @@ import numpy as np
 
 from traceview.intervals import Times
 
-AT_ONCE = 1 << 20  # pairs; more at once takes memory and is no faster
+AT_ONCE = 1 << 18  # pairs; more at once takes memory and is no faster
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 
 import numpy as np
 
@@ -21,7 +22,8 @@ class IdleHost:
     gaps: Intervals
     idle: Coverage
     profiled: Coverage  # the profiler's part of the gaps
-    _parts: dict[tuple[int, int], Coverage | Times | None] = field(default_factory=dict)
+    _parts: dict[tuple[int, int], Coverage | Times] = field(default_factory=dict)
+    _making: Lock = field(default_factory=Lock)
 
     @classmethod
     def inside(cls, of: Host, gaps: Intervals) -> IdleHost:
@@ -46,7 +48,8 @@ class IdleHost:
         union = self.of.roles[thread][role]
         if len(union.starts) == 0:
             return None
-        part = self._part(thread, role, union)
+        with self._making:
+            part = self._part(thread, role, union)
         if isinstance(part, Coverage):
             return part.between(start, end)
         before_end: Times = self._before(union, part, np.maximum(start, end))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 import numpy as np
@@ -48,19 +49,24 @@ class _Gaps(NamedTuple):
     operation: Times
 
 
-def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Times) -> Gaps:
+def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Times, pool: Executor) -> Gaps:
     """Return the gaps of one stream, between its own first and last operation, as sums alone.
 
     `members` index `device.rows`. What another stream of the device did meanwhile comes first: other_compute,
-    other_communication and other_copy (memset included).
+    other_communication and other_copy (memset included). `pool` measures some gaps while others are found.
     """
     count, total = 0, 0
     sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
     own = np.zeros(len(against.idle.gaps.start), np.bool_)
     ended_by = against.idle.ended_by(len(trace.operations))
-    for gaps in _gaps(trace, device, members):
-        count, total = count + len(gaps.start), total + int((gaps.end - gaps.start).sum())
-        for name, value in _of_the_stream(trace, against, gaps, ended_by, own).items():
+
+    def measured(gaps: _Gaps) -> tuple[int, int, dict[str, int]]:
+        found = _of_the_stream(trace, against, gaps, ended_by, own)
+        return len(gaps.start), int((gaps.end - gaps.start).sum()), found
+
+    for some, length, parts in pool.map(measured, _gaps(trace, device, members)):
+        count, total = count + some, total + length
+        for name, value in parts.items():
             sums[name] += value
     for name, value in zip(CAUSES, _sums(against.idle.causes, own), strict=True):
         sums[name] += value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
@@ -24,16 +24,20 @@ def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tup
     stream = trace.operations["stream"].to_numpy()[device.rows]
     against = OfDevice.of(of, device, idle)
 
-    def measure(index: int) -> StreamUse:
-        return _measure_stream(trace, device, against, index, np.flatnonzero(stream == index))
+    # NumPy lets go of the interpreter in its searches and sorts, which is most of this. One stream may have nearly
+    # all the gaps, so that these are shared out too; to their own threads, since those of streams wait for them.
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as gaps, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
 
-    # NumPy lets go of the interpreter in its searches and sorts, which is most of this.
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        def measure(index: int) -> StreamUse:
+            return _measure_stream(trace, device, against, index, np.flatnonzero(stream == index), gaps)
+
         uses = pool.map(measure, np.flatnonzero(np.bincount(stream)).tolist())
         return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
 
 
-def _measure_stream(trace: Trace, device: Activity, against: OfDevice, index: int, members: Times) -> StreamUse:
+def _measure_stream(
+    trace: Trace, device: Activity, against: OfDevice, index: int, members: Times, pool: Executor
+) -> StreamUse:
     codes = device.codes[members]
     copies = device.rows[members[codes == COPY]]
     source = trace.operations["source"].to_physical().to_numpy()
@@ -56,5 +60,5 @@ def _measure_stream(trace: Trace, device: Activity, against: OfDevice, index: in
         compute_ns=busy(members[codes == COMPUTE]),
         communication_ns=busy(members[codes == COMMUNICATION]),
         copy_ns=busy(members[codes == COPY]),
-        gaps=stream_gaps(trace, device, against, members),
+        gaps=stream_gaps(trace, device, against, members, pool),
     )

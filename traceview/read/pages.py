@@ -23,7 +23,7 @@ import polars as pl
 from traceview.read.records import LEAF, Bytes, Column, Layout, NotPlainError, Numbers, decode
 
 SMALL = 4 << 20  # below this size SQLite is as fast
-PAGES_AT_ONCE = 128  # a chunk and its columns stay in the processor's cache
+PAGES_AT_ONCE = 256  # a chunk and its columns stay in the processor's cache
 WORKERS = 2  # NumPy lets go of the interpreter while it gathers
 INTERIOR = 5
 REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
@@ -31,8 +31,18 @@ MAX_DEPTH = 20
 LEAST_CELL = 5  # bytes that a row takes on its page
 
 
-def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
-    """Return integer columns of a table in the order of its rows, nulls kept; None where SQLite must do it."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Integer columns of one table that may be decoded here: `wanted` are the places of `columns` in a record."""
+
+    path: Path
+    root: int
+    names: tuple[str, ...]  # of all columns, in the order of a record
+    columns: tuple[str, ...]
+
+
+def plan(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> Plan | None:
+    """Return how integer columns of a table are decoded; None where SQLite must do it."""
     if path.stat().st_size < SMALL or not columns:
         return None
     names = _plain_columns(connection, table, columns)
@@ -40,14 +50,25 @@ def read_integers(path: Path, connection: sqlite3.Connection, table: str, column
         return None
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     root = connection.execute(query, (table,)).fetchone()[0]
-    wanted = sorted(names.index(column) for column in columns)
+    return Plan(path, root, tuple(names), tuple(columns))
+
+
+def decoded(of: Plan) -> pl.DataFrame | None:
+    """Return the columns in the order of the table's rows, nulls kept; None where SQLite must do it after all."""
+    wanted = sorted(of.names.index(column) for column in of.columns)
     try:
-        with path.open("rb", buffering=0) as file:
+        with of.path.open("rb", buffering=0) as file:
             pages = _Pages.of(file.fileno())
-            found = _decode_all(pages, root, Layout.of(pages.size, len(names), wanted[-1]), wanted)
+            found = _decode_all(pages, of.root, Layout.of(pages.size, len(of.names), wanted[-1]), wanted)
     except (NotPlainError, OSError, ValueError, MemoryError):
         return None
-    return pl.DataFrame({names[column]: found[column] for column in wanted}).select(columns)
+    return pl.DataFrame({of.names[column]: found[column] for column in wanted}).select(of.columns)
+
+
+def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
+    """Return integer columns of a table in the order of its rows, nulls kept; None where SQLite must do it."""
+    planned = plan(path, connection, table, columns)
+    return None if planned is None else decoded(planned)
 
 
 def _plain_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:

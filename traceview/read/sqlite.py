@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -13,12 +14,13 @@ import polars as pl
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.read import pages
 from traceview.read.guard import Guard
-from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
+from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
 from traceview.read.schema import too_large
 
 HEADER = b"SQLite format 3\x00"
 EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 BATCH = 200_000
+TABLES_AT_ONCE = 2
 
 
 def read_sqlite(path: str | Path) -> RawCapture:
@@ -35,11 +37,7 @@ def read_sqlite(path: str | Path) -> RawCapture:
         if STRINGS not in present:
             raise not_an_export(shown(path), present)
         problems: list[str] = []
-        tables = {
-            name: _read_table(connection, path, name, wanted, problems)
-            for name, wanted in TABLES.items()
-            if name in present
-        }
+        tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems)
         version, schema = versions(connection, present)
     if _state(path) != before:
         raise DamagedExportError(f"{shown(path)}: changed while it was read; wait for nsys export to end")
@@ -170,18 +168,32 @@ def rows_of(connection: sqlite3.Connection, table: str, database: str = "main") 
     return int(connection.execute(f'SELECT coalesce(sum(1), 0) FROM {database}."{quoted}"').fetchone()[0])
 
 
-def _read_table(
-    connection: sqlite3.Connection, path: Path, table: str, wanted: Table, problems: list[str]
-) -> pl.DataFrame:
-    present = columns_of(connection, table)
-    columns = wanted_columns(present, table, problems, file=shown(path), remedy=EXPORT_AGAIN)
-    if columns is None:
-        return pl.DataFrame()
-    if not wanted.text:
-        fast = pages.read_integers(path, connection, table, columns)
-        if fast is not None:
-            return fast
-    return _read_slowly(connection, table, columns, wanted.text, problems)
+def _read_tables(
+    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str]
+) -> dict[str, pl.DataFrame]:
+    """Read tables: those of plain integers are decoded aside, while SQLite reads what holds texts."""
+    said: dict[str, list[str]] = {name: [] for name in names}
+    present = {name: columns_of(connection, name) for name in names}
+    columns = {
+        name: wanted_columns(present[name], name, said[name], file=shown(path), remedy=EXPORT_AGAIN) for name in names
+    }
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as aside:
+        later = {
+            name: aside.submit(pages.decoded, plan)
+            for name, some in columns.items()
+            if some and not TABLES[name].text and (plan := pages.plan(path, connection, name, some)) is not None
+        }
+
+        def read(name: str) -> pl.DataFrame:
+            some = columns[name]
+            if some is None:
+                return pl.DataFrame()
+            decoded = later[name].result() if name in later else None
+            return _read_slowly(connection, name, some, TABLES[name].text, said[name]) if decoded is None else decoded
+
+        found = {name: read(name) for name in sorted(names, key=lambda name: name in later)}
+    problems.extend(line for name in names for line in said[name])
+    return {name: found[name] for name in names}
 
 
 def _read_slowly(

@@ -8,8 +8,9 @@ than `idle_ns + busy_ns - compute_ns`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -44,26 +45,39 @@ class Exposed:
 Claim = Idle | Exposed
 
 
+class Taken(NamedTuple):
+    """What a claim is given of one idle account: rows of gaps, ascending, and the ns of each."""
+
+    cause: str
+    rows: Times
+    ns: Times
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What claims were given: ns of each gap (shape: gaps) and disjoint intervals of exposed time."""
+    """What claims are given: ns of each gap (shape: gaps) and disjoint intervals of exposed time.
+
+    `taken` and `pieces` say the same by account, which is what a ledger takes away.
+    """
 
     idle: Times
     exposed: Intervals
+    taken: tuple[Taken, ...] = ()
+    pieces: tuple[tuple[str, Intervals], ...] = ()
 
     @property
     def total(self) -> int:
         """All of it, in ns."""
-        return int(self.idle.sum()) + intervals.length(self.exposed)
+        return sum(int(one.ns.sum()) for one in self.taken) + intervals.length(self.exposed)
 
     def inside(self, rows: NDArray[np.bool_], window: Window) -> int:
         """Return how much of it lies in the gaps `rows` marks and, where exposed, in a window, in ns."""
         start = np.clip(self.exposed.start, window.start, window.end)
         end = np.clip(self.exposed.end, window.start, window.end)
-        return int((self.idle * rows).sum()) + int((end - start).sum())
+        return sum(int(one.ns[rows[one.rows]].sum()) for one in self.taken) + int((end - start).sum())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ledger:
     """What is left of one device's idle and exposed time.
 
@@ -72,14 +86,14 @@ class Ledger:
     """
 
     count: int
-    gaps: Mapping[str, Times]
-    exposed: Mapping[str, Intervals]
+    gaps: dict[str, Times]
+    exposed: dict[str, Intervals]
 
     @classmethod
     def of(cls, gaps: pl.DataFrame, exposed: Mapping[str, Intervals]) -> Ledger:
         """Open the accounts of a device: the frame of its Gaps and what `exposed_work` returned."""
         causes = {cause: gaps[cause].to_numpy() for cause in CAUSES}
-        return cls(len(gaps), {cause: ns for cause, ns in causes.items() if ns.any()}, exposed)
+        return cls(len(gaps), {cause: ns for cause, ns in causes.items() if ns.any()}, dict(exposed))
 
     @property
     def total(self) -> int:
@@ -87,40 +101,59 @@ class Ledger:
         idle = sum(int(left.sum()) for left in self.gaps.values())
         return idle + sum(intervals.length(left) for left in self.exposed.values())
 
-    def grant(self, claims: tuple[Claim, ...]) -> tuple[Grant, Ledger]:
-        """Grant what is left of the claims; return it with the ledger that remains."""
-        ledger, idle, parts = self, np.zeros(self.count, np.int64), [EMPTY]
+    def grant(self, claims: tuple[Claim, ...]) -> Grant:
+        """Return what is left of the claims, each before those after it; nothing is taken away yet."""
+        taken: list[Taken] = []
+        pieces: list[tuple[str, Intervals]] = []
         for claim in claims:
             if isinstance(claim, Idle):
-                granted, ledger = ledger._idle(claim)
-                idle += granted
+                taken += self._idle(claim, tuple(taken))
             else:
-                pieces, ledger = ledger._exposed(claim)
-                parts += pieces
-        return Grant(idle, _joined(parts)), ledger
+                pieces += self._exposed(claim, tuple(pieces))
+        idle = np.zeros(self.count, np.int64)
+        for one in taken:
+            idle[one.rows] += one.ns
+        return Grant(idle, _joined([EMPTY, *(part for _, part in pieces)]), tuple(taken), tuple(pieces))
 
-    def _idle(self, claim: Idle) -> tuple[Times, Ledger]:
-        granted = np.zeros(self.count, np.int64)
-        left = dict(self.gaps)
-        for cause in (one for one in claim.causes if one in left):
-            wanted = left[cause] if claim.rows is None else left[cause] * claim.rows
-            if not wanted.any():
-                continue
-            if claim.at_most is not None:
-                wanted = np.minimum(wanted, np.maximum(claim.at_most - granted, 0))
-            granted += wanted
-            left[cause] = left[cause] - wanted
-        return granted, replace(self, gaps=left)
+    def take(self, grant: Grant) -> None:
+        """Take away what was granted."""
+        for cause, rows, ns in grant.taken:
+            left = self.gaps[cause]
+            if not left.flags.writeable:
+                left = self.gaps[cause] = left.copy()
+            left[rows] -= ns
+        for key, part in grant.pieces:
+            self.exposed[key] = intervals.subtract(self.exposed[key], part)
 
-    def _exposed(self, claim: Exposed) -> tuple[list[Intervals], Ledger]:
-        left, pieces = dict(self.exposed), []
-        for key in claim.keys:
-            if key not in left:
-                continue
-            part = left[key] if claim.within is None else intervals.intersect(left[key], claim.within)
-            left[key] = intervals.subtract(left[key], part)
-            pieces.append(part)
-        return pieces, replace(self, exposed=left)
+    def _idle(self, claim: Idle, before: tuple[Taken, ...]) -> Iterator[Taken]:
+        claimed = None if claim.at_most is None else np.zeros(self.count, np.int64)
+        for cause in (one for one in claim.causes if one in self.gaps):
+            left = self._left(cause, before)
+            some = left != 0
+            rows = np.flatnonzero(some if claim.rows is None else np.logical_and(some, claim.rows, out=some))
+            ns = left[rows]
+            if claim.at_most is not None and claimed is not None:
+                ns = np.minimum(ns, np.maximum(claim.at_most[rows] - claimed[rows], 0))
+                rows, ns = rows[ns > 0], ns[ns > 0]
+                claimed[rows] += ns
+            if len(rows):
+                yield Taken(cause, rows, ns)
+
+    def _left(self, cause: str, before: tuple[Taken, ...]) -> Times:
+        """Return what claims of the same rule leave of an account."""
+        left = self.gaps[cause]
+        for one in before:
+            if one.cause == cause:
+                left = left.copy()
+                left[one.rows] -= one.ns
+        return left
+
+    def _exposed(self, claim: Exposed, before: tuple[tuple[str, Intervals], ...]) -> Iterator[tuple[str, Intervals]]:
+        for key in (one for one in claim.keys if one in self.exposed):
+            left = self.exposed[key]
+            for _, part in (one for one in before if one[0] == key):
+                left = intervals.subtract(left, part)
+            yield key, left if claim.within is None else intervals.intersect(left, claim.within)
 
 
 def _joined(parts: list[Intervals]) -> Intervals:

@@ -36,12 +36,12 @@ def _settled(facts: Facts, drafts: list[Draft], ledgers: dict[int, Ledger]) -> I
         if draft.device is None:
             yield draft, _worded(draft)
             continue
-        index = draft.device.use.device
-        grant, left = ledgers[index].grant(draft.claims)
+        ledger = ledgers[draft.device.use.device]
+        grant = ledger.grant(draft.claims)
         price = _price(draft.device, grant)
         if not _worth_saying(draft, price):
             continue  # what it claimed stays for the rules after it
-        ledgers[index] = left
+        ledger.take(grant)
         yield draft, _priced(facts, draft, draft.device, grant, price)
 
 
