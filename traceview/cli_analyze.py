@@ -118,6 +118,10 @@ def _look(report: Path, asked: Asked, no_cache: bool) -> Iterator[Look | None]:
 
 def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: bool) -> Answers:
     """Return the answers of a new analysis; nothing is written before all of them are made."""
+    if wanted.page is not None:
+        from traceview.report import library
+
+        library.begin()
     from traceview import fail_if
     from traceview.read.formats import check_capture
 

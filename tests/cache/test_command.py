@@ -74,9 +74,9 @@ def test_quiet_says_nothing_of_it(traceview: Command, report: Path) -> None:
         assert traceview("analyze", report, "--quiet") == Result(0, "", "")
 
 
-def test_a_hit_needs_neither_polars_nor_plotly(report: Path) -> None:
+def test_a_hit_needs_neither_polars_nor_numpy(report: Path) -> None:
     heavy = [in_a_process(LIGHT, report).err.split("heavy: ")[1] for _ in range(2)]
-    assert heavy == ["numpy,plotly,polars", ""]
+    assert heavy == ["numpy,polars", ""]
 
 
 def test_an_edited_report_is_analyzed_again(traceview: Command, report: Path) -> None:

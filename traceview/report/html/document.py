@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
-import re
 from functools import cache
 from importlib import resources
 
-from plotly.offline import get_plotlyjs
-
 from traceview.report.html.columns import pack
 from traceview.report.html.timeline import Timeline
+from traceview.report.library import library, sha256
 
 STYLES = ("palette.css", "page.css", "timeline.css", "charts.css", "beside.css", "print.css")
 SCRIPTS = (
@@ -63,9 +59,9 @@ def build(title: str, content: object, charts: object, timeline: Timeline, *, li
     """
     style = "\n".join(_file(name) for name in STYLES)
     script = _script()
-    library, library_hash = _plotly()
+    plotly = library()
     parts = {
-        "policy": _policy(style, script, library_hash, live),
+        "policy": _policy(style, script, plotly.digest, live),
         "title": html.escape(_sound(title)),
         "style": style,
         "content": escaped_json(content),
@@ -76,8 +72,8 @@ def build(title: str, content: object, charts: object, timeline: Timeline, *, li
             for number, chunk in enumerate(timeline.chunks[1:], 1)
         ),
         "names": pack(escaped_json(timeline.names).encode("utf-8")),
-        "library": library,
-        "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in _style_ids()),
+        "library": plotly.packed,
+        "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in plotly.style_ids),
         "script": script,
     }
     page = _file("page.html")
@@ -106,26 +102,12 @@ def _policy(style: str, script: str, library_hash: str, live: bool) -> str:
 
 
 def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+    return sha256(text.encode("utf-8"))
 
 
 def _script() -> str:
     body = "\n".join(_file(name) for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{body}\n}})();\n'
-
-
-@cache
-def _plotly() -> tuple[str, str]:
-    """Return plotly.js, packed (a third of its size), and the hash that lets its text run."""
-    text = get_plotlyjs()
-    return pack(text.encode("utf-8")), _hash(text)
-
-
-@cache
-def _style_ids() -> tuple[str, ...]:
-    own = re.findall(r'getElementById\("([0-9a-f]{64})"\)', get_plotlyjs())
-    return ("plotly.js-style-global", *sorted(set(own)))
 
 
 @cache
