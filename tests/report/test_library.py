@@ -20,4 +20,4 @@ def test_the_library_is_plotly_js_and_packed_once() -> None:
     text = get_plotlyjs().encode("utf-8")
     assert zlib.decompress(base64.b64decode(found[0].packed)) == text
     assert found[0].digest == f"sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}"
-    assert len(found[0].style_ids) > 1 and all(one.encode() in text for one in found[0].style_ids)
+    assert len(found[0].style_ids) > 1 and all(one.encode() in text for one in found[0].style_ids[1:])
