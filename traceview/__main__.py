@@ -1,6 +1,6 @@
 """`python -m traceview` is `traceview`."""
 
-from traceview.cli import main
+from traceview.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

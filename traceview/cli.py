@@ -5,10 +5,12 @@ Click alone is imported at the top, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -136,7 +138,25 @@ def main() -> None:
     except BaseException as error:  # also a panic inside polars, which is no Exception
         if os.environ.get("TRACEVIEW_DEBUG"):
             raise
-        _end(f"traceview: error: {_mistake(error)}", CANNOT_SAY)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        said = f"standard output cannot be written ({os.strerror(errno.ENOSPC)})" if full else _mistake(error)
+        _end(f"traceview: error: {said}", CANNOT_SAY)
+
+
+def run() -> NoReturn:
+    """Be the program: `main`, and out without taking apart what the process held, which takes a tenth of a second."""
+    code: object = 0
+    try:
+        main()
+    except SystemExit as left:
+        code = left.code or 0
+    # Other processes and threads have ends of their own to come to.
+    if not isinstance(code, int) or "multiprocessing" in sys.modules or threading.active_count() > 1:
+        sys.exit(code)  # type: ignore[arg-type]
+    with suppress(OSError):  # what was printed was flushed, or is an error already
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _use_little() -> None:

@@ -15,7 +15,7 @@ from tests.captures import ALL, shared
 from tests.cli.command import Command, in_a_process
 from traceview.report.layout import width
 
-START = "import sys; from traceview.cli import main; main()"
+START = "import sys; from traceview.cli import run; run()"
 MEANWHILE = """
 import os, pathlib, signal, sys, time
 def interrupted(part, target):
@@ -114,9 +114,10 @@ def test_a_reader_that_goes_away_is_no_error(report: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_standard_output_is_one_line(report: Path) -> None:
+@pytest.mark.parametrize("asked", [["info"], ["--help"]])
+def test_a_full_standard_output_is_one_line(report: Path, asked: list[str]) -> None:
     script = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); " + START
-    code, _, err = in_a_process(script, "info", report)
+    code, _, err = in_a_process(script, *asked, *([report] if asked == ["info"] else []))
     assert code == 2
     assert err == "traceview: error: standard output cannot be written (No space left on device)\n"
 
