@@ -18,7 +18,7 @@ def kernels_in(path: Path) -> int | None:
     try:
         text = _unpacked(path.read_bytes()).decode("utf-8")
         if text.lstrip().startswith('{"Type"') or '"data"' in text[:40]:
-            return sum(_is_record(line) for line in text.split("\n"))
+            return sum(is_record(line) for line in text.split("\n"))
         events = _loaded(text)["traceEvents"]
     except (ValueError, TypeError, KeyError, RecursionError, EOFError, OSError, lzma.LZMAError, AttributeError):
         return None
@@ -40,7 +40,7 @@ def _loaded(text: str) -> Any:
     return json.loads(text, object_pairs_hook=once)
 
 
-def _is_record(line: str) -> bool:
+def is_record(line: str) -> bool:
     """Is a line nsys's record of a kernel? They all begin with the number of their type."""
     found = _loaded(line) if line.strip() else {}
     return (

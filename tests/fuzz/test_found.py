@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.oracle import figures
 from tests.oracle.differences import differences
 from tests.read.as_exports import as_json
 from traceview.analyze import analyze
+from traceview.errors import ReportError
+from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.panics import unsaid
 from traceview.report.html import render
 from traceview.report.to_json import document
@@ -150,3 +153,20 @@ def test_a_call_without_its_begin_is_counted_in_lines_of_json_too(report: Path) 
     at = text.index('{"Type": 48')
     lines.write_text(text[:at] + re.sub(r'"startNs": "[0-9]+", ', "", text[at:], count=3), encoding="utf-8")
     assert [note for note in analyze(lines).notes if "CUPTI_ACTIVITY_KIND_RUNTIME: 3 rows left out" in note]
+
+
+@pytest.mark.parametrize("hidden", ['"a": {}}, {"cat": "kernel"}, "', "x", "{", "1, 2", ",,"])
+def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path: Path, hidden: str) -> None:
+    """One flipped quote hid events up to the next bracket, without a word."""
+    path = tmp_path / "trace.json"
+    event = '{"ph": "X", "cat": "kernel", "name": "f", "ts": 1, "dur": 2, "args": {}}'
+    path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} ]}}')
+    assert analyze(path).devices[0].kernel_count == 2
+    path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} {hidden}]}}')
+    with pytest.raises(ReportError, match="no trace of torch.profiler|cut off"):
+        analyze(path)
+
+
+def test_a_trace_without_a_brace_outside_of_texts() -> None:
+    with pytest.raises(NotJsonError, match="no list of events"):
+        list(Pieces(BytesIO(b'"{" "traceEvents": [')))

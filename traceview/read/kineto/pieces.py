@@ -20,7 +20,8 @@ EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 SEPARATOR = 0x1E  # no JSON text may hold this byte as it is
 
 QUOTE, BACKSLASH = ord('"'), ord("\\")
-BLANK = np.isin(np.arange(256), [ord(one) for one in " \t\r\n"])
+BLANKS = b" \t\r\n"
+BLANK = np.isin(np.arange(256), list(BLANKS))
 STEPS = np.zeros(256, np.int8)
 STEPS[[ord("{"), ord("[")]] = 1
 STEPS[[ord("}"), ord("]")]] = -1
@@ -49,7 +50,7 @@ class Pieces:
         before, rest = self._before()
         comma_due = False
         while True:
-            rest = rest.lstrip()
+            rest = rest.lstrip(BLANKS)
             if comma_due and rest.startswith(b","):
                 rest, comma_due = rest[1:], False
             ends, last = _ends(np.frombuffer(rest, np.uint8))
@@ -57,6 +58,9 @@ class Pieces:
                 yield _separated(rest, ends)
                 comma_due = True
             if last is not None:
+                # A comma behind the last event loses nothing; what a flipped quote hides there would be lost.
+                if rest[int(ends[-1]) if len(ends) else 0 : last].strip(BLANKS) not in (b"", b","):
+                    raise NotJsonError("holds something that is no event")
                 break
             rest = self._more(rest[int(ends[-1]) :] if len(ends) else rest)
         self.around = before + rest[last:] + self._rest()
@@ -97,6 +101,8 @@ def _list_of_events(text: bytes) -> int | None:
     starts = np.array([start for start, _ in found])
     plain = np.frombuffer(text, np.uint8)
     at, depth = _levels(plain)
+    if not len(at):
+        return None
     before = np.searchsorted(at, starts)
     own = (before > 0) & (depth[before - 1] == 1) & (np.searchsorted(_quotes(plain), starts) % 2 == 0)
     return found[int(np.argmax(own))][1] if own.any() else None

@@ -1,0 +1,175 @@
+"""What a coverage-guided fuzzer hands bytes to: each target holds a fast reader against a slow one of the same bytes.
+
+A target raises AssertionError where they differ; scripts/fuzz-guided runs them, tests/fuzz/test_guided.py their seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import tempfile
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.fuzz.counted import is_record
+from traceview.errors import ReportError
+from traceview.read import pages
+from traceview.read.json_lines import is_export, read_json_lines
+from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
+from traceview.read.raw import KERNEL, MEMSET, STRINGS, TABLES, RawCapture
+from traceview.read.sqlite import read_sqlite
+
+Target = Callable[[bytes, Path], None]
+NEVER = 1 << 60
+
+
+def decoded_pages(data: bytes, folder: Path) -> None:
+    """An SQLite file whose pages are decoded has the tables that SQLite reads."""
+    path = folder / "fuzzed.sqlite"
+    path.write_bytes(data)
+    with mock.patch.object(pages, "PAGES_AT_ONCE", 3), mock.patch.object(pages, "SMALL", 0):
+        fast = _read(path)
+    with mock.patch.object(pages, "SMALL", NEVER):
+        slow = _read(path)
+    # A page that SQLite refuses may hold what can be decoded; what both can read is the same.
+    if fast is None or slow is None:
+        return
+    assert fast.tables.keys() == slow.tables.keys()
+    for table, frame in slow.tables.items():
+        assert fast.tables[table].equals(frame), f"{table}: {fast.tables[table]} instead of {frame}"
+
+
+def _read(path: Path) -> RawCapture | None:
+    try:
+        return read_sqlite(path)
+    except ReportError as error:
+        assert "\n" not in str(error) and path.name in str(error), str(error)
+        return None
+
+
+def pieces(data: bytes, _folder: Path) -> None:
+    """The pieces of a trace are its events, whatever the size of a block; what is no JSON is refused somewhere."""
+    cutter = Pieces(BytesIO(data[1:]), 1 + data[0]) if data else Pieces(BytesIO(b""))
+    try:
+        found = [_strict(one) for piece in cutter for one in piece.split(bytes([SEPARATOR]))]
+        around = _strict(cutter.around)
+    except (NotJsonError, ValueError, RecursionError):
+        return
+    try:
+        whole = _strict(data[1:])
+    except ValueError:
+        whole = _strict(re.sub(rb",(\s*\])", rb"\1", data[1:]))  # the one thing that is taken although it is no JSON
+    assert whole.pop("traceEvents") == found
+    assert around.pop("traceEvents") == []
+    assert around == whole
+
+
+def is_refused_rightly(data: bytes, _folder: Path) -> None:
+    """A whole trace is cut, and nothing else is asked of it than that its events are objects, not nested too deep."""
+    try:
+        whole = _strict(data[1:])
+        events = whole["traceEvents"]
+        assert isinstance(whole, dict) and isinstance(events, list) and all(isinstance(one, dict) for one in events)
+    except (ValueError, RecursionError, KeyError, TypeError, AssertionError):
+        return
+    if data.count(b"[") + data.count(b"{") > 60 or b'"traceEvents"' not in data or bytes([SEPARATOR]) in data:
+        return
+    cutter = Pieces(BytesIO(data[1:]), 1 + data[0])
+    found = [_strict(one) for piece in cutter for one in piece.split(bytes([SEPARATOR]))]
+    assert found == events
+
+
+def _strict(text: bytes) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name stands twice in an object")
+        return dict(pairs)
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(text.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+
+
+def lines(data: bytes, folder: Path) -> None:
+    """nsys's lines of JSON are read or refused in one line, alike for blocks of any size; no kernel is lost."""
+    if not is_export(data[:512]):
+        data = b'{"data": ["a", "b"]}\n' + data
+    path = folder / "fuzzed.jsonl"
+    path.write_bytes(data)
+    found = []
+    for block in (1 << 20, 7):
+        with mock.patch("traceview.read.json_lines.BLOCK", block):
+            try:
+                found.append(read_json_lines(path))
+            except ReportError as error:
+                assert "\n" not in str(error) and path.name in str(error), str(error)
+                found.append(None)
+    whole, parts = found
+    assert (whole is None) == (parts is None)
+    if whole is None or parts is None:
+        return
+    assert whole.tables.keys() == parts.tables.keys()
+    for table, frame in whole.tables.items():
+        assert parts.tables[table].equals(frame), f"{table}: {parts.tables[table]} instead of {frame}"
+    try:
+        held = sum(is_record(line) for line in data.decode("utf-8").split("\n"))
+    except (ValueError, RecursionError):
+        return
+    assert len(whole.tables.get(KERNEL, ())) == held
+
+
+TARGETS: Mapping[str, Target] = {
+    "pages": decoded_pages, "pieces": pieces, "whole": is_refused_rightly, "lines": lines,
+}  # fmt: skip
+
+
+def seeds(target: str) -> list[bytes]:
+    """Return a few small sound inputs of a target."""
+    if target == "pages":
+        with tempfile.TemporaryDirectory() as folder:
+            return [_database(Path(folder) / f"{number}.sqlite", number) for number in (1, 12, 90)]
+    if target == "lines":
+        return [_LINES, _LINES.replace(b": ", b":").replace(b", ", b",")]
+    texts = [json.dumps(_TRACE), json.dumps(_TRACE, separators=(",", ":")), json.dumps(_TRACE, indent=1)]
+    return [bytes([block]) + text.encode() for block, text in zip((255, 40, 3), texts, strict=True)]
+
+
+def _database(path: Path, rows: int) -> bytes:
+    """Return an export of a few pages of 512 bytes: numbers of every width, nulls, several headers."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA page_size = 512")
+    with connection:
+        for table in (KERNEL, MEMSET):
+            columns = TABLES[table].columns
+            connection.execute(f"CREATE TABLE {table} ({', '.join(f'{one} INTEGER' for one in columns)})")
+            for row in range(rows):
+                values = [(row % 5 - 1) << (row * (place + 1) % 61) for place in range(len(columns))]
+                values[-1:] = [None] if row % 4 == 3 else []
+                marks = ", ".join("?" * len(columns))
+                connection.execute(f"INSERT INTO {table} VALUES ({marks})", [*values, 0][: len(columns)])
+        connection.execute(f"CREATE TABLE {STRINGS} (id INTEGER, value TEXT)")
+        connection.execute(f"INSERT INTO {STRINGS} VALUES (1, 'a'), (2, 'b')")
+    connection.close()
+    return path.read_bytes()
+
+
+_TRACE = {
+    "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU {[\\\""}],
+    "traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": "f\\", "ts": 1.5, "dur": 2, "args": {"stream": 7, "grid": [1, 1]}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "\"}]", "ts": 1, "dur": 1, "args": {}}, {},
+    ],
+    "traceName": "x \"traceEvents\": [",
+}  # fmt: skip
+_LINES = b"""{"data": ["a", "b"], "files": []}
+{"Type": 79, "CudaEvent": {"startNs": "5", "endNs": "9", "correlationId": "1", "kernel": {"shortName": "1"}}}
+{"Type": 80, "CudaEvent": {"startNs": "5", "endNs": "9", "deviceId": 0, "memcpy": {"sizebytes": "8", "copyKind": 1}}}
+{"Type": 48, "TraceProcessEvent": {"startNs": "1", "endNs": "2", "name": "1", "eventClass": 1, "globalTid": "7"}}
+{"Type": 59, "NvtxEvent": {"Type": 59, "Timestamp": "1", "Text": "step 1", "GlobalTid": "7", "DomainId": "0"}}
+{"data": [{"nameIdx": "1", "globalTid": "7"}]}
+"""
