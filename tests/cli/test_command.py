@@ -32,7 +32,8 @@ def test_answers_at_once_because_nothing_heavy_is_imported(arguments: list[str])
     script = (
         "import atexit, sys\n"
         "heavy = {'polars', 'numpy', 'plotly', 'sqlite3'}\n"
-        "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n" + START
+        "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n"
+        "from traceview.cli import main; main()"
     )
     code, out, err = in_a_process(script, *arguments)
     assert (code, err) == (0, "")
