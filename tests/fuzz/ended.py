@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -56,6 +57,7 @@ def run(arguments: tuple[str, ...], scratch: Path, from_pages: bool = False) -> 
         err.seek(0)
         ended = Ended(code, out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace"), raised)
     signal.signal(signal.SIGTERM, handler)
+    gc.enable()  # a program of one command does without
     return ended
 
 

@@ -102,7 +102,7 @@ def lines(data: bytes, folder: Path) -> None:
     path = folder / "fuzzed.jsonl"
     path.write_bytes(data)
     found = []
-    for block in (1 << 20, 7):
+    for block in (1 << 20, 97):
         with mock.patch("traceview.read.json_lines.BLOCK", block):
             try:
                 found.append(read_json_lines(path))

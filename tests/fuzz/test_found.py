@@ -163,7 +163,7 @@ def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path:
     path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} ]}}')
     assert analyze(path).devices[0].kernel_count == 2
     path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} {hidden}]}}')
-    with pytest.raises(ReportError, match="no trace of torch.profiler|cut off"):
+    with pytest.raises(ReportError, match=re.escape("trace.json: ")):
         analyze(path)
 
 
