@@ -180,6 +180,8 @@ class Rank:
     bare_caused: int
     last_count: int
     matched: int
+    set: int  # ranks that share collectives, from 0; lags are those within a set
+    typical: int | None  # median own time of an iteration of its set, ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,31 +190,35 @@ class Straggler:
 
     `part` is one of "compute", "copies" or a cause of model.CAUSES; `part_lag` how much longer that part is than the
     median of the others. `cost` is what the others waited for it in an iteration with nothing else to do, all
-    together; `cost_each` the same for each rank that runs collectives with it.
+    together; `cost_each` the same for each of the `waiting` ranks that run collectives with it.
     """
 
     rank: int
     lag: int
-    share: float  # of a typical iteration's own time
+    share: float  # of a typical iteration's own time, of its set
     part: str
     part_lag: int
     more_kernels: int
     cost: int
     cost_each: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What to change, dearest first.
 
-    `cost` is waiting in ns, of an iteration where there are some, of all ranks; `each` the same for each rank that
-    waits for the one at fault, where it is one.
+    `cost` is waiting in ns, of an iteration where there are some, of all ranks; `each` the same for each of the
+    `waiting` ranks: those that wait for the one at fault, or all that run collectives where it is not one. `wall` is
+    how long an iteration of those takes, their median.
     """
 
     title: str
     text: str
     cost: int
-    each: int | None
+    each: int
+    waiting: int
+    wall: int
     rank: int
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.captures import original, sample
-from tests.fleet.reports import merged, ranks_of
+from tests.fleet.reports import merged, ranks_of, result_of
+from traceview.fleet.merge import merge
 from traceview.model_fleet import Fleet
 from traceview.report.fleet_terminal import render
 
@@ -116,13 +117,25 @@ def test_two_runs_in_one_folder_are_told_apart(slow_host: Fleet) -> None:
     assert any("2 sets that share no collective" in note for note in both.notes)
     found = [rank.wait for rank in both.ranks[:4]]
     assert found == [rank.wait for rank in slow_host.ranks]
-    assert {both.ranks[one.rank].label for one in both.stragglers} >= {"slowhost_rank1", "slowgpu_rank2"}
+    # Each is compared with its own run, and so nothing else is a straggler, and nobody lags more or less.
+    assert [rank.set for rank in both.ranks] == [0] * 4 + [1] * 4
+    assert {both.ranks[one.rank].label for one in both.stragglers} == {"slowhost_rank1", "slowgpu_rank2"}
+    assert [rank.lag for rank in both.ranks[:4]] == [rank.lag for rank in slow_host.ranks]
+    assert [one.waiting for one in both.advice] == [3, 3]
+
+
+def test_a_capture_that_comes_twice_is_named() -> None:
+    first = ranks_of("slowhost")[0]
+    twice = merge(["a.sqlite", "b.sqlite"], [result_of(first)] * 2)
+    assert twice.notes[0].startswith("b.sqlite holds the same capture as a.sqlite: ")
+    alone = merge(["a.sqlite"], [result_of(first)])
+    assert alone.notes == ()
 
 
 def test_without_collectives_no_price_is_made_up() -> None:
     fleet = merged([sample("dual.sqlite"), sample("cudagraph.sqlite")])
     assert [one.cost for one in fleet.stragglers] == [0]
-    assert "cannot be told: no collective was matched" in render(fleet) and "0 ms of waiting" not in render(fleet)
+    assert "cannot be told: no collective was matched" in render(fleet) and "It costs" not in render(fleet)
 
 
 def test_rooted_collectives_are_left_out_and_said(two_in_one: Fleet) -> None:

@@ -93,5 +93,5 @@ def _of_ranks(check: Bound, fleet: Fleet) -> Iterator[str]:
 def _comparable(check: Bound, fleet: Fleet, value: int, rank: Rank) -> Decimal:
     if check.unit != "%":
         return Decimal(value)
-    whole = fleet.typical if check.quantity in OF_TYPICAL else rank.wall
+    whole = rank.typical if check.quantity in OF_TYPICAL else rank.wall
     return Decimal(100 * value) / whole if whole else Decimal(0)

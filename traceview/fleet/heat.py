@@ -19,16 +19,18 @@ MOST = 4000  # iterations of all ranks together
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """How each rank's own time differs from the others': medians over steady iterations, in ns.
+    """How each rank's own time differs from the others' of its set: medians over steady iterations, in ns.
 
     `noise` is three times the standard error of that median, from the median absolute deviation; `typical` the median
-    own time of an iteration. A rank without enough iterations has `count` below FEWEST.
+    own time of an iteration of its set, ABSENT where there is none, and `overall` that of all ranks. A rank without
+    enough iterations has `count` below FEWEST.
     """
 
     lag: Times
     noise: Times
     count: Times
-    typical: int | None
+    typical: Times
+    overall: int | None
 
 
 FEWEST = 3
@@ -64,13 +66,13 @@ def heat_of(ranks: Sequence[RankResult], waits: Waits, numbers: Times, steady: T
     return Heat(steps=numbers, steady=np.isin(numbers, steady).astype(np.int64), wait=wait, **figures), found
 
 
-def lags_of(heat: Heat) -> Lags:
-    """Compare each rank's own time with the median own time of the others, iteration by iteration."""
+def lags_of(heat: Heat, sets: Times) -> Lags:
+    """Compare each rank's own time with the median own time of the others of its set, iteration by iteration."""
     own = heat.own[:, heat.steady == 1]
     apart = np.zeros(own.shape, np.float64)
     for column in range(own.shape[1]):
-        apart[:, column] = less_others(own[:, column])
-    lag, noise, count = (np.zeros(len(own), np.int64) for _ in range(3))
+        apart[:, column] = less_others_of(own[:, column], sets)
+    lag, noise, count, typical = (np.zeros(len(own), np.int64) for _ in range(4))
     for row in range(len(own)):
         mine = apart[row][~np.isnan(apart[row])]
         count[row] = len(mine)
@@ -79,8 +81,23 @@ def lags_of(heat: Heat) -> Lags:
             spread = float(np.median(np.abs(mine - middle)))
             lag[row] = round(float(middle))
             noise[row] = round(3 * STANDARD_ERROR * spread / len(mine) ** 0.5)
+    for one in np.unique(sets):
+        middle = _middle(own[sets == one])
+        typical[sets == one] = ABSENT if middle is None else middle
+    return Lags(lag, noise, count, typical, _middle(own))
+
+
+def _middle(own: Times) -> int | None:
     known = own[own != ABSENT]
-    return Lags(lag, noise, count, int(np.median(known)) if len(known) else None)
+    return int(np.median(known)) if len(known) else None
+
+
+def less_others_of(values: Times, sets: Times) -> NDArray[np.float64]:
+    """Return each value less the median of the others of its set, as less_others does."""
+    found = np.full(len(values), np.nan)
+    for one in np.unique(sets):
+        found[sets == one] = less_others(values[sets == one])
+    return found
 
 
 def less_others(values: Times) -> NDArray[np.float64]:

@@ -11,12 +11,14 @@ from traceview.fleet.align import align
 from traceview.fleet.groups import impossible, together
 from traceview.fleet.heat import heat_of, iterations_of, lags_of
 from traceview.fleet.match import Matched, match
+from traceview.fleet.notes import notes_of
 from traceview.fleet.offsets import Clocks, estimate
 from traceview.fleet.rows import Named, rows_of
+from traceview.fleet.sets import sets_of
 from traceview.fleet.skew import measure_waits
 from traceview.fleet.stragglers import advice_of, stragglers_of
 from traceview.intervals import Times
-from traceview.model_fleet import Fleet, RankResult, ReportResult, Skipped
+from traceview.model_fleet import Fleet, ReportResult, Skipped
 
 SLACK = 5  # times the uncertainty of two clocks: what a sound match may be off
 LEAST_SLACK_NS = 5_000
@@ -34,7 +36,7 @@ def merge(
     labels = _labels(files, results)
     aligned = align(ranks, reports)
     matches = match(aligned.ranks, labels, anchored=aligned.anchored)
-    notes = [*aligned.notes, *matches.notes]
+    notes = [*aligned.notes, *(matches.notes if len(ranks) > 1 else ())]
     groups = [part for found in matches.found for part in together(found, reports, labels, notes)]
     of = np.array(reports, np.int64)
     clocks = estimate(groups, of, files, [result.epoch for result in results])
@@ -42,16 +44,16 @@ def merge(
     numbers, steady = iterations_of(aligned.ranks)
     waits = measure_waits(groups, len(ranks), steady)
     heat, each = heat_of(aligned.ranks, waits, numbers, steady) or (None, None)
-    lags = None if heat is None else lags_of(heat)
-    rows = rows_of(aligned.ranks, Named(tuple(labels), tuple(files), tuple(reports)), waits, heat, each, lags)
-    typical = None if lags is None else lags.typical
-    stragglers = stragglers_of(rows, waits.groups, typical, margin)
+    sets = sets_of(groups, len(ranks))
+    lags = None if heat is None else lags_of(heat, sets)
+    named = Named(tuple(labels), tuple(files), tuple(reports), tuple(sets.tolist()))
+    rows = rows_of(aligned.ranks, named, waits, heat, each, lags)
+    stragglers = stragglers_of(rows, waits.groups, margin)
     total = sum(len(rank.collectives.start) for rank in ranks)
-    own = _of_reports(files, results)
     return Fleet(
         reports=tuple(files),
         ranks=rows,
-        typical=typical,
+        typical=None if lags is None else lags.overall,
         margin=margin,
         stragglers=stragglers,
         advice=advice_of(rows, stragglers),
@@ -61,7 +63,7 @@ def merge(
         clocks=clocks.clocks,
         heat=heat,
         unmatched=total - sum(group.start.size for group in groups),
-        notes=(*_how(groups, ranks), *_sets(groups), *_short(ranks), *_cuts(labels, ranks), *notes, *own),
+        notes=notes_of(files, labels, results, groups, sets, notes),
         skipped=tuple(skipped),
     )
 
@@ -101,55 +103,3 @@ def _sound(group: Matched, reports: Times, clocks: Clocks, notes: list[str]) -> 
         "they are not the same ones; none of them counts"
     )
     return None
-
-
-def _how(groups: Sequence[Matched], ranks: Sequence[RankResult]) -> list[str]:
-    if not any(len(rank.collectives.start) for rank in ranks):
-        return ["no rank ran collectives on its GPU: waits cannot be told"]
-    if any(group.how == "order" for group in groups):
-        return [
-            "the captures do not name communicators: collectives were matched by stream, kind and order inside each "
-            "iteration, and ranks whose kernels end together were taken as one group; newer versions of nsys name them "
-            "with: nsys export --type sqlite --include-blobs true"
-        ]
-    return []
-
-
-def _sets(groups: Sequence[Matched]) -> list[str]:
-    """Say where ranks fall into sets that share no collective: their own times may not be comparable."""
-    sets: list[set[int]] = []
-    for group in groups:
-        joined = set(group.ranks.tolist()).union(*(one for one in sets if not one.isdisjoint(group.ranks.tolist())))
-        sets = [*(one for one in sets if one.isdisjoint(joined)), joined]
-    if len(sets) < 2:
-        return []
-    return [
-        f"the ranks are {len(sets):,} sets that share no collective: if those are different runs, compare each by "
-        "itself, because lags are of all ranks here"
-    ]
-
-
-def _short(ranks: Sequence[RankResult]) -> list[str]:
-    left_out = sum(rank.collectives.left_out for rank in ranks)
-    return (
-        [f"only the first {10_000:,} collectives of a rank were kept; {left_out:,} more were not"] if left_out else []
-    )
-
-
-def _cuts(labels: Sequence[str], ranks: Sequence[RankResult]) -> list[str]:
-    those = [label for label, rank in zip(labels, ranks, strict=True) if rank.steps and rank.steps.cut == "range"]
-    if not those:
-        return []
-    more = f" and {len(those) - 1} more" if len(those) > 1 else ""
-    return [f"{those[0]}{more}: an iteration launched no kernels, so its end on the GPU is not known; ranges cut it"]
-
-
-def _of_reports(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
-    """Return the reports' own notes, each once, with how many have it."""
-    found: dict[str, list[str]] = {}
-    for file, result in zip(files, results, strict=True):
-        for note in result.notes:
-            found.setdefault(note, []).append(file)
-    return [
-        f"{those[0]}{f' and {len(those) - 1} more' if len(those) > 1 else ''}: {note}" for note, those in found.items()
-    ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceview.fleet.collectives import EMPTY
-from traceview.fleet.heat import FEWEST, Lags
+from traceview.fleet.heat import ABSENT, FEWEST, Lags
 from traceview.fleet.skew import ByStep, Waits
 from traceview.intervals import Times
 from traceview.model_fleet import Heat, Rank, RankResult
@@ -65,11 +65,12 @@ def parts_of(rank: RankResult, steady: Times) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What the ranks are called, their reports' names, and which report each rank is of."""
+    """What the ranks are called, their reports' names, and which report and which set each rank is of."""
 
     labels: tuple[str, ...]
     files: tuple[str, ...]
     reports: tuple[int, ...]
+    sets: tuple[int, ...]
 
 
 def rows_of(
@@ -110,6 +111,8 @@ def _row(
         bare_caused=means[3] if means else int(waits.caused_exposed[index]),
         last_count=int(waits.last[index]),
         matched=int(waits.matched[index]),
+        set=named.sets[index],
+        typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
     )
 
 

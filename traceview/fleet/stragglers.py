@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from traceview.fleet.heat import ABSENT, less_others
+from traceview.fleet.heat import ABSENT, less_others_of
 from traceview.fleet.remedies import MORE, REMEDIES, TURNS, UNKNOWN
 from traceview.intervals import Times
 from traceview.model import CAUSES
@@ -32,30 +32,29 @@ LEAST_WAIT = 0.03  # of a rank's time: less is no advice
 
 
 def stragglers_of(
-    ranks: Sequence[Rank], groups: Sequence[Group], typical: int | None, margin: float
+    ranks: Sequence[Rank], groups: Sequence[Group], margin: float
 ) -> tuple[Straggler, ...]:
     """Return the ranks whose lag exceeds `margin` of a typical own time and their own noise, dearest first."""
-    if typical is None:
-        return ()
     late = [
         index
         for index, rank in enumerate(ranks)
-        if rank.lag is not None and rank.noise is not None and rank.lag > max(margin * typical, rank.noise)
+        if rank.lag is not None and rank.noise is not None and rank.lag > max(margin * (rank.typical or 0), rank.noise)
     ]
     parts = {name: _beside(ranks, of) for name, of in PARTS.items()} if late else {}
-    found = [_straggler(ranks, groups, index, typical, parts) for index in late]
+    found = [_straggler(ranks, groups, index, parts) for index in late]
     return tuple(sorted(found, key=lambda one: (-one.cost, -one.lag, one.rank)))
 
 
 def _beside(ranks: Sequence[Rank], of: Callable[[Rank], int]) -> Times:
-    """Return a figure of every rank less the median of the others that have iterations."""
+    """Return a figure of every rank less the median of the others of its set that have iterations."""
     values = np.array([of(rank) if rank.iterations else ABSENT for rank in ranks], np.int64)
-    found: Times = np.nan_to_num(less_others(values)).round().astype(np.int64)
+    apart = less_others_of(values, np.array([rank.set for rank in ranks], np.int64))
+    found: Times = np.nan_to_num(apart).round().astype(np.int64)
     return found
 
 
 def _straggler(
-    ranks: Sequence[Rank], groups: Sequence[Group], index: int, typical: int, parts: Mapping[str, Times]
+    ranks: Sequence[Rank], groups: Sequence[Group], index: int, parts: Mapping[str, Times]
 ) -> Straggler:
     rank = ranks[index]
     assert rank.lag is not None
@@ -64,19 +63,22 @@ def _straggler(
     return Straggler(
         rank=index,
         lag=rank.lag,
-        share=rank.lag / typical if typical else 0.0,
+        share=rank.lag / rank.typical if rank.typical else 0.0,
         part=part,
         part_lag=int(parts[part][index]),
         more_kernels=int(parts[KERNELS][index]),
         cost=rank.bare_caused,
         cost_each=rank.bare_caused // max(len(waiting), 1),
+        waiting=len(waiting),
     )
 
 
 def advice_of(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> tuple[Advice, ...]:
-    """Return what to change first: stragglers of one cause together, then waits that no straggler explains."""
-    parts = dict.fromkeys(one.part for one in stragglers)
-    found = [_of_part(ranks, [one for one in stragglers if one.part == part]) for part in parts]
+    """Return what to change first: a set's stragglers of one cause together, then waits that no straggler explains."""
+    alike: dict[tuple[int, str], list[Straggler]] = {}
+    for one in stragglers:
+        alike.setdefault((ranks[one.rank].set, one.part), []).append(one)
+    found = [_of_part(ranks, those) for those in alike.values()]
     rest = sum(rank.bare_wait for rank in ranks) - sum(one.cost for one in stragglers)
     whole = sum(rank.wall for rank in ranks if rank.matched)
     if rest > LEAST_WAIT * whole:
@@ -93,16 +95,25 @@ def _of_part(ranks: Sequence[Rank], those: Sequence[Straggler]) -> Advice:
     more = (
         f" {first.more_kernels:,} of its {kernels:,} kernels an iteration are more than the others'." if extra else ""
     )
+    cost = sum(one.cost for one in those)
+    together = [rank for rank in ranks if rank.set == ranks[first.rank].set and rank.matched]
+    waiting = first.waiting if len(those) == 1 else len(together)
     return Advice(
         title=(
             f"{ranks[first.rank].label}{_more(len(those))} takes {100 * first.share:.1f}% more time of its own "
             f"than the others, most of it {where}"
         ),
         text=REMEDIES[MORE if extra else part] + more,
-        cost=sum(one.cost for one in those),
-        each=first.cost_each if len(those) == 1 else None,
+        cost=cost,
+        each=cost // max(waiting, 1),
+        waiting=waiting,
+        wall=_wall(together),
         rank=first.rank,
     )
+
+
+def _wall(ranks: Sequence[Rank]) -> int:
+    return int(np.median([rank.wall for rank in ranks])) if ranks else 0
 
 
 def _more(count: int) -> str:
@@ -110,6 +121,7 @@ def _more(count: int) -> str:
 
 
 def _of_turns(ranks: Sequence[Rank], known: set[int], rest: int, whole: int) -> Advice:
+    together = [one for one in ranks if one.matched]
     candidates = [index for index in range(len(ranks)) if index not in known] or list(range(len(ranks)))
     index = max(candidates, key=lambda one: (ranks[one].last_count, -one))
     rank = ranks[index]
@@ -120,6 +132,8 @@ def _of_turns(ranks: Sequence[Rank], known: set[int], rest: int, whole: int) -> 
         title=f"{which} wait in collectives for {100 * rest / whole:.1f}% of their time, without one slower throughout",
         text=f"{rank.label} came last most often: {rank.last_count:,} of {rank.matched:,}. {words}",
         cost=rest,
-        each=None,
+        each=rest // len(together),
+        waiting=len(together),
+        wall=_wall(together),
         rank=index,
     )

@@ -58,6 +58,8 @@ def _rank(rank: Rank) -> Json:
         "caused_ns": rank.caused,
         "bare_caused_ns": rank.bare_caused,
         "last_count": rank.last_count,
+        "set": rank.set,
+        "typical_own_ns": rank.typical,
         "matched_count": rank.matched,
     }
 
@@ -72,11 +74,20 @@ def _straggler(one: Straggler) -> Json:
         "more_kernels": one.more_kernels,
         "cost_ns": one.cost,
         "cost_each_ns": one.cost_each,
+        "waiting": one.waiting,
     }
 
 
 def _advice(one: Advice) -> Json:
-    return {"title": one.title, "text": one.text, "cost_ns": one.cost, "cost_each_ns": one.each, "rank": one.rank}
+    return {
+        "title": one.title,
+        "text": one.text,
+        "cost_ns": one.cost,
+        "cost_each_ns": one.each,
+        "waiting": one.waiting,
+        "wall_ns": one.wall,
+        "rank": one.rank,
+    }
 
 
 def _group(group: Group) -> Json:

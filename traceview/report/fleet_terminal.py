@@ -1,4 +1,4 @@
-"""A fleet on a terminal of 80 columns: a row a rank, what to change first, who waited for whom, the clocks."""
+"""A fleet on a terminal of 80 columns: what to change first, a row a rank, who waited for whom, the clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDS = 4  # of more, so many slowest and fastest
 
 def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
     """Return the fleet as text; `top` bounds lists. Without `unicode` it is ASCII."""
-    parts = (_ranks(fleet), _advice(fleet), _groups(fleet, top), _pairs(fleet, top), _clocks(fleet, top), _notes(fleet))
+    parts = (_advice(fleet), _ranks(fleet), _groups(fleet, top), _pairs(fleet, top), _clocks(fleet, top), _notes(fleet))
     lines = [cut(line, WIDTH) for part in (wrap(headline(fleet)), *parts) if part for line in (*part, "")]
     text = "\n".join(lines).rstrip() + "\n"
     return text if unicode else text.translate(IN_ASCII | {ord("±"): "+-"}).encode("ascii", "replace").decode("ascii")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceview.model_fleet import Advice, Clock, Fleet, Heat
-from traceview.report.words import milliseconds
+from traceview.report.words import milliseconds, percent
 
 
 def headline(fleet: Fleet) -> str:
@@ -39,11 +39,13 @@ def verdict(fleet: Fleet) -> str:
 
 def price(fleet: Fleet, advice: Advice) -> str:
     """Return what a piece of advice is worth."""
-    each = "in an iteration" if fleet.heat is not None else "in the capture"
+    whose = "an iteration's" if fleet.heat is not None else "the capture's"
     if not fleet.groups:
-        return "what the others waited for it cannot be told: no collective was matched"
-    share = "" if advice.each is None else f", {milliseconds(advice.each)} of it on each rank that waits"
-    return f"{milliseconds(advice.cost)} of waiting {each} at the least{share}"
+        return "What the others waited for it cannot be told: no collective was matched"
+    return (
+        f"It costs each of {advice.waiting:,} ranks at least {milliseconds(advice.each)} of {whose} "
+        f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}), {milliseconds(advice.cost)} in all"
+    )
 
 
 def clock_line(clock: Clock) -> str:
