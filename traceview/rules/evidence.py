@@ -16,10 +16,10 @@ WORST = 5
 
 def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
     """Return the WORST places of a grant, the costliest first; `label` says what happened there."""
-    idle = largest(grant.idle, WORST)
+    idle = grant.idle
     exposed = largest(grant.exposed.end - grant.exposed.start, WORST)
     found = [
-        (int(grant.idle[row]), _idle_place(facts, device, row, int(grant.idle[row]), label)) for row in idle
+        (int(idle[row]), _idle_place(facts, device, row, int(idle[row]), label)) for row in largest(idle, WORST)
     ]
     for piece in exposed:
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])

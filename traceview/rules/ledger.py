@@ -45,30 +45,69 @@ class Exposed:
 Claim = Idle | Exposed
 
 
+class Account(NamedTuple):
+    """What is left of one cause: the rows of the gaps that have some, ascending, and the ns of each."""
+
+    rows: Times
+    ns: Times
+
+    @classmethod
+    def of(cls, ns: Times) -> Account:
+        """Open an account of so many ns of each gap."""
+        rows = np.flatnonzero(ns)
+        return cls(rows, ns[rows])
+
+    def without(self, taken: Taken) -> Account:
+        """Return what is left when something was taken of it."""
+        ns = self.ns.copy()
+        ns[taken.at] -= taken.ns
+        some = np.flatnonzero(ns)
+        return Account(self.rows[some], ns[some])
+
+
 class Taken(NamedTuple):
-    """What a claim is given of one idle account: rows of gaps, ascending, and the ns of each."""
+    """What a claim is given of one account: places in it, the rows of gaps there, and the ns of each."""
 
     cause: str
+    at: Times | slice
     rows: Times
     ns: Times
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What claims are given: ns of each gap (shape: gaps) and disjoint intervals of exposed time.
+    """What claims are given: parts of the accounts of `count` gaps, and of those of exposed time, in their order.
 
-    `taken` and `pieces` say the same by account, which is what a ledger takes away.
+    `exposed` is all of the latter, disjoint, in order of time.
     """
 
-    idle: Times
+    count: int
+    taken: tuple[Taken, ...]
+    pieces: tuple[tuple[str, Intervals], ...]
     exposed: Intervals
-    taken: tuple[Taken, ...] = ()
-    pieces: tuple[tuple[str, Intervals], ...] = ()
+
+    @property
+    def idle(self) -> Times:
+        """The ns of each gap (shape: gaps)."""
+        idle = np.zeros(self.count, np.int64)
+        for one in self.taken:
+            idle[one.rows] += one.ns
+        return idle
 
     @property
     def total(self) -> int:
         """All of it, in ns."""
         return sum(int(one.ns.sum()) for one in self.taken) + intervals.length(self.exposed)
+
+    @property
+    def gaps(self) -> int:
+        """The number of gaps that it has a part of."""
+        if len(self.taken) < 2:
+            return sum(len(one.rows) for one in self.taken)
+        some = np.zeros(self.count, np.bool_)
+        for one in self.taken:
+            some[one.rows] = True
+        return int(np.count_nonzero(some))
 
     def inside(self, rows: NDArray[np.bool_], window: Window) -> int:
         """Return how much of it lies in the gaps `rows` marks and, where exposed, in a window, in ns."""
@@ -81,24 +120,24 @@ class Grant:
 class Ledger:
     """What is left of one device's idle and exposed time.
 
-    `gaps` holds, for each cause that any has, the ns left of each gap (shape: gaps); `exposed` holds, for each kind
-    of work ("communication", "h2d pageable", ..., "memset"), the times left; no two of them meet.
+    `gaps` holds an account for each cause that any of `count` gaps has; `exposed` holds, for each kind of work
+    ("communication", "h2d pageable", ..., "memset"), the times left; no two of them meet.
     """
 
     count: int
-    gaps: dict[str, Times]
+    gaps: dict[str, Account]
     exposed: dict[str, Intervals]
 
     @classmethod
     def of(cls, gaps: pl.DataFrame, exposed: Mapping[str, Intervals]) -> Ledger:
         """Open the accounts of a device: the frame of its Gaps and what `exposed_work` returned."""
-        causes = {cause: gaps[cause].to_numpy() for cause in CAUSES}
-        return cls(len(gaps), {cause: ns for cause, ns in causes.items() if ns.any()}, dict(exposed))
+        accounts = {cause: Account.of(gaps[cause].to_numpy()) for cause in CAUSES}
+        return cls(len(gaps), {cause: one for cause, one in accounts.items() if len(one.rows)}, dict(exposed))
 
     @property
     def total(self) -> int:
         """What is left of everything, in ns."""
-        idle = sum(int(left.sum()) for left in self.gaps.values())
+        idle = sum(int(left.ns.sum()) for left in self.gaps.values())
         return idle + sum(intervals.length(left) for left in self.exposed.values())
 
     def grant(self, claims: tuple[Claim, ...]) -> Grant:
@@ -110,43 +149,31 @@ class Ledger:
                 taken += self._idle(claim, tuple(taken))
             else:
                 pieces += self._exposed(claim, tuple(pieces))
-        idle = np.zeros(self.count, np.int64)
-        for one in taken:
-            idle[one.rows] += one.ns
-        return Grant(idle, _joined([EMPTY, *(part for _, part in pieces)]), tuple(taken), tuple(pieces))
+        return Grant(self.count, tuple(taken), tuple(pieces), _joined([EMPTY, *(part for _, part in pieces)]))
 
     def take(self, grant: Grant) -> None:
         """Take away what was granted."""
-        for cause, rows, ns in grant.taken:
-            left = self.gaps[cause]
-            if not left.flags.writeable:
-                left = self.gaps[cause] = left.copy()
-            left[rows] -= ns
+        for one in grant.taken:
+            self.gaps[one.cause] = self.gaps[one.cause].without(one)
         for key, part in grant.pieces:
             self.exposed[key] = intervals.subtract(self.exposed[key], part)
 
     def _idle(self, claim: Idle, before: tuple[Taken, ...]) -> Iterator[Taken]:
         claimed = None if claim.at_most is None else np.zeros(self.count, np.int64)
         for cause in (one for one in claim.causes if one in self.gaps):
-            left = self._left(cause, before)
-            some = left != 0
-            rows = np.flatnonzero(some if claim.rows is None else np.logical_and(some, claim.rows, out=some))
-            ns = left[rows]
+            left = self.gaps[cause]
+            for one in (one for one in before if one.cause == cause):
+                left = left.without(one)
+            at: Times | slice = slice(None) if claim.rows is None else np.flatnonzero(claim.rows[left.rows])
+            rows, ns = left.rows[at], left.ns[at]
             if claim.at_most is not None and claimed is not None:
                 ns = np.minimum(ns, np.maximum(claim.at_most[rows] - claimed[rows], 0))
-                rows, ns = rows[ns > 0], ns[ns > 0]
                 claimed[rows] += ns
+            some = ns > 0
+            if not some.all():
+                at, rows, ns = np.arange(len(left.rows))[at][some], rows[some], ns[some]
             if len(rows):
-                yield Taken(cause, rows, ns)
-
-    def _left(self, cause: str, before: tuple[Taken, ...]) -> Times:
-        """Return what claims of the same rule leave of an account."""
-        left = self.gaps[cause]
-        for one in before:
-            if one.cause == cause:
-                left = left.copy()
-                left[one.rows] -= one.ns
-        return left
+                yield Taken(cause, at, rows, ns)
 
     def _exposed(self, claim: Exposed, before: tuple[tuple[str, Intervals], ...]) -> Iterator[tuple[str, Intervals]]:
         for key in (one for one in claim.keys if one in self.exposed):

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-
 from traceview.model import SEVERITIES, Finding
 from traceview.rules.base import LEAST, DeviceFacts, Draft, Facts, Rule, severity_of
 from traceview.rules.evidence import worst_places
@@ -60,7 +58,7 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
     total, steady = grant.total, grant.inside(device.in_steady, device.steady)
     return _Price(
         total=total,
-        gaps=int(np.count_nonzero(grant.idle)),
+        gaps=grant.gaps,
         steady=steady,
         share=_share(total, device.use.window.length),
         steady_share=_share(steady, device.steady.length),
