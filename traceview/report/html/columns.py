@@ -42,7 +42,7 @@ class Columns:
         """Append ascending numbers as the steps between them, which pack better."""
         return self.add(np.diff(values, prepend=np.int64(0)))
 
-    def add_steps(self, values: Times) -> Packed:
+    def add_steps(self, values: NDArray[np.integer]) -> Packed:
         """Append numbers in any order as the steps between them, 0 -1 1 -2 2 written as 0 1 2 3 4."""
         return self.add_signed(np.diff(values, prepend=np.int64(0)))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.report.html.columns import Columns
-from traceview.report.html.marks import Marks
+from traceview.report.html.marks import Marks, Numbers
 from traceview.report.html.pyramid import Level, levels
 
 SAMPLE = 1 << 14  # marks from which the size of a lane in full is foretold
@@ -209,7 +209,7 @@ def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times])
     return _among(host.marks.details["correlation"], numbers[numbers > 0])
 
 
-def _among(values: Times, numbers: Times) -> Times:
+def _among(values: Numbers, numbers: Numbers) -> Times:
     """Return the rows of the values that are among some numbers, looked up exactly where the lowest bits agree."""
     table = np.zeros(LOW_BITS + 1, np.bool_)
     table[numbers & LOW_BITS] = True

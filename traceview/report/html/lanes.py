@@ -13,51 +13,68 @@ from traceview.intervals import Times
 from traceview.model import ROLES, Analysis, DeviceUse
 from traceview.report.html.bands import work_codes
 from traceview.report.html.looks import LOOKS
-from traceview.report.html.marks import Marks, Names
+from traceview.report.html.marks import ALL, Marks, NameColumn, Names, Rows
 from traceview.report.html.rows import Group, Row
 
 DEEPEST = 11
 COSTS = ("waited", "starved", "refill")
 
 
-def _inside(analysis: Analysis, start: Times, end: Times) -> Times | slice:
+def _inside(analysis: Analysis, start: Times, end: Times) -> Rows:
     """Return the rows that the window shows; all of them as a slice, which copies nothing."""
     window = analysis.trace.window
     if window is None:
-        return slice(None)
+        return ALL
     return np.flatnonzero((start < window.end) & (end >= window.start))
 
 
 @dataclass(frozen=True, slots=True)
+class Owners:
+    """Whose each event is that the window shows: the row of a stream or a thread."""
+
+    rows: Rows
+    owner: NDArray[np.int32]  # of each of `rows`
+
+    @classmethod
+    def of(cls, analysis: Analysis, frame: pl.DataFrame, column: str) -> Owners:
+        """Find the owners of a frame's events."""
+        rows = _inside(analysis, *(frame[name].to_numpy() for name in ("start", "end")))
+        return cls(rows, frame[column].to_numpy()[rows])
+
+    def count(self, owners: int) -> Times:
+        """Return how many events each owner has."""
+        return np.bincount(self.owner, minlength=owners)
+
+    def rows_of(self, one: int) -> Rows:
+        """Return the rows of one owner's events; where all are its own, they are not copied."""
+        mine = self.owner == one
+        if mine.all():
+            return self.rows
+        at = np.flatnonzero(mine)
+        return at if isinstance(self.rows, slice) else self.rows[at]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamLanes:
-    """All operations as marks, with the stream of each."""
+    """All operations, as marks of one stream after the other."""
 
     analysis: Analysis
-    marks: Marks
-    stream: Times
+    owners: Owners
+    name: NameColumn
+    look: NDArray[np.uint8]
 
     @classmethod
     def of(cls, analysis: Analysis, names: Names) -> StreamLanes:
-        """Collect the operations inside the window."""
+        """Look at the operations inside the window."""
         frame = analysis.trace.operations
-        start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-        memory = frame["memory"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
-        marks = Marks(
-            start,
-            end,
-            names.numbers(frame["name"]),
-            work_codes(analysis).astype(np.int64),
-            {"bytes": frame["bytes"].to_numpy()},
-            {"correlation": frame["correlation"].to_numpy(), "host_memory": memory},
-        )
-        rows = _inside(analysis, start, end)
-        return cls(analysis, marks.take(rows), frame["stream"].to_numpy()[rows])
+        owners = Owners.of(analysis, frame, "stream")
+        return cls(analysis, owners, names.column(frame["name"]), work_codes(analysis))
 
     def rows(self, device: DeviceUse) -> Iterator[Row]:
         """Yield the device's streams, the busiest first; those that did nothing come last, folded."""
         several = len(device.process_ids) > 1
         for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
-            marks = self.marks.of(self.stream, use.stream)
+            marks = self._marks(self.owners.rows_of(use.stream))
             note = f"process {use.process_id}" if several else ""
             yield Row("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
         used = {use.stream for use in device.streams}
@@ -66,29 +83,54 @@ class StreamLanes:
             if of_device == device.device and row not in used:
                 yield Row("stream", f"s:{row}", label, "unused", (), more=True)
 
+    def _marks(self, rows: Rows) -> Marks:
+        start, end, size, correlation, memory = (
+            self.analysis.trace.operations[name] for name in ("start", "end", "bytes", "correlation", "memory")
+        )
+        return Marks(
+            start.to_numpy()[rows],
+            end.to_numpy()[rows],
+            self.name.numbers(rows),
+            self.look[rows],
+            {"bytes": size.to_numpy()[rows]},
+            # 0 is none, so that a column of none is left out.
+            {"correlation": correlation.to_numpy()[rows], "host_memory": _from_one(memory)[rows]},
+        )
+
+
+def _from_one(column: pl.Series) -> NDArray[np.uint8]:
+    """Return the numbers of a few categories, counted from 1; 0 for none."""
+    numbers: NDArray[np.uint8] = (column.to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()
+    return numbers
+
 
 @dataclass(frozen=True, slots=True)
 class HostLanes:
-    """All NVTX ranges and API calls as marks, with the thread of each."""
+    """All NVTX ranges and API calls, as marks of one thread after the other."""
 
     analysis: Analysis
-    ranges: Marks
-    range_thread: Times
-    calls: Marks
-    call_thread: Times
+    ranges: Owners
+    range_name: NameColumn
+    calls: Owners
+    call_name: NameColumn
 
     @classmethod
     def of(cls, analysis: Analysis, names: Names) -> HostLanes:
-        """Collect what the host did inside the window."""
-        ranges, range_thread = _ranges(analysis, names)
-        calls, call_thread = _calls(analysis, names)
-        return cls(analysis, ranges, range_thread, calls, call_thread)
+        """Look at what the host did inside the window."""
+        ranges, calls = analysis.trace.ranges, analysis.trace.api
+        return cls(
+            analysis,
+            Owners.of(analysis, ranges, "thread"),
+            names.column(ranges["name"]),
+            Owners.of(analysis, calls, "thread"),
+            names.column(calls["name"]),
+        )
 
     def groups(self) -> Iterator[Group]:
         """Yield a group for each process, the thread with most to show first."""
         threads = self.analysis.trace.threads
-        count = np.bincount(self.range_thread, minlength=len(threads))
-        count = count + np.bincount(self.call_thread, minlength=len(threads))
+        calls = self.calls.count(len(threads))
+        count = self.ranges.count(len(threads)) + calls
         process = threads["process"].to_numpy()
         for one in sorted({int(process[row]) for row in np.flatnonzero(count)}):
             mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == one and count[row]]
@@ -97,14 +139,45 @@ class HostLanes:
     def _rows(self, thread: int) -> Iterator[Row]:
         name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
         label, part = name or f"thread {tid}", f"t:{thread}"
-        calls = self.calls.of(self.call_thread, thread)
+        calls = self._calls(self.calls.rows_of(thread))
         if len(calls):
             yield Row("call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part)
-        ranges = self.ranges.of(self.range_thread, thread)
+        ranges = self._ranges(self.ranges.rows_of(thread))
         for depth, lane in enumerate(by_depth(ranges)):
             text = f"{label}, NVTX" if depth == 0 else ""
             row = f"n:{thread}:{depth}"
             yield Row("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
+
+    def _ranges(self, rows: Rows) -> Marks:
+        frame = self.analysis.trace.ranges
+        start, end = (frame[name].to_numpy()[rows] for name in ("start", "end"))
+        look = np.full(len(start), LOOKS.index("range"), np.uint8)
+        return Marks(start, end, self.range_name.numbers(rows), look)
+
+    def _calls(self, rows: Rows) -> Marks:
+        frame = self.analysis.trace.api
+        role = frame["role"].to_physical().cast(pl.UInt8).fill_null(ROLES.index("api")).to_numpy()
+        start, end, correlation = (frame[name].to_numpy()[rows] for name in ("start", "end", "correlation"))
+        return Marks(
+            start,
+            end,
+            self.call_name.numbers(rows),
+            role[rows] + np.uint8(LOOKS.index(f"call_{ROLES[0]}")),
+            {cost: self._cost(cost, rows, len(start)) for cost in COSTS},
+            {"correlation": correlation},
+        )
+
+    def _cost(self, cost: str, rows: Rows, count: int) -> Times:
+        """Return what each of some API calls waited, starved or let the GPU idle, in ns."""
+        values = np.zeros(count, np.int64)
+        for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
+            at, known = use.frame["api"].to_numpy(), use.frame[cost].to_numpy()
+            if count and not isinstance(rows, slice):
+                place = np.minimum(np.searchsorted(rows, at), count - 1)
+                here = np.flatnonzero(rows[place] == at)
+                at, known = place[here], known[here]
+            values[at] = known
+        return values
 
 
 def by_depth(marks: Marks) -> list[Marks]:
@@ -112,7 +185,8 @@ def by_depth(marks: Marks) -> list[Marks]:
     if not bool((marks.start[1:] > marks.start[:-1]).all()):
         marks = marks.take(np.lexsort((-marks.end, marks.start)))
     depth = _depth(marks.start, marks.end)
-    return [marks.of(depth, level) for level in range(int(depth.max(initial=-1)) + 1) if (depth == level).any()]
+    levels = [np.flatnonzero(depth == level) for level in range(int(depth.max(initial=-1)) + 1)]
+    return [marks.take(rows if len(rows) < len(marks) else ALL) for rows in levels if len(rows)]
 
 
 def _depth(start: Times, end: Times) -> Times:
@@ -136,8 +210,8 @@ def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
     marks = Marks(
         frame["start"].to_numpy(),
         frame["end"].to_numpy(),
-        names.numbers(ranges["name"])[owner],
-        np.full(len(frame), LOOKS.index("range"), np.int64),
+        names.column(ranges["name"]).numbers(owner),
+        np.full(len(frame), LOOKS.index("range"), np.uint8),
         {"operations": frame["operations"].to_numpy()},
     )
     return {int(one): _projected(analysis, marks, depth[owner], device == one, int(one)) for one in np.unique(device)}
@@ -151,36 +225,3 @@ def _projected(analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.
         text = "NVTX, as its work ran" if place == 0 else ""
         rows.append(Row("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
     return rows
-
-
-def _ranges(analysis: Analysis, names: Names) -> tuple[Marks, Times]:
-    frame = analysis.trace.ranges
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    look = np.full(len(frame), LOOKS.index("range"), np.int64)
-    rows = _inside(analysis, start, end)
-    marks = Marks(start, end, names.numbers(frame["name"]), look)
-    return marks.take(rows), frame["thread"].to_numpy()[rows]
-
-
-def _calls(analysis: Analysis, names: Names) -> tuple[Marks, Times]:
-    frame = analysis.trace.api
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    role = frame["role"].to_physical().fill_null(ROLES.index("api")).to_numpy().astype(np.int64)
-    marks = Marks(
-        start,
-        end,
-        names.numbers(frame["name"]),
-        role + LOOKS.index(f"call_{ROLES[0]}"),
-        {cost: _cost(analysis, cost) for cost in COSTS},
-        {"correlation": frame["correlation"].to_numpy()},
-    )
-    rows = _inside(analysis, start, end)
-    return marks.take(rows), frame["thread"].to_numpy()[rows]
-
-
-def _cost(analysis: Analysis, cost: str) -> Times:
-    """Return what each API call waited, starved or let the GPU idle, in ns."""
-    values = np.zeros(len(analysis.trace.api), np.int64)
-    for use in (analysis.host.sync, analysis.host.implicit_sync):
-        values[use.frame["api"].to_numpy()] = use.frame[cost].to_numpy()
-    return values

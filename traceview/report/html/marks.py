@@ -13,6 +13,9 @@ from traceview.intervals import Times
 from traceview.report.html.columns import Columns, Packed
 
 LONGEST_NAME = 400
+Numbers = NDArray[np.integer]
+Rows = Numbers | slice
+ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +37,25 @@ class Merge:
 class Marks:
     """Columns of equal length: ns on the capture's clock, the name's number, the class's number.
 
-    Starts ascend. `sums` are further columns that add up when marks are merged (bytes, ns of a cause);
-    `details` hold for a single event alone (its correlation id).
+    Numbers that are small come in few bytes, because a capture has millions of them. Starts ascend. `sums` are
+    further columns that add up when marks are merged (bytes, ns of a cause); `details` hold for a single event
+    alone (its correlation id).
     """
 
     start: Times
     end: Times
-    name: Times
-    look: Times
+    name: Numbers
+    look: Numbers
     sums: Mapping[str, Times] = field(default_factory=dict)
-    details: Mapping[str, Times] = field(default_factory=dict)
+    details: Mapping[str, Numbers] = field(default_factory=dict)
     merge: Merge | None = None
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Marks:
+    def take(self, rows: Rows) -> Marks:
         """Return some of the marks of single events, in the order of `rows`; all of them, in order, as they are."""
-        if isinstance(rows, slice) and rows == slice(None):
+        if isinstance(rows, slice) and rows == ALL:
             return self
         return Marks(
             self.start[rows],
@@ -61,11 +65,6 @@ class Marks:
             {key: column[rows] for key, column in self.sums.items()},
             {key: column[rows] for key, column in self.details.items()},
         )
-
-    def of(self, owner: Times, one: int) -> Marks:
-        """Return the marks of one owner, given the owner of each."""
-        mine = owner == one
-        return self if mine.all() else self.take(np.flatnonzero(mine))
 
     def without_zeros(self) -> Marks:
         """Return the marks without columns that say nothing."""
@@ -88,9 +87,9 @@ class Marks:
         for key, column in self.sums.items():
             if column.any():
                 places[key] = columns.add(column)
-        for key, column in self.details.items():
-            if column.any():
-                places[key] = columns.add_steps(column)
+        for key, detail in self.details.items():
+            if detail.any():
+                places[key] = columns.add_steps(detail)
         if self.merge is not None:
             places["count"] = columns.add(self.merge.count - 1)
             places["busy"] = columns.add_signed(length - self.merge.busy)
@@ -113,15 +112,31 @@ class Names:
             self.texts.append(text)
         return self._known[text]
 
-    def numbers(self, names: pl.Series, rows: Times | None = None) -> Times:
+    def numbers(self, names: pl.Series, *, of: Rows = ALL) -> NDArray[np.int32]:
         """Return the numbers of a column of categories, all of them or those of some rows; every name gets one."""
+        return self.column(names).numbers(of)
+
+    def column(self, names: pl.Series) -> NameColumn:
+        """Give every name of a column of categories a number."""
         codes = names.to_physical().to_numpy()
         texts = _categories(names)
-        lookup: Times = np.zeros(max(len(texts), 1), np.int64)
+        lookup = np.zeros(max(len(texts), 1), np.int32)
         for code in np.flatnonzero(np.bincount(codes)) if len(codes) else ():
             lookup[code] = self.number(texts[code])
-        numbers: Times = lookup[codes if rows is None else codes[rows]]
-        return numbers
+        return NameColumn(codes, lookup)
+
+
+@dataclass(frozen=True, slots=True)
+class NameColumn:
+    """A column of categories, and the number of each category that it has."""
+
+    codes: Numbers
+    lookup: NDArray[np.int32]
+
+    def numbers(self, rows: Rows = ALL) -> NDArray[np.int32]:
+        """Return the numbers of the names of some rows."""
+        found: NDArray[np.int32] = self.lookup[self.codes[rows]]
+        return found
 
 
 def _categories(names: pl.Series) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times
 from traceview.model import CAUSES, Analysis, DeviceUse
@@ -64,39 +66,38 @@ def unions(overlap: Row) -> dict[str, Intervals]:
 
 
 def _lane(found: list[Band], names: Names) -> Marks:
-    start = np.concatenate([band.all.start for band in found])
     sizes = [len(band.all.start) for band in found]
-    marks = Marks(
-        start,
-        np.concatenate([band.all.end for band in found]),
-        np.repeat([names.number(WORDS[band.name]) for band in found], sizes),
-        np.repeat([LOOKS.index(band.name) for band in found], sizes),
-    )
-    return marks if len(found) == 1 else marks.take(np.argsort(start, kind="stable"))
+    name = np.array([names.number(WORDS[band.name]) for band in found], np.int32)
+    look = np.array([LOOKS.index(band.name) for band in found], np.uint8)
+    if not any(sizes[1:]):
+        return Marks(*found[0].all, np.repeat(name, sizes), np.repeat(look, sizes))
+    start = np.concatenate([band.all.start for band in found])
+    end = np.concatenate([band.all.end for band in found])
+    marks = Marks(start, end, np.repeat(name, sizes), np.repeat(look, sizes))
+    return marks.take(np.argsort(start, kind="stable"))
 
 
-def _largest(columns: list[Times]) -> Times:
-    """Return for each row the place of its first largest column."""
-    largest, place = columns[0], np.zeros(len(columns[0]), np.int64)
-    for number, column in enumerate(columns[1:], 1):
-        more = column > largest
-        place[more] = number
-        largest = np.where(more, column, largest)
-    return place
+def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
+    """Return for each of `count` rows the number of its first largest column; 0 where none has anything."""
+    largest, found = np.zeros(count, np.int64), np.zeros(count, np.uint8)
+    for number, column in columns.items():
+        found[column > largest] = number
+        np.maximum(largest, column, out=largest)
+    return found
 
 
 def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
     gaps = device.gaps.frame
-    causes = {cause: gaps[cause].to_numpy() for cause in CAUSES}
-    main = _largest(list(causes.values()))
+    causes = {cause: column for cause in CAUSES if (column := gaps[cause].to_numpy()).any()}
+    main = _largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
-    ending = names.numbers(analysis.trace.operations["name"], np.maximum(ended_by, 0))
+    ending = names.numbers(analysis.trace.operations["name"], of=np.maximum(ended_by, 0))
     none = names.number("")
     marks = Marks(
         gaps["start"].to_numpy(),
         gaps["end"].to_numpy(),
-        np.where(ended_by >= 0, ending, none) if len(gaps) else main,
-        main + LOOKS.index(f"idle_{CAUSES[0]}"),
+        np.where(ended_by >= 0, ending, np.int32(none)) if len(gaps) else main,
+        main + np.uint8(LOOKS.index(f"idle_{CAUSES[0]}")),
         causes,
     )
     return Row("idle", f"d:{device.id}", "idle, by cause", "", (marks,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.report.html.marks import Marks, Merge
+from traceview.report.html.marks import Marks, Merge, Numbers
 
 
 def merged(marks: Marks, zero: int, shift: int) -> Marks:
@@ -84,7 +84,7 @@ def _first_of(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], group: Times, 
     return found
 
 
-def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Times) -> Times:
+def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Numbers) -> Numbers:
     """Return the class with most of the time; of events without any length, the longest one's."""
     most, found = np.zeros(len(otherwise), np.int64), otherwise
     for look, share in zip(looks, shares, strict=True):
