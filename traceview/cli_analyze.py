@@ -19,6 +19,7 @@ from traceview.errors import OutputError, RequestError
 if TYPE_CHECKING:
     from traceview.cache import Look
     from traceview.model import Analysis, Trace
+    from traceview.read.ahead import Ahead
 
 CHECK_FAILED = 1
 STDOUT = "-"
@@ -118,36 +119,40 @@ def _look(report: Path, asked: Asked, no_cache: bool) -> Iterator[Look | None]:
 
 def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: bool) -> Answers:
     """Return the answers of a new analysis; nothing is written before all of them are made."""
-    if wanted.page is not None:
-        from traceview.report import library
+    from traceview.read.ahead import decoding
 
-        library.begin()
-    from traceview import fail_if
-    from traceview.read.formats import check_capture
+    with decoding(report) as ahead:
+        if wanted.page is not None:
+            from traceview.report import library
 
-    checks = {condition: fail_if.parse(condition) for condition in wanted.conditions}
-    check_capture(report)
-    _check_places(report, wanted)
-    if look is not None:
-        look.begin()
-    with progress(quiet) as step:
-        analysis = analysis_of(report, step, asked)
-        answers = {f"fail-if {one}": "\n".join(fail_if.failures((check,), analysis)) for one, check in checks.items()}
-        step("write", 0.95)
-        for name in wanted.names():
-            if name not in answers:
-                answers[name] = _rendered(name.split()[0], analysis, wanted, asked)
-        return answers
+            library.begin()
+        from traceview import fail_if
+        from traceview.read.formats import check_capture
+
+        checks = {condition: fail_if.parse(condition) for condition in wanted.conditions}
+        check_capture(report)
+        _check_places(report, wanted)
+        if look is not None:
+            look.begin()
+        with progress(quiet) as step:
+            analysis = analysis_of(report, step, asked, ahead)
+            failures = {one: fail_if.failures((check,), analysis) for one, check in checks.items()}
+            answers = {f"fail-if {one}": "\n".join(lines) for one, lines in failures.items()}
+            step("write", 0.95)
+            for name in wanted.names():
+                if name not in answers:
+                    answers[name] = _rendered(name.split()[0], analysis, wanted, asked)
+            return answers
 
 
-def analysis_of(report: Path, step: Step, asked: Asked) -> Analysis:
-    """Read and measure a report. Raises TraceviewError."""
+def analysis_of(report: Path, step: Step, asked: Asked, ahead: Ahead | None = None) -> Analysis:
+    """Read and measure a report, some of which may have been decoded ahead. Raises TraceviewError."""
     if asked.range_name is not None and (asked.start, asked.end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; give one of them")
     from traceview.analyze import analyze as run
     from traceview.moment import window_of_times
 
-    trace = _opened(report, step)
+    trace = _opened(report, step, ahead)
     return run(
         trace,
         window=window_of_times(trace, asked.start, asked.end),
@@ -160,11 +165,11 @@ def analysis_of(report: Path, step: Step, asked: Asked) -> Analysis:
     )
 
 
-def _opened(report: Path, step: Step) -> Trace:
+def _opened(report: Path, step: Step, ahead: Ahead | None) -> Trace:
     from traceview.trace import open_trace
 
     step("read", 0.0)
-    return open_trace(report)
+    return open_trace(report, ahead)
 
 
 def _rendered(kind: str, analysis: Analysis, wanted: Wanted, asked: Asked) -> str:

@@ -7,11 +7,13 @@ from pathlib import Path
 from traceview.model import Trace
 from traceview.normalise import normalise
 from traceview.read import read_capture
+from traceview.read.ahead import Ahead
 
 
-def open_trace(path: str | Path) -> Trace:
+def open_trace(path: str | Path, ahead: Ahead | None = None) -> Trace:
     """Read and normalise one capture: an .sqlite, also packed, a .nsys-rep, or a parquetdir or arrowdir.
 
-    Raises ReportError (NotFoundError, NotAnExportError, DamagedExportError) when it cannot be read.
+    `ahead` (see traceview.read.ahead) may have decoded some of it. Raises ReportError (NotFoundError,
+    NotAnExportError, DamagedExportError) when it cannot be read.
     """
-    return normalise(read_capture(path))
+    return normalise(read_capture(path, ahead))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.captures import sample
 from traceview.read import pages, raw
+from traceview.read.sqlite import read_integers
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096
@@ -32,7 +33,7 @@ def decode(path: Path, data: bytes) -> list[tuple[int, ...]] | None:
     path.write_bytes(data)
     connection = sqlite3.connect(sample("dual.sqlite"))
     try:
-        found = pages.read_integers(path, connection, raw.RUNTIME, COLUMNS)
+        found = read_integers(path, connection, raw.RUNTIME, COLUMNS)
     finally:
         connection.close()
     return None if found is None else found.rows()
@@ -86,12 +87,12 @@ def test_a_header_longer_than_its_record_is_not_followed(tmp_path: Path) -> None
     assert data[-63:-60] == bytes([61, 1, 61])
     data[-63:-60] = bytes([2, 1, 127])
     path.write_bytes(data)
-    assert pages.read_integers(path, connection, "t", columns) is None
+    assert read_integers(path, connection, "t", columns) is None
     # The same at the very end: a record of two bytes that claims a header of 127.
     data[PAGE + 8 : PAGE + 10] = (PAGE - 4).to_bytes(2, "big")
     data[-4:] = bytes([2, 1, 127, 8])
     path.write_bytes(data)
-    assert pages.read_integers(path, connection, "t", columns) is None
+    assert read_integers(path, connection, "t", columns) is None
     connection.close()
 
 
@@ -104,7 +105,7 @@ def test_columns_that_a_record_does_not_hold_as_they_are_are_left_to_sqlite(tmp_
     connection.execute(f"CREATE TABLE t (a INTEGER, {column}, b INTEGER)")
     connection.execute("INSERT INTO t (a, b) VALUES (1, 2)")
     connection.commit()
-    assert pages.read_integers(path, connection, "t", ["a", "b"] if "KEY" in column else ["c"]) is None
+    assert read_integers(path, connection, "t", ["a", "b"] if "KEY" in column else ["c"]) is None
     connection.close()
 
 
@@ -115,5 +116,5 @@ def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path) -> None:
     connection.execute("INSERT INTO t VALUES (1)")
     connection.execute("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 7")
     connection.commit()
-    assert pages.read_integers(path, connection, "t", ["a", "b"]) is None
+    assert read_integers(path, connection, "t", ["a", "b"]) is None
     connection.close()

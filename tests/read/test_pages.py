@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, sample, shared
 from traceview.read import pages, raw
+from traceview.read.sqlite import read_integers
 
 NUMBER = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**15), 2**31), st.integers(-(2**63), 2**63 - 1))
 ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=40)
@@ -40,7 +41,7 @@ def made(folder: str, rows: list[tuple[object, ...]], page: int, times: int, col
 def both(path: Path, table: str, columns: list[str]) -> tuple[list[tuple[int, ...]] | None, list[tuple[int, ...]]]:
     connection = sqlite3.connect(path)
     try:
-        found = pages.read_integers(path, connection, table, columns)
+        found = read_integers(path, connection, table, columns)
         names = ", ".join(f'"{column}"' for column in columns)
         expected = connection.execute(f"SELECT {names} FROM {table}").fetchall()
     finally:
@@ -136,6 +137,6 @@ def test_a_file_cut_off_after_it_was_opened_is_left_to_sqlite(tmp_path: Path, le
     cut = tmp_path / "cut.sqlite"
     cut.write_bytes(whole.read_bytes()[:left])
     connection = sqlite3.connect(whole)  # what SQLite knew of it before
-    assert pages.read_integers(whole, connection, "t", ["a"]) is not None
-    assert pages.read_integers(cut, connection, "t", ["a"]) is None
+    assert read_integers(whole, connection, "t", ["a"]) is not None
+    assert read_integers(cut, connection, "t", ["a"]) is None
     connection.close()

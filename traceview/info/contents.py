@@ -10,8 +10,7 @@ from pathlib import Path
 
 from traceview.capturing import capturing
 from traceview.read import raw
-from traceview.read.formats import with_tables
-from traceview.read.sqlite import (
+from traceview.read.database import (
     columns_of,
     not_an_export,
     open_read_only,
@@ -20,6 +19,7 @@ from traceview.read.sqlite import (
     shown,
     versions,
 )
+from traceview.read.formats import with_tables
 
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
 # METRICS.md "Identity"; a row that does not say so belongs to none.
@@ -129,20 +129,34 @@ def _gpus(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[st
 
 
 def _ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    counts: Counter[str] = Counter()
+    for grouped in (_nvtx(connection, tables), _mpi(connection, tables)):
+        # Counted by id first, so that few names are looked up, not one for each event.
+        named = f"SELECT coalesce(t, (SELECT value FROM StringIds WHERE id = k), '(unnamed)'), n FROM ({grouped})"
+        for name, times in connection.execute(named) if grouped else ():
+            counts[str(name)] += int(times)
+    return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _nvtx(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
     if not _has(connection, raw.NVTX, tables, "eventType"):
-        return ()
+        return ""
     columns = columns_of(connection, raw.NVTX)
     text, key = (f'"{name}"' if name in columns else "NULL" for name in ("text", "textId"))
-    # Counted by id first, so that few names are looked up, not one for each event.
-    grouped = connection.execute(
-        f"SELECT coalesce(t, (SELECT value FROM StringIds WHERE id = k), '(unnamed)'), n FROM "
-        f"(SELECT {text} AS t, {key} AS k, count(*) AS n FROM NVTX_EVENTS WHERE eventType IN {RANGE_TYPES} "
-        "GROUP BY 1, 2)"
+    return (
+        f"SELECT {text} AS t, {key} AS k, count(*) AS n FROM NVTX_EVENTS WHERE eventType IN {RANGE_TYPES} GROUP BY 1, 2"
     )
-    counts: Counter[str] = Counter()
-    for name, times in grouped:
-        counts[str(name)] += int(times)
-    return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _mpi(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
+    wanted = raw.TABLES[raw.MPI[0]].needed
+    columns = ", ".join(f'"{name}"' for name in wanted)
+    every = " UNION ALL ".join(
+        f'SELECT {columns} FROM "{table}"' for table in raw.MPI if _has(connection, table, tables, *wanted)
+    )
+    # A call that concerns several messages has a row for each.
+    one = f"SELECT DISTINCT {columns} FROM ({every})"
+    return f'SELECT NULL AS t, "textId" AS k, count(*) AS n FROM ({one}) GROUP BY 2' if every else ""
 
 
 def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool, profiler: str) -> Iterator[str]:

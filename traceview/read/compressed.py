@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
-from traceview.read.sqlite import shown
+from traceview.read.database import shown
 
 CHUNK = 1 << 20
 SMALL = 64 << 20  # below this no ratio is suspicious

@@ -20,9 +20,9 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import parquet
+from traceview.read.database import shown
 from traceview.read.hdf_child import NOT_AN_EXPORT, TOO_MANY_ROWS
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite import shown
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 AGAIN = "export it again: nsys export --type hdf REPORT.nsys-rep"

@@ -16,8 +16,8 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
 from traceview.read import raw
+from traceview.read.database import shown
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite import shown
 
 BLOCK = 8 << 20
 MOST = 1 << 30  # of one line: the strings of a report are one

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
-from traceview.read.sqlite import shown
+from traceview.read.database import shown
 
 REPORT = b"NVIDIA Tegra Profiler Report "
 STREAM = b"NVIDIA Nsight Systems Stream"

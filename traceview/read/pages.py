@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,17 +19,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 
 from traceview.read.records import LEAF, Bytes, Column, Layout, NotPlainError, Numbers, decode
 
-SMALL = 4 << 20  # below this size SQLite is as fast
+SMALL = 64 << 10  # bytes of a table's pages: below this SQLite is as fast
 PAGES_AT_ONCE = 256  # a chunk and its columns stay in the processor's cache
 WORKERS = 2  # NumPy lets go of the interpreter while it gathers
 INTERIOR = 5
 REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 MAX_DEPTH = 20
 LEAST_CELL = 5  # bytes that a row takes on its page
+
+Columns = dict[str, Column]
+
+
+def empty_numbers(count: int) -> Numbers:
+    """Make room for so many numbers."""
+    return np.empty(count, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +57,39 @@ def plan(path: Path, connection: sqlite3.Connection, table: str, columns: list[s
         return None
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     root = connection.execute(query, (table,)).fetchone()[0]
+    if _is_small(path, root):
+        return None
     return Plan(path, root, tuple(names), tuple(columns))
 
 
-def decoded(of: Plan) -> pl.DataFrame | None:
-    """Return the columns in the order of the table's rows, nulls kept; None where SQLite must do it after all."""
+def _is_small(path: Path, root: int) -> bool:
+    """Tell by a table's first page, and where that leads to, whether SQLite is as fast; also where it is damaged."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            pages = _Pages.of(file.fileno())
+            top = pages.one(root)
+            if top[0] == LEAF:
+                return pages.size < SMALL
+            below, _ = _children(top)
+            return pages.one(int(below[0]))[0] == LEAF and len(below) * pages.size < SMALL
+    except (NotPlainError, OSError, ValueError):
+        return True
+
+
+def decoded(of: Plan, empty: Callable[[int], Numbers] = empty_numbers, workers: int = WORKERS) -> Columns | None:
+    """Return the columns in the order of the table's rows; None where SQLite must do it after all.
+
+    `empty` makes room for so many numbers.
+    """
     wanted = sorted(of.names.index(column) for column in of.columns)
     try:
         with of.path.open("rb", buffering=0) as file:
             pages = _Pages.of(file.fileno())
-            found = _decode_all(pages, of.root, Layout.of(pages.size, len(of.names), wanted[-1]), wanted)
+            layout = Layout.of(pages.size, len(of.names), wanted[-1])
+            found = _decode_all(pages, of.root, layout, wanted, empty, workers)
     except (NotPlainError, OSError, ValueError, MemoryError):
         return None
-    return pl.DataFrame({of.names[column]: found[column] for column in wanted}).select(of.columns)
-
-
-def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
-    """Return integer columns of a table in the order of its rows, nulls kept; None where SQLite must do it."""
-    planned = plan(path, connection, table, columns)
-    return None if planned is None else decoded(planned)
+    return {name: found[of.names.index(name)] for name in of.columns}
 
 
 def _plain_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
@@ -128,25 +149,28 @@ class _Leaves(NamedTuple):
     last: Numbers
 
 
-def _decode_all(pages: _Pages, root: int, layout: Layout, wanted: list[int]) -> dict[int, pl.Series]:
+def _decode_all(
+    pages: _Pages, root: int, layout: Layout, wanted: list[int], empty: Callable[[int], Numbers], workers: int
+) -> dict[int, Column]:
     leaves = _leaves(pages, root)
     # Row numbers ascend by one unless rows were deleted, so they say where each page's rows go.
     before = _row_number(pages.one(int(leaves.pages[0])), 0) - 1
     edges = np.concatenate([np.array([before], np.int64), leaves.last]) - before
     if (np.diff(edges) <= 0).any() or edges[-1] > len(leaves.pages) * pages.size // LEAST_CELL:
         raise NotPlainError
-    found = {column: Column.empty(int(edges[-1])) for column in wanted}
+    rows = int(edges[-1])
+    found = {column: Column(empty(rows), np.zeros(rows, np.bool_)) for column in wanted}
 
     def decode_chunk(first: int) -> slice:
         chunk = slice(first, first + PAGES_AT_ONCE)
         start = int(edges[first])
         return slice(start, start + decode(pages.several(leaves.pages[chunk], layout.width), layout, found, start))
 
-    with ThreadPoolExecutor(WORKERS) as workers:
-        parts = list(workers.map(decode_chunk, range(0, len(leaves.pages), PAGES_AT_ONCE)))
+    with ThreadPoolExecutor(workers) as pool:
+        parts = list(pool.map(decode_chunk, range(0, len(leaves.pages), PAGES_AT_ONCE)))
     if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):
         raise NotPlainError
-    return {column: found.pop(column).series(_merged(parts)) for column in wanted}
+    return {column: found.pop(column).whole(_merged(parts)) for column in wanted}
 
 
 def _merged(parts: list[slice]) -> list[slice]:

@@ -9,12 +9,13 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
+from traceview.read.database import shown, version_text
 from traceview.read.panics import unsaid
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
-from traceview.read.sqlite import shown, version_text
 
 AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
 END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+META = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # the latter until 2022
 ROWS_A_BYTE, SMALL = 16, 100_000  # more rows than that in a file is no capture, but a bomb
 
 Reader = Callable[[Path], pl.LazyFrame]
@@ -123,11 +124,10 @@ def _text(column: pl.Series) -> pl.Series:
 
 
 def _versions(folder: Path, suffix: str) -> tuple[str | None, str | None]:
-    path = folder / f"META_DATA_EXPORT{suffix}"
-    if not path.is_file():
-        return None, None
-    said = f"{shown(folder)}: {path.name}"
-    if not {"name", "value"} <= set(_read(said, path, None).columns):
-        return None, None
-    found = dict(_read(said, path, ["name", "value"]).rows())
-    return version_text(found.get("EXPORT_PRODUCT_VERSION")), version_text(found.get("EXPORT_SCHEMA_VERSION"))
+    for table in META:
+        path = folder / f"{table}{suffix}"
+        said = f"{shown(folder)}: {path.name}"
+        if path.is_file() and {"name", "value"} <= set(_read(said, path, None).columns):
+            found = dict(_read(said, path, ["name", "value"]).rows())
+            return version_text(found.get("EXPORT_PRODUCT_VERSION")), version_text(found.get("EXPORT_SCHEMA_VERSION"))
+    return None, None

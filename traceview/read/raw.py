@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from traceview.errors import DamagedExportError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -19,6 +21,7 @@ CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 NVTX = "NVTX_EVENTS"
 OVERHEAD = "PROFILER_OVERHEAD"
 STRINGS = "StringIds"
+MPI = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
@@ -50,6 +53,7 @@ TABLES: Mapping[str, Table] = {
     CUDA_EVENT: Table(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
     NVTX: Table(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
     OVERHEAD: Table(("start", "end")),
+    **dict.fromkeys(MPI, Table(("start", "end", "globalTid", "textId"))),
     STRINGS: Table(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": Table((), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")),
     "TARGET_INFO_CUDA_DEVICE": Table((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),

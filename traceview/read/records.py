@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 LEAF = 13
@@ -44,18 +43,13 @@ class Column:
     values: Numbers
     null: NDArray[np.bool_]
 
-    @classmethod
-    def empty(cls, rows: int) -> Column:
-        """Return a column of so many values, none of them decoded yet."""
-        return cls(np.empty(rows, np.int64), np.zeros(rows, np.bool_))
-
-    def series(self, parts: list[slice]) -> pl.Series:
-        """Return the decoded parts, which ascend, as one series."""
-        whole = len(parts) == 1
-        values = self.values[parts[0]] if whole else np.concatenate([self.values[part] for part in parts])
-        null = self.null[parts[0]] if whole else np.concatenate([self.null[part] for part in parts])
-        series = pl.Series(values)
-        return series.set(pl.Series(null), None) if null.any() else series
+    def whole(self, parts: list[slice]) -> Column:
+        """Return the decoded parts, which ascend, as one column."""
+        if len(parts) == 1:
+            return Column(self.values[parts[0]], self.null[parts[0]])
+        return Column(
+            np.concatenate([self.values[part] for part in parts]), np.concatenate([self.null[part] for part in parts])
+        )
 
 
 @dataclass(frozen=True, slots=True)

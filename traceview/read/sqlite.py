@@ -1,177 +1,65 @@
-"""Nsight Systems' SQLite export, opened read-only and without trusting its schema."""
+"""The tables of Nsight Systems' SQLite export, as frames."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import polars as pl
 
-from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
+from traceview.errors import DamagedExportError
 from traceview.read import pages
-from traceview.read.guard import Guard
-from traceview.read.raw import ESSENTIAL, NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
-from traceview.read.schema import too_large
+from traceview.read.ahead import Ahead
+from traceview.read.database import (
+    EXPORT_AGAIN,
+    check_file,
+    columns_of,
+    not_an_export,
+    open_read_only,
+    real_tables,
+    shown,
+    state_of,
+    versions,
+)
+from traceview.read.frames import frame_of
+from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
 
-HEADER = b"SQLite format 3\x00"
-EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 BATCH = 200_000
-TABLES_AT_ONCE = 2
+TABLES_AT_ONCE = 3  # one may wait for what is decoded ahead
 
 
-def read_sqlite(path: str | Path) -> RawCapture:
-    """Read the tables and columns that the analysis needs.
+def read_sqlite(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
+    """Read the tables and columns that the analysis needs; `ahead` may have decoded some.
 
     Raises NotFoundError, NotAnExportError or DamagedExportError, each with one line that says what
     to do. The file and its folder stay as they were.
     """
     path = Path(path)
     check_file(path)
-    before = _state(path)
+    before = state_of(path)
     with open_read_only(path) as connection:
         present = real_tables(connection, shown(path))
         if STRINGS not in present:
             raise not_an_export(shown(path), present)
         problems: list[str] = []
-        tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems)
+        still = ahead if ahead is not None and ahead.state == before else None
+        tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems, still)
         version, schema = versions(connection, present)
-    if _state(path) != before:
+    if state_of(path) != before:
         raise DamagedExportError(f"{shown(path)}: changed while it was read; wait for nsys export to end")
     return RawCapture(path.name, version, schema, tables, tuple(problems))
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is written to; None where it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
-
-
-def check_file(path: Path) -> None:
-    """Refuse what cannot be a finished export before SQLite sees it."""
-    name = shown(path)
-    try:
-        _refuse_what_is_no_file(path, name)
-        with path.open("rb") as file:
-            head = file.read(100)
-        size = path.stat().st_size
-        beside = [suffix for suffix in ("-wal", "-journal") if _holds_something(Path(f"{path}{suffix}"))]
-        much = too_large(path) if head.startswith(HEADER) else None
-    except OSError as error:
-        raise ReportError(f"{name}: cannot be read ({error.strerror}); check its name and permissions") from None
-    if not head:
-        raise NotAnExportError(f"{name}: the file is empty; {EXPORT_AGAIN}")
-    if not head.startswith(HEADER):
-        raise NotAnExportError(f"{name}: not an SQLite file; {EXPORT_AGAIN}")
-    if beside:
-        raise DamagedExportError(
-            f"{name}: still being written ({name}{beside[0]} lies beside it); wait for nsys export to end"
-        )
-    if size < (whole := _size_said(head)):
-        raise DamagedExportError(
-            f"{name}: cut off, {size} of {whole} bytes are there; copy it whole, or {EXPORT_AGAIN}"
-        )
-    if much is not None:
-        raise NotAnExportError(f"{name}: has {much}, more than any export; {EXPORT_AGAIN}")
-
-
-def shown(path: Path) -> str:
-    """Return a file's name for a message of one line: a name may hold line ends and escape sequences."""
-    return "".join(letter if letter.isprintable() else "?" for letter in path.name) or str(path)
-
-
-def _refuse_what_is_no_file(path: Path, name: str) -> None:
-    if path.is_dir():
-        raise NotFoundError(f"{name}: is a directory; name the .sqlite file inside it")
-    if not path.exists():
-        raise NotFoundError(f"{name}: no such file; make it with: nsys export --type sqlite REPORT.nsys-rep")
-    if not path.is_file():
-        raise NotAnExportError(f"{name}: a pipe or device, not a file; {EXPORT_AGAIN}")
-
-
-def _holds_something(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
-
-
-def _size_said(head: bytes) -> int:
-    """Return the file's size as its header states it; 0 where the last writer did not keep it."""
-    size = int.from_bytes(head[16:18], "big")
-    kept = head[24:28] == head[92:96]
-    return int.from_bytes(head[28:32], "big") * (65536 if size == 1 else size) if kept else 0
-
-
-@contextmanager
-def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open an export so that nothing in it can run and nothing beside it is written."""
-    address = f"file:{quote(bytes(path.resolve()))}?mode=ro&immutable=1"
-    try:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            connection.execute("PRAGMA query_only=ON")
-            guard = Guard(connection, path.stat().st_size)
-            try:
-                yield connection
-            except sqlite3.Error as error:
-                guard.reraise(error)
-                raise
-    except sqlite3.Error as error:
-        raise damaged(shown(path), error) from None
-    except (OverflowError, MemoryError, UnicodeError) as error:  # a name of a table may be no text
-        raise damaged(shown(path), error) from None
-
-
-def damaged(name: str, error: Exception) -> DamagedExportError:
-    """Return the error for what SQLite or Python cannot make sense of."""
-    if isinstance(error, sqlite3.Error):
-        return DamagedExportError(f"{name}: SQLite cannot read it ({_reason(error)}); {EXPORT_AGAIN}")
-    what = "names that are no text" if isinstance(error, UnicodeError) else f"impossible sizes ({error})"
-    return DamagedExportError(f"{name}: holds {what}; {EXPORT_AGAIN}")
-
-
-def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
-    """Return the root page of every ordinary table; views and virtual tables are not looked at."""
-    try:
-        rows = connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
-        return {str(table): int(root) for table, root in rows}
-    except (sqlite3.Error, ValueError, TypeError) as error:
-        raise DamagedExportError(f"{name}: its list of tables is damaged ({_reason(error)}); {EXPORT_AGAIN}") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return what SQLite says without what it quotes from the file."""
-    said = " ".join(str(error).split()).split(" - ")[0].split(" near ")[0][:80]
-    return "".join(letter for letter in said if letter.isprintable()) or type(error).__name__
-
-
-def not_an_export(name: str, present: dict[str, int]) -> ReportError:
-    """Return the error for a database without StringIds."""
-    ours = [table for table in ESSENTIAL if table in present]
-    if ours:
-        return DamagedExportError(f"{name}: has {ours[0]} but no StringIds, so nothing has a name; {EXPORT_AGAIN}")
-    return NotAnExportError(f"{name}: an SQLite file, but not one that Nsight Systems exported; {EXPORT_AGAIN}")
-
-
-def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Return a table's column names, in order."""
-    return [str(row[0]) for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
-
-
-def rows_of(connection: sqlite3.Connection, table: str, database: str = "main") -> int:
-    """Return how many rows a table has. Not with count(*): nothing can stop that where pages lead to each other."""
-    quoted = table.replace('"', '""')
-    return int(connection.execute(f'SELECT coalesce(sum(1), 0) FROM {database}."{quoted}"').fetchone()[0])
-
-
 def _read_tables(
-    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str]
+    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str], ahead: Ahead | None
 ) -> dict[str, pl.DataFrame]:
     """Read tables: those of plain integers are decoded aside, while SQLite reads what holds texts."""
+
+    def decoded(name: str, plan: pages.Plan) -> pl.DataFrame | None:
+        found = (None if ahead is None else ahead.columns(name, plan)) or pages.decoded(plan)
+        return None if found is None else frame_of(found)
+
     said: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
     columns = {
@@ -179,7 +67,7 @@ def _read_tables(
     }
     with ThreadPoolExecutor(TABLES_AT_ONCE) as aside:
         later = {
-            name: aside.submit(pages.decoded, plan)
+            name: aside.submit(decoded, name, plan)
             for name, some in columns.items()
             if some and not TABLES[name].text and (plan := pages.plan(path, connection, name, some)) is not None
         }
@@ -188,12 +76,19 @@ def _read_tables(
             some = columns[name]
             if some is None:
                 return pl.DataFrame()
-            decoded = later[name].result() if name in later else None
-            return _read_slowly(connection, name, some, TABLES[name].text, said[name]) if decoded is None else decoded
+            frame = later[name].result() if name in later else None
+            return _read_slowly(connection, name, some, TABLES[name].text, said[name]) if frame is None else frame
 
         found = {name: read(name) for name in sorted(names, key=lambda name: name in later)}
     problems.extend(line for name in names for line in said[name])
     return {name: found[name] for name in names}
+
+
+def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
+    """Return integer columns of a table from its pages, in the order of its rows; None where SQLite must do it."""
+    planned = pages.plan(path, connection, table, columns)
+    found = None if planned is None else pages.decoded(planned)
+    return None if found is None else frame_of(found)
 
 
 def _read_slowly(
@@ -220,23 +115,3 @@ def _typed(column: str, kind: str) -> str:
     """Return SQL for a column in which a value of another type is null, or no time where a time should be."""
     other = f" WHEN 'null' THEN NULL ELSE {NOT_A_TIME + 1} - 1" if column in TIMES else ""
     return f'CASE typeof("{column}") WHEN \'{kind}\' THEN "{column}"{other} END'
-
-
-def versions(connection: sqlite3.Connection, present: dict[str, int]) -> tuple[str | None, str | None]:
-    """Return the versions of nsys and of the export's schema, None where the export does not say."""
-    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        if table in present and {"name", "value"} <= set(columns_of(connection, table)):
-            found = dict(
-                connection.execute(
-                    f"SELECT name, value FROM {table} WHERE name IN (?, ?)",
-                    ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"),
-                )
-            )
-            return version_text(found.get("EXPORT_PRODUCT_VERSION")), version_text(found.get("EXPORT_SCHEMA_VERSION"))
-    return None, None
-
-
-def version_text(version: object) -> str | None:
-    """Return a version as text; what does not look like one is not passed on."""
-    text = str(version)
-    return text if version is not None and len(text) < 40 and text.replace(".", "").replace("-", "").isalnum() else None

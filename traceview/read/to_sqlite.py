@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import ReportError
+from traceview.read.database import columns_of, open_read_only, real_tables, shown
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite import columns_of, open_read_only, real_tables, shown
 
 BATCH = 100_000
 PLAIN = re.compile(r"\w{1,64}", re.ASCII)  # a table or column that is called anything else stays behind

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from traceview.errors import OutputError
 from traceview.read import raw
+from traceview.read.database import damaged, not_an_export, rows_of, shown
 from traceview.read.formats import as_sqlite
 from traceview.read.guard import Guard
-from traceview.read.sqlite import damaged, not_an_export, rows_of, shown
 from traceview.redact import keep
 from traceview.redact.names import Names
 from traceview.redact.secrets import Secrets, words_of_environment
@@ -185,7 +185,7 @@ class _Copy:
         for kind in ("used", "of_api", "of_range"):
             self.connection.execute(f"CREATE TEMP TABLE {kind} (id INTEGER PRIMARY KEY)")
         for table, columns in self.columns.items():
-            events = table.startswith("CUPTI_ACTIVITY_KIND_") or table == raw.NVTX
+            events = table.startswith("CUPTI_ACTIVITY_KIND_") or table in (raw.NVTX, *raw.MPI)
             for owner in set(keep.OWNERS) & set(columns) if events else ():
                 self.connection.execute(
                     f'INSERT OR IGNORE INTO temp.traced SELECT {PROCESS.format(owner)} FROM source."{table}" '

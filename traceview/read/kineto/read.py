@@ -9,6 +9,7 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import raw
+from traceview.read.database import shown
 from traceview.read.kineto.around import read_around
 from traceview.read.kineto.gather import from_zero, gather
 from traceview.read.kineto.known import PROFILER
@@ -16,7 +17,6 @@ from traceview.read.kineto.lacks import lacks
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.kineto.tables import tables_of
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite import shown
 
 SESSION = "TARGET_INFO_SESSION_START_TIME"  # when it was 0 on the capture's clock: what lays ranks side by side
 IN_2001 = 1_000_000_000_000_000_000  # ns; what is less does not count from 1970

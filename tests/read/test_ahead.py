@@ -1,0 +1,101 @@
+"""What a process decodes ahead is what is read without it; where it cannot, nothing is lost.
+
+The capture is made by hand: no real one that may be kept here is as large as what is decoded ahead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.build_export import Call, Kernel, build_export
+from traceview.read import ahead, pages, raw, read_sqlite
+from traceview.read.ahead import Ahead, decoding
+
+MANY = f"""
+INSERT INTO {raw.RUNTIME} (start, end, globalTid, correlationId, nameId)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000)
+SELECT i * 1000, i * 1000 + i % 700, 281474976776961, CASE WHEN i % 900 THEN i * (i % 5) END, i % 3 FROM n
+"""
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux shares memory like this")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "large.sqlite"
+    deleted = f"DELETE FROM {raw.RUNTIME} WHERE rowid % 50000 = 77"
+    return build_export(path, kernels=[Kernel()], api=[Call()], statements=[MANY, deleted])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_too_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ahead, "LARGE", 1)
+    yield
+
+
+def the_same_calls(path: Path, one: Ahead | None) -> bool:
+    return read_sqlite(path, one).tables[raw.RUNTIME].equals(read_sqlite(path).tables[raw.RUNTIME])
+
+
+def test_a_table_decoded_ahead_is_the_table(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with decoding(large) as one:
+        assert one is not None
+        calls = read_sqlite(large, one).tables[raw.RUNTIME]
+    assert len(calls) == 400_001 - 8 and calls["correlationId"].null_count() > 400
+    # What the process handed over outlives it, and is what is found without it and without pages at all.
+    assert calls.equals(read_sqlite(large).tables[raw.RUNTIME])
+    monkeypatch.setattr(pages, "SMALL", 1 << 40)
+    assert calls.equals(read_sqlite(large).tables[raw.RUNTIME])
+
+
+def test_the_process_decodes_and_not_its_parent(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with decoding(large) as one:
+        monkeypatch.setattr(pages, "decoded", None)
+        assert len(read_sqlite(large, one).tables[raw.RUNTIME]) == 400_001 - 8
+
+
+def test_a_process_that_dies_costs_only_time(large: Path) -> None:
+    with decoding(large) as one:
+        assert one is not None
+        one.end()
+        assert the_same_calls(large, one)
+
+
+def test_a_file_that_was_replaced_meanwhile_is_read_anew(large: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(large.read_bytes())
+    with decoding(path) as one:
+        build_export(path, kernels=[Kernel()], api=[Call(), Call()])
+        assert len(read_sqlite(path, one).tables[raw.RUNTIME]) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\x00", bytes(5000)])
+def test_a_file_that_is_no_export_is_left_to_the_reader(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(content)
+    with decoding(path) as one:
+        assert one is None or all(child.answer() is None for child in one._children.values())
+
+
+def test_small_files_and_one_core_are_not_worth_a_process(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with decoding(large) as one:
+        assert one is None
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(ahead, "LARGE", 1 << 40)
+    with decoding(large) as one:
+        assert one is None
+
+
+def test_nothing_is_left_behind(large: Path) -> None:
+    handles = len(list(Path("/proc/self/fd").iterdir()))
+    with decoding(large) as one:
+        assert one is not None
+        children = [child.process for child in one._children.values()]
+        assert the_same_calls(large, one)
+    assert all(child.returncode is not None for child in children)
+    assert len(list(Path("/proc/self/fd").iterdir())) == handles

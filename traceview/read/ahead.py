@@ -1,0 +1,126 @@
+"""The longest tables decoded by processes of their own, while this one still imports what it measures with.
+
+Importing polars and the rest takes as long as decoding a million kernels, and holds the interpreter: what a process
+does meanwhile costs no time. It hands over whole columns as memory that both see. Where it cannot (another system,
+no memory, a damaged file) nothing is lost but time: the caller decodes by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceview.read.database import state_of
+from traceview.read.raw import KERNEL, RUNTIME
+
+if TYPE_CHECKING:
+    from traceview.read.pages import Columns, Plan
+
+LARGE = 32 << 20  # bytes of an export; below it a process takes longer to start than it saves
+LONGEST = (RUNTIME, KERNEL)  # the tables that are decoded ahead, as far as there are cores for it
+MESSAGE, MOST_HANDLES = 1 << 16, 100
+# As hdf.py does: the path is the parent's own, so that nothing beside the report is imported.
+CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from traceview.read.ahead_child import main; main()"
+)
+
+
+@contextmanager
+def decoding(path: Path) -> Iterator[Ahead | None]:
+    """Begin to decode an export's large tables aside, until the end of the context; None where it does not pay."""
+    ahead = _begun(path)
+    try:
+        yield ahead
+    finally:
+        if ahead is not None:
+            ahead.end()
+
+
+def _begun(path: Path) -> Ahead | None:
+    cores = os.cpu_count() or 1
+    try:
+        state = state_of(path)
+        if state is None or state[0] < LARGE or not hasattr(os, "memfd_create") or cores < 2:
+            return None
+        return Ahead(state, {table: _Child.of(path, table) for table in (LONGEST if cores > 2 else LONGEST[:1])})
+    except (OSError, ValueError):
+        return None
+
+
+class Ahead:
+    """What processes decode, a table each, of the file that was in `state`."""
+
+    def __init__(self, state: tuple[int, int], children: Mapping[str, _Child]) -> None:
+        self.state = state
+        self._children = children
+
+    def columns(self, table: str, plan: Plan) -> Columns | None:
+        """Return the columns of a table, as soon as they are there; None where no process decoded it."""
+        found = self._children[table].answer() if table in self._children else None
+        return found if found is not None and tuple(found) == plan.columns else None
+
+    def end(self) -> None:
+        """End the processes; what they decoded stays until it is let go of."""
+        for child in self._children.values():
+            child.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+    answers: socket.socket
+
+    @classmethod
+    def of(cls, path: Path, table: str) -> _Child:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            handle = theirs.fileno()
+            command = [sys.executable, "-I", "-c", CHILD, str(handle), table, str(path), json.dumps(sys.path)]
+            nowhere = subprocess.DEVNULL
+            process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=[handle])
+        return cls(process, ours)
+
+    def answer(self) -> Columns | None:
+        """Wait for the one answer; None where the process ended without."""
+        try:
+            said, handles, *_ = socket.recv_fds(self.answers, MESSAGE, MOST_HANDLES)
+            return _mapped(json.loads(said), handles) if said else None
+        except (OSError, ValueError, MemoryError):
+            return None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.answers.close()
+
+
+def _mapped(told: list[tuple[str, int, int, bool]], handles: list[int]) -> Columns:
+    """Return columns that lie in memory of these handles: name, first byte, rows, and whether some are null."""
+    import numpy as np
+
+    from traceview.read.records import Column
+
+    columns: Columns = {}
+    left = iter(handles)
+    try:
+        for name, first, rows, has_null in told:
+            values = np.frombuffer(_memory(next(left)), np.int64, rows, first)
+            null = np.frombuffer(_memory(next(left)), np.bool_, rows) if has_null else np.zeros(rows, np.bool_)
+            columns[name] = Column(values, null)
+    finally:
+        for handle in handles:
+            os.close(handle)
+    return columns
+
+
+def _memory(handle: int) -> mmap.mmap:
+    return mmap.mmap(handle, 0, prot=mmap.PROT_READ)
