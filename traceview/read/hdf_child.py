@@ -18,7 +18,7 @@ from traceview.read import raw
 from traceview.read.parquet import ROWS_A_BYTE, SMALL
 
 NOT_AN_EXPORT, TOO_MANY_ROWS = 3, 4  # exit codes; any other but 0 is a damaged file
-NULL_IF_ZERO = {raw.NVTX: ("end", "textId")}
+NULL_IF_ZERO = dict.fromkeys((raw.NVTX, *raw.MPI), ("end", "textId"))
 FILTERS = {1, 2, 3}  # deflate, shuffle, checksum; another one would load a library that the file names
 PLAIN = re.compile(r"\w{1,64}", re.ASCII)
 
@@ -31,17 +31,18 @@ def main() -> None:
         if raw.STRINGS not in file:
             sys.exit(NOT_AN_EXPORT)
         for table in file:
-            if PLAIN.fullmatch(table):
-                _table(_data_set(h5py, file, table, path.stat().st_size), table).write_parquet(
-                    folder / f"{table}.parquet", compression="uncompressed"
-                )
+            found = _data_set(h5py, file, table, path.stat().st_size) if PLAIN.fullmatch(table) else None
+            if found is not None:
+                _table(found, table).write_parquet(folder / f"{table}.parquet", compression="uncompressed")
 
 
 def _data_set(h5py: Any, file: Any, table: str, size: int) -> Any:
-    """Return a table's data set, if all of it is in this file and no larger than it can hold."""
+    """Return a table's data set, if all of it is in this file and no larger than it can hold; None for no table."""
     if not isinstance(file.get(table, getlink=True), h5py.HardLink):
         raise ValueError("a link to elsewhere")
     found = file[table]
+    if isinstance(found, h5py.Dataset) and found.shape == () and table not in raw.TABLES:
+        return None  # nsys until 2022 keeps the names of enumerations so
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual or len(found.shape) != 1:
         raise ValueError("no table of its own")
     made = found.id.get_create_plist()

@@ -1,0 +1,101 @@
+"""Calls of MPI in real captures of four ranks (samples/mpi), in exports of two versions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.captures import sample
+from tests.read.as_exports import as_hdf
+from tests.read.test_formats import figures
+from tests.test_samples import texts
+from traceview.info import describe
+from traceview.normalise.mpi import with_mpi_calls
+from traceview.read import raw
+from traceview.redact import redact
+from traceview.trace import open_trace
+
+RING, AS_2022, AS_2024 = (sample(f"mpi/{name}.sqlite") for name in ("ring", "ring_as_2022.4", "ring_as_2024.2"))
+RANKS, STEPS = 4, 12
+# What ring.c calls.
+CALLS = {
+    "MPI_Irecv": 2 * RANKS * STEPS,
+    "MPI_Isend": 2 * RANKS * STEPS,
+    "MPI_Waitall": RANKS * STEPS,
+    "MPI_Allreduce": RANKS * STEPS,
+    "MPI_Init": RANKS,
+    "MPI_Barrier": RANKS,
+    "MPI_Finalize": RANKS,
+}
+
+
+def calls(path: Path) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in figures(path)["nvtx"] if one["domain"] == "MPI"}
+
+
+@pytest.mark.parametrize("path", [RING, AS_2022, AS_2024], ids=lambda path: path.stem)
+def test_every_call_is_a_range_of_the_domain_mpi(path: Path) -> None:
+    assert {name: one["count"] for name, one in calls(path).items()} == CALLS
+    assert dict(describe(path).ranges).items() >= CALLS.items()
+
+
+def test_a_call_for_several_messages_is_one_call_as_long_as_it_took() -> None:
+    with closing(sqlite3.connect(f"{RING.as_uri()}?mode=ro", uri=True)) as export:
+        rows = export.execute('SELECT "start", "end", globalTid, requestHandle FROM MPI_START_WAIT_EVENTS').fetchall()
+    lengths = {(start, thread): end - start for start, end, thread, _ in rows}
+    assert len(rows) == 4 * len(lengths)
+    assert calls(RING)["MPI_Waitall"]["host_ns"] == sum(lengths.values())
+
+
+def test_the_same_report_in_two_versions_of_the_export_has_the_same_figures() -> None:
+    """nsys 2022.4 exports calls of MPI as ranges, later versions as tables of their own."""
+    older, newer = figures(AS_2022), figures(AS_2024)
+    assert older.pop("report")["schema_version"] == "3.0.0"
+    assert newer.pop("report")["schema_version"] == "3.11.1"
+    assert older == newer
+    older_ranges, newer_ranges = (open_trace(path).ranges for path in (AS_2022, AS_2024))
+    named = pl.col("name", "domain").cast(pl.String)
+    assert older_ranges.with_columns(named).equals(newer_ranges.with_columns(named))
+
+
+def test_calls_lie_in_the_ranges_that_made_them() -> None:
+    ranges = open_trace(RING).ranges.with_columns(pl.col("name").cast(pl.String))
+    outer = ranges.filter(pl.col("name") == "exchange")
+    inner = ranges.filter(pl.col("name") == "MPI_Waitall")
+    inside = inner.join_where(
+        outer,
+        pl.col("thread") == pl.col("thread_right"),
+        pl.col("start") >= pl.col("start_right"),
+        pl.col("end") <= pl.col("end_right"),
+    )
+    assert len(inside) == RANKS * STEPS
+
+
+@pytest.mark.parametrize("name", ["ring", "ring_as_2022.4"])
+def test_hdf5_and_a_redacted_copy_have_the_figures(tmp_path: Path, name: str) -> None:
+    expected = figures(sample(f"mpi/{name}.sqlite"))
+    redact(sample(f"mpi/{name}.sqlite"), tmp_path / "copy.sqlite")
+    assert figures(tmp_path / "copy.sqlite") == expected
+    pytest.importorskip("h5py")
+    assert figures(as_hdf(sample(f"mpi/{name}.sqlite"), tmp_path / "report.h5"))["nvtx"] == expected["nvtx"]
+
+
+@pytest.mark.parametrize("path", [RING, AS_2022, AS_2024], ids=lambda path: path.stem)
+def test_the_samples_say_nothing_of_the_machine_that_made_them(path: Path) -> None:
+    assert not [text for text in texts(path) if text.startswith("/") or "/tmp" in text or "=" in text]
+
+
+def test_without_ranges_and_without_an_end() -> None:
+    """By hand, for no capture has it: MPI traced alone, and cut off in a call."""
+    row = {"start": [5, 5, 9], "end": [7, 7, None], "globalTid": [1 << 24 | 1] * 3, "textId": [3, 3, 4]}
+    tables = with_mpi_calls({"MPI_START_WAIT_EVENTS": pl.DataFrame(row), "StringIds": pl.DataFrame()})
+    assert set(tables) == {raw.NVTX, "StringIds"}
+    events = tables[raw.NVTX]
+    assert Counter(events["eventType"]) == {59: 2, 75: 1}
+    assert events["end"].to_list()[:2] == [7, None]
