@@ -21,3 +21,10 @@ FOUND = {
 def test_fast_and_slow_readers_agree(name: str, tmp_path: Path) -> None:
     for data in (*seeds(name), *FOUND.get(name, ()), b"", b"\x00"):
         TARGETS[name](data, tmp_path)
+
+
+def test_a_flipped_bit_that_sqlite_notices_is_noticed_in_pages_too(tmp_path: Path) -> None:
+    """One in the kinds of a record's columns gave other figures, where SQLite says that the file is damaged."""
+    whole = seeds("pages")[1]
+    for at in range(512, len(whole), 23):
+        TARGETS["pages"](whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], tmp_path)

@@ -185,7 +185,9 @@ class _Shape:
         if self.payload == 2:
             size = (size & 127) << 7 | cells.bytes[rows, 1]
         _check(cells.left[rows], size, self.header, self.header_size)
-        if size.min() + self.header < self.end:
+        # Where the last column wanted is the last one, nothing may follow it: so SQLite finds a damaged header.
+        whole = self.header_size == len(self.kinds) + 1
+        if size.min() + self.header < self.end or (whole and size.max() + self.header > self.end):
             raise NotPlainError
 
     def put(
@@ -259,7 +261,8 @@ def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -
             found[column].values[rows] = np.where(size == 0, kind == _ONE, values)
             found[column].null[rows] = kind == _NULL
         at = at + size
-    if (at - header > payload).any():
+    left_over = payload - (at - header)
+    if (left_over < 0).any() or (left_over[header_size == last + 2] > 0).any():
         raise NotPlainError
 
 
