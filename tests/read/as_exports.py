@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from traceview.read.parquet import META
 from traceview.read.raw import TABLES
 
 PLACES = ("correlationId", "deviceId", "contextId", "streamId", "globalPid")
@@ -23,7 +24,7 @@ def tables(export: Path) -> Iterator[tuple[str, list[str], list[tuple[Any, ...]]
     connection = sqlite3.connect(f"{export.as_uri()}?mode=ro", uri=True)
     present = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     for table in present:
-        if table in TABLES or table == "META_DATA_EXPORT":
+        if table in TABLES or table in META:
             cursor = connection.execute(f'SELECT * FROM "{table}"')
             yield table, [name for name, *_ in cursor.description], cursor.fetchall()
     connection.close()

@@ -265,6 +265,16 @@ def test_an_nsys_that_fails(
     says(error, path, word)
 
 
+def test_an_nsys_older_than_a_report_that_says_its_version_at_its_end(
+    tmp_path: Path, chosen: Callable[[str], None]
+) -> None:
+    """As those of 2022 and before do."""
+    path = tmp_path / "run.qdrep"
+    path.write_bytes(b"NVIDIA Tegra Profiler Report 1.\n" + bytes(5000) + b"\x1a\x122022.4.2.1-df9881f\x20")
+    chosen(script(tmp_path, f'[ "$1" = --version ] && {OLD.replace("2024.2.3.38", "2020.4.3.7")}; exit 1'))
+    says(ReportError, path, "made by nsys 2022.4.2, and the nsys found is 2020.4.3, which is too old")
+
+
 def test_a_real_report(nsys: str, profiled: Path, tmp_path: Path, chosen: Callable[[str], None]) -> None:
     chosen(nsys)
     whole = profiled.read_bytes()

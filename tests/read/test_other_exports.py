@@ -26,6 +26,17 @@ def test_an_hdf5_export_has_the_figures_of_the_export(tmp_path: Path, name: str)
     assert describe(path).ranges == describe(sample(name)).ranges
 
 
+def test_an_hdf5_export_of_2022(tmp_path: Path) -> None:
+    """It has a data set that is no table, and its versions elsewhere."""
+    h5py = pytest.importorskip("h5py")
+    older = sample("mpi/ring_as_2022.4.sqlite")
+    path = as_hdf(older, tmp_path / "report.h5")
+    with h5py.File(path, "a") as file:
+        file.create_dataset("UnwindMethodType", data=7)
+    assert figures(path) == figures(older)
+    assert describe(path).schema_version == "3.0.0"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_json_export_has_the_figures_and_says_what_it_lacks(tmp_path: Path, name: str) -> None:
     found = figures(as_json(sample(name), tmp_path / "report.jsonl"))

@@ -27,6 +27,8 @@ OTHER_EXPORTS = (
 )
 SUFFIXES = (".nsys-rep", ".qdrep")
 VERSION = re.compile(rb"(\d{4})@(\d{1,3})@(\d{1,3})")
+OLDER = re.compile(rb"(\d{4})\.(\d{1,3})\.(\d{1,3})\.\d{1,9}-")  # until 2022, at the end of a report
+END = 4096
 SAID = re.compile(r"version (\d{4})\.(\d{1,3})\.(\d{1,3})")
 ASKING = 30  # seconds that `nsys --version` may take
 
@@ -86,7 +88,7 @@ def export(path: Path, head: bytes, folder: Path) -> Path:
     command = [nsys, "export", "--type", "sqlite", "--output", str(made), str(link)]
     code = _run(command, folder, name)
     if code or not made.is_file():
-        raise _failed(nsys, name, head, code)
+        raise _failed(nsys, path, head, code)
     return made.rename(out)
 
 
@@ -116,8 +118,8 @@ def _run(command: list[str], folder: Path, name: str) -> int:
             running.wait()
 
 
-def _failed(nsys: str, name: str, head: bytes, code: int) -> ReportError:
-    made_by, have = _version_of_report(head), version_of_nsys(nsys)
+def _failed(nsys: str, path: Path, head: bytes, code: int) -> ReportError:
+    name, made_by, have = shown(path), _version_of_report(path, head), version_of_nsys(nsys)
     if have is None:
         return ReportError(
             f"{name}: the nsys that was found does not say its version, so it is none or is broken; "
@@ -136,9 +138,18 @@ def _failed(nsys: str, name: str, head: bytes, code: int) -> ReportError:
     )
 
 
-def _version_of_report(head: bytes) -> tuple[int, ...] | None:
-    found = VERSION.search(head)
+def _version_of_report(path: Path, head: bytes) -> tuple[int, ...] | None:
+    found = VERSION.search(head) or OLDER.search(_end(path))
     return tuple(int(part) for part in found.groups()) if found else None
+
+
+def _end(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(-min(END, path.stat().st_size), os.SEEK_END)
+            return file.read(END)
+    except OSError:
+        return b""
 
 
 def version_of_nsys(nsys: str) -> tuple[int, ...] | None:
