@@ -39,12 +39,10 @@ def normalise(capture: RawCapture) -> Trace:
     # A table that a frame was made of is let go of: both at once are the most memory that an analysis takes.
     del capture
     threads, last = Threads.of(tables), _last_end(tables)
-    api, unlinked, devices, streams = _work(tables, threads)
-    every = threads.global_tid
-    processes = len(np.unique(processes_of(every.to_numpy())))
-    crowds = {"GPUs": len(devices.pairs), "streams": len(streams.frame), "threads": len(every), "processes": processes}
-    refuse_crowds(info.file, crowds)
-    links = Links.of(api)
+    processes = len(np.unique(processes_of(threads.global_tid.to_numpy())))
+    refuse_crowds(info.file, {"threads": len(threads.global_tid), "processes": processes})
+    api, links, unlinked, devices, streams = _work(tables, threads)
+    refuse_crowds(info.file, {"GPUs": len(devices.pairs), "streams": len(streams.frame)})
     operations = with_launches(unlinked, links)
     return Trace(
         info=info,
@@ -59,15 +57,22 @@ def normalise(capture: RawCapture) -> Trace:
     )
 
 
-def _work(tables: dict[str, pl.DataFrame], threads: Threads) -> tuple[pl.DataFrame, pl.DataFrame, Devices, Streams]:
+def _work(
+    tables: dict[str, pl.DataFrame], threads: Threads
+) -> tuple[pl.DataFrame, Links, pl.DataFrame, Devices, Streams]:
     """Make the calls and the operations, which share nothing until they are linked; empty `tables` of theirs."""
+
+    def calls() -> tuple[pl.DataFrame, Links]:
+        api = api_frame(tables, threads)
+        return api, Links.of(api)
+
     with ThreadPoolExecutor(1) as aside:
-        api_later = aside.submit(api_frame, tables, threads)
+        calls_later = aside.submit(calls)
         devices = devices_of(tables)
         streams = streams_of(tables, devices)
         unlinked = operations_frame(tables, devices, streams)
-        api = api_later.result()
-    return api, unlinked, devices, streams
+        api, links = calls_later.result()
+    return api, links, unlinked, devices, streams
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
