@@ -17,7 +17,7 @@ from traceview.measure.activity import Activity
 from traceview.measure.breakdown import Measured
 from traceview.measure.host import Host, host
 from traceview.measure.idle import device_gaps, idle_of
-from traceview.measure.iterations import measure_iterations
+from traceview.measure.iterations import find_iterations
 from traceview.model import CAUSES, NotMeasured, Trace
 from traceview.model_fleet import RankResult, ReportResult
 from traceview.read.formats import as_sqlite
@@ -59,12 +59,12 @@ def _rank(
     row = trace.devices.row(device.device, named=True)
     gaps = device_gaps(trace, of, idle_of(trace, of, device))
     measured = Measured([device], {device.device: gaps})
-    found = measure_iterations(trace, of, measured, pattern=iteration, skip=skip)
+    found = find_iterations(trace, measured, pattern=iteration, skip=skip)
     steps, begin, number = None, EMPTY, EMPTY
     if isinstance(found, NotMeasured):
         notes.append(found.reason)
     else:
-        begin = np.array([one.start_ns for one in found.per_iteration], np.int64)
+        begin = found.start
         number, named_by = numbers_of(found)
         steps = steps_of(trace, of, measured, found, number, named_by, skip)
     return RankResult(

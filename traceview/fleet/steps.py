@@ -15,7 +15,8 @@ from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
 from traceview.measure.breakdown import Measured, breakdown
 from traceview.measure.host import Host
-from traceview.model import CAUSES, Iterations, Trace
+from traceview.measure.iterations import Stretches
+from traceview.model import CAUSES, Trace
 from traceview.model_fleet import STEP_FIGURES, Steps
 
 NUMBER = re.compile(r"(?:(?<![\w.])-)?\d+")
@@ -23,9 +24,9 @@ MOST = 2000  # iterations kept of a rank
 SLOW = 1.5  # times the median: a leading iteration that takes longer is warm-up
 
 
-def numbers_of(found: Iterations) -> tuple[Times, bool]:
+def numbers_of(found: Stretches) -> tuple[Times, bool]:
     """Return the last number in each iteration's name if those ascend, else 0, 1, 2 ...; and whether they did."""
-    texts = [NUMBER.findall(row.name) for row in found.per_iteration]
+    texts = [NUMBER.findall(name) for name in found.names]
     if all(texts) and all(len(of[-1]) <= 15 for of in texts):
         numbers = np.array([int(of[-1]) for of in texts], np.int64)
         if (np.diff(numbers) > 0).all():
@@ -34,18 +35,16 @@ def numbers_of(found: Iterations) -> tuple[Times, bool]:
 
 
 def steps_of(
-    trace: Trace, of: Host, measured: Measured, found: Iterations, number: Times, named: bool, skip: int | None
+    trace: Trace, of: Host, measured: Measured, found: Stretches, number: Times, named: bool, skip: int | None
 ) -> Steps:
     """Measure the first MOST iterations of the one GPU in `measured`; `skip` sets so many first ones aside."""
-    begin, end = (
-        np.array([getattr(row, name) for row in found.per_iteration], np.int64) for name in ("start_ns", "end_ns")
-    )
-    done = finished(trace, measured.activities[0], found.process_id, begin)
+    begin, end = found.start, found.end
+    done = finished(trace, measured.activities[0], found.process, begin)
     cut = "range" if done is None or len(done) < 2 else "gpu"
     if cut == "gpu" and done is not None:
         begin, end, number = done[:-1], done[1:], number[1:]
     begin, end, number = begin[:MOST], end[:MOST], number[:MOST]
-    parts = breakdown(trace, of, measured, found.process_id, begin, end)
+    parts = breakdown(trace, of, measured, found.process, begin, end)
     idle = tuple(parts.idle[code] for code in range(len(CAUSES)))
     figures = {
         "wall": end - begin,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -21,6 +22,23 @@ SLOW, OF = 3, 2
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Where the iterations are: their ranges on one thread of one process, clipped to the window, and their names.
+
+    So many first ones are set aside as warm-up: `skipped`, and `why`.
+    """
+
+    range: str
+    thread: int
+    process: int
+    names: Sequence[str]
+    start: Times
+    end: Times
+    skipped: int
+    why: str
+
+
 def measure_iterations(
     trace: Trace,
     of: Host,
@@ -31,11 +49,36 @@ def measure_iterations(
 ) -> Iterations | NotMeasured:
     """Measure every iteration, and the spread over those that are not warm-up.
 
-    `measured` saves measuring the devices again, and says which of them count; without it all do.
+    `measured` saves measuring the devices again, and says which of them count; without it all do. The others are
+    those of find_iterations, which raises the same.
+    """
+    measured = measured or Measured.of(trace, of)
+    where = find_iterations(trace, measured, pattern=pattern, skip=skip)
+    if isinstance(where, NotMeasured):
+        return where
+    rows = _iterations(where, breakdown(trace, of, measured, where.process, where.start, where.end))
+    spreads = _spreads(rows[where.skipped :])
+    return Iterations(
+        range=where.range,
+        thread=where.thread,
+        process_id=where.process,
+        count=len(rows),
+        skipped=where.skipped,
+        skipped_why=where.why,
+        wall_ns=spreads["wall_ns"],
+        spreads=spreads,
+        per_iteration=rows,
+    )
+
+
+def find_iterations(
+    trace: Trace, measured: Measured, *, pattern: str | None = None, skip: int | None = None
+) -> Stretches | NotMeasured:
+    """Return where the iterations of the devices in `measured` are, and which are warm-up.
+
     `pattern` is a regular expression searched in range names; `skip` sets that many first iterations
     aside instead of those that look like warm-up. Raises RequestError where either fits nothing.
     """
-    measured = measured or Measured.of(trace, of)
     ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(measured.left_out(trace)))
     if pattern is not None:
         found: Found | None = matching_ranges(ranges, pattern, trace.info.file)
@@ -47,19 +90,15 @@ def measure_iterations(
     if len(start) == 0:
         return NotMeasured("no iteration lies in the chosen window")
     skipped, why = _skipped(trace, end - start, skip)
-    process = int(trace.threads["process"][found.thread])
-    rows = _iterations(trace, found, breakdown(trace, of, measured, process, start, end), start, end, skipped)
-    spreads = _spreads(rows[skipped:])
-    return Iterations(
+    return Stretches(
         range=found.name,
         thread=found.thread,
-        process_id=process,
-        count=len(rows),
+        process=int(trace.threads["process"][found.thread]),
+        names=trace.ranges["name"].gather(found.rows).cast(pl.String).to_list(),
+        start=start,
+        end=end,
         skipped=skipped,
-        skipped_why=why,
-        wall_ns=spreads["wall_ns"],
-        spreads=spreads,
-        per_iteration=rows,
+        why=why,
     )
 
 
@@ -92,25 +131,22 @@ def _twice_median(values: Times) -> int:
     return int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])
 
 
-def _iterations(
-    trace: Trace, found: Found, parts: Breakdown, start: Times, end: Times, skipped: int
-) -> tuple[Iteration, ...]:
-    names = trace.ranges["name"].cast(pl.String)[found.rows].to_list()
-    starts, ends, causes = start.tolist(), end.tolist(), parts.idle.T.tolist()
+def _iterations(where: Stretches, parts: Breakdown) -> tuple[Iteration, ...]:
+    starts, ends, causes = where.start.tolist(), where.end.tolist(), parts.idle.T.tolist()
     columns = {name: values.tolist() for name, values in parts.figures.items()}
     return tuple(
         Iteration(
-            name=names[index],
+            name=name,
             start_ns=starts[index],
             end_ns=ends[index],
-            skipped=index < skipped,
+            skipped=index < where.skipped,
             wall_ns=ends[index] - starts[index],
             idle=dict(zip(CAUSES, causes[index], strict=True)),
             idle_ns=sum(causes[index]),
             blocked_ns=columns[BLOCKED][index],
             **{name: columns[name][index] for name in columns if name != BLOCKED},
         )
-        for index in range(len(names))
+        for index, name in enumerate(where.names)
     )
 
 
