@@ -21,11 +21,8 @@ class View(Protocol):
     def profiler(self) -> Intervals:
         """Return the union of the profiler's own intervals."""
 
-    def counted(self, at: Times) -> Times:
-        """Return how much of all time before each moment counts."""
-
-    def unprofiled(self, at: Times) -> Times:
-        """Return the same, less the profiler's own part."""
+    def before(self, at: Times) -> tuple[Times, Times]:
+        """Return how much of all time before each moment counts, and the same less the profiler's own part."""
 
     def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
         """Return how much of each [start, end) counts and is a thread's, in one of ROLES; None where it has none."""
@@ -46,13 +43,9 @@ class Host:
     thread: Times
     profiler: Intervals
 
-    def counted(self, at: Times) -> Times:
-        """Return all time before each moment."""
-        return at
-
-    def unprofiled(self, at: Times) -> Times:
-        """Return the same, less the profiler's own part."""
-        return at - self.overhead.before(at) if len(self.overhead.starts) else at
+    def before(self, at: Times) -> tuple[Times, Times]:
+        """Return all time before each moment, and the same less the profiler's own part."""
+        return at, at - self.overhead.before(at) if len(self.overhead.starts) else at
 
     def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
         """Return how much of each [start, end) is a thread's, in one of ROLES; None where it has none."""

@@ -89,10 +89,10 @@ def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, c
     unknown = np.flatnonzero(thread < 0)
     call_start[unknown] = start[unknown]
     call_end = np.minimum(np.maximum(_where_known(calls.end, call, 0), call_start), end)
-    free_start, free_call = of.unprofiled(start), of.unprofiled(call_start)
-    free_return, free_end = of.unprofiled(call_end), of.unprofiled(end)
+    (all_start, free_start), (all_end, free_end) = of.before(start), of.before(end)
+    free_call, free_return = of.before(call_start)[1], of.before(call_end)[1]
     if len(of.profiler.start):
-        causes[PROFILER] = of.counted(end) - of.counted(start) - (free_end - free_start)
+        causes[PROFILER] = all_end - all_start - (free_end - free_start)
     np.subtract(free_end, free_return, out=causes[QUEUED])
     np.subtract(free_return, free_call, out=causes[LAUNCH])
     np.subtract(free_call, free_start, out=causes[HOST])

@@ -35,13 +35,10 @@ class IdleHost:
         """Return the union of the profiler's own intervals."""
         return self.of.profiler
 
-    def counted(self, at: Times) -> Times:
-        """Return the idle time before each moment."""
-        return self.idle.before(at)
-
-    def unprofiled(self, at: Times) -> Times:
-        """Return the same, less the profiler's own part."""
-        return self.idle.before(at) - self.profiled.before(at)
+    def before(self, at: Times) -> tuple[Times, Times]:
+        """Return the idle time before each moment, and the same less the profiler's own part."""
+        idle = self.idle.before(at)
+        return idle, idle - self.profiled.before(at) if len(self.profiled.starts) else idle
 
     def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
         """Return how much idle time of each [start, end) is a thread's, in one of ROLES; None where it has none."""

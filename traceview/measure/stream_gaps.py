@@ -106,11 +106,12 @@ def _of_the_stream(
     own[place[same]] = True
     rest = np.flatnonzero(~same)
     start, end, operation = gaps.start[rest], gaps.end[rest], gaps.operation[rest]
-    compute, communication, still = (
-        int(union.between(start, end).sum()) for union in (against.compute, against.communication, against.host.idle)
+    compute, communication = (
+        int(union.between(start, end).sum()) for union in (against.compute, against.communication)
     )
-    busy = int((end - start).sum()) - still  # a stream's gaps lie in the window, where a device is busy or idle
     causes = attribute(trace, against.host, start, end, operation).sum(axis=1).tolist()
+    # A stream's gaps lie in the window, where a device is busy or idle, and its idle time has causes.
+    busy = int((end - start).sum()) - sum(causes)
     others = (compute, communication, busy - compute - communication)
     return dict(zip((*OTHERS, *CAUSES), (*others, *causes), strict=True))
 
