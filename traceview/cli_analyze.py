@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traceview.cache import Look
     from traceview.model import Analysis, Trace
     from traceview.read.ahead import Ahead
+    from traceview.report.html import Begun
 
 CHECK_FAILED = 1
 STDOUT = "-"
@@ -121,7 +122,7 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
     """Return the answers of a new analysis; nothing is written before all of them are made."""
     from traceview.read.ahead import decoding
 
-    with decoding(report) as ahead:
+    with decoding(report) as ahead, closing(_Page(wanted)) as page:
         if wanted.page is not None:
             from traceview.report import library
 
@@ -135,18 +136,49 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
         if look is not None:
             look.begin()
         with progress(quiet) as step:
-            analysis = analysis_of(report, step, asked, ahead)
+            analysis = analysis_of(report, step, asked, ahead, page.begin)
             failures = {one: fail_if.failures((check,), analysis) for one, check in checks.items()}
             answers = {f"fail-if {one}": "\n".join(lines) for one, lines in failures.items()}
             step("write", 0.95)
             for name in wanted.names():
                 if name not in answers:
-                    answers[name] = _rendered(name.split()[0], analysis, wanted, asked)
+                    answers[name] = _rendered(name.split()[0], analysis, wanted, asked, page)
             return answers
 
 
-def analysis_of(report: Path, step: Step, asked: Asked, ahead: Ahead | None = None) -> Analysis:
-    """Read and measure a report, some of which may have been decoded ahead. Raises TraceviewError."""
+@dataclass(slots=True)
+class _Page:
+    """The page: what needs no findings is made while they are searched for."""
+
+    wanted: Wanted
+    begun: Begun | None = None
+
+    def begin(self, analysis: Analysis) -> None:
+        if self.wanted.page is not None:
+            from traceview.report.html import DETAIL, Begun
+
+            self.begun = Begun.of(analysis, self.wanted.detail or DETAIL)
+
+    def finished(self, analysis: Analysis) -> str:
+        assert self.begun is not None, "a page that is wanted was begun"
+        return self.begun.finished(analysis)
+
+    def close(self) -> None:
+        if self.begun is not None:
+            self.begun.close()
+
+
+def analysis_of(
+    report: Path,
+    step: Step,
+    asked: Asked,
+    ahead: Ahead | None = None,
+    measured: Callable[[Analysis], None] | None = None,
+) -> Analysis:
+    """Read and measure a report, some of which may have been decoded ahead. Raises TraceviewError.
+
+    `measured` is given the analysis before its findings are known.
+    """
     if asked.range_name is not None and (asked.start, asked.end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; give one of them")
     from traceview.analyze import analyze as run
@@ -162,6 +194,7 @@ def analysis_of(report: Path, step: Step, asked: Asked, ahead: Ahead | None = No
         skip=asked.skip,
         top=asked.top,
         progress=step,
+        measured=measured,
     )
 
 
@@ -172,15 +205,13 @@ def _opened(report: Path, step: Step, ahead: Ahead | None) -> Trace:
     return open_trace(report, ahead)
 
 
-def _rendered(kind: str, analysis: Analysis, wanted: Wanted, asked: Asked) -> str:
+def _rendered(kind: str, analysis: Analysis, wanted: Wanted, asked: Asked, page: _Page) -> str:
     if kind == "json":
         from traceview.report.to_json import to_json
 
         return to_json(analysis)
     if kind == "page":
-        from traceview.report.html import DETAIL, render
-
-        return render(analysis, wanted.detail or DETAIL)
+        return page.finished(analysis)
     from traceview.report import terminal
 
     return terminal.render(analysis, top=asked.top, unicode=wanted.unicode, colour=wanted.colour)

@@ -96,6 +96,11 @@ class Marks:
         return places
 
 
+def used(numbers: Numbers) -> Times:
+    """Return which small numbers there are, ascending."""
+    return np.flatnonzero(np.bincount(numbers))
+
+
 @dataclass(slots=True)
 class Names:
     """Every name that the timeline shows, once."""

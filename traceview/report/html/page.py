@@ -3,23 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 from traceview.model import Analysis
 from traceview.model_whatif import Span as PathSpan
 from traceview.report.html.bands import Bands, bands
 from traceview.report.html.charts import charts
+from traceview.report.html.columns import WORKERS
 from traceview.report.html.document import build
 from traceview.report.html.marks import Names
 from traceview.report.html.rows import Group
 from traceview.report.html.sections import sections
-from traceview.report.html.timeline import Timeline, origin, rows, timeline
+from traceview.report.html.timeline import Lanes, Timeline, origin, rows, timeline
 
 DETAIL = 15_000_000  # bytes of the file
 LIVE = 5_000_000  # of a page that has a server to ask
 LEAST = 400_000  # for the timeline, whatever the rest of the page takes
 TRIES = 3
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What of a page needs no findings: all rows, merged into their levels of detail, and the charts."""
+
+    work: Mapping[int, Bands]  # what each device did, as bands.py says
+    rows: Lanes
+    names: Names
+    charts: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A page that is being made on other threads while its findings are not known yet. Close it."""
+
+    detail: int
+    server: bool
+    pool: ThreadPoolExecutor
+    aside: ThreadPoolExecutor
+    made: Future[Made]
+
+    @classmethod
+    def of(
+        cls, analysis: Analysis, detail: int = DETAIL, path: Sequence[PathSpan] = (), *, server: bool = False
+    ) -> Begun:
+        """Begin a page of at most `detail` bytes; the findings of the analysis are not looked at."""
+        pool, aside = ThreadPoolExecutor(WORKERS), ThreadPoolExecutor(1)
+        return cls(detail, server, pool, aside, aside.submit(_made, analysis, detail, path, pool))
+
+    def finished(self, analysis: Analysis) -> str:
+        """Return the document, given the same analysis with its findings."""
+        made = self.made.result()
+        content: Json = {**sections(analysis, origin(analysis), made.work), "live": self.server}
+        title, left = analysis.info.file, self.detail - _around(analysis, content, made.charts)
+        for _ in range(TRIES):
+            drawn = timeline(analysis, made.rows, made.names, max(left, LEAST), self.pool)
+            if self.server:
+                drawn = replace(drawn, names=made.names.texts)
+            document = build(title, {**content, "timeline": drawn.content}, made.charts, drawn, live=self.server)
+            over = len(document) - self.detail
+            if over <= 0 or left <= LEAST:
+                break
+            # Names and places are known only once the rest is made.
+            left -= over + self.detail // 50
+        return document
+
+    def close(self) -> None:
+        """Begin nothing further."""
+        for one in (self.aside, self.pool):
+            one.shutdown(wait=False, cancel_futures=True)
 
 
 def render(analysis: Analysis, detail: int = DETAIL, path: Sequence[PathSpan] = ()) -> str:
@@ -29,44 +84,27 @@ def render(analysis: Analysis, detail: int = DETAIL, path: Sequence[PathSpan] = 
     that say how many events they hold. `path` is a run's critical path, shown above all rows. The same analysis
     gives the same bytes. Nothing is computed here but places on the page.
     """
-    return _document(analysis, Names(), detail, path, server=False)[0]
+    with closing(Begun.of(analysis, detail, path)) as page:
+        return page.finished(analysis)
 
 
-def live(analysis: Analysis) -> tuple[str, list[Group], Names, int]:
+def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
     """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
-    document, groups = _document(analysis, names := Names(), LIVE, (), server=True)
-    return document, groups, names, origin(analysis)
+    with closing(Begun.of(analysis, LIVE, server=True)) as page:
+        document, made = page.finished(analysis), page.made.result()
+    return document, made.rows.groups, made.names, origin(analysis)
 
 
-def _document(
-    analysis: Analysis, names: Names, detail: int, path: Sequence[PathSpan], *, server: bool
-) -> tuple[str, list[Group]]:
-    # What is around the timeline and the timeline's rows share nothing but the analysis.
-    with ThreadPoolExecutor(1) as aside:
-        work = bands(analysis)
-        around = aside.submit(_around, analysis, work, server)
-        groups = rows(analysis, names, work, path)
-        content, shown, taken = around.result()
-    title, left = analysis.info.file, detail - taken
-    for _ in range(TRIES):
-        made = timeline(analysis, groups, names, max(left, LEAST))
-        if server:
-            made = replace(made, names=names.texts)
-        document = build(title, {**content, "timeline": made.content}, shown, made, live=server)
-        over = len(document) - detail
-        if over <= 0 or left <= LEAST:
-            break
-        # Names and places are known only once the rest is made.
-        left -= over + detail // 50
-    return document, groups
+def _made(analysis: Analysis, detail: int, path: Sequence[PathSpan], pool: ThreadPoolExecutor) -> Made:
+    # What the charts show and the timeline's rows share nothing but the analysis.
+    shown = pool.submit(charts, analysis, origin(analysis))
+    work, names = bands(analysis), Names()
+    groups = rows(analysis, names, work, path)
+    content = sections(replace(analysis, findings=()), origin(analysis), work)
+    left = max(detail - _around(analysis, content, shown.result()), LEAST)
+    return Made(work, Lanes.of(analysis, groups, left, pool), names, shown.result())
 
 
-def _around(
-    analysis: Analysis, work: Mapping[int, Bands], server: bool
-) -> tuple[dict[str, object], dict[str, object], int]:
-    """Return the sections, the charts, and the size of a page that has nothing else."""
-    zero = origin(analysis)
-    content: dict[str, object] = {**sections(analysis, zero, work), "live": server}
-    shown = charts(analysis, zero)
-    empty = build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
-    return content, shown, len(empty)
+def _around(analysis: Analysis, content: Json, shown: Json) -> int:
+    """Return the size of a page that has nothing else."""
+    return len(build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], [])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.report.html.marks import Marks, Merge, Numbers
+from traceview.report.html.marks import Marks, Merge, Numbers, used
 
 
 def merged(marks: Marks, zero: int, shift: int) -> Marks:
@@ -24,7 +24,7 @@ def merged(marks: Marks, zero: int, shift: int) -> Marks:
     last = np.append(first[1:], total) - 1
     size = last - first + 1
     group = np.repeat(np.arange(len(first)), size)
-    known = marks.merge or Merge(size, length, length, np.flatnonzero(np.bincount(marks.look)))
+    known = marks.merge or Merge(size, length, length, used(marks.look))
     top = np.maximum.reduceat(known.top, first)
     longest = _first_of(known.top == top[group], group, len(first))
     shares = _shares(marks, known, group, last)

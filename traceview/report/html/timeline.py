@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,12 @@ import polars as pl
 from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
 from traceview.model_whatif import Span as PathSpan
-from traceview.report.html import detail
 from traceview.report.html.bands import Bands
-from traceview.report.html.columns import WORKERS, Columns
+from traceview.report.html.book import Book
+from traceview.report.html.columns import Columns
+from traceview.report.html.detail import write
 from traceview.report.html.index import Index
+from traceview.report.html.lane import Lane, prepare
 from traceview.report.html.lanes import HostLanes, StreamLanes, projected_rows
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Marks, Names
@@ -25,6 +27,7 @@ from traceview.report.html.rows import Group, Row, device_bands, unions
 from traceview.report.html.tally import tally
 
 SHOWN_ROWS = 16
+LEAST_BYTES = 4  # of a mark in full, in the file, even where marks repeat; only to foresee what is needed
 HOST_KINDS = ("call", "range")
 # What the critical path is made of (model_whatif.PATH), in the looks of what it waits for.
 PATH_LOOKS = {
@@ -71,32 +74,56 @@ def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequ
     return [*first, *_groups(analysis, names, work)]
 
 
-def timeline(analysis: Analysis, groups: Sequence[Group], names: Names, budget: int) -> Timeline:
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """All rows, their lanes merged into levels, by row id, and where names stand if not every event may fit."""
+
+    groups: Sequence[Group]
+    lanes: Mapping[str, Sequence[Lane]]
+    index: Future[Index] | None
+
+    @classmethod
+    def of(cls, analysis: Analysis, groups: Sequence[Group], budget: int, pool: ThreadPoolExecutor) -> Lanes:
+        """Merge the rows as finely as `budget` bytes of the file may hold, on other threads."""
+        span = _span(analysis)
+        lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
+        every = [lane for of_row in lanes.values() for lane in of_row]
+        all_marks = [lane.marks for lane in every]
+        widths = shifts(all_marks, span.start, span.end - span.start, budget // 10)
+        many = sum(len(marks) for marks in all_marks) * LEAST_BYTES > budget
+        index = pool.submit(Index.of, groups) if many else None
+        prepare(every, span.start, widths, pool)
+        return cls(groups, lanes, index)
+
+    def fresh(self) -> dict[str, list[Lane]]:
+        """Return the lanes, none of them written."""
+        return {row: [lane.fresh() for lane in of_row] for row, of_row in self.lanes.items()}
+
+
+def timeline(analysis: Analysis, rows: Lanes, names: Names, budget: int, pool: ThreadPoolExecutor) -> Timeline:
     """Fit the rows into `budget` bytes of the file."""
     span = _span(analysis)
     length = span.end - span.start
-    lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
+    lanes = rows.fresh()
     every = [lane for of_row in lanes.values() for lane in of_row]
     all_marks = [lane.marks for lane in every]
     summary: dict[str, object] = {}
-    with ThreadPoolExecutor(WORKERS) as pool:
-        detail.prepare(every, span.start, shifts(all_marks, span.start, length, budget // 10), pool)
-        book = detail.Book.of(span.start, budget, pool)
-        cover = detail.write(
-            every,
-            book,
-            lambda most: places(analysis, length, all_marks, most),
-            lambda: summary.update(_summary(analysis, groups, length, book)),
-        )
+    book = Book.of(span.start, budget, pool)
+    cover = write(
+        every,
+        book,
+        lambda most: places(analysis, length, all_marks, most),
+        lambda: summary.update(_summary(analysis, rows, length, book)),
+    )
     content: dict[str, object] = {
         "span": [0, length],
-        "events": sum(row.events for group in groups for row in group.rows),
+        "events": sum(row.events for group in rows.groups for row in group.rows),
         "whole": all(lane.whole for lane in every),
         "cover": [[start - span.start, end - span.start] for start, end in zip(*_plain(cover), strict=True)],
         "looks": list(LOOKS),
-        "used": _used_looks(all_marks),
+        "used": _used_looks(every),
         "annotating": _annotating(analysis),
-        "groups": [_written(group, lanes) for group in groups],
+        "groups": [_written(group, lanes) for group in rows.groups],
         **summary,
     }
     return Timeline(content, book.chunks, _used(names, book))
@@ -107,20 +134,19 @@ def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
     return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
 
 
-def _summary(analysis: Analysis, groups: Sequence[Group], length: int, book: detail.Book) -> dict[str, object]:
+def _summary(analysis: Analysis, rows: Lanes, length: int, book: Book) -> dict[str, object]:
     columns = Columns()
-    spread = book.pool.submit(Index.of, groups)
+    spread = rows.index or book.pool.submit(Index.of, rows.groups)
     summary = {
-        "tally": tally(analysis, works(groups), book.zero, length, book.left, columns),
+        "tally": tally(analysis, works(rows.groups), book.zero, length, book.left, columns),
         "index": spread.result().write(book.zero, columns),
     }
     book.names.append(spread.result().name)
     return {**summary, "summary_chunk": book.add(columns)}
 
 
-def _used_looks(lanes: Sequence[Marks]) -> list[str]:
-    used = set().union(*(np.flatnonzero(np.bincount(marks.look)).tolist() for marks in lanes))
-    return [LOOKS[look] for look in sorted(used)]
+def _used_looks(lanes: Sequence[Lane]) -> list[str]:
+    return [LOOKS[look] for look in sorted(set().union(*(lane.looks.tolist() for lane in lanes)))]
 
 
 def _annotating(analysis: Analysis) -> dict[int, str]:
@@ -140,11 +166,11 @@ def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
     return cover[0].tolist(), cover[1].tolist()
 
 
-def _lane(row: Row, marks: Marks) -> detail.Lane:
-    return detail.Lane(marks.without_zeros(), row.kind not in HOST_KINDS, row.process)
+def _lane(row: Row, marks: Marks) -> Lane:
+    return Lane(marks.without_zeros(), row.kind not in HOST_KINDS, row.process)
 
 
-def _used(names: Names, book: detail.Book) -> list[str]:
+def _used(names: Names, book: Book) -> list[str]:
     """Return the names by number; those that merging left without a mark stay out of the page."""
     used = set(np.unique(np.concatenate(book.names)).tolist()) if book.names else set()
     return [text if number in used else "" for number, text in enumerate(names.texts)]
@@ -196,7 +222,7 @@ def _path(spans: Sequence[PathSpan], names: Names) -> Row:
     return Row("ruler", "path", "critical path", "as it ran", (marks,))
 
 
-def _written(group: Group, lanes: dict[str, list[detail.Lane]]) -> dict[str, object]:
+def _written(group: Group, lanes: dict[str, list[Lane]]) -> dict[str, object]:
     return {
         "label": group.label,
         "note": group.note,

@@ -1,0 +1,48 @@
+"""One line of marks on its way into the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from traceview.intervals import EMPTY, Times
+from traceview.report.html.book import Json
+from traceview.report.html.marks import Marks, used
+from traceview.report.html.pyramid import Level, levels
+
+
+@dataclass(slots=True)
+class Lane:
+    """One line of marks on its way into the page."""
+
+    marks: Marks
+    on_gpu: bool
+    process: int | None = None
+    levels: list[Level] = field(default_factory=list)  # the finest first
+    written: list[Json] = field(default_factory=list)  # levels, the coarsest first
+    looks: Times = field(default_factory=lambda: EMPTY.start)  # those that its marks have
+    exact: Json | None = None
+    whole: bool = False
+
+    def merge(self, zero: int, widths: range) -> None:
+        """Find the levels and the looks."""
+        self.levels = list(levels(self.marks, zero, widths))
+        merges = (level.marks.merge for level in self.levels)
+        known = next((merge.looks for merge in merges if merge is not None), None)
+        self.looks = used(self.marks.look) if known is None else known
+
+    def fresh(self) -> Lane:
+        """Return the lane with all its levels, and nothing written."""
+        return Lane(self.marks, self.on_gpu, self.process, list(self.levels), looks=self.looks)
+
+    def json(self) -> Json:
+        """Return what the script needs to find the lane's columns."""
+        return {"levels": self.written, "exact": self.exact, "whole": self.whole}
+
+
+def prepare(lanes: Sequence[Lane], zero: int, widths: range, pool: ThreadPoolExecutor) -> None:
+    """Merge every lane into its levels; NumPy lets several lanes be merged at once, the largest first."""
+    ordered = sorted(lanes, key=lambda lane: -len(lane.marks))
+    for _ in pool.map(lambda lane: lane.merge(zero, widths), ordered):
+        pass
