@@ -200,6 +200,18 @@ def cluster(folder: Path) -> Iterator[str]:
                 one.wait(timeout=30)
 
 
+def functions_sampled(address: str) -> list[str]:
+    """Return every function that the profilers of the workers remember: those of reports would add up."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(address, set_as_default=False) as client:
+        waiting, found = [client.profile()], []
+        while waiting:
+            node = waiting.pop()
+            found.append(node["identifier"])
+            waiting.extend(node["children"].values())
+    return found
+
+
 def test_a_cluster_gives_the_same_bytes_and_outlives_a_worker(runs: Path, tmp_path: Path) -> None:
     out, last = tmp_path / "out.json", runs / "slowhost_rank4.nsys-rep"
     last.write_bytes(REPORT)
@@ -221,6 +233,8 @@ def test_a_cluster_gives_the_same_bytes_and_outlives_a_worker(runs: Path, tmp_pa
         ended = subprocess.run(
             [*command, "--scheduler", address], env=ENVIRONMENT, capture_output=True, text=True, check=False
         )
+        sampled = functions_sampled(address)
+    assert not [name for name in sampled if "traceview" in name]
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (tmp_path / "killed").exists()
     here = [*ranks_of("slowhost"), sample("dual.sqlite")]

@@ -26,6 +26,14 @@ def _iterations(heat: Heat) -> str:
     return f"iterations {steady[0]} to {steady[-1]}" + (f" ({aside} set aside)" if aside else "")
 
 
+def title(fleet: Fleet) -> str:
+    """Return the page's title: how many of the ranks are stragglers, where that can be told."""
+    ranks = f"{len(fleet.ranks):,} rank{'s' * (len(fleet.ranks) != 1)}"
+    if fleet.stragglers:
+        return verdict(fleet).removesuffix(".")
+    return f"{ranks}, no straggler" if any(rank.lag is not None for rank in fleet.ranks) else ranks
+
+
 def verdict(fleet: Fleet) -> str:
     """Return whether there are stragglers, in a sentence."""
     if fleet.stragglers:

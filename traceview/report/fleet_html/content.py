@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceview.model import CAUSES
 from traceview.model_fleet import Fleet, Heat
-from traceview.report.fleet_words import clock_line, headline, price, session_line, verdict
+from traceview.report.fleet_words import clock_line, headline, price, session_line, title, verdict
 from traceview.report.html.columns import Columns
 from traceview.report.words import plain
 
@@ -22,9 +22,10 @@ def content(fleet: Fleet) -> tuple[dict[str, object], str]:
     """Return the page's values and the packed matrices."""
     columns = Columns()
     found = {
-        "title": f"{len(fleet.ranks):,} ranks of {len(fleet.reports):,} reports",
+        "title": title(fleet),
         "facts": headline(fleet),
-        "verdict": verdict(fleet),
+        "verdict": "" if fleet.stragglers else verdict(fleet),  # the title says it
+        "sets": max(rank.set for rank in fleet.ranks) + 1,
         "reports": len(fleet.reports),
         "each": fleet.heat is not None,
         "causes": list(CAUSES),
