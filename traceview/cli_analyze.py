@@ -126,7 +126,7 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
         if wanted.page is not None:
             from traceview.report import library
 
-            library.begin()
+            library.begin(None if look is None else look.store)
         from traceview import fail_if
         from traceview.read.formats import check_capture
 

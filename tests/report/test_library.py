@@ -6,10 +6,26 @@ import base64
 import hashlib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from traceview.report.library import begin, library
+from traceview.cache import Store
+from traceview.report.library import _made, _text, begin, library
+
+
+def test_what_was_packed_is_kept_by_what_it_holds(tmp_path: Path) -> None:
+    store = Store(tmp_path / "cache")
+    first = _made(_text(), store)
+    [entry] = store.entries()
+    assert _made(_text(), store) == first == library()
+    other = _made(_text()[:-1], store)
+    assert other.packed != first.packed and len(store.entries()) == 2
+    kept = store.root / entry.question / entry.name
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert _made(_text(), store) == first
+    store.clear()
+    assert _made(_text(), store) == first
 
 
 def test_the_library_is_plotly_js_and_packed_once() -> None:

@@ -1,4 +1,4 @@
-"""plotly.js as a page holds it. Packing takes a while, so it may begin before anything else is known of the page."""
+"""plotly.js as a page holds it. Packing takes a while: it may begin before anything else is known, and be kept."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import re
 import threading
 import zlib
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 FILE = "package_data/plotly.min.js"
+LEVEL = 6  # of zlib's
+KEPT = f"deflated, level {LEVEL}"
 STYLE = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
 
 
@@ -25,26 +27,50 @@ class Library:
     style_ids: tuple[str, ...]
 
 
+class Shelf(Protocol):
+    """Where texts are kept by digest and name, as a cache keeps them: what it returns is what was put there."""
+
+    def get(self, question: str, name: str) -> str | None:
+        """Return a text, if it is there."""
+
+    def put(self, question: str, name: str, answer: str) -> bool:
+        """Keep a text, if there is room."""
+
+
 _lock = threading.Lock()
+_found: list[Library] = []
 
 
-def begin() -> None:
-    """Begin to pack on another thread."""
-    threading.Thread(target=library, daemon=True).start()
+def begin(shelf: Shelf | None = None) -> None:
+    """Begin to pack on another thread, or to take what was packed before from the shelf."""
+    threading.Thread(target=library, args=(shelf,), daemon=True).start()
 
 
-def library() -> Library:
+def library(shelf: Shelf | None = None) -> Library:
     """Return the library; wait for it where it has been begun. Raises ModuleNotFoundError and OSError."""
     with _lock:
-        return _made()
+        if not _found:
+            _found.append(_made(_text(), shelf))
+        return _found[0]
 
 
-@cache
-def _made() -> Library:
-    text = _text()
-    packed = base64.b64encode(zlib.compress(text, 6)).decode("ascii")
+def _made(text: bytes, shelf: Shelf | None) -> Library:
+    packed = _packed(text) if shelf is None else _kept(text, shelf)
     own = {one.decode("ascii") for one in STYLE.findall(text)}
     return Library(packed, sha256(text), ("plotly.js-style-global", *sorted(own)))
+
+
+def _kept(text: bytes, shelf: Shelf) -> str:
+    question = hashlib.blake2b(text, digest_size=20).hexdigest()
+    if (known := shelf.get(question, KEPT)) is not None:
+        return known
+    packed = _packed(text)
+    shelf.put(question, KEPT, packed)
+    return packed
+
+
+def _packed(text: bytes) -> str:
+    return base64.b64encode(zlib.compress(text, LEVEL)).decode("ascii")
 
 
 def _text() -> bytes:
