@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.damage import damaged
+from tests.fuzz.ended import Way
 from tests.fuzz.forms import Given, hand_over
 from tests.fuzz.structure import changed
 
@@ -40,7 +41,7 @@ class Case:
     outputs: tuple[Path, ...] = ()
     old: tuple[Path, ...] = ()
     origin: Path | None = None
-    from_pages: bool = False
+    way: Way = "sqlite"
     story: str = ""
 
 
@@ -66,7 +67,7 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     for out in old:
         out.write_bytes(OLD)
     return Case(
-        seed, kind, command, arguments, tuple(inputs), outputs, old, given.origin, chance.random() < 0.5,
+        seed, kind, command, arguments, tuple(inputs), outputs, old, given.origin, _way(chance),
         " ".join([*story, given.form, command]),
     )  # fmt: skip
 
@@ -125,7 +126,12 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
     drawn = ["--html", str(page)] if chance.random() < 0.2 else ["--no-html"]
     outputs = (json, page) if drawn[0] == "--html" else (json,)
     arguments = ("fleet", *map(str, paths), "--json", str(json), *drawn, *options)
-    return Case(seed, "fleet", "fleet", arguments, tuple(paths), outputs, story=" ".join(story))
+    way = _way(chance)
+    return Case(seed, "fleet", "fleet", arguments, tuple(paths), outputs, way=way, story=" ".join(story))
+
+
+def _way(chance: random.Random) -> Way:
+    return chance.choices(("sqlite", "pages", "ahead", "apart"), (48, 48, 3, 1))[0]
 
 
 def _arguments(

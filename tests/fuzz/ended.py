@@ -1,10 +1,11 @@
-"""Run a command line in this process: to start Python takes longer than a case."""
+"""Run a command line, most often in this process: to start Python takes longer than a case."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -12,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
+Way = Literal["sqlite", "pages", "ahead", "apart"]
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 8  # seconds for a damaged HDF5 file, which the library may read for ever
 
 
@@ -28,20 +31,24 @@ class Ended:
     raised: str
 
 
-def run(arguments: tuple[str, ...], scratch: Path, from_pages: bool = False) -> Ended:
-    """Run the command line in this process, with its streams in files, as what polars prints goes there too.
+def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended:
+    """Run the command line; `scratch` takes its temporary files.
 
-    A fleet is read by this process as well. Pages of SQLite are decoded in small files too, where `from_pages`.
+    By `way` SQLite reads small files, or their pages are decoded here, or by processes that begin while this one
+    still imports; or all of it runs in a process of its own, as a user's. Only there a fleet has workers.
     """
+    if way == "apart":
+        return _run_apart(arguments, scratch)
     from traceview.cli import main
-    from traceview.read import pages
+    from traceview.read import ahead, pages
 
     handler, code, raised = signal.getsignal(signal.SIGTERM), 0, ""
     with tempfile.TemporaryFile(dir=scratch.parent) as out, tempfile.TemporaryFile(dir=scratch.parent) as err:
         with (
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
-            mock.patch.object(pages, "SMALL", 0 if from_pages else pages.SMALL),
+            mock.patch.object(pages, "SMALL", pages.SMALL if way == "sqlite" else 0),
+            mock.patch.object(ahead, "LARGE", 0 if way == "ahead" else ahead.LARGE),
             mock.patch("traceview.read.hdf.PATIENCE", PATIENCE),
             mock.patch("traceview.fleet.run.read_locally", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
@@ -59,6 +66,16 @@ def run(arguments: tuple[str, ...], scratch: Path, from_pages: bool = False) -> 
     signal.signal(signal.SIGTERM, handler)
     gc.enable()  # a program of one command does without
     return ended
+
+
+def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:
+    environment = {**os.environ, "TMPDIR": str(scratch), "TRACEVIEW_DEBUG": "1", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "traceview", *arguments], cwd=scratch.parent, env=environment, capture_output=True,
+        timeout=120,
+    )  # fmt: skip
+    out, err = (stream.decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
+    return Ended(ended.returncode, out, err, err if "Traceback" in err else "")
 
 
 def _read_here(paths: Sequence[Path], job: Any, _workers: int) -> Iterator[tuple[int, bytes]]:

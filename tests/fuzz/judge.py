@@ -21,7 +21,7 @@ def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
     """Run a case; return its exit code and what was wrong. `scratch` is an empty folder for temporary files."""
     before = {path: _content(path) for path in case.inputs}
     beside = _listed(case)
-    ended = run(case.arguments, scratch, case.from_pages)
+    ended = run(case.arguments, scratch, case.way)
     wrong = list(_as_promised(case, ended))
     wrong += [f"{path.name!r} was changed" for path in case.inputs if _content(path) != before[path]]
     left = _listed(case) - beside - set(case.outputs)
