@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from traceview.errors import RequestError
 from traceview.fleet import run_dask
 from traceview.fleet.form import packed, unpacked
+from traceview.fleet.worker import work, work_unwatched
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
@@ -74,6 +77,15 @@ def test_no_worker_and_no_scheduler_end_in_one_line() -> None:
         run_dask._next(SimpleQueue(), Client([]), ADDRESS)
     with pytest.raises(RequestError, match="the scheduler ended or was restarted"):
         run_dask._result(Future("cancelled"), ADDRESS)
+
+
+def test_a_worker_that_does_not_see_a_report_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "rank0.sqlite")
+    there = unpacked(asyncio.run(work_unwatched(path, None, None, None, True)))
+    assert str(there).startswith("the worker does not see it; ")
+    # Nobody has it: the same words as on one machine.
+    nowhere = asyncio.run(work_unwatched(path, None, None, None, False))
+    assert nowhere == work(path, None, None, None) and str(unpacked(nowhere)).startswith("no such file; ")
 
 
 def test_what_a_report_became() -> None:

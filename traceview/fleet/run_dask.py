@@ -41,7 +41,8 @@ def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Generator[
         while waiting or running:
             while waiting and len(running) < at_once:
                 place = waiting.popleft()
-                told = (str(paths[place].absolute()), job.iteration, job.skip, job.nsys)
+                path = paths[place].absolute()
+                told = (str(path), job.iteration, job.skip, job.nsys, path.exists())
                 future = client.submit(work_unwatched, *told, pure=False, retries=RETRIES)
                 running[future.key] = place, future
                 future.add_done_callback(lambda done: ended.put(done.key))

@@ -46,14 +46,20 @@ def work(path: str, iteration: str | None, skip: int | None, nsys: str | None) -
             CHOSEN.reset(token)
 
 
-async def work_unwatched(path: str, iteration: str | None, skip: int | None, nsys: str | None) -> bytes:
+async def work_unwatched(path: str, iteration: str | None, skip: int | None, nsys: str | None, seen: bool) -> bytes:
     """Do the same for a Dask worker, in a thread that its profiler does not know.
 
+    `seen`: who asks has a report of that name, so that a worker that has none is told apart from a mistyped one.
     That profiler samples the stacks of the threads that Dask gave out, and keeps the last 1,000 s: 0.4 MB of each
     second here. A task that waits for a thread of its own takes a place of the worker as any other.
     """
     import asyncio
+    from pathlib import Path
 
+    if seen and not Path(path).exists():
+        from traceview.fleet.form import packed
+
+        return packed("the worker does not see it; a cluster's workers need the reports under the same absolute paths")
     return await asyncio.to_thread(work, path, iteration, skip, nsys)
 
 
