@@ -105,6 +105,18 @@ def test_a_wait_inside_a_data_range_is_data_loading() -> None:
     assert "num_workers" in found.code
 
 
+def test_a_wait_inside_mpi_is_for_another_rank_or_a_transfer() -> None:
+    work, calls, ranges = [], [], iterations(10, 10 * MS)
+    for step in range(10):
+        begin = step * 10 * MS
+        ranges.append((begin, begin + 8 * MS, "MPI_Waitall", 0))
+        calls.append((begin + 8 * MS, begin + 8 * MS, "api", 0))
+        work.append((begin + 8 * MS, begin + 10 * MS, "compute", 0, step))
+    (found,) = findings(made_trace(work, calls, ranges), host_bound)
+    assert found.id == "host_bound"
+    assert "in `MPI_Waitall`" in found.title and "late" in found.advice and "MPI_Wait" in found.code
+
+
 def test_a_wait_on_a_thread_without_ranges_is_named_by_the_annotating_thread() -> None:
     work, calls, ranges = [], [], iterations(10, 10 * MS)
     for step in range(10):

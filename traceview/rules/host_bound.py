@@ -2,7 +2,8 @@
 
 Symptom: the idle cause `host`: the thread that launched the next work was in no CUDA call.
 Cause: data loading, collation, logging, Python's own work; the innermost NVTX range says where.
-Remedy: for data loading, workers and prefetch; else move the work off the launching thread, or profile it.
+Remedy: for data loading, workers and prefetch; in MPI, an earlier start of the transfer, or what the late rank
+needs; else move the work off the launching thread, or profile it.
 
 One finding for each of the three ranges that wait longest, one for the rest. Numbers in names are folded.
 Claims the idle cause `host` of the steady time.
@@ -42,6 +43,16 @@ OPTIMIZER_ADVICE = (
     "rounding; fused needs parameters on the GPU in a floating-point type."
 )
 OPTIMIZER_CODE = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
+MPI = re.compile(r"MPI_(?!File_)[A-Z]")
+MPI_ADVICE = (
+    "The launching thread is in MPI, with nothing queued on the GPU. Where it waits for another rank, "
+    "that rank is late: compare the ranks. What is left is the transfer: start it early (`MPI_Irecv`, "
+    "`MPI_Isend`, `MPI_Iallreduce`), launch the work that does not need it, and wait after; with a "
+    "CUDA-aware MPI, hand it GPU memory."
+)
+MPI_CODE = """MPI_Iallreduce(&mine, &total, 1, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+launch_what_needs_no_total(stream);
+MPI_Wait(&request, MPI_STATUS_IGNORE);"""
 HOST_ADVICE = (
     "The launching thread did something that is no CUDA call: Python between operations, logging, a "
     "lock, the garbage collector. Add NVTX ranges inside to find which, or sample it (`py-spy "
@@ -104,14 +115,23 @@ def _marked(device: DeviceFacts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
 
 
 def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str, rest: str = "") -> Draft:
-    data = bool(DATA.search(name))
     where = f" in `{name}`" if name else rest
+    data, advice, code = _remedy(name)
     return Draft(
         id="data_loading" if data else "host_bound",
         device=device,
         title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if data else ""),
-        advice=DATA_ADVICE if data else OPTIMIZER_ADVICE if OPTIMIZER.search(name) else HOST_ADVICE,
-        code=DATA_CODE if data else OPTIMIZER_CODE if OPTIMIZER.search(name) else HOST_CODE,
+        advice=advice,
+        code=code,
         claims=(Idle(("host",), rows=rows),),
         place=f"the host was in {name}" if name else "the host was in no CUDA call",
     )
+
+
+def _remedy(name: str) -> tuple[bool, str, str]:
+    """Return whether a range of that name loads data, what to do and the code for it."""
+    if MPI.match(name):
+        return False, MPI_ADVICE, MPI_CODE
+    if DATA.search(name):
+        return True, DATA_ADVICE, DATA_CODE
+    return False, *((OPTIMIZER_ADVICE, OPTIMIZER_CODE) if OPTIMIZER.search(name) else (HOST_ADVICE, HOST_CODE))
