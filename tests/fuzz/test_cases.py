@@ -18,7 +18,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus.make(tmp_path_factory.mktemp("corpus"))
 
 
-@pytest.mark.parametrize("first", range(0, 60, FEW))
+@pytest.mark.parametrize("first", range(0, 45, FEW))
 def test_no_crash_no_wrong_figure_nothing_left_behind(
     first: int, exports: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

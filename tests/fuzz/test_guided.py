@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.guided import TARGETS, seeds
 
-# What coverage had the fuzzer find, as it found it, or shorter.
+# Inputs by which the fuzzer reached what none before had; its corpus, so far as it is small. Bytes as latin-1.
+REACHED = json.loads(Path(__file__).with_name("reached.json").read_text(encoding="utf-8"))
+# What went wrong, as it was found, or shorter.
 FOUND = {
     "pieces": [
         b'\x00"{""traceEvents": [',
@@ -19,7 +22,8 @@ FOUND = {
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_fast_and_slow_readers_agree(name: str, tmp_path: Path) -> None:
-    for data in (*seeds(name), *FOUND.get(name, ()), b"", b"\x00"):
+    reached = [text.encode("latin-1") for text in REACHED.get(name, ())]
+    for data in (*seeds(name), *reached, *FOUND.get(name, ()), b"", b"\x00"):
         TARGETS[name](data, tmp_path)
 
 
