@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -79,12 +80,18 @@ def test_no_worker_and_no_scheduler_end_in_one_line() -> None:
         run_dask._result(Future("cancelled"), ADDRESS)
 
 
+def on_a_worker(path: str, *, seen: bool) -> bytes:
+    # In a thread of its own: a browser of other tests has a loop running in this one.
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(lambda: asyncio.run(work_unwatched(path, None, None, None, seen))).result()
+
+
 def test_a_worker_that_does_not_see_a_report_says_so(tmp_path: Path) -> None:
     path = str(tmp_path / "rank0.sqlite")
-    there = unpacked(asyncio.run(work_unwatched(path, None, None, None, True)))
+    there = unpacked(on_a_worker(path, seen=True))
     assert str(there).startswith("the worker does not see it; ")
     # Nobody has it: the same words as on one machine.
-    nowhere = asyncio.run(work_unwatched(path, None, None, None, False))
+    nowhere = on_a_worker(path, seen=False)
     assert nowhere == work(path, None, None, None) and str(unpacked(nowhere)).startswith("no such file; ")
 
 

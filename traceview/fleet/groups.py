@@ -46,7 +46,9 @@ def together(found: Matched, reports: Sequence[int], labels: Sequence[str], note
 
 
 def columns(found: Matched, places: Times) -> Matched:
-    """Return some collectives of a match; `places` index `step`."""
+    """Return some collectives of a match; `places` ascend and index `step`."""
+    if len(places) == len(found.step):
+        return found  # all of them: large arrays are not copied
     return Matched(
         found.name,
         found.how,

@@ -34,7 +34,9 @@ class Matched:
     kind: tuple[str, ...]
 
     def only(self, rows: Times) -> Matched:
-        """Return the same collectives of some of the ranks; `rows` index `ranks`."""
+        """Return the same collectives of some of the ranks; `rows` ascend and index `ranks`."""
+        if len(rows) == len(self.ranks):
+            return self
         return Matched(
             self.name,
             self.how,

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.groups import columns
 from traceview.fleet.match import Matched
 from traceview.fleet.pairs import Arrivals, longest_pairs
 from traceview.intervals import Times
@@ -59,18 +58,18 @@ def measure_waits(groups: Sequence[Matched], count: int, steady: Times) -> Waits
     arrivals = []
     for group in groups:
         each.append(_waits(group))
-        counted = columns(group, np.flatnonzero(np.isin(group.step, steady))) if len(steady) else group
-        if counted.start.shape[1] == 0:
+        places = np.flatnonzero(np.isin(group.step, steady)) if len(steady) else np.arange(len(group.step))
+        if len(places) == 0:
             continue
-        group, (_, _, latest, wait, bare) = counted, _waits(counted)
+        _, _, latest, wait, bare = _only(each[-1], places)
         sums["waited"][group.ranks] += wait.sum(axis=1)
         sums["exposed"][group.ranks] += bare.sum(axis=1)
-        sums["matched"][group.ranks] += group.start.shape[1]
+        sums["matched"][group.ranks] += len(places)
         np.add.at(sums["caused"], group.ranks[latest], wait.sum(axis=0))
         np.add.at(sums["caused_exposed"], group.ranks[latest], bare.sum(axis=0))
         np.add.at(sums["last"], group.ranks[latest], 1)
         arrivals.append(Arrivals(group.ranks, latest, wait))
-        made.extend(_summary(group, latest, wait))
+        made.extend(_summary(group, places, latest, wait))
     pairs, pair_count = longest_pairs(arrivals, count)
     return Waits(
         **sums,
@@ -86,15 +85,28 @@ def _waits(group: Matched) -> Each:
     return Each(group.ranks, group.step, group.start.argmax(axis=0), wait, np.maximum(wait - group.hidden, 0))
 
 
-def _summary(group: Matched, latest: Times, wait: NDArray[np.int64]) -> list[Group]:
-    kinds = np.array(group.kind)
-    return [_of_kind(group, str(kind), np.flatnonzero(kinds == kind), latest, wait) for kind in np.unique(kinds)]
+def _only(each: Each, places: Times) -> Each:
+    """Return some collectives; `places` ascend. All of them are not copied."""
+    if len(places) == len(each.step):
+        return each
+    return Each(each.ranks, each.step[places], each.latest[places], each.wait[:, places], each.bare[:, places])
+
+
+def _summary(group: Matched, places: Times, latest: Times, wait: NDArray[np.int64]) -> list[Group]:
+    """Return the figures of each kind of the collectives at `places`, of which `latest` and `wait` are."""
+    kinds = np.array(group.kind)[places]
+    found = []
+    for kind in np.unique(kinds):
+        at = np.flatnonzero(kinds == kind)
+        found.append(_of_kind(group, str(kind), places[at], latest[at], wait[:, at]))
+    return found
 
 
 def _of_kind(group: Matched, kind: str, at: Times, latest: Times, wait: NDArray[np.int64]) -> Group:
+    """Return the figures of the collectives at `at`, of which `latest` and `wait` are."""
     start = group.start[:, at]
     skew = np.sort(start.max(axis=0) - start.min(axis=0))
-    often = np.bincount(latest[at], minlength=len(group.ranks))
+    often = np.bincount(latest, minlength=len(group.ranks))
     return Group(
         name=group.name,
         how=group.how,
@@ -104,7 +116,7 @@ def _of_kind(group: Matched, kind: str, at: Times, latest: Times, wait: NDArray[
         skew_median=int(np.median(skew)),
         skew_p95=int(skew[(len(skew) - 1) * 95 // 100]),
         transfer=int(np.median((group.end[:, at] - start).min(axis=0))),
-        waited=int(wait[:, at].sum()),
+        waited=int(wait.sum()),
         last=int(group.ranks[often.argmax()]),
         last_count=int(often.max()),
     )
