@@ -170,3 +170,15 @@ def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path:
 def test_a_trace_without_a_brace_outside_of_texts() -> None:
     with pytest.raises(NotJsonError, match="no list of events"):
         list(Pieces(BytesIO(b'"{" "traceEvents": [')))
+
+
+@pytest.mark.parametrize(("sound", "damaged"), [('{"Type": 79, "Cuda', '{"Type": 79, "Cudb'), ('{"Type"', '{"Typf"')])
+def test_a_damaged_line_of_json_is_said(report: Path, sound: str, damaged: str) -> None:
+    """Beyond the first words of a line any damage is noticed; there a record was gone without a word."""
+    lines = as_json(report, report.with_name("report.jsonl"))
+    whole = lines.read_text(encoding="utf-8")
+    lines.write_text(whole.replace(sound, damaged, 2), encoding="utf-8")
+    before = analyze(report).devices[0].kernel_count
+    found = analyze(lines)
+    assert found.devices[0].kernel_count == before - 2
+    assert [note for note in found.notes if "2 lines are damaged, and were left out" in note]

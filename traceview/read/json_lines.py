@@ -24,6 +24,10 @@ MOST = 1 << 30  # of one line: the strings of a report are one
 AGAIN = "export it again: nsys export --type jsonlines REPORT.nsys-rep"
 FIRST = re.compile(rb'\s*\{\s*"(?:Type"\s*:\s*\d|data"\s*:\s*\[|type"\s*:\s*"(?:String|ThreadName)")')
 RECORD = r'^\s*\{\s*"Type"\s*:\s*\d+\s*,\s*"(?:CudaEvent|TraceProcessEvent|NvtxEvent)"'
+# How every line of nsys begins, and those whose records are read: what is damaged there is said.
+LINE = r'^\s*(?:$|\{\s*"(?:Type"\s*:\s*\d+\s*,\s*"\w+Event"\s*:|data"|type"))'
+READ = r'^\s*\{\s*"Type"\s*:\s*(?:48|59|60|79|80|106|127|130)\s*,'
+NAMES = r'"data"|"(?:String|ThreadName)"'
 LACKS = (
     "a json export of nsys: names of GPUs, default streams and versions are not in it, and a GPU that several "
     "processes share counts once for each; export with --type sqlite for all of it"
@@ -60,9 +64,11 @@ def is_export(head: bytes) -> bool:
 def read_json_lines(path: Path) -> RawCapture:
     """Read the records. Raises DamagedExportError or ReportError with one line."""
     parts: dict[str, list[pl.DataFrame]] = {}
+    damaged = 0
     try:
         with path.open("rb") as file:
             for lines in _blocks(file):
+                damaged += _damaged(lines)
                 for table, frame in _tables(lines):
                     parts.setdefault(table, []).append(frame)
     except OSError as error:
@@ -73,10 +79,11 @@ def read_json_lines(path: Path) -> RawCapture:
     if joined[raw.STRINGS].is_empty():
         raise DamagedExportError(f"{shown(path)}: cut off: has no strings, so nothing has a name; {AGAIN}")
     tables = {table: frame for table, frame in joined.items() if len(frame)}
-    return RawCapture(path.name, None, None, tables, (LACKS,))
+    lost = (f"{damaged} lines are damaged, and were left out; {AGAIN}",) if damaged else ()
+    return RawCapture(path.name, None, None, tables, (LACKS, *lost))
 
 
-def _blocks(file: IO[bytes]) -> Iterator[list[str]]:
+def _blocks(file: IO[bytes]) -> Iterator[pl.Series]:
     """Yield whole lines, some megabytes at a time."""
     rest = b""
     while block := file.read(max(BLOCK, len(rest))):
@@ -84,20 +91,29 @@ def _blocks(file: IO[bytes]) -> Iterator[list[str]]:
         if len(rest) > MOST:
             raise ValueError("a line without end")
         if end:
-            yield whole.decode("utf-8", "replace").split("\n")
-    yield rest.decode("utf-8", "replace").split("\n")
+            yield _lines(whole)
+    yield _lines(rest)
 
 
-def _tables(lines: list[str]) -> Iterator[tuple[str, pl.DataFrame]]:
+def _lines(text: bytes) -> pl.Series:
+    return pl.Series(text.decode("utf-8", "replace").split("\n"), dtype=pl.String)
+
+
+def _damaged(texts: pl.Series) -> int:
+    """Return how many lines begin as none of nsys's, or should be read and cannot."""
+    unread = texts.filter(~texts.str.contains(RECORD))
+    return int((unread.str.contains(READ) | ~unread.str.contains(LINE)).sum())
+
+
+def _tables(texts: pl.Series) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield what some lines say, table by table."""
-    texts = pl.Series(lines, dtype=pl.String)
     is_record = texts.str.contains(RECORD)
     events = texts.filter(is_record).str.json_decode(SCHEMA).struct.unnest()
     yield from _gpu_work(events["CudaEvent"].struct.unnest())
     yield from _calls(events["TraceProcessEvent"].struct.unnest())
     yield from _ranges(events["NvtxEvent"].struct.unnest())
     # What is no record: the strings, the names of threads; with --separate-strings a line each.
-    yield from _names(texts.filter(~is_record & texts.str.contains(r'"data"|"(?:String|ThreadName)"')).to_list())
+    yield from _names(texts.filter(~is_record & texts.str.contains(NAMES)).to_list())
 
 
 def _gpu_work(events: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
