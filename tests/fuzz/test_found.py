@@ -182,3 +182,11 @@ def test_a_damaged_line_of_json_is_said(report: Path, sound: str, damaged: str) 
     found = analyze(lines)
     assert found.devices[0].kernel_count == before - 2
     assert [note for note in found.notes if "2 lines are damaged, and were left out" in note]
+
+
+def test_no_iteration_is_predicted_to_take_less_than_no_time(tmp_path: Path) -> None:
+    """Graphs that all end at one moment are replayed badly; the doubt was taken from the time until it was negative."""
+    (tmp_path / "report").mkdir()
+    report = corpus.thinned("cudagraph", 1, tmp_path / "report" / "report.sqlite")
+    change(report, f'UPDATE CUPTI_ACTIVITY_KIND_GRAPH_TRACE SET "end" = {(1 << 31) - 1}')
+    assert judged(report, "whatif") == (0, [])

@@ -233,7 +233,7 @@ def _predicted(model: _Model, changes: Sequence[Change]) -> Prediction | str:
         "+".join(change.name for change in changes),
         ", ".join(change.title for change in changes),
         middle.time,
-        int(min(times) * (1 - wide)),
+        int(min(times) * max(0.0, 1 - wide)),
         int(max(times) * (1 + wide)),
         "; ".join(change.rests_on for change in changes),
         _note(model, middle.time, math.prod(change.times for change in changes)),
