@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 from functools import cache
 from importlib import resources
@@ -47,11 +48,11 @@ SCRIPTS = (
 # plotly.js adds its rules to elements that are there already instead of making some, which the policy forbids.
 LIBRARY_STYLE = "/* plotly.js */"
 # What would end the script element or the string, or be read as HTML inside it.
-ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029\ufeff"}
+ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&\u2028\u2029\ufeff")
 
 
-def build(title: str, content: object, charts: object, timeline: Timeline, *, live: bool = False) -> str:
-    """Return the document. `content` becomes JSON that no name in it can break out of; the rest is packed.
+def build(title: str, content: object, charts: str, timeline: Timeline, *, live: bool = False) -> str:
+    """Return the document. `content` becomes JSON that no name in it can break out of; `charts` is packed JSON.
 
     What the first sight needs comes before the script, everything else behind it. The policy allows the styles
     and scripts of this package by their hashes, and nothing else; `live` lets the page ask the server that it
@@ -65,27 +66,36 @@ def build(title: str, content: object, charts: object, timeline: Timeline, *, li
         "title": html.escape(_sound(title)),
         "style": style,
         "content": escaped_json(content),
-        "charts": pack(escaped_json(charts).encode("utf-8")),
+        "charts": charts,
         "columns": timeline.chunks[0],
         "chunks": "".join(
             f'<script type="application/octet-stream" id="chunk-{number}">{chunk}</script>'
             for number, chunk in enumerate(timeline.chunks[1:], 1)
         ),
-        "names": pack(escaped_json(timeline.names).encode("utf-8")),
+        "names": packed_json(timeline.names),
         "library": plotly.packed,
         "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in plotly.style_ids),
         "script": script,
     }
     page = _file("page.html")
     pieces = page.split("{{")
-    filled = (parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
-    return pieces[0] + "".join(filled)
+    filled = ((parts[name], rest) for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+    return "".join([pieces[0], *itertools.chain.from_iterable(filled)])
+
+
+def packed_json(content: object) -> str:
+    """Return JSON, deflated, as base64."""
+    return pack(escaped_json(content).encode("utf-8"))
 
 
 def escaped_json(content: object) -> str:
     """Return JSON for a script element: no character of it means anything to an HTML parser."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return _sound(text).translate(ESCAPES)
+    text = _sound(text)
+    # One by one: most of them do not occur, and looking for one takes no time.
+    for char, escaped in ESCAPES:
+        text = text.replace(char, escaped)
+    return text
 
 
 def _sound(text: str) -> str:

@@ -12,7 +12,7 @@ from traceview.model_whatif import Span as PathSpan
 from traceview.report.html.bands import Bands, bands
 from traceview.report.html.charts import charts
 from traceview.report.html.columns import WORKERS
-from traceview.report.html.document import build
+from traceview.report.html.document import build, packed_json
 from traceview.report.html.marks import Names
 from traceview.report.html.rows import Group
 from traceview.report.html.sections import sections
@@ -33,7 +33,7 @@ class Made:
     work: Mapping[int, Bands]  # what each device did, as bands.py says
     rows: Lanes
     names: Names
-    charts: Json
+    charts: str  # packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
 
 def _made(analysis: Analysis, detail: int, path: Sequence[PathSpan], pool: ThreadPoolExecutor) -> Made:
     # What the charts show and the timeline's rows share nothing but the analysis.
-    shown = pool.submit(charts, analysis, origin(analysis))
+    shown = pool.submit(_charts, analysis)
     work, names = bands(analysis), Names()
     groups = rows(analysis, names, work, path)
     content = sections(replace(analysis, findings=()), origin(analysis), work)
@@ -105,6 +105,10 @@ def _made(analysis: Analysis, detail: int, path: Sequence[PathSpan], pool: Threa
     return Made(work, Lanes.of(analysis, groups, left, pool), names, shown.result())
 
 
-def _around(analysis: Analysis, content: Json, shown: Json) -> int:
+def _charts(analysis: Analysis) -> str:
+    return packed_json(charts(analysis, origin(analysis)))
+
+
+def _around(analysis: Analysis, content: Json, shown: str) -> int:
     """Return the size of a page that has nothing else."""
     return len(build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], [])))
