@@ -175,6 +175,8 @@ def _retyped(rows: Any, column: str, chance: random.Random) -> Any:
     numbers = ("<i4", ">i8", "<u8", "<f8")
     kind = chance.choice((*numbers, "S5", "<i1", "?", "V3", "(2,)<i8", h5py.string_dtype()))
     made = np.zeros(len(rows), [(one, kind if one == column else rows.dtype[one]) for one in rows.dtype.names])
+    if made.dtype[column].kind == "O":
+        made[column] = b"x"
     for one in rows.dtype.names:
         if one != column or (kind in numbers and rows.dtype[one].kind != "O"):
             made[one] = rows[one]
