@@ -75,6 +75,8 @@ def trainer(folder: Path, kind: type = AsyncTrainer, device: str = "cpu", data: 
         "disable_tqdm": True,
     }
     args = transformers.TrainingArguments(**(arguments | options))
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # where there are several GPUs, one process would share every batch among them
     return kind(tiny_model(), args, train_dataset=Texts() if data is None else data, **own)
 
 
