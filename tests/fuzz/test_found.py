@@ -190,3 +190,13 @@ def test_no_iteration_is_predicted_to_take_less_than_no_time(tmp_path: Path) -> 
     report = corpus.thinned("cudagraph", 1, tmp_path / "report" / "report.sqlite")
     change(report, f'UPDATE CUPTI_ACTIVITY_KIND_GRAPH_TRACE SET "end" = {(1 << 31) - 1}')
     assert judged(report, "whatif") == (0, [])
+
+
+def test_the_page_of_threads_that_made_no_call(tmp_path: Path) -> None:
+    """What calls cost whose thread is no number was looked for among the calls of each thread, which were none."""
+    (tmp_path / "report").mkdir()
+    report = corpus.thinned("scenarios/managed", 1, tmp_path / "report" / "report.sqlite")
+    change(report, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET globalTid = 'nccl'")
+    page = report.with_name("out.html")
+    ended = run(("analyze", str(report), "--html", str(page), "--quiet"), tmp_path)
+    assert (ended.code, ended.raised, page.is_file()) == (0, "", True)

@@ -172,7 +172,9 @@ class HostLanes:
         values = np.zeros(count, np.int64)
         for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
             at, known = use.frame["api"].to_numpy(), use.frame[cost].to_numpy()
-            if count and not isinstance(rows, slice):
+            if not isinstance(rows, slice):
+                if not count:
+                    continue
                 place = np.minimum(np.searchsorted(rows, at), count - 1)
                 here = np.flatnonzero(rows[place] == at)
                 at, known = place[here], known[here]
