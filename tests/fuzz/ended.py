@@ -69,7 +69,9 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
 
 
 def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:
-    environment = {**os.environ, "TMPDIR": str(scratch), "TRACEVIEW_DEBUG": "1", "PYTHONPATH": str(ROOT)}
+    # Packages may be where PYTHONPATH says alone.
+    places = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "TMPDIR": str(scratch), "TRACEVIEW_DEBUG": "1", "PYTHONPATH": places}
     ended = subprocess.run(
         [sys.executable, "-m", "traceview", *arguments], cwd=scratch.parent, env=environment, capture_output=True,
         timeout=120,
