@@ -6,6 +6,7 @@ The capture is made by hand: no real one that may be kept here is as large as wh
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_a_process_that_dies_costs_only_time(large: Path) -> None:
     with decoding(large) as one:
         assert one is not None
         one.end()
+        assert the_same_calls(large, one)
+
+
+def test_a_process_that_was_stopped_is_not_waited_for_without_end(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "PATIENCE", 0.3)
+    monkeypatch.setattr(ahead, "PATIENCE_A_MB", 0.0)
+    with decoding(large) as one:
+        assert one is not None
+        for child in one._children.values():
+            child.process.send_signal(signal.SIGSTOP)
         assert the_same_calls(large, one)
 
 

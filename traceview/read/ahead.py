@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LARGE = 32 << 20  # bytes of an export; below it a process takes longer to start than it saves
 LONGEST = (RUNTIME, KERNEL)  # the tables that are decoded ahead, as far as there are cores for it
 MESSAGE, MOST_HANDLES = 1 << 16, 100
+PATIENCE, PATIENCE_A_MB = 10.0, 0.1  # seconds; a process that was stopped is not waited for without end
 # As hdf.py does: the path is the parent's own, so that nothing beside the report is imported.
 CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from traceview.read.ahead_child import main; main()"
@@ -49,7 +50,7 @@ def _begun(path: Path) -> Ahead | None:
     cores = os.cpu_count() or 1
     try:
         state = state_of(path)
-        if state is None or state[0] < LARGE or not hasattr(os, "memfd_create") or cores < 2:
+        if state is None or state[0] < LARGE or not hasattr(os, "memfd_create") or not sys.executable or cores < 2:
             return None
         return Ahead(state, {table: _Child.of(path, table) for table in (LONGEST if cores > 2 else LONGEST[:1])})
     except (OSError, ValueError):
@@ -82,6 +83,7 @@ class _Child:
     @classmethod
     def of(cls, path: Path, table: str) -> _Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
         with theirs:
             handle = theirs.fileno()
             command = [sys.executable, "-I", "-c", CHILD, str(handle), table, str(path), json.dumps(sys.path)]
