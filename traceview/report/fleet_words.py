@@ -61,7 +61,7 @@ def clock_line(clock: Clock) -> str:
     if clock.method == "reference":
         return "the clock that the others are set by"
     if clock.method == "unknown":
-        return "unknown: it shares no collective, and does not say when it began"
+        return "unknown: it shares no collective with those above, and does not say when it began"
     if clock.method == "session start":
         return "by the time of day at which it began, as exact as the hosts' clocks agree"
     drift = f", drifting {clock.drift:+,} ns a second" if clock.drift else ""
