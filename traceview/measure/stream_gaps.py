@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,9 @@ from traceview.model import CAUSES, Gaps, Trace
 
 OTHERS = ("other_compute", "other_communication", "other_copy")
 AT_ONCE = 1 << 17  # operations of a stream; all at once would take more memory than the device's own gaps
+WAITING = 2  # of those, while others are measured
+
+Found = TypeVar("Found")
 
 
 class OfDevice(NamedTuple):
@@ -39,6 +43,17 @@ class OfDevice(NamedTuple):
             Coverage.of(device.compute),
             Coverage.of(intervals.subtract(device.communication, device.compute)),
         )
+
+
+def _few_at_once(pool: Executor, measure: Callable[[_Gaps], Found], several: Iterator[_Gaps]) -> Iterator[Found]:
+    """Yield what is measured of each in turn; not all of them are made, and held, before the first is measured."""
+    under_way: deque[Future[Found]] = deque()
+    for one in several:
+        under_way.append(pool.submit(measure, one))
+        if len(under_way) > WAITING:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
 
 
 class _Gaps(NamedTuple):
@@ -64,7 +79,7 @@ def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Time
         found = _of_the_stream(trace, against, gaps, ended_by, own)
         return len(gaps.start), int((gaps.end - gaps.start).sum()), found
 
-    for some, length, parts in pool.map(measured, _gaps(trace, device, members)):
+    for some, length, parts in _few_at_once(pool, measured, _gaps(trace, device, members)):
         count, total = count + some, total + length
         for name, value in parts.items():
             sums[name] += value
