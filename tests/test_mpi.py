@@ -16,7 +16,7 @@ from tests.read.as_exports import as_hdf
 from tests.read.test_formats import figures
 from tests.test_samples import texts
 from traceview.info import describe
-from traceview.normalise.mpi import with_mpi_calls
+from traceview.normalise.libraries import with_library_calls
 from traceview.read import raw
 from traceview.redact import redact
 from traceview.trace import open_trace
@@ -94,7 +94,7 @@ def test_the_samples_say_nothing_of_the_machine_that_made_them(path: Path) -> No
 def test_without_ranges_and_without_an_end() -> None:
     """By hand, for no capture has it: MPI traced alone, and cut off in a call."""
     row = {"start": [5, 5, 9], "end": [7, 7, None], "globalTid": [1 << 24 | 1] * 3, "textId": [3, 3, 4]}
-    tables = with_mpi_calls({"MPI_START_WAIT_EVENTS": pl.DataFrame(row), "StringIds": pl.DataFrame()})
+    tables = with_library_calls({"MPI_START_WAIT_EVENTS": pl.DataFrame(row), "StringIds": pl.DataFrame()})
     assert set(tables) == {raw.NVTX, "StringIds"}
     events = tables[raw.NVTX]
     assert Counter(events["eventType"]) == {59: 2, 75: 1}

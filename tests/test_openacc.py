@@ -1,13 +1,24 @@
-"""An OpenACC program on an H200 (samples/openacc), one report in the exports of two versions of nsys."""
+"""OpenACC: a program on an H200 (samples/openacc), one report as two versions of nsys exported it; and its own events.
+
+Those are made by hand, as real ones lie in them: nsys records them of NVIDIA's compilers alone, and captures of theirs
+are other people's.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.captures import sample
 from tests.read.test_formats import figures
 from tests.test_against_oracle import compare
 from tests.test_samples import texts
+from traceview.info import describe
+from traceview.read import raw
+from traceview.redact import redact
 
 NAMES = ["openacc/heat_as_2023.4.sqlite", "openacc/heat_as_2024.2.sqlite"]
 STEPS, SWEEPS, PLATE = 12, 10, 4 << 20  # of heat.c; the plate in bytes
@@ -39,3 +50,56 @@ def test_constructs_are_kernels_and_copies_in_the_ranges_around_them() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_samples_say_nothing_of_the_machine_that_made_them(name: str) -> None:
     assert not [text for text in texts(sample(name)) if text.startswith("/") or "/tmp" in text or "=" in text]
+
+
+LAUNCH, DATA = raw.OPENACC[:2]
+THREAD = 10 << 24 | 11
+EVENTS = (
+    (LAUNCH, 100, 200, "Compute Construct"),
+    (LAUNCH, 110, 190, "Enqueue Launch"),
+    (LAUNCH, 300, 400, "Compute Construct"),
+    (LAUNCH, 500, 600, "Compute Construct"),
+    (DATA, 20, 90, "Enter Data"),
+    (DATA, 30, 30, "Alloc"),
+)
+
+
+def with_events(path: Path, **more: Any) -> Path:
+    made = [
+        f'CREATE TABLE {table} ("start" INTEGER, "end" INTEGER, nameId INTEGER, globalTid INTEGER, srcFile INTEGER)'
+        for table in (LAUNCH, DATA)
+    ]
+    named = dict.fromkeys(name for *_, name in EVENTS)
+    texts = [f"INSERT INTO StringIds VALUES ({900 + at}, '{name}')" for at, name in enumerate((*named, "/home/me/x.c"))]
+    rows = [
+        f"INSERT INTO {table} VALUES ({start}, {end}, {900 + list(named).index(name)}, {THREAD}, {900 + len(named)})"
+        for table, start, end, name in EVENTS
+    ]
+    kernels = [Kernel(start=250, end=280, correlation=1), Kernel(start=420, end=450, correlation=2)]
+    calls = [Call(start=120, end=130, correlation=1), Call(start=320, end=330, correlation=2)]
+    return build_export(path, kernels=kernels, api=calls, statements=[*made, *texts, *rows], **more)
+
+
+def test_events_of_openacc_are_ranges_with_the_work_of_their_constructs(tmp_path: Path) -> None:
+    path = with_events(tmp_path / "report.sqlite")
+    found = {one["name"]: one for one in figures(path)["nvtx"]}
+    assert {one["domain"] for one in found.values()} == {"OpenACC"}
+    assert {name: (one["count"], one["host_ns"], one["gpu_busy_ns"]) for name, one in found.items()} == {
+        "Compute Construct": (3, 300, 60),
+        "Enqueue Launch": (1, 80, 30),
+        "Enter Data": (1, 70, 0),
+    }
+    assert dict(describe(path).ranges) == {"Compute Construct": 3, "Enqueue Launch": 1, "Enter Data": 1}
+
+
+def test_what_no_program_named_is_no_iteration(tmp_path: Path) -> None:
+    assert figures(with_events(tmp_path / "report.sqlite"))["iterations"]["range"] is None
+    steps = [Nvtx(start=start, end=start + 150, text="step") for start in (90, 290, 490)]
+    assert figures(with_events(tmp_path / "report.sqlite", nvtx=steps))["iterations"]["range"] == "step"
+
+
+def test_a_copy_to_share_has_the_events_and_no_path(tmp_path: Path) -> None:
+    path, copy = with_events(tmp_path / "report.sqlite"), tmp_path / "copy.sqlite"
+    redact(path, copy)
+    assert figures(copy)["nvtx"] == figures(path)["nvtx"]
+    assert not [text for text in texts(copy) if "/home" in text]

@@ -88,6 +88,7 @@ RANGES: Mapping[str, PolarsDataType] = {
     "process": pl.Int32,
     "open": pl.Boolean,  # the capture ended before the range did
 }
+OPENACC = "OpenACC"  # the domain of what its runtime did, which no program named: never an iteration
 OVERHEAD: Mapping[str, PolarsDataType] = {"start": pl.Int64, "end": pl.Int64}
 STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "kind": pl.Enum(("record", "wait", "synchronize")),

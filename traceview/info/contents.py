@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.capturing import capturing
 from traceview.read import raw
 from traceview.read.database import (
+    EXPORT_AGAIN,
     columns_of,
     not_an_export,
     open_read_only,
@@ -72,6 +73,8 @@ def describe(report: str | Path) -> Contents:
         present = real_tables(connection, shown(path))
         if raw.STRINGS not in present:
             raise not_an_export(shown(path), present)
+        strings = columns_of(connection, raw.STRINGS)
+        raw.wanted_columns(strings, raw.STRINGS, [], file=shown(path), remedy=EXPORT_AGAIN)
         version, schema = versions(connection, present)
         tables = {name: rows_of(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)
@@ -130,7 +133,7 @@ def _gpus(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[st
 
 def _ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     counts: Counter[str] = Counter()
-    for grouped in (_nvtx(connection, tables), _mpi(connection, tables)):
+    for grouped in (_nvtx(connection, tables), _mpi(connection, tables), _openacc(connection, tables)):
         # Counted by id first, so that few names are looked up, not one for each event.
         named = f"SELECT coalesce(t, (SELECT value FROM StringIds WHERE id = k), '(unnamed)'), n FROM ({grouped})"
         for name, times in connection.execute(named) if grouped else ():
@@ -149,14 +152,24 @@ def _nvtx(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
 
 
 def _mpi(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
-    wanted = raw.TABLES[raw.MPI[0]].needed
-    columns = ", ".join(f'"{name}"' for name in wanted)
-    every = " UNION ALL ".join(
-        f'SELECT {columns} FROM "{table}"' for table in raw.MPI if _has(connection, table, tables, *wanted)
-    )
     # A call that concerns several messages has a row for each.
+    return _of_library(connection, tables, raw.MPI, "textId", "1")
+
+
+def _openacc(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
+    return _of_library(connection, tables, raw.OPENACC, "nameId", '"end" IS NOT "start"')
+
+
+def _of_library(
+    connection: sqlite3.Connection, tables: Mapping[str, int], several: Sequence[str], name: str, which: str
+) -> str:
+    """Return SQL that counts a library's calls by the id of their name."""
+    wanted = raw.TABLES[several[0]].needed
+    columns = ", ".join(f'"{column}"' for column in wanted)
+    present = [table for table in several if _has(connection, table, tables, *wanted)]
+    every = " UNION ALL ".join(f'SELECT {columns} FROM "{table}" WHERE {which}' for table in present)
     one = f"SELECT DISTINCT {columns} FROM ({every})"
-    return f'SELECT NULL AS t, "textId" AS k, count(*) AS n FROM ({one}) GROUP BY 2' if every else ""
+    return f'SELECT NULL AS t, "{name}" AS k, count(*) AS n FROM ({one}) GROUP BY 2' if every else ""
 
 
 def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool, profiler: str) -> Iterator[str]:

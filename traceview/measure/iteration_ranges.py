@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.nesting import Nesting
+from traceview.model import OPENACC
 
 SIGNED, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 FEWEST = 3
@@ -66,8 +67,9 @@ def repeating_ranges(ranges: pl.DataFrame) -> Found | None:
     """Return the ranges of the outermost name that repeats on a thread with the most total time.
 
     `ranges` is model.RANGES with the column `row`; None where no name repeats. A range inside that of
-    another repeating name does not count (docs/decisions.md "Iterations").
+    another repeating name does not count (docs/decisions.md "Iterations"), nor does what no program named.
     """
+    ranges = ranges.filter(ranges["domain"].cast(pl.String) != OPENACC)
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
     frame = ranges.select(

@@ -12,8 +12,8 @@ from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of
 from traceview.normalise.events import stream_events
 from traceview.normalise.identity import processes_of
+from traceview.normalise.libraries import with_library_calls
 from traceview.normalise.links import Links
-from traceview.normalise.mpi import with_mpi_calls
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.plausible import refuse_crowds
 from traceview.normalise.ranges import ranges_frame
@@ -27,7 +27,7 @@ from traceview.read.raw import RawCapture
 def normalise(capture: RawCapture) -> Trace:
     """Join names, link launches, name devices and streams, and sort; bad rows are left out and counted."""
     problems = Problems(list(capture.problems))
-    tables = sound_tables(with_mpi_calls(capture.tables), problems)
+    tables = sound_tables(with_library_calls(capture.tables), problems)
     info = ReportInfo(
         file=capture.file,
         nsys_version=capture.nsys_version,

@@ -22,6 +22,7 @@ NVTX = "NVTX_EVENTS"
 OVERHEAD = "PROFILER_OVERHEAD"
 STRINGS = "StringIds"
 MPI = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+OPENACC = tuple(f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}" for kind in ("LAUNCH", "DATA", "OTHER"))
 
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
@@ -54,6 +55,7 @@ TABLES: Mapping[str, Table] = {
     NVTX: Table(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
     OVERHEAD: Table(("start", "end")),
     **dict.fromkeys(MPI, Table(("start", "end", "globalTid", "textId"))),
+    **dict.fromkeys(OPENACC, Table(("start", "end", "globalTid", "nameId"))),
     STRINGS: Table(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": Table((), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")),
     "TARGET_INFO_CUDA_DEVICE": Table((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
