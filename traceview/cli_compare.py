@@ -23,7 +23,7 @@ It speaks of the change, after less before, in an iteration; below zero is
 less: 'wall > 3%', 'exposed_h2d > 1ms', 'sync.count > 0', 'wall > -10%'.
 Medians, % of the base's wall:
   wall  compute  exposed_h2d  exposed_d2h  exposed_communication  other  twice
-  idle  idle.CAUSE
+  no_gpu  idle  idle.CAUSE
 Means, % of the base's wall, or of the base's count:
   sync.count .blocked .starved .refill .cost   implicit_sync.count ...
   launches  kernels  copies

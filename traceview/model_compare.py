@@ -77,7 +77,7 @@ class Against:
     ratio_low: float | None
     ratio_high: float | None
     wall: Change
-    parts: tuple[Change, ...]  # compute, exposed_*, other, idle.CAUSE
+    parts: tuple[Change, ...]  # compute, exposed_*, other, no_gpu, twice, idle.CAUSE
     left_over_ns: int
     idle: Change
     host: tuple[Change, ...]  # synchronizations, launches and copies

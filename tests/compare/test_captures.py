@@ -219,3 +219,16 @@ def test_an_analysis_of_one_gpu_is_compared_on_that_gpu() -> None:
     one = only(compare(narrowed, narrowed))
     assert one.wall.before > 0 and one.left_over_ns == 0 and len(one.capture.devices) == 1
     assert compare(path, path, device="GPU 1").against[0].wall == one.wall
+
+
+def test_an_iteration_without_a_gpu_is_the_hosts_alone() -> None:
+    """It was said to be copies on the device and memsets, all of it."""
+    without = analyze(sample("mpi/ring_as_2022.4.sqlite"))
+    same = compare(without, analyze(sample("mpi/ring_as_2024.2.sqlite")))
+    parts = {part.name: part for part in only(same).parts if part.before or part.after}
+    assert set(parts) == {"no_gpu"} and parts["no_gpu"].before == only(same).wall.before > 0
+    assert same.cut_why == "iterations are the host's ranges: in no capture does each of them launch kernels"
+    one = only(compare(without, analysed("trainer/serial")))
+    parts = {part.name: part for part in one.parts}
+    assert (parts["no_gpu"].before, parts["no_gpu"].after, parts["other"].before) == (one.wall.before, 0, 0)
+    assert "host alone, no GPU" in render(same)

@@ -104,6 +104,8 @@ def choose_cut(ranges: Sequence[Ranges | None], wanted: str, files: Sequence[str
         raise RequestError(f"{unknown[0]}: --cut gpu needs two iterations that each launch kernels; use --cut range")
     if wanted == "gpu":
         return "gpu", "--cut gpu: an iteration lasts from the end of one on the GPU to the end of the next"
+    if wanted == "auto" and all(found.done is None for found in known):
+        return "range", "iterations are the host's ranges: in no capture does each of them launch kernels"
     late = [(file, found.ahead) for file, found in zip(files, known, strict=True) if found.ahead > AHEAD]
     if wanted == "range" or not late:
         return "range", "--cut range" if wanted == "range" else "the GPU finishes each iteration within its range"

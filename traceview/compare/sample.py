@@ -18,7 +18,7 @@ from traceview.model import CAUSES, KINDS, SOURCES, Analysis, Iterations, SyncUs
 from traceview.window import active_devices
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
-PARTS = (*GPU_PARTS, "other", "twice", *(f"idle.{cause}" for cause in CAUSES))
+PARTS = (*GPU_PARTS, "other", "no_gpu", "twice", *(f"idle.{cause}" for cause in CAUSES))
 SYNCS = ("sync", "implicit_sync")
 HOST_FIGURES = (
     *(f"{kind}.{figure}" for kind in SYNCS for figure in ("count", "blocked", "starved", "refill", "cost")),
@@ -77,6 +77,8 @@ def _parts(analysis: Analysis, at: Aligned, activities: Sequence[Activity], proc
     named = _total([none, *(covered(named_work(trace, device), at.start, at.end) for device in own)])
     # Two exposed kinds at once are in both of them, and so are taken off once.
     parts["twice"] = named - _total(parts.values())
+    # Where no GPU of this process was looked at, all of an iteration is the host's.
+    parts["no_gpu"] = none if own else at.end - at.start
     idle = {f"idle.{cause}": of.idle[code] for code, cause in enumerate(CAUSES)}
     means = {name: values // gpus for name, values in (parts | idle).items()}
     # d2d copies and memsets; and the ns that a mean of GPUs rounds off.

@@ -24,6 +24,7 @@ def whole_sample(analysis: Analysis) -> Sample:
     end = max(device.window.end for device in analysis.devices)
     wall = sum(device.window.length for device in analysis.devices) // gpus
     parts = {name: sum(_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
+    parts["no_gpu"] = 0  # a GPU without work is none of the analysis's
     works = (named_work(analysis.trace, one) for one in activities_of(analysis))
     parts["twice"] = sum(length(work) for work in works) - sum(parts.values())
     idle = {f"idle.{cause}": sum(of.gaps.causes[cause] for of in analysis.devices) for cause in CAUSES}

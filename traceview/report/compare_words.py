@@ -9,7 +9,7 @@ from traceview.report.words import milliseconds, plain
 
 ACCOUNTS = 3
 WORTH = 0.05  # the share of the difference from which on a part is named
-PART_WORDS = {"other": "d2d copies, memsets", "twice": "two of these at once"}
+PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host alone, no GPU", "twice": "two of these at once"}
 HOST_WORDS = {
     "sync.count": "synchronizations",
     "sync.blocked": "  host blocked",
