@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
+from tests.captures import sample
 from tests.fuzz import corpus
 from tests.fuzz.cases import Case
 from tests.fuzz.ended import run
-from tests.fuzz.invariants import broken, parsed
+from tests.fuzz.invariants import broken, of_compare, parsed
 from tests.fuzz.judge import judge
 from tests.oracle import figures
 from tests.oracle.differences import differences
 from tests.read.as_exports import as_json
 from traceview.analyze import analyze
-from traceview.errors import ReportError
+from traceview.compare import compare
+from traceview.errors import ReportError, RequestError
+from traceview.estimate import predict
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.panics import unsaid
+from traceview.report.compare_json import document as compare_document
 from traceview.report.html import render
 from traceview.report.to_json import document
 
@@ -200,3 +204,28 @@ def test_the_page_of_threads_that_made_no_call(tmp_path: Path) -> None:
     page = report.with_name("out.html")
     ended = run(("analyze", str(report), "--html", str(page), "--quiet"), tmp_path)
     assert (ended.code, ended.raised, page.is_file()) == (0, "", True)
+
+
+def test_work_that_comes_before_its_launch_is_not_replayed(tmp_path: Path) -> None:
+    """Seeds 23000539 and 24000462: a copy starts at 0 and so, on its stream, before work that its call came after."""
+    (tmp_path / "report").mkdir()
+    report = corpus.thinned("scenarios/graph_nodes", 1, tmp_path / "report" / "report.sqlite")
+    copies = "CUPTI_ACTIVITY_KIND_MEMCPY"
+    change(report, f"UPDATE {copies} SET start = 0 WHERE start = (SELECT MAX(start) FROM {copies} WHERE copyKind = 1)")
+    ended = run(("whatif", str(report)), tmp_path)
+    assert (ended.code, ended.out, ended.raised) == (2, "", "")
+    assert ended.err.startswith("traceview: error: report.sqlite: nothing can be predicted: ")
+    assert " 1 of 144 operations start before the calls that launched them; export" in ended.err
+    with pytest.raises(RequestError, match=r"report\.sqlite: by the times .* operations start before the calls"):
+        predict(analyze(report), ["sync"])
+
+
+def test_what_two_parts_of_a_comparison_hold_at_once_is_taken_off_once() -> None:
+    """Seed 32000512 and 19 more: that part alone is below zero, and was taken for a negative time."""
+    analysis = analyze(sample("ddp2.sqlite"))
+    found = compare_document(compare(analysis, analysis))
+    parts = found["against"][0]["parts"]  # type: ignore[index,call-overload]
+    assert parts["twice"]["before_ns"] < 0
+    assert list(of_compare(found, same=True)) == []
+    parts["compute"]["after_ns"], parts["twice"]["after_ns"] = -1, 1
+    assert sum(text.startswith("a time of the wrong sign") for text in of_compare(found, same=True)) == 2

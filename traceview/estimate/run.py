@@ -54,14 +54,16 @@ def whatif(
 
     `faster_kernels` says how many times as fast kernels of a name become; without it, the one that takes the
     most time is taken twice as fast. `more` are changes that are predicted alone, besides.
-    Returns NotMeasured where the capture has no iterations.
+    Returns NotMeasured where the capture has no iterations, or their times contradict each other.
     Raises RequestError when a kernel of that name was not launched in them.
     """
     chosen = select(analysis)
     if isinstance(chosen, str):
         return NotMeasured(chosen)
     graph = build(analysis.trace, chosen)
-    base = replay(graph)
+    base = _unchanged(graph)
+    if isinstance(base, str):
+        return NotMeasured(base)
     model = _Model(graph, chosen.measured_ns, base.per_iteration / chosen.measured_ns - 1)
     kernels = _faster(analysis.trace, graph, faster_kernels)
     alone, left_out = _alone(model, (*CHANGES, *kernels, *more))
@@ -84,7 +86,8 @@ def whatif(
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[Change] = ()) -> Prediction:
     """Predict the named changes (`Change.name`) made together, and `more` after them.
 
-    Raises RequestError when a name is unknown, a change does not apply, or there are no iterations.
+    Raises RequestError when a name is unknown, a change does not apply, there are no iterations, or their times
+    contradict each other.
     """
     chosen = select(analysis)
     if isinstance(chosen, str):
@@ -94,7 +97,10 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[Change] 
         if name not in known:
             raise RequestError(f"no change is called {name}; there are {', '.join(known)}")
     graph = build(analysis.trace, chosen)
-    model = _Model(graph, chosen.measured_ns, replay(graph).per_iteration / chosen.measured_ns - 1)
+    base = _unchanged(graph)
+    if isinstance(base, str):
+        raise RequestError(f"{analysis.info.file}: {base}")
+    model = _Model(graph, chosen.measured_ns, base.per_iteration / chosen.measured_ns - 1)
     found = _prediction(model, [*(one for one in CHANGES if one.name in names), *more])
     if isinstance(found, str):
         raise RequestError(f"{analysis.info.file}: {found}")
@@ -110,6 +116,21 @@ def measured(analysis: Analysis) -> int:
     if isinstance(chosen, str):
         raise RequestError(f"{analysis.info.file}: {chosen}")
     return chosen.measured_ns
+
+
+def _unchanged(graph: Graph) -> Replay | str:
+    """Replay the run as it was; or say what is impossible in it."""
+    try:
+        return replay(graph)
+    except CircleError:
+        of, calls = graph.operations, graph.calls
+        launched = of.call >= 0
+        early = int(np.count_nonzero(of.start[launched] < calls.start[of.call[launched]]))
+        told = f": {early} of {len(of.row)} operations start before the calls that launched them" if early else ""
+        return (
+            f"by the times of its iterations, work waits for what it comes before{told}; export the report again, "
+            "or capture anew"
+        )
 
 
 def _faster(trace: Trace, graph: Graph, wanted: Mapping[str, float] | None) -> tuple[Change, ...]:
