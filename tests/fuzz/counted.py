@@ -17,8 +17,10 @@ def kernels_in(path: Path) -> int | None:
         return None
     try:
         text = _unpacked(path.read_bytes()).decode("utf-8")
-        if text.lstrip().startswith('{"Type"') or '"data"' in text[:40]:
-            return sum(is_record(line) for line in text.split("\n"))
+        lines = text.split("\n")
+        strings = '"data"' in lines[0][:40] and '"traceEvents"' not in lines[0]
+        if text.lstrip().startswith('{"Type"') or strings:
+            return sum(is_record(line) for line in lines)
         events = _loaded(text)["traceEvents"]
     except (ValueError, TypeError, KeyError, RecursionError, EOFError, OSError, lzma.LZMAError, AttributeError):
         return None

@@ -58,7 +58,7 @@ def swap_pages(data: bytearray, chance: random.Random, _others: Sequence[bytes])
 
 def splice(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
     """Put a part of another export in."""
-    other = chance.choice(others)
+    other = chance.choice(others) or bytes(1)
     size = chance.choice((8, 100, _page_size(data), 10 * _page_size(data)))
     start = chance.randrange(len(other)) // size * size
     piece = other[start : start + size]

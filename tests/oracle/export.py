@@ -185,7 +185,7 @@ class Export:
             if row["eventType"] == 75:
                 domains.setdefault((process_of(row["globalTid"]), row["domainId"] or 0), self._text(row))
         found = []
-        for row in self._sound_ranges():
+        for row in self._shallow(self._sound_ranges()):
             end = last if row["end"] is None else row["end"]
             process, domain = process_of(row["globalTid"]), row["domainId"] or 0
             name = "" if domain == 0 else domains.get((process, domain), f"domain {domain}")
@@ -200,6 +200,21 @@ class Export:
                 )
             )
         return sorted(found, key=lambda one: (one.start, one.end))
+
+    @staticmethod
+    def _shallow(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+        """Without those inside 128 others of their thread: of two at one moment, the longer or the first is outside."""
+        open_on: dict[object, list[int]] = {}
+        kept = []
+        endless = [2**62 if row["end"] is None else row["end"] for row in rows]
+        for at in sorted(range(len(rows)), key=lambda at: (rows[at]["start"], -endless[at], at)):
+            start, thread = rows[at]["start"], rows[at]["globalTid"] or 0
+            around = open_on[thread] = [end for end in open_on.get(thread, []) if end > start]
+            if len(around) < 128:
+                kept.append(at)
+            if endless[at] > start:
+                around.append(endless[at])
+        return [rows[at] for at in sorted(kept)]
 
     def _text(self, row: dict[str, object]) -> str:
         text = row.get("text")

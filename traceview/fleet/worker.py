@@ -26,13 +26,14 @@ def work(path: str, iteration: str | None, skip: int | None, nsys: str | None) -
     from traceview.errors import TraceviewError
     from traceview.fleet.form import packed
     from traceview.fleet.read_one import read_report
+    from traceview.read.database import shown
     from traceview.read.nsys_rep import CHOSEN
 
     token = CHOSEN.set(nsys) if nsys is not None else None
     try:
         return packed(read_report(Path(path), iteration, skip))
     except TraceviewError as error:
-        return packed(_reason(str(error), Path(path).name))
+        return packed(_reason(str(error), shown(Path(path))))
     except MemoryError:
         return packed("not enough memory to read it")
     except (KeyboardInterrupt, SystemExit):

@@ -46,7 +46,7 @@ def write_sqlite(name: str, tables: Iterable[tuple[str, pl.DataFrame]], folder: 
 
     Raises ReportError where there is no room.
     """
-    path = folder / "capture.sqlite"
+    path = folder / (name if name.strip("./") else "capture.sqlite")  # what reads it names it in its errors
     try:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("PRAGMA journal_mode=OFF")
@@ -61,7 +61,7 @@ def write_sqlite(name: str, tables: Iterable[tuple[str, pl.DataFrame]], folder: 
 
 
 def _write(connection: sqlite3.Connection, table: str, frame: pl.DataFrame) -> None:
-    columns = [column for one in frame if PLAIN.fullmatch(one.name) and (column := _stored(one)) is not None]
+    columns = [_stored(one) for one in frame if PLAIN.fullmatch(one.name)]
     if not columns:
         return
     kinds = {pl.String: "TEXT", pl.Float64: "REAL"}
@@ -72,8 +72,8 @@ def _write(connection: sqlite3.Connection, table: str, frame: pl.DataFrame) -> N
         connection.executemany(f'INSERT INTO "{table}" VALUES ({holes})', part.rows())
 
 
-def _stored(column: pl.Series) -> pl.Series | None:
-    """Return a column in a type that SQLite has; None for what no export holds."""
+def _stored(column: pl.Series) -> pl.Series:
+    """Return a column in a type that SQLite has: of a type that no export holds, empty blobs, which are no values."""
     if column.dtype == pl.UInt64:
         return column.reinterpret(signed=True)
     if column.dtype.is_integer() or column.dtype in (pl.Boolean, pl.Null):
@@ -83,4 +83,6 @@ def _stored(column: pl.Series) -> pl.Series | None:
     if column.dtype == pl.Binary:
         texts = [None if one is None else one.decode("utf-8", "replace") for one in column.to_list()]
         return pl.Series(column.name, texts, pl.String)
-    return column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else None
+    if column.dtype in (pl.String, pl.Categorical, pl.Enum):
+        return column.cast(pl.String)
+    return column.to_frame().select(pl.when(column.is_not_null()).then(pl.lit(b"")).alias(column.name)).to_series()
