@@ -11,6 +11,7 @@ import polars as pl
 from traceview.errors import DamagedExportError, ReportError
 from traceview.read.database import shown, version_text
 from traceview.read.panics import unsaid
+from traceview.read.parquet_pages import check_pages
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
 
 AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
@@ -30,7 +31,12 @@ def _arrow(path: Path) -> pl.LazyFrame:
     return pl.read_ipc_stream(path).lazy()
 
 
-READERS: dict[str, Reader] = {".parquet": pl.scan_parquet, ".arrow": _arrow}
+def _parquet(path: Path) -> pl.LazyFrame:
+    check_pages(path)
+    return pl.scan_parquet(path)
+
+
+READERS: dict[str, Reader] = {".parquet": _parquet, ".arrow": _arrow}
 
 
 def kind_of(folder: Path) -> str | None:
@@ -98,7 +104,7 @@ def _read(said: str, path: Path, columns: list[str] | None) -> pl.DataFrame:
         if error.errno is None:
             raise DamagedExportError(f"{said} is cut off or damaged; {AGAIN}") from None
         raise ReportError(f"{said} cannot be read ({error.strerror}); check its permissions") from None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError, EOFError):
         raise DamagedExportError(f"{said} is cut off or damaged; {AGAIN}") from None
 
 

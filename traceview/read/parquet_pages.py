@@ -1,0 +1,148 @@
+"""What a Parquet file says of its pages, looked at before polars believes it.
+
+Polars takes a page's number of values as unsigned: a negative one, which a flipped bit makes, asks for more memory than
+any machine has, and that ends the process without a word. The footer and the headers of pages are read here and nothing
+else (github.com/apache/parquet-format, parquet.thrift; Thrift's compact protocol).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Any
+
+MAGIC = b"PAR1"
+DEEPEST = 16  # structures inside each other; a footer has six
+HEADER, LONG_HEADER = 1 << 12, 1 << 20  # bytes of a page's header: statistics may hold long texts
+# Fields of parquet.thrift.
+ROW_GROUPS, COLUMNS, META = 4, 1, 3
+VALUES, PACKED, DATA_AT, DICTIONARY_AT = 5, 7, 9, 11
+UNPACKED_SIZE, PACKED_SIZE, KINDS = 2, 3, (5, 7, 8)  # a page's sizes; headers of data, dictionary and data of version 2
+DICTIONARY = 7
+
+
+def check_pages(path: Path) -> None:
+    """Raise ValueError where a page of a Parquet file cannot be what its header says. Raises OSError."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        file.seek(max(size - 8, 0))
+        end = file.read(8)
+        length = int.from_bytes(end[:4], "little")
+        if end[4:] != MAGIC or length > size - 12:
+            raise ValueError("no footer")
+        file.seek(size - 8 - length)
+        footer = _Compact(file.read(length)).structure()
+        for group in _several(footer, ROW_GROUPS):
+            for column in _several(group, COLUMNS):
+                _check_column(file, column.get(META), size)
+
+
+def _several(structure: dict[int, Any], field: int) -> list[dict[int, Any]]:
+    found = structure.get(field, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise ValueError("no list of structures")
+    return found
+
+
+def _check_column(file: IO[bytes], meta: object, size: int) -> None:
+    if not isinstance(meta, dict):
+        raise ValueError("a column without its description")
+    starts = [_whole(meta, field) for field in (DICTIONARY_AT, DATA_AT) if meta.get(field)]
+    at, values = min(starts, default=0), _whole(meta, VALUES)
+    end = at + _whole(meta, PACKED)
+    if not (starts or values == 0) or end > size:
+        raise ValueError("a column outside its file")
+    while at < end:
+        at += _check_page(file, at, end, values)
+
+
+def _check_page(file: IO[bytes], at: int, end: int, values: int) -> int:
+    """Return how many bytes a page and its header take."""
+    page, length = _header(file, at, end)
+    kind = next((kind for kind in KINDS if isinstance(page.get(kind), dict)), None)
+    packed, unpacked = _whole(page, PACKED_SIZE), _whole(page, UNPACKED_SIZE)
+    if length + packed > end - at:
+        raise ValueError("a page longer than its column")
+    if kind is not None and _whole(page[kind], 1) > (unpacked if kind == DICTIONARY else values):
+        raise ValueError("a page of more values than its column")
+    return length + packed
+
+
+def _header(file: IO[bytes], at: int, end: int) -> tuple[dict[int, Any], int]:
+    for most in (HEADER, LONG_HEADER):
+        file.seek(at)
+        read = _Compact(file.read(min(most, end - at)))
+        try:
+            return read.structure(), read.at
+        except EOFError:
+            continue
+    raise ValueError("a page's header without its end")
+
+
+def _whole(structure: dict[int, Any], field: int) -> int:
+    value = structure.get(field, 0)
+    if type(value) is not int or value < 0:
+        raise ValueError("a number below zero, or none")
+    return value
+
+
+class _Compact:
+    """Thrift's compact protocol: structures as dictionaries by field. Raises EOFError where the bytes end too soon."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.at = raw, 0
+
+    def structure(self, depth: int = 0) -> dict[int, Any]:
+        if depth > DEEPEST:
+            raise ValueError("structures without end")
+        fields: dict[int, Any] = {}
+        field = 0
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self._signed()
+            kind = head & 15
+            fields[field] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (1, 2, 3):
+            return self._byte()
+        if kind in (4, 5, 6):
+            return self._signed()
+        if kind == 7:
+            return self._bytes(8)
+        if kind == 8:
+            return self._bytes(self._unsigned())
+        if kind in (9, 10):
+            return self._list(depth)
+        if kind == 12:
+            return self.structure(depth + 1)
+        raise ValueError("an unknown type")
+
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        count = self._unsigned() if head >> 4 == 15 else head >> 4
+        if count > len(self.raw):
+            raise ValueError("a list longer than its bytes")
+        return [self._value(head & 15, depth + 1) for _ in range(count)]
+
+    def _byte(self) -> int:
+        return self._bytes(1)[0]
+
+    def _bytes(self, count: int) -> bytes:
+        found = self.raw[self.at : self.at + count]
+        if len(found) < count:
+            raise EOFError
+        self.at += count
+        return found
+
+    def _unsigned(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("a number of more than 64 bits")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)
