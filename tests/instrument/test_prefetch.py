@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -106,6 +106,7 @@ def test_an_exception_comes_after_the_good_batches(way: Any, good: int, depth: i
 
 
 @pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=10)  # each looks at every object that Python holds
 @given(taken=st.integers(0, 6), depth=st.integers(1, 4))
 def test_an_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: int) -> None:
     batches = way([torch.tensor(number) for number in range(6)], depth)

@@ -38,7 +38,7 @@ def rows(use: SyncUse) -> list[tuple[int, int, int, int]]:
     return use.frame.select("blocked", "waited", "starved", "refill").rows()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(traces())
 def test_calls_by_the_nanosecond(trace: Trace) -> None:
     device = activity(trace, 0)

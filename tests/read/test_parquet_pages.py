@@ -58,7 +58,7 @@ def test_a_page_of_less_than_no_values_is_damage(tmp_path: Path) -> None:
         parquet._read("report", path, ["start"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_any_damage_is_refused_with_an_error_that_the_reader_knows(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

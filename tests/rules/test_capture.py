@@ -72,7 +72,7 @@ windows = st.none() | st.tuples(st.integers(0, 30), st.integers(1, 30)).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(operations, calls, ranges, windows, st.sampled_from([1, 100_000, 2**40]))
 def test_no_capture_pays_more_than_it_lost(work, api, spans, window, unit) -> None:
     trace = made_trace(
