@@ -91,9 +91,18 @@ def test_hdf5_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("h5py")
     path = as_hdf(sample("cudagraph.sqlite"), tmp_path / "report.h5")
     for child in ("while True: pass", "import os; os.abort()"):
-        monkeypatch.setattr("traceview.read.hdf.CHILD", child)
+        monkeypatch.setattr("traceview.read.child.START", child)
         monkeypatch.setattr("traceview.read.hdf.PATIENCE", 0.5)
         says(DamagedExportError, path, "cut off or damaged")
+
+
+def test_modules_beside_an_hdf5_file_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("h5py")
+    path = as_hdf(sample("cudagraph.sqlite"), tmp_path / "report.h5")
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    assert len(read_capture(path).tables)
+    assert not (tmp_path / "imported").exists()
 
 
 def test_an_hdf5_file_does_not_lead_elsewhere(tmp_path: Path) -> None:

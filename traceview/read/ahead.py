@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceview.read.child import command
 from traceview.read.database import state_of
 from traceview.read.raw import KERNEL, RUNTIME
 
@@ -29,10 +30,6 @@ LARGE = 32 << 20  # bytes of an export; below it a process takes longer to start
 LONGEST = (RUNTIME, KERNEL)  # the tables that are decoded ahead, as far as there are cores for it
 MESSAGE, MOST_HANDLES = 1 << 16, 100
 PATIENCE, PATIENCE_A_MB = 10.0, 0.1  # seconds; a process that was stopped is not waited for without end
-# As hdf.py does: the path is the parent's own, so that nothing beside the report is imported.
-CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from traceview.read.ahead_child import main; main()"
-)
 
 
 @contextmanager
@@ -86,9 +83,9 @@ class _Child:
         ours.settimeout(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
         with theirs:
             handle = theirs.fileno()
-            command = [sys.executable, "-I", "-c", CHILD, str(handle), table, str(path), json.dumps(sys.path)]
             nowhere = subprocess.DEVNULL
-            process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=[handle])
+            asked = command("traceview.read.ahead_child", str(handle), table, str(path))
+            process = subprocess.Popen(asked, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=[handle])
         return cls(process, ours)
 
     def answer(self) -> Columns | None:

@@ -7,9 +7,7 @@ capture cut off, a name that is a string id) 0 and the empty text are read as nu
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import parquet
+from traceview.read.child import command
 from traceview.read.database import shown
 from traceview.read.hdf_child import NOT_AN_EXPORT, TOO_MANY_ROWS
 from traceview.read.raw import RawCapture
@@ -27,8 +26,6 @@ from traceview.read.raw import RawCapture
 MAGIC = b"\x89HDF\r\n\x1a\n"
 AGAIN = "export it again: nsys export --type hdf REPORT.nsys-rep"
 SUFFIX = ".parquet"
-# The child finds modules where its parent does, a notebook's additions included.
-CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from traceview.read.hdf_child import main; main()"
 PATIENCE, PATIENCE_A_MB = 60, 2  # seconds
 
 
@@ -73,9 +70,9 @@ def _taken_apart(path: Path) -> Iterator[Path]:
 
 def _run(path: Path, folder: Path) -> int:
     """Return the exit code of the child; -1 where it was ended, for a damaged file can hold it forever."""
-    command = [sys.executable, "-c", CHILD, str(path.resolve()), str(folder), json.dumps(sys.path)]
     nowhere = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere) as child:
+    converting = command("traceview.read.hdf_child", str(path.resolve()), str(folder))
+    with subprocess.Popen(converting, stdin=nowhere, stdout=nowhere, stderr=nowhere) as child:
         try:
             return child.wait(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
         except subprocess.TimeoutExpired:
