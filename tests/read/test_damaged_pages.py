@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
+from tests.read.decoded import read_integers
 from traceview.read import pages, raw
-from traceview.read.sqlite import read_integers
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096

@@ -25,7 +25,6 @@ from traceview.read.formats import with_tables
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
 # METRICS.md "Identity"; a row that does not say so belongs to none.
 PROCESS = '(("globalPid" >> 24) & 16777215)'
-RANGE_TYPES = "(59, 60)"
 DOMAIN_TYPE = 75
 BEHIND_THE_SCENES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 
@@ -147,7 +146,8 @@ def _nvtx(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
     columns = columns_of(connection, raw.NVTX)
     text, key = (f'"{name}"' if name in columns else "NULL" for name in ("text", "textId"))
     return (
-        f"SELECT {text} AS t, {key} AS k, count(*) AS n FROM NVTX_EVENTS WHERE eventType IN {RANGE_TYPES} GROUP BY 1, 2"
+        f"SELECT {text} AS t, {key} AS k, count(*) AS n FROM NVTX_EVENTS "
+        f"WHERE eventType IN {raw.RANGE_TYPES} GROUP BY 1, 2"
     )
 
 

@@ -17,8 +17,6 @@ from traceview.model import OPENACC
 from traceview.normalise.identity import process_of
 from traceview.read import raw
 
-DOMAIN_CREATED, PUSHED = 75, 59
-
 
 @dataclass(frozen=True, slots=True)
 class _Library:
@@ -26,9 +24,10 @@ class _Library:
     domain_id: int  # below 0: nsys counts from there
     tables: tuple[str, ...]
     name: str  # the column that says what was called
+    has_moments: bool  # rows of no length (Alloc, Create), which are no ranges
 
 
-LIBRARIES = (_Library("MPI", -1, raw.MPI, "textId"), _Library(OPENACC, -2, raw.OPENACC, "nameId"))
+LIBRARIES = (_Library("MPI", -1, raw.MPI, "textId", False), _Library(OPENACC, -2, raw.OPENACC, "nameId", True))
 
 
 def with_library_calls(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -48,11 +47,11 @@ def _ranges(library: _Library, tables: Mapping[str, pl.DataFrame]) -> pl.DataFra
         return None
     wanted = ("start", "end", "globalTid", pl.col(library.name).alias("textId"))
     calls = pl.concat([frame.select(wanted) for frame in found])
-    if library.tables == raw.OPENACC:
-        calls = calls.filter((pl.col("end") != pl.col("start")).fill_null(True))  # Alloc, Create: moments, no ranges
+    if library.has_moments:
+        calls = calls.filter((pl.col("end") != pl.col("start")).fill_null(True))
     # A thread makes one call at a time: the same times and name are the same call.
     return calls.unique(maintain_order=True).with_columns(
-        pl.lit(PUSHED, pl.Int64).alias("eventType"),
+        pl.lit(raw.PUSHED, pl.Int64).alias("eventType"),
         pl.lit(library.domain_id, pl.Int64).alias("domainId"),
         pl.lit(library.domain).alias("domain"),
     )
@@ -65,7 +64,7 @@ def _domains(ranges: pl.DataFrame) -> pl.DataFrame:
         "start",
         "end",
         "globalTid",
-        pl.lit(DOMAIN_CREATED, pl.Int64).alias("eventType"),
+        pl.lit(raw.DOMAIN_CREATED, pl.Int64).alias("eventType"),
         "domainId",
         pl.col("domain").alias("text"),
         "domain",

@@ -15,7 +15,6 @@ DEEPEST = 128  # ranges open at once on a thread; a program that pushes and neve
 LONGEST_TEXT = 1 << 15  # characters; demangled names of templates have more than 10,000
 MOST_BYTES = 1 << 50  # of one copy
 MOST = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
-RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 
 def refuse_crowds(file: str, counts: Mapping[str, int]) -> None:
@@ -55,7 +54,7 @@ def _sizes(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame
 
 
 def _shallow(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame:
-    rows = np.flatnonzero(frame["eventType"].is_in(RANGE_TYPES).fill_null(False).to_numpy())
+    rows = np.flatnonzero(frame["eventType"].is_in(raw.RANGE_TYPES).fill_null(False).to_numpy())
     if len(rows) <= DEEPEST:
         return frame
     part = frame[rows]

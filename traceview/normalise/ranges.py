@@ -8,11 +8,8 @@ from traceview.model import RANGES
 from traceview.normalise.identity import process_of
 from traceview.normalise.names import UNNAMED, texts_of
 from traceview.normalise.order import by_time
-from traceview.normalise.sound import RANGE_TYPES
 from traceview.normalise.threads import Threads
 from traceview.read import raw
-
-DOMAIN_CREATED = 75
 
 
 def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, last: int) -> pl.DataFrame:
@@ -21,8 +18,8 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, last: int) -
     if found is None or found.is_empty():
         return pl.DataFrame(schema=dict(RANGES) | {"name": pl.Enum([]), "domain": pl.Enum([])})
     found = _named(found, tables)
-    domains = found.filter(pl.col("eventType") == DOMAIN_CREATED).select("process", "domainId", "name")
-    ranges = found.filter(pl.col("eventType").is_in(RANGE_TYPES)).with_columns(
+    domains = found.filter(pl.col("eventType") == raw.DOMAIN_CREATED).select("process", "domainId", "name")
+    ranges = found.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)).with_columns(
         pl.col("end").is_null().alias("open"),
         pl.max_horizontal(pl.col("end").fill_null(last), "start").alias("end"),
     )

@@ -16,7 +16,6 @@ LATEST = (1 << 62) - 1
 # A fortnight in ns: no capture is as long, and sums of thousands of such lengths still fit.
 FARTHEST = 1 << 50
 FAR = "they lie more than thirteen days from the others"
-RANGE_TYPES = (59, 60)  # push/pop and start/end
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFr
     sound = start.is_between(-LATEST, LATEST) & end.is_between(-LATEST, LATEST) & (end >= start)
     if table == raw.NVTX:
         sound = start.is_between(-LATEST, LATEST) & (end.is_null() | (end.is_between(-LATEST, LATEST) & (end >= start)))
-        sound = sound | ~pl.col("eventType").is_in(RANGE_TYPES)
+        sound = sound | ~pl.col("eventType").is_in(raw.RANGE_TYPES)
     return _kept(table, frame, sound, "their start or end is not a time, or the end lies before the start", problems)
 
 
@@ -80,14 +79,14 @@ def _extremes(frame: pl.DataFrame) -> list[int]:
 
 
 def _timed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.filter(pl.col("eventType").is_in(RANGE_TYPES)) if table == raw.NVTX else frame
+    return frame.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)) if table == raw.NVTX else frame
 
 
 def _between(table: str, frame: pl.DataFrame, low: int, high: int, problems: Problems) -> pl.DataFrame:
     start, end = pl.col("start").is_between(low, high), pl.col("end").is_between(low, high)
     if table != raw.NVTX:
         return _kept(table, frame, start & end, FAR, problems)
-    of_range = pl.col("eventType").is_in(RANGE_TYPES)
+    of_range = pl.col("eventType").is_in(raw.RANGE_TYPES)
     frame = _kept(table, frame, ~of_range | (start & (end | pl.col("end").is_null())), FAR, problems)
     # What is no range needs no time, but must not say that the capture lasted for years.
     return frame.with_columns(pl.when(start).then("start").alias("start"), pl.when(end).then("end").alias("end"))

@@ -24,6 +24,10 @@ STRINGS = "StringIds"
 MPI = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 OPENACC = tuple(f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}" for kind in ("LAUNCH", "DATA", "OTHER"))
 
+# eventType of NVTX_EVENTS.
+RANGE_TYPES = PUSHED, STARTED = 59, 60
+DOMAIN_CREATED = 75
+
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
 TIMES = ("start", "end")

@@ -84,13 +84,6 @@ def _read_tables(
     return {name: found[name] for name in names}
 
 
-def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
-    """Return integer columns of a table from its pages, in the order of its rows; None where SQLite must do it."""
-    planned = pages.plan(path, connection, table, columns)
-    found = None if planned is None else pages.decoded(planned)
-    return None if found is None else frame_of(found)
-
-
 def _read_slowly(
     connection: sqlite3.Connection, table: str, columns: list[str], text: tuple[str, ...], problems: list[str]
 ) -> pl.DataFrame:
