@@ -13,6 +13,7 @@ from tests.read.test_formats import figures, says
 from traceview.analyze import analyze
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.info import describe
+from traceview.read import read_capture
 from traceview.redact import redact
 
 NAMES = ["dual.sqlite", "cudagraph.sqlite", "trainer/ddp.sqlite"]
