@@ -15,7 +15,7 @@ from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
 from traceview.measure.breakdown import Measured, breakdown
 from traceview.measure.host import Host
-from traceview.measure.iterations import Stretches
+from traceview.measure.iterations import IterationRanges
 from traceview.model import CAUSES, Trace
 from traceview.model_fleet import STEP_FIGURES, Steps
 
@@ -24,7 +24,7 @@ MOST = 2000  # iterations kept of a rank
 SLOW = 1.5  # times the median: a leading iteration that takes longer is warm-up
 
 
-def numbers_of(found: Stretches) -> tuple[Times, bool]:
+def numbers_of(found: IterationRanges) -> tuple[Times, bool]:
     """Return the last number in each iteration's name if those ascend, else 0, 1, 2 ...; and whether they did."""
     texts = [NUMBER.findall(name) for name in found.names]
     if all(texts) and all(len(of[-1]) <= 15 for of in texts):
@@ -35,7 +35,7 @@ def numbers_of(found: Stretches) -> tuple[Times, bool]:
 
 
 def steps_of(
-    trace: Trace, of: Host, measured: Measured, found: Stretches, number: Times, named: bool, skip: int | None
+    trace: Trace, of: Host, measured: Measured, found: IterationRanges, number: Times, named: bool, skip: int | None
 ) -> Steps:
     """Measure the first MOST iterations of the one GPU in `measured`; `skip` sets so many first ones aside."""
     begin, end = found.start, found.end

@@ -23,7 +23,7 @@ FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class IterationRanges:
     """Where the iterations are: their ranges on one thread of one process, clipped to the window, and their names.
 
     So many first ones are set aside as warm-up: `skipped`, and `why`.
@@ -73,7 +73,7 @@ def measure_iterations(
 
 def find_iterations(
     trace: Trace, measured: Measured, *, pattern: str | None = None, skip: int | None = None
-) -> Stretches | NotMeasured:
+) -> IterationRanges | NotMeasured:
     """Return where the iterations of the devices in `measured` are, and which are warm-up.
 
     `pattern` is a regular expression searched in range names; `skip` sets that many first iterations
@@ -90,7 +90,7 @@ def find_iterations(
     if len(start) == 0:
         return NotMeasured("no iteration lies in the chosen window")
     skipped, why = _skipped(trace, end - start, skip)
-    return Stretches(
+    return IterationRanges(
         range=found.name,
         thread=found.thread,
         process=int(trace.threads["process"][found.thread]),
@@ -131,7 +131,7 @@ def _twice_median(values: Times) -> int:
     return int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])
 
 
-def _iterations(where: Stretches, parts: Breakdown) -> tuple[Iteration, ...]:
+def _iterations(where: IterationRanges, parts: Breakdown) -> tuple[Iteration, ...]:
     starts, ends, causes = where.start.tolist(), where.end.tolist(), parts.idle.T.tolist()
     columns = {name: values.tolist() for name, values in parts.figures.items()}
     return tuple(
