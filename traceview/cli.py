@@ -31,7 +31,7 @@ from traceview.cli_whatif import whatif
 from traceview.errors import TraceviewError
 
 CANNOT_SAY, INTERRUPTED, TERMINATED = 2, 130, 143
-M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # malloc.h
+M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 LARGE = 16 << 20
 ENOUGH = 4  # threads of polars
 _asked: list[int] = []  # the exit code of a signal that was handled
@@ -178,6 +178,7 @@ def _use_little() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, 1)
         mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_TRIM_THRESHOLD, LARGE)
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -49,6 +49,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(pages, "SMALL", pages.SMALL if way == "sqlite" else 0),
             mock.patch.object(ahead, "LARGE", 0 if way == "ahead" else ahead.LARGE),
+            mock.patch.object(ahead, "is_alone", lambda: True),  # threads of polars do nothing here
             mock.patch("traceview.read.hdf.PATIENCE", PATIENCE),
             mock.patch("traceview.fleet.run.read_locally", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),

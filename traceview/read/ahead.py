@@ -1,8 +1,9 @@
 """The longest tables decoded by processes of their own, while this one still imports what it measures with.
 
 Importing polars and the rest takes as long as decoding a million kernels, and holds the interpreter: what a process
-does meanwhile costs no time. It hands over whole columns as memory that both see. Where it cannot (another system,
-no memory, a damaged file) nothing is lost but time: the caller decodes by itself.
+does meanwhile costs no time. It is a copy of this one, taken before polars is here, whose threads no copy has. It hands
+over whole columns as memory that both see. Where it cannot (another system, other threads, no memory, a damaged file)
+nothing is lost but time: the caller decodes by itself.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceview.read.child import command
 from traceview.read.database import state_of
+from traceview.read.forked import forked, is_alone
 from traceview.read.raw import KERNEL, RUNTIME
 
 if TYPE_CHECKING:
@@ -45,21 +45,26 @@ def decoding(path: Path) -> Iterator[Ahead | None]:
 
 def _begun(path: Path) -> Ahead | None:
     cores = os.cpu_count() or 1
-    try:
-        state = state_of(path)
-        if state is None or state[0] < LARGE or not hasattr(os, "memfd_create") or not sys.executable or cores < 2:
-            return None
-        return Ahead(state, {table: _Child.of(path, table) for table in (LONGEST if cores > 2 else LONGEST[:1])})
-    except (OSError, ValueError):
+    state = state_of(path)
+    if state is None or state[0] < LARGE or not hasattr(os, "memfd_create") or cores < 2 or not is_alone():
         return None
+    ahead = Ahead(state)
+    with suppress(OSError, ValueError):
+        for table in LONGEST if cores > 2 else LONGEST[:1]:
+            ahead.begin(path, table)
+    return ahead
 
 
 class Ahead:
     """What processes decode, a table each, of the file that was in `state`."""
 
-    def __init__(self, state: tuple[int, int], children: Mapping[str, _Child]) -> None:
+    def __init__(self, state: tuple[int, int]) -> None:
         self.state = state
-        self._children = children
+        self._children: dict[str, _Child] = {}
+
+    def begin(self, path: Path, table: str) -> None:
+        """Begin to decode a table. Raises OSError where there is no room for it."""
+        self._children[table] = _Child.of(path, table)
 
     def columns(self, table: str, plan: Plan) -> Columns | None:
         """Return the columns of a table, as soon as they are there; None where no process decoded it."""
@@ -68,25 +73,27 @@ class Ahead:
 
     def end(self) -> None:
         """End the processes; what they decoded stays until it is let go of."""
-        for child in self._children.values():
-            child.end()
+        while self._children:
+            self._children.popitem()[1].end()
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    process: subprocess.Popen[bytes]
+    process: int
     answers: socket.socket
 
     @classmethod
     def of(cls, path: Path, table: str) -> _Child:
+        from traceview.read.ahead_child import hand_over
+
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
         with theirs:
-            handle = theirs.fileno()
-            nowhere = subprocess.DEVNULL
-            asked = command("traceview.read.ahead_child", str(handle), table, str(path))
-            process = subprocess.Popen(asked, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=[handle])
-        return cls(process, ours)
+            try:
+                return cls(forked(lambda: hand_over(theirs, path, table)), ours)
+            except OSError:
+                ours.close()
+                raise
 
     def answer(self) -> Columns | None:
         """Wait for the one answer; None where the process ended without."""
@@ -97,8 +104,8 @@ class _Child:
             return None
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
         self.answers.close()
 
 

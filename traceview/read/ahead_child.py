@@ -6,7 +6,6 @@ import json
 import mmap
 import os
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from traceview.read.raw import wanted_columns
 from traceview.read.records import Numbers
 
 
-def main() -> None:
-    """Decode what the arguments name; whatever goes wrong ends the process, and its parent reads by itself."""
-    answers, table, path = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
-    with answers, suppress(TraceviewError, OSError, ValueError, MemoryError):
+def hand_over(answers: socket.socket, path: Path, table: str) -> None:
+    """Decode a table and send its columns; whatever goes wrong is an end without, and the parent reads by itself."""
+    with suppress(TraceviewError, OSError, ValueError, MemoryError):
         plan = _plan(path, table)
         if plan is not None:
             _send(answers, plan)
@@ -48,7 +46,7 @@ def _send(answers: socket.socket, plan: pages.Plan) -> None:
         shared.append((numbers, handle))
         return numbers
 
-    columns = pages.decoded(plan, empty, workers=1)
+    columns = pages.decoded(plan, empty)
     if columns is None:
         return
     told, handles = [], []

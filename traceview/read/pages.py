@@ -12,7 +12,6 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,6 @@ from traceview.read.records import LEAF, Bytes, Column, Layout, NotPlainError, N
 
 SMALL = 64 << 10  # bytes of a table's pages: below this SQLite is as fast
 PAGES_AT_ONCE = 256  # a chunk and its columns stay in the processor's cache
-WORKERS = 2  # NumPy lets go of the interpreter while it gathers
 INTERIOR = 5
 REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 MAX_DEPTH = 20
@@ -76,7 +74,7 @@ def _is_small(path: Path, root: int) -> bool:
         return True
 
 
-def decoded(of: Plan, empty: Callable[[int], Numbers] = empty_numbers, workers: int = WORKERS) -> Columns | None:
+def decoded(of: Plan, empty: Callable[[int], Numbers] = empty_numbers) -> Columns | None:
     """Return the columns in the order of the table's rows; None where SQLite must do it after all.
 
     `empty` makes room for so many numbers.
@@ -86,7 +84,7 @@ def decoded(of: Plan, empty: Callable[[int], Numbers] = empty_numbers, workers: 
         with of.path.open("rb", buffering=0) as file:
             pages = _Pages.of(file.fileno())
             layout = Layout.of(pages.size, len(of.names), wanted[-1])
-            found = _decode_all(pages, of.root, layout, wanted, empty, workers)
+            found = _decode_all(pages, of.root, layout, wanted, empty)
     except (NotPlainError, OSError, ValueError, MemoryError):
         return None
     return {name: found[of.names.index(name)] for name in of.columns}
@@ -150,7 +148,7 @@ class _Leaves(NamedTuple):
 
 
 def _decode_all(
-    pages: _Pages, root: int, layout: Layout, wanted: list[int], empty: Callable[[int], Numbers], workers: int
+    pages: _Pages, root: int, layout: Layout, wanted: list[int], empty: Callable[[int], Numbers]
 ) -> dict[int, Column]:
     leaves = _leaves(pages, root)
     # Row numbers ascend by one unless rows were deleted, so they say where each page's rows go.
@@ -166,8 +164,7 @@ def _decode_all(
         start = int(edges[first])
         return slice(start, start + decode(pages.several(leaves.pages[chunk], layout.width), layout, found, start))
 
-    with ThreadPoolExecutor(workers) as pool:
-        parts = list(pool.map(decode_chunk, range(0, len(leaves.pages), PAGES_AT_ONCE)))
+    parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_AT_ONCE)]
     if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):
         raise NotPlainError
     return {column: found.pop(column).whole(_merged(parts)) for column in wanted}

@@ -124,8 +124,7 @@ def _cells(block: Bytes, layout: Layout) -> _Cells:
         raise NotPlainError
     counts = counts_of(pages, size)
     most = int(counts.max(initial=0))
-    pairs = pages[:, 8 : 8 + 2 * most].astype(np.int64).reshape(len(pages), most, 2)
-    cell = pairs[:, :, 0] << 8 | pairs[:, :, 1]
+    cell = np.ndarray((len(pages), most), ">u2", block, 8, (size, 2)).astype(np.int64)
     at = cell + (np.arange(len(pages)) * size)[:, None]
     if not (counts == most).all():
         inside = np.arange(most) < counts[:, None]
@@ -215,7 +214,9 @@ class _Shape:
             # Eight bytes from the value's first one on, big-endian; what follows the value is shifted out.
             eight = np.ndarray(count, ">i8", records, self.places[column], (width,))
             if isinstance(chosen, slice):
-                np.right_shift(eight, _SHIFTS[kind], out=values)
+                values[:] = eight
+                if _SHIFTS[kind]:
+                    values >>= _SHIFTS[kind]
             else:
                 values[chosen] = eight[chosen] >> _SHIFTS[kind]
 
