@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traceview import intervals
-from traceview.intervals import Intervals
+from traceview.intervals import Coverage, Intervals
 
 PAIR = st.tuples(st.integers(-40, 40), st.integers(0, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 PAIRS = st.lists(PAIR, max_size=12)
@@ -75,6 +76,27 @@ def test_covered_answers_any_queries(pairs: list[tuple[int, int]], queries: list
     start, end = arrays(queries)
     expected = [len(moments(pairs) & set(range(first, last))) for first, last in queries]
     assert intervals.covered(made(pairs), start, end).tolist() == expected
+
+
+@pytest.mark.parametrize("few", [0, intervals.FEW])
+@given(PAIRS, st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 9)), max_size=8), st.booleans())
+def test_the_queries_that_meet_a_union(
+    few: int, pairs: list[tuple[int, int]], queries: list[tuple[int, int]], in_order: bool
+) -> None:
+    start, end = arrays([(first, first + length) for first, length in (sorted(queries) if in_order else queries)])
+    expected = [row for row in range(len(start)) if moments(pairs) & set(range(start[row], end[row]))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "FEW", few)  # a union of few members is asked the other way round
+        assert Coverage.of(made(pairs)).meeting(start, end).tolist() == expected
+
+
+@given(PAIRS, st.lists(st.integers(-60, 60), max_size=8))
+def test_what_lies_before_any_moment(pairs: list[tuple[int, int]], at: list[int]) -> None:
+    coverage = Coverage.of(made(pairs))
+    when = np.array(at, np.int64)
+    expected = [len({moment for moment in moments(pairs) if moment < one}) for one in at]
+    assert coverage.before(when).tolist() == coverage.upto(coverage.place(when), when).tolist() == expected
+    assert [kept.tolist() for kept in coverage.union()] == [kept.tolist() for kept in made(pairs)]
 
 
 @given(PAIRS)

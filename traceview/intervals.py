@@ -26,6 +26,7 @@ class Intervals(NamedTuple):
 
 BEFORE_ALL = -(1 << 62)
 BLOCK = 1 << 16  # rows whose temporary arrays stay in the processor's cache
+FEW = 32  # of so many times fewer members than queries it is asked which queries they meet, and not the other way round
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -57,12 +58,17 @@ def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
         if len(start) == 0:
             return EMPTY, EMPTY.start
     # Work that follows work seldom overlaps it; then each end is the furthest so far.
-    reach = end if (end[1:] >= end[:-1]).all() else np.maximum.accumulate(end)
-    first = np.flatnonzero(start[1:] > reach[:-1])
-    first += 1
-    last = np.append(first - 1, len(start) - 1)
-    first = np.concatenate([np.zeros(1, np.int64), first])
-    return Intervals(start[first], reach[last]), first if chosen is None else chosen[first]
+    reach = end if in_order(end) else np.maximum.accumulate(end)
+    begins = np.empty(len(start), np.bool_)
+    begins[0] = True
+    np.greater(start[1:], reach[:-1], out=begins[1:])
+    first = np.flatnonzero(begins)
+    if len(first) == len(start):
+        return Intervals(start, reach), first if chosen is None else chosen
+    ends = np.empty(len(first), np.int64)
+    ends[:-1] = reach[first[1:] - 1]
+    ends[-1] = reach[-1]
+    return Intervals(start[first], ends), first if chosen is None else chosen[first]
 
 
 def united_length(start: Times, end: Times, rows: Times) -> int:
@@ -166,52 +172,99 @@ def overlap(left: Intervals, right: Intervals) -> int:
 class Coverage:
     """A union made ready to say how much of it lies before any moment.
 
-    `starts` are its members' starts. `ends` and `offset` have one entry more, the first of which stands for all
-    time before the union: what lies before a moment in or after a member is its `offset` and the moment or,
-    where that comes first, its end.
+    `starts` are its members' starts, `running` the length of all members before each, and of all (one entry more).
     """
 
     starts: Times
-    ends: Times
-    offset: Times
+    running: Times
 
     @classmethod
     def of(cls, union: Intervals) -> Coverage:
-        """Prepare a union; a first member before all time saves every edge case."""
-        ends = np.empty(len(union.end) + 1, np.int64)
-        offset = np.empty(len(union.end) + 1, np.int64)
-        ends[0], offset[0] = BEFORE_ALL, 0
-        ends[1:] = union.end
-        np.subtract(union.end, union.start, out=offset[1:])
-        np.cumsum(offset, out=offset)
-        offset -= ends
-        return cls(union.start, ends, offset)
+        """Prepare a union."""
+        running = np.zeros(len(union.start) + 1, np.int64)
+        np.subtract(union.end, union.start, out=running[1:])
+        np.cumsum(running, out=running)
+        return cls(union.start, running)
+
+    def union(self) -> Intervals:
+        """Return the union again."""
+        return Intervals(self.starts, self.starts + np.diff(self.running))
+
+    def place(self, at: Times) -> Times:
+        """Return the last member that starts at or before each moment; -1 before them all."""
+        if len(self.starts) == 0 or len(at) == 0:
+            return np.full(len(at), -1, np.int64)
+        low, high = self._concerned(at)
+        index = np.searchsorted(self.starts[low:high], at, side="right")
+        index += low - 1
+        return index
+
+    def upto(self, place: NDArray[np.integer], at: Times) -> Times:
+        """Return the length that lies before each moment, whose `place` is known already, in ns."""
+        if len(self.starts) == 0 or len(at) == 0:
+            return np.zeros(len(at), np.int64)
+        found: Times = at - self.starts[place]
+        found += self.running[place]
+        np.minimum(found, self.running[1:][place], out=found)
+        if place.min() < 0:
+            found[place < 0] = 0
+        return found
 
     def before(self, at: Times) -> Times:
         """Return the length of the union that lies before each moment, in ns."""
-        if len(self.starts) == 0 or len(at) == 0:
-            return np.zeros(len(at), np.int64)
-        # Questions come in order of time, mostly: few members concern all of them, often a single one.
-        low, high = np.searchsorted(self.starts, (at.min(), at.max()), side="right").tolist()
-        if low == high:
-            found: Times = np.minimum(at, self.ends[low])
-            found += self.offset[low]
-            return found
-        index = np.searchsorted(self.starts[low:high], at, side="right")
-        # Inside a member, what is still to come of it does not count yet.
-        found = np.minimum(at, self.ends[low : high + 1][index])
-        found += self.offset[low : high + 1][index]
+        found = np.zeros(len(at), np.int64)
+        if len(self.starts):
+            for block in blocks(len(at)):
+                found[block] = self._before(at[block])
         return found
 
     def between(self, start: Times, end: Times) -> Times:
         """Return the covered length of each [start, end); 0 where end <= start."""
         found = np.zeros(len(start), np.int64)
-        if len(self.starts) == 0:
-            return found
-        for block in blocks(len(start)):
-            first, last = start[block], end[block]
-            np.subtract(self.before(np.maximum(first, last)), self.before(first), out=found[block])
+        if len(self.starts):
+            for block in blocks(len(start)):
+                first, last = start[block], end[block]
+                np.subtract(self._before(np.maximum(first, last)), self._before(first), out=found[block])
         return found
+
+    def meeting(self, start: Times, end: Times) -> Times:
+        """Return the rows of [start, end) that have something in common with a member, in order.
+
+        Where members are few, it is they that are looked up among the rows.
+        """
+        if len(self.starts) * FEW <= len(start) and in_order(start) and in_order(end):
+            first = np.searchsorted(end, self.starts, side="right")
+            stop = np.searchsorted(start, self.union().end, side="left")
+            count = np.maximum(stop - first, 0)
+            if count.sum() <= len(start):
+                met = np.zeros(len(start), np.bool_)
+                met[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())] = True
+                return np.flatnonzero(met & (end > start))
+        return np.flatnonzero(self.between(start, end))
+
+    def _before(self, at: Times) -> Times:
+        low, high = self._concerned(at)
+        few = Coverage(self.starts[low:high], self.running[low : high + 1])
+        if len(few.starts) > 1:
+            return few.upto(np.searchsorted(few.starts, at, side="right") - 1, at)
+        if len(few.starts) == 0:
+            return np.zeros(len(at), np.int64)
+        found: Times = at - few.starts
+        found += few.running[0]
+        return np.clip(found, few.running[0], few.running[1], out=found)
+
+    def _concerned(self, at: Times) -> tuple[int, int]:
+        """Return the first member that moments are about, and the last and one more.
+
+        Questions come in order of time, mostly: few members concern all of them, often a single one.
+        """
+        low, high = np.searchsorted(self.starts, (at.min(), at.max()), side="right").tolist()
+        return max(low - 1, 0), high
+
+
+def in_order(times: Times) -> bool:
+    """Say whether times ascend."""
+    return bool((times[1:] >= times[:-1]).all())
 
 
 def covered(by: Intervals, start: Times, end: Times) -> Times:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,72 +13,115 @@ from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
 from traceview.model import ROLES, Trace
 
+ANY_OTHER = len(ROLES) - 1  # the role of most calls by far
+
+
+class Moments(NamedTuple):
+    """Moments, how much of the time that counts lies before each, and the last gap that began (see IdleHost)."""
+
+    at: Times
+    before: Times
+    gap: Times
+
+    def of(self, rows: Times) -> Moments:
+        """Return some of them."""
+        return Moments(self.at[rows], self.before[rows], self.gap[rows])
+
 
 class View(Protocol):
     """The time that counts, and what threads did of it: all of it (Host), or a device's idle time (idle_host.py)."""
 
     @property
-    def profiler(self) -> Intervals:
+    def profiler(self) -> Coverage:
         """Return the union of the profiler's own intervals."""
 
-    def before(self, at: Times) -> tuple[Times, Times]:
-        """Return how much of all time before each moment counts, and the same less the profiler's own part."""
+    @property
+    def profiled(self) -> Coverage:
+        """Return the profiler's part of the time that counts."""
 
-    def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
-        """Return how much of each [start, end) counts and is a thread's, in one of ROLES; None where it has none."""
+    def moments(self, at: Times) -> Moments:
+        """Look up how much of all time before each moment counts."""
+
+    def roles(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each of ROLES, the rows of [start, end) in which a thread had some of it, and how much.
+
+        Only what counts is meant, less the profiler's own part.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """When a thread was in calls: the union of `all`, and of it what is each of ROLES' but the last, or the profiler's.
+
+    A ns belongs to the profiler, else to the first role that has it: the parts share none, and the last role has
+    what they leave.
+    """
+
+    all: Coverage
+    parts: tuple[Coverage, ...]
+    profiled: Coverage
+
+    @classmethod
+    def of(cls, start: Times, end: Times, role: NDArray[np.uint8], profiler: Intervals) -> Calls:
+        """Return the calls of a thread, in order of `start`, each with a code of ROLES."""
+        union = intervals.union(start, end, ordered=True)
+        taken = profiler
+        parts = []
+        for code in range(ANY_OTHER):
+            rows = np.flatnonzero(role == code)
+            calls = intervals.union(start[rows], end[rows], ordered=True)
+            parts.append(Coverage.of(intervals.subtract(calls, taken)))
+            if len(rows):
+                both = (np.concatenate(sides) for sides in zip(taken, calls, strict=True))
+                taken = intervals.union(*both)
+        return cls(Coverage.of(union), tuple(parts), Coverage.of(intervals.intersect(union, profiler)))
+
+    def split(self, held: Times, start: Times, end: Times, profiler: Coverage) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each role, the rows of [start, end) that have some of it, and the ns of each.
+
+        `held` is what all calls held of [start, end), and is changed; `profiler` knows which rows it met.
+        """
+        met = profiler.meeting(start, end)
+        held[met] -= self.profiled.between(start[met], end[met])
+        for role, part in enumerate(self.parts):
+            rows = part.meeting(start, end)
+            length = part.between(start[rows], end[rows])
+            held[rows] -= length
+            yield role, rows, length
+        rows = np.flatnonzero(held)
+        yield ANY_OTHER, rows, held[rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """For each thread that called CUDA, one union for each of ROLES; a ns belongs to the first role that has it.
+    """What every thread that called CUDA was doing, at any time."""
 
-    `overhead` is the union of the profiler's own intervals; it is taken out of every role.
-    `start`, `end` and `thread` are the columns of Trace.api.
-    """
+    threads: Mapping[int, Calls]
+    profiler: Coverage
 
-    roles: Mapping[int, tuple[Coverage, ...]]
-    overhead: Coverage
-    start: Times
-    end: Times
-    thread: Times
-    profiler: Intervals
+    @property
+    def profiled(self) -> Coverage:
+        """Return the profiler's part of all time."""
+        return self.profiler
 
-    def before(self, at: Times) -> tuple[Times, Times]:
-        """Return all time before each moment, and the same less the profiler's own part."""
-        return at, at - self.overhead.before(at) if len(self.overhead.starts) else at
+    def moments(self, at: Times) -> Moments:
+        """Return the moments: all time before each counts."""
+        return Moments(at, at, at)
 
-    def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
-        """Return how much of each [start, end) is a thread's, in one of ROLES; None where it has none."""
-        union = self.roles[thread][role]
-        return union.between(start, end) if len(union.starts) else None
+    def roles(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each of ROLES, the rows that have some of it, and how much (see View)."""
+        calls = self.threads[thread]
+        return calls.split(calls.all.between(start.at, end.at), start.at, end.at, self.profiler)
 
 
 def host(trace: Trace) -> Host:
     """Collect what every thread of the trace was doing (METRICS.md "Idle gaps", cause 4)."""
-    overhead = intervals.union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
-    start = trace.api["start"].to_numpy()
-    end = trace.api["end"].to_numpy()
+    profiler = intervals.union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
+    start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
     role = trace.api["role"].to_physical().to_numpy()
-    thread = trace.api["thread"].to_numpy()
     callers = np.flatnonzero(np.bincount(thread)).tolist() if len(thread) else []
-    roles = {}
+    threads = {}
     for one in callers:
         rows = slice(None) if len(callers) == 1 else np.flatnonzero(thread == one)
-        roles[one] = _disjoint(start[rows], end[rows], role[rows], overhead)
-    return Host(roles, Coverage.of(overhead), start, end, thread, overhead)
-
-
-def _disjoint(start: Times, end: Times, role: NDArray[np.uint8], overhead: Intervals) -> tuple[Coverage, ...]:
-    # Mostly a call returns before the next one begins: then no two roles share a ns, and calls are a union as they are.
-    apart = bool((end[:-1] <= start[1:]).all())
-    taken = overhead
-    found = []
-    for code in range(len(ROLES)):
-        members = np.flatnonzero(role == code)
-        calls = Intervals(start[members], end[members])
-        calls = calls if apart else intervals.union(*calls, ordered=True)
-        found.append(Coverage.of(intervals.subtract(calls, taken)))
-        if apart or code == len(ROLES) - 1 or len(calls.start) == 0:
-            continue
-        taken = intervals.union(np.concatenate([taken.start, calls.start]), np.concatenate([taken.end, calls.end]))
-    return tuple(found)
+        threads[one] = Calls.of(start[rows], end[rows], role[rows], profiler)
+    return Host(threads, Coverage.of(profiler))

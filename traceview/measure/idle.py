@@ -89,31 +89,32 @@ def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, c
     unknown = np.flatnonzero(thread < 0)
     call_start[unknown] = start[unknown]
     call_end = np.minimum(np.maximum(_where_known(calls.end, call, 0), call_start), end)
-    (all_start, free_start), (all_end, free_end) = of.before(start), of.before(end)
-    free_call, free_return = of.before(call_start)[1], of.before(call_end)[1]
-    if len(of.profiler.start):
-        causes[PROFILER] = all_end - all_start - (free_end - free_start)
-    np.subtract(free_end, free_return, out=causes[QUEUED])
-    np.subtract(free_return, free_call, out=causes[LAUNCH])
-    np.subtract(free_call, free_start, out=causes[HOST])
+    began, called, returned, ended = (of.moments(at) for at in (start, call_start, call_end, end))
+    np.subtract(ended.before, returned.before, out=causes[QUEUED])
+    np.subtract(returned.before, called.before, out=causes[LAUNCH])
+    np.subtract(called.before, began.before, out=causes[HOST])
+    _take_profiled(of, (start, call_start, call_end, end), causes)
     if len(unknown):
-        causes[UNKNOWN, unknown] = (free_end - free_start)[unknown]
-        causes[QUEUED, unknown] = causes[LAUNCH, unknown] = 0
-    _attribute_waits(of, thread, start, call_start, causes)
-
-
-def _attribute_waits(of: View, thread: Times, start: Times, call_start: Times, causes: NDArray[np.int64]) -> None:
-    """Take what each launching thread did before its call from what the host did."""
+        causes[UNKNOWN, unknown] = causes[QUEUED, unknown]
+        causes[QUEUED, unknown] = 0
     waits = np.flatnonzero(call_start > start)
     waiting = thread[waits]
     for one in np.flatnonzero(np.bincount(waiting)).tolist():
         rows = waits[waiting == one]
-        began, called = start[rows], call_start[rows]
-        for role, cause in enumerate(ROLE_CAUSES):
-            held = of.held(one, role, began, called)
-            if held is not None and held.any():
-                causes[cause, rows] = held
-                causes[HOST, rows] -= held
+        for role, some, held in of.roles(one, began.of(rows), called.of(rows)):
+            causes[ROLE_CAUSES[role], rows[some]] = held
+            causes[HOST, rows[some]] -= held
+
+
+def _take_profiled(of: View, moments: tuple[Times, Times, Times, Times], causes: NDArray[np.int64]) -> None:
+    """Take the profiler's part from what lies between each piece's start, its call, the call's return and the end."""
+    rows = of.profiler.meeting(moments[0], moments[-1])
+    if len(rows) == 0:
+        return
+    before = [of.profiled.before(at[rows]) for at in moments]
+    causes[PROFILER, rows] = before[-1] - before[0]
+    for cause, start, end in zip((HOST, LAUNCH, QUEUED), before, before[1:], strict=False):
+        causes[cause, rows] -= end - start
 
 
 def idle_of(trace: Trace, of: Host, device: Activity) -> Idle:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
-from traceview.measure.host import Host
+from traceview.measure.host import Calls, Host, Moments
 
-FEW = 4  # a union of so many times fewer members than there are gaps is cut to them; of others each gap is asked
+
+class _InGaps(NamedTuple):
+    """A thread in a device's gaps.
+
+    `started` is how long it was in calls before each gap; `running` counts gaps only, and has one entry more, for
+    all; `calls` has the parts inside gaps.
+    """
+
+    started: Times
+    running: Times
+    calls: Calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,58 +33,53 @@ class IdleHost:
     of: Host
     gaps: Intervals
     idle: Coverage
-    profiled: Coverage  # the profiler's part of the gaps
-    _parts: dict[tuple[int, int], Coverage | Times] = field(default_factory=dict)
+    profiled: Coverage
+    _threads: dict[int, _InGaps] = field(default_factory=dict)
     _making: Lock = field(default_factory=Lock)
 
     @classmethod
     def inside(cls, of: Host, gaps: Intervals) -> IdleHost:
         """Look at a host inside the gaps of a device."""
-        return cls(of, gaps, Coverage.of(gaps), Coverage.of(intervals.intersect(gaps, of.profiler)))
+        return cls(of, gaps, Coverage.of(gaps), Coverage.of(intervals.intersect(gaps, of.profiler.union())))
 
     @property
-    def profiler(self) -> Intervals:
+    def profiler(self) -> Coverage:
         """Return the union of the profiler's own intervals."""
         return self.of.profiler
 
-    def before(self, at: Times) -> tuple[Times, Times]:
-        """Return the idle time before each moment, and the same less the profiler's own part."""
-        idle = self.idle.before(at)
-        return idle, idle - self.profiled.before(at) if len(self.profiled.starts) else idle
+    def moments(self, at: Times) -> Moments:
+        """Look up the last gap that began before each moment, -1 for none, and how much idle time lies before it."""
+        gap = self.idle.place(at)
+        return Moments(at, self.idle.upto(gap, at), gap)
 
-    def held(self, thread: int, role: int, start: Times, end: Times) -> Times | None:
-        """Return how much idle time of each [start, end) is a thread's, in one of ROLES; None where it has none."""
-        union = self.of.roles[thread][role]
-        if len(union.starts) == 0:
-            return None
+    def roles(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each of ROLES, the rows that have some of it in idle time, and how much (see View)."""
         with self._making:
-            part = self._part(thread, role, union)
-        if isinstance(part, Coverage):
-            return part.between(start, end)
-        before_end: Times = self._before(union, part, np.maximum(start, end))
-        before_end -= self._before(union, part, start)
-        return before_end
+            mine = self._inside(thread)
+        return mine.calls.split(self._held(mine, end) - self._held(mine, start), start.at, end.at, self.profiler)
 
-    def _part(self, thread: int, role: int, union: Coverage) -> Coverage | Times:
-        found = self._parts.get((thread, role))
+    def _inside(self, thread: int) -> _InGaps:
+        found = self._threads.get(thread)
         if found is None:
-            if len(union.starts) * FEW < len(self.gaps.start):
-                found = Coverage.of(intervals.intersect(Intervals(union.starts, union.ends[1:]), self.gaps))
-            else:
-                running = np.zeros(len(self.gaps.start) + 1, np.int64)
-                np.cumsum(union.between(*self.gaps), out=running[1:])
-                found = running
-            self._parts[thread, role] = found
+            calls = self.of.threads[thread]
+            started = calls.all.before(self.gaps.start)
+            running = np.zeros(len(started) + 1, np.int64)
+            np.subtract(calls.all.before(self.gaps.end), started, out=running[1:])
+            np.cumsum(running, out=running)
+            parts = tuple(self._cut(part) for part in calls.parts)
+            found = _InGaps(started, running, Calls(calls.all, parts, self._cut(calls.profiled)))
+            self._threads[thread] = found
         return found
 
-    def _before(self, union: Coverage, running: Times, at: Times) -> Times:
-        """Return the union's part inside the gaps before each moment; `running` is that before each gap."""
-        if len(self.gaps.start) == 0:
-            return np.zeros(len(at), np.int64)
-        after = np.searchsorted(self.gaps.start, at, side="right")
-        gap = np.maximum(after - 1, 0)
-        start = self.gaps.start[gap]
-        # Before the first gap there is nothing; in or after a gap, its own part up to the moment or its end.
-        stop = np.where(after > 0, np.minimum(at, self.gaps.end[gap]), start)
-        found: Times = running[gap] + union.between(start, stop)
+    def _cut(self, part: Coverage) -> Coverage:
+        return Coverage.of(intervals.intersect(part.union(), self.gaps))
+
+    def _held(self, mine: _InGaps, at: Moments) -> Times:
+        """Return the idle time that a thread was in calls before each moment."""
+        whole = at.before == self.idle.running[at.gap + 1]
+        ended = at.gap + whole  # so many gaps ended before it
+        found: Times = mine.running[ended]
+        within = np.flatnonzero(at.before - self.idle.running[ended])
+        if len(within):
+            found[within] += mine.calls.all.before(at.at[within]) - mine.started[ended[within]]
         return found
