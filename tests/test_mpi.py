@@ -22,6 +22,7 @@ from traceview.redact import redact
 from traceview.trace import open_trace
 
 RING, AS_2022, AS_2024 = (sample(f"mpi/{name}.sqlite") for name in ("ring", "ring_as_2022.4", "ring_as_2024.2"))
+HEAT = sample("mpi/heat.sqlite")
 RANKS, STEPS = 4, 12
 # What ring.c calls.
 CALLS = {
@@ -86,7 +87,32 @@ def test_hdf5_and_a_redacted_copy_have_the_figures(tmp_path: Path, name: str) ->
     assert figures(as_hdf(sample(f"mpi/{name}.sqlite"), tmp_path / "report.h5"))["nvtx"] == expected["nvtx"]
 
 
-@pytest.mark.parametrize("path", [RING, AS_2022, AS_2024], ids=lambda path: path.stem)
+def test_beside_gpu_work_calls_are_ranges_that_launched_nothing() -> None:
+    found = calls(HEAT)
+    assert {name: one["count"] for name, one in found.items() if one["count"] > 2} == {
+        "MPI_Irecv": 2 * 2 * STEPS,
+        "MPI_Isend": 2 * 2 * STEPS,
+        "MPI_Waitall": 2 * STEPS,
+        "MPI_Allreduce": 2 * STEPS,
+    }
+    with closing(sqlite3.connect(f"{HEAT.as_uri()}?mode=ro", uri=True)) as export:
+        rows = export.execute("SELECT count(*), sum(end - start) FROM MPI_COLLECTIVES_EVENTS").fetchall()
+    assert rows == [(found["MPI_Allreduce"]["count"], found["MPI_Allreduce"]["host_ns"])]
+    assert {one["operation_count"] for one in found.values()} == {0}
+
+
+def test_beside_gpu_work_the_steps_are_the_programs_own() -> None:
+    answer = figures(HEAT)
+    assert (answer["iterations"]["range"], answer["iterations"]["count"]) == ("step", STEPS)
+    # Both ranks work on one GPU, and launch kernels in steps alone.
+    (device,) = answer["devices"]
+    step = next(one for one in answer["nvtx"] if one["name"] == "step")
+    with closing(sqlite3.connect(f"{HEAT.as_uri()}?mode=ro", uri=True)) as export:
+        kernels = export.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+    assert step["kernel_count"] == device["kernel_count"] == kernels == 2 * STEPS * (1 + 15)
+
+
+@pytest.mark.parametrize("path", [RING, AS_2022, AS_2024, HEAT], ids=lambda path: path.stem)
 def test_the_samples_say_nothing_of_the_machine_that_made_them(path: Path) -> None:
     assert not [text for text in texts(path) if text.startswith("/") or "/tmp" in text or "=" in text]
 
