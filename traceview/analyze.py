@@ -15,7 +15,8 @@ from traceview.measure.devices import idle_times, measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
-from traceview.measure.ranges import Projection, measure_ranges, project
+from traceview.measure.projection import Projection, project
+from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
 from traceview.model import Analysis, DeviceUse, Iterations, NotMeasured, Trace, Window

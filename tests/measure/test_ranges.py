@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
-from traceview.measure.ranges import measure_ranges, project
+from traceview.intervals import Times
+from traceview.measure.projection import Projection, project
+from traceview.measure.ranges import measure_ranges
 from traceview.model import NotMeasured, RangeUse, Trace, Window
 from traceview.trace import open_trace
 
@@ -58,6 +60,15 @@ def belongs(trace: Trace, operation: dict[str, int | None]) -> tuple[set[int], b
         return own, False
     other = open_at(trace, annotating_thread(trace, call["process"]), call["start"])
     return other, bool(other)
+
+
+def pairs(projection: Projection) -> tuple[Times, Times]:
+    return projection.stretches.open_ranges(projection.each(projection.stretch))
+
+
+def innermost_of(projection: Projection) -> Times:
+    place = projection.stretches.place[projection.each(projection.stretch)]
+    return np.append(projection.stretches.nesting.rows, -1)[place]
 
 
 def seen(trace: Trace, row: dict[str, int]) -> tuple[int, int] | None:
@@ -120,13 +131,13 @@ def test_every_name_by_the_nanosecond(trace: Trace) -> None:
 def test_each_operation_belongs_to_all_that_was_open(trace: Trace) -> None:
     projection = project(trace)
     found: dict[int, set[int]] = {}
-    for operation, owner in zip(*(column.tolist() for column in projection.pairs()), strict=True):
+    for operation, owner in zip(*(column.tolist() for column in pairs(projection)), strict=True):
         found.setdefault(operation, set()).add(owner)
-    innermost = projection.innermost().tolist()
+    innermost, via_process = innermost_of(projection).tolist(), projection.each(projection.via_process)
     for index, operation in enumerate(trace.operations.iter_rows(named=True)):
         owners, via = belongs(trace, operation)
         assert found.get(index, set()) == owners
-        assert bool(projection.via_process[index]) == via
+        assert bool(via_process[index]) == via
         inner = [(-trace.ranges["start"][row], trace.ranges["end"][row]) for row in owners]
         if owners:
             row = innermost[index]
@@ -147,7 +158,7 @@ def test_backward_owns_what_the_autograd_thread_launched() -> None:
 
 def test_its_kernel_time_is_what_was_launched_while_it_was_open() -> None:
     trace = open_trace(shared("h200_dual.sqlite"))
-    operation, owner = project(trace).pairs()
+    operation, owner = pairs(project(trace))
     chosen = (trace.ranges["name"] == "backward").to_numpy()[owner]
     length = (trace.operations["end"] - trace.operations["start"]).to_numpy()[operation[chosen]]
     kernels = (trace.operations["source"] == "kernel").to_numpy()[operation[chosen]]
@@ -165,11 +176,11 @@ def test_membership_on_real_captures(name: str) -> None:
     assert sum(use.count for use in uses) == len(trace.ranges)
     assert sum(use.host_ns for use in uses) == int((trace.ranges["end"] - trace.ranges["start"]).sum())
     projection = project(trace)
-    innermost = projection.innermost()
+    innermost, via_process = innermost_of(projection), projection.each(projection.via_process)
     for row in np.linspace(0, len(trace.operations) - 1, 40, dtype=int) if len(trace.operations) else ():
         owners, via = belongs(trace, trace.operations.row(int(row), named=True))
         assert (int(innermost[row]) in owners) or (not owners and innermost[row] == -1)
-        assert bool(projection.via_process[row]) == via
+        assert bool(via_process[row]) == via
 
 
 def test_times_far_beyond_any_clock_do_not_overflow() -> None:

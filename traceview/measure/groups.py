@@ -37,7 +37,7 @@ class Unions:
         low = (np.int64(1) << bits) - 1
         # Both numbers in one: sorted, each owner's intervals stand together, by start.
         key = (owner << bits) | member
-        key.sort()
+        key.sort(kind="stable")  # mostly in order already: this one notices
         interval = key & low
         free = self.start[interval]
         # The owner in the high bits keeps a running maximum of ends from leaking into the next owner;

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.activity import within
-from traceview.measure.ranges import Projection, project
+from traceview.measure.projection import Projection, project
 from traceview.model import PROJECTED, Trace
 
 
@@ -18,7 +18,8 @@ def measure_projected(trace: Trace, projection: Projection | None = None) -> pl.
     """
     projection = projection or project(trace)
     operations = trace.operations.select("device", "start", "end")
-    chosen = projection.stretch > 0
+    stretch = projection.each(projection.stretch)
+    chosen = stretch > 0
     if trace.window is not None:
         start, end = (operations[name].to_numpy() for name in ("start", "end"))
         chosen &= within(start, end, trace.window)
@@ -27,7 +28,7 @@ def measure_projected(trace: Trace, projection: Projection | None = None) -> pl.
         return pl.DataFrame(schema=dict(PROJECTED))
     work = (
         operations[rows]
-        .with_columns(pl.Series("stretch", projection.stretch[rows]))
+        .with_columns(pl.Series("stretch", stretch[rows]))
         .group_by("stretch", "device")
         .agg(pl.col("start").min(), pl.col("end").max(), pl.len().cast(pl.Int64).alias("operations"))
     )

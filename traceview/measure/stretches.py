@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, blocks
+from traceview.intervals import Times
 from traceview.measure.nesting import Nesting
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Nesting asked once a stretch, so that each of millions of moments costs two binary searches.
+    """Nesting asked once a stretch, so that each of millions of calls costs one binary search.
 
-    Stretch 0 stands for all time with nothing open. `keys` holds the first moment of the others as
-    thread * (len(times) + 1) + its rank in `times`; a rank, because thread * ns could overflow.
-    `first` is that moment, and `place` the innermost range open there: a place of `nesting`, or -1.
+    By (thread, first moment). Stretch 0 stands for all time with nothing open, on thread -1. `first` is a stretch's
+    first moment, and `place` the innermost range open there: a place of `nesting`, or -1.
     """
 
     nesting: Nesting
-    times: Times
-    keys: Times
+    thread: Times
     first: Times
     place: Times
 
@@ -30,28 +29,20 @@ class Stretches:
     def of(cls, start: Times, end: Times, thread: Times) -> Stretches:
         """Cut the threads at every start and end of their ranges, which may overlap in any way."""
         nesting = Nesting.of(start, end, thread.astype(np.int64))
-        times = _distinct(np.concatenate([start, end]))
-        size = len(times) + 1
-        both = np.concatenate([np.searchsorted(times, start), np.searchsorted(times, end)]) + 1
-        keys = _distinct(np.tile(thread.astype(np.int64), 2) * size + both)
-        first = times[keys % size - 1]
-        place = nesting.innermost(keys // size, first)
+        times = distinct(np.concatenate([start, end]))
+        # A rank stands in for the moment, because thread * ns could overflow.
+        both = np.concatenate([np.searchsorted(times, start), np.searchsorted(times, end)])
+        owner, rank = np.divmod(distinct(np.tile(thread.astype(np.int64), 2) * len(times) + both), max(len(times), 1))
+        first = times[rank]
+        place = nesting.innermost(owner, first)
         none = np.array([-1], np.int64)
-        return cls(nesting, times, keys, np.concatenate([none, first]), np.concatenate([none, place]))
+        return cls(nesting, *(np.concatenate([none, of]) for of in (owner, first, place)))
 
-    def at(self, thread: Times, moment: Times) -> Times:
-        """Return the stretch of each moment on each thread; 0 where no range is open."""
-        found = np.empty(len(moment), np.int64)
-        for block in blocks(len(moment)):
-            rank = np.searchsorted(self.times, moment[block], side="right")
-            keys = thread[block].astype(np.int64) * (len(self.times) + 1) + rank
-            stretch = np.searchsorted(self.keys, keys, side="right")
-            found[block] = np.where(self.place[stretch] >= 0, stretch, 0)
-        return found
-
-    def innermost(self) -> Times:
-        """Return the row of the innermost open range of each stretch, or -1."""
-        return np.append(self.nesting.rows, np.int64(-1))[self.place]
+    def among(self, moments: Times) -> Among:
+        """Prepare for questions about moments that ascend."""
+        size = len(moments) + 1
+        rank = np.searchsorted(moments, self.first, side="left")
+        return Among(self.thread * size + rank, size, self.place)
 
     def open_ranges(self, stretch: NDArray[np.integer]) -> tuple[Times, Times]:
         """Return every pair of (index into `stretch`, row of a range open there)."""
@@ -63,7 +54,29 @@ class Stretches:
         return np.concatenate(indices), np.concatenate(rows)
 
 
-def _distinct(values: Times) -> Times:
+class Among(NamedTuple):
+    """Stretches by (thread, row of the first moment in it), as thread * size + row."""
+
+    keys: Times
+    size: int
+    place: Times
+
+    def at(self, thread: Times, row: Times) -> Times:
+        """Return the stretch of each moment, by its row, on each thread; 0 where no range is open."""
+        found = np.searchsorted(self.keys, thread * np.int64(self.size) + row, side="right") - 1
+        found[self.place[found] < 0] = 0
+        return found
+
+    def passed(self) -> NDArray[np.int32]:
+        """Return how many moments so far were the first in a stretch of any thread, for each; -1 as a last entry."""
+        rows = distinct(self.keys[1:] % self.size)
+        count = np.diff(rows, prepend=0, append=self.size - 1)
+        numbers = np.arange(len(rows) + 2, dtype=np.int32)
+        numbers[-1] = -1
+        return np.repeat(numbers, np.append(count, 1))
+
+
+def distinct(values: Times) -> Times:
     """Sort and keep one of each: ten times faster than np.unique, which hashes first."""
     ordered = np.sort(values)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
