@@ -232,15 +232,25 @@ class Coverage:
 
         Where members are few, it is they that are looked up among the rows.
         """
-        if len(self.starts) * FEW <= len(start) and in_order(start) and in_order(end):
-            first = np.searchsorted(end, self.starts, side="right")
-            stop = np.searchsorted(start, self.union().end, side="left")
-            count = np.maximum(stop - first, 0)
-            if count.sum() <= len(start):
-                met = np.zeros(len(start), np.bool_)
-                met[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())] = True
-                return np.flatnonzero(met & (end > start))
+        if len(self.starts) == 0 or len(start) == 0:
+            return EMPTY.start
+        if in_order(start) and in_order(end):
+            low, high = self._concerned(np.array([start[0], end[-1]]))
+            few = Coverage(self.starts[low:high], self.running[low : high + 1])
+            if len(few.starts) * FEW <= len(start) and (rows := few._met(start, end)) is not None:
+                return rows
         return np.flatnonzero(self.between(start, end))
+
+    def _met(self, start: Times, end: Times) -> Times | None:
+        """Return what `meeting` does, of rows in order; None where that takes more memory than the rows do."""
+        first = np.searchsorted(end, self.starts, side="right")
+        stop = np.searchsorted(start, self.union().end, side="left")
+        count = np.maximum(stop - first, 0)
+        if count.sum() > len(start):
+            return None
+        met = np.zeros(len(start), np.bool_)
+        met[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())] = True
+        return np.flatnonzero(met & (end > start))
 
     def _before(self, at: Times) -> Times:
         low, high = self._concerned(at)
