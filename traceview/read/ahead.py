@@ -120,8 +120,7 @@ def _mapped(told: list[tuple[str, int, int, bool]], handles: list[int]) -> Colum
     try:
         for name, first, rows, has_null in told:
             values = np.frombuffer(_memory(next(left)), np.int64, rows, first)
-            null = np.frombuffer(_memory(next(left)), np.bool_, rows) if has_null else np.zeros(rows, np.bool_)
-            columns[name] = Column(values, null)
+            columns[name] = Column(values, np.frombuffer(_memory(next(left)), np.bool_, rows) if has_null else None)
     finally:
         for handle in handles:
             os.close(handle)

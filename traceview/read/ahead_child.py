@@ -51,14 +51,14 @@ def _send(answers: socket.socket, plan: pages.Plan) -> None:
         return
     told, handles = [], []
     for name, column in columns.items():
-        some_null = bool(column.null.any())
+        null = column.null if column.null is not None and column.null.any() else None
         # Columns lie where room was made for them, unless they were put together from several parts.
         within = [(numbers, handle) for numbers, handle in shared if np.may_share_memory(numbers, column.values)]
         first = _address(column.values) - _address(within[0][0]) if within else 0
-        told.append((name, first, len(column.values), some_null))
+        told.append((name, first, len(column.values), null is not None))
         handles.append(within[0][1] if within else _copied(column.values))
-        if some_null:
-            handles.append(_copied(column.null))
+        if null is not None:
+            handles.append(_copied(null))
     socket.send_fds(answers, [json.dumps(told).encode()], handles)
 
 

@@ -16,4 +16,4 @@ def frame_of(columns: Mapping[str, Column]) -> pl.DataFrame:
 
 def _series(name: str, column: Column) -> pl.Series:
     series = pl.Series(name, column.values)
-    return series.set(pl.Series(column.null), None) if column.null.any() else series
+    return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)

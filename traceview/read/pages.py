@@ -157,7 +157,7 @@ def _decode_all(
     if (np.diff(edges) <= 0).any() or edges[-1] > len(leaves.pages) * pages.size // LEAST_CELL:
         raise NotPlainError
     rows = int(edges[-1])
-    found = {column: Column(empty(rows), np.zeros(rows, np.bool_)) for column in wanted}
+    found = {column: Column(empty(rows)) for column in wanted}
 
     def decode_chunk(first: int) -> slice:
         chunk = slice(first, first + PAGES_AT_ONCE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ WIDEST_ROWID = 9
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 Rows = slice | Numbers
+Some = TypeVar("Some", bound=np.generic)
 
 # Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
 _SIZES = np.full(256, -1, np.int64)
@@ -36,20 +37,22 @@ class NotPlainError(Exception):
     """The table needs SQLite itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Column:
-    """A whole column under construction; threads write to parts of it that do not overlap."""
+    """A whole column under construction; `null` says which of its values are none, and is None before there is one."""
 
     values: Numbers
-    null: NDArray[np.bool_]
+    null: NDArray[np.bool_] | None = None
+
+    def nulls(self) -> NDArray[np.bool_]:
+        """Return what is written to where a value may be none."""
+        if self.null is None:
+            self.null = np.zeros(len(self.values), np.bool_)
+        return self.null
 
     def whole(self, parts: list[slice]) -> Column:
         """Return the decoded parts, which ascend, as one column."""
-        if len(parts) == 1:
-            return Column(self.values[parts[0]], self.null[parts[0]])
-        return Column(
-            np.concatenate([self.values[part] for part in parts]), np.concatenate([self.null[part] for part in parts])
-        )
+        return Column(_joined(self.values, parts), None if self.null is None else _joined(self.null, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +208,9 @@ class _Shape:
             if common is not None and before == kind and common.places[column] == self.places[column]:
                 continue
             chosen = slice(None) if common is None else rows
-            values, null = into.values[first : first + count], into.null[first : first + count]
+            values = into.values[first : first + count]
             if _NULL in (kind, before):
-                null[chosen] = kind == _NULL
+                into.nulls()[first : first + count][chosen] = kind == _NULL
             if _SIZES[kind] == 0:
                 values[chosen] = kind == _ONE
                 continue
@@ -219,6 +222,10 @@ class _Shape:
                     values >>= _SHIFTS[kind]
             else:
                 values[chosen] = eight[chosen] >> _SHIFTS[kind]
+
+
+def _joined(whole: NDArray[Some], parts: list[slice]) -> NDArray[Some]:
+    return whole[parts[0]] if len(parts) == 1 else np.concatenate([whole[part] for part in parts])
 
 
 def _varint_end(record: bytes, at: int, longest: int) -> int:
@@ -260,7 +267,8 @@ def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -
                 raise NotPlainError
             values = eight[at] >> _SHIFTS[kind]
             found[column].values[rows] = np.where(size == 0, kind == _ONE, values)
-            found[column].null[rows] = kind == _NULL
+            if found[column].null is not None or (kind == _NULL).any():
+                found[column].nulls()[rows] = kind == _NULL
         at = at + size
     left_over = payload - (at - header)
     if (left_over < 0).any() or (left_over[header_size == last + 2] > 0).any():
