@@ -23,10 +23,13 @@ def coded(texts: Sequence[str], codes: NDArray[np.integer[Any]]) -> pl.Series:
         return pl.Series([], dtype=pl.Enum([]))
     unique = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(unique)}
-    # As narrow as the codes of an Enum of so many texts are.
-    narrow = np.uint8 if len(unique) < 256 else np.uint16 if len(unique) < 65536 else np.uint32
-    merged = np.array([place[text] for text in texts], narrow)
+    merged = np.array([place[text] for text in texts], narrowest(len(unique)))
     return as_enum(merged[codes], pl.Enum(unique))
+
+
+def narrowest(texts: int) -> type[np.unsignedinteger[Any]]:
+    """Return what the codes of an Enum of so many texts are."""
+    return np.uint8 if texts < 256 else np.uint16 if texts < 65536 else np.uint32
 
 
 def as_enum(codes: NDArray[np.integer[Any]] | pl.Series, kind: pl.Enum) -> pl.Series:

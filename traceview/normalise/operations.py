@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,10 +27,11 @@ from traceview.normalise.codes import WIDEST_LOOKUP, Codes, different, different
 from traceview.normalise.devices import Devices
 from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
-from traceview.normalise.names import UNNAMED, as_enum, coded, texts_of
-from traceview.normalise.order import by_time
+from traceview.normalise.names import UNNAMED, as_enum, narrowest, texts_of
 from traceview.normalise.streams import KEY, Streams
+from traceview.normalise.together import Part, Together
 from traceview.read import raw
+from traceview.read.raw import TIMES
 
 COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
 RAW_COLUMNS = ["globalPid", "deviceId", "contextId", "streamId"]
@@ -55,11 +57,28 @@ KIND_OF = (
 MEMORY_OF = ("pageable", "pinned", "device", "device", "managed", "device", "managed", "unknown")
 
 
+NONE = 255  # a code that no kind and no memory has
+
+
 class Named(NamedTuple):
-    """Texts that may repeat, and one index into them a row."""
+    """Texts that may repeat, and one index into them a row, or the one of all rows."""
 
     texts: list[str]
-    codes: NDArray[np.integer[Any]]
+    codes: Part
+
+
+class _Table(NamedTuple):
+    """What a table's rows have: codes of CLASSES, KINDS and MEMORIES, names, bytes, and where they ran."""
+
+    found: pl.DataFrame
+    source: str
+    names: Named
+    classes: Part
+    kinds: Part
+    memories: Part
+    process: Part
+    device: Part
+    stream: Part
 
 
 def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams) -> pl.DataFrame:
@@ -68,24 +87,28 @@ def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams:
     Takes its tables out of `tables`.
     """
     places_of = _Places(_stream_keys(devices, streams))
-    parts = [_part(tables, source, places_of) for source in SOURCES if TABLE_OF[source] in tables]
-    parts = [part for part in parts if len(part[0])]
+    of_source = {source: tables.pop(TABLE_OF[source]) for source in SOURCES if TABLE_OF[source] in tables}
+    parts = [_part(found, source, tables, places_of) for source, found in of_source.items() if len(found)]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
-    texts: list[str] = []
-    codes = []
-    for _, names in parts:
-        codes.append(names.codes + len(texts))
-        texts.extend(names.texts)
-    names_of_all = coded(texts, np.concatenate(codes)).alias("name")
-    joined = pl.concat([frame for frame, _ in parts], rechunk=True).with_columns(names_of_all)
-    if TABLE_OF["graph"] in tables:
-        joined = _without_traced_graphs(joined)
-    # Sorting makes a copy, for which there is room once they are gone.
-    del parts
-    for table in TABLE_OF.values():
-        tables.pop(table, None)
-    return by_time(joined)
+    start, end = ([numbers(part.found[name]) for part in parts] for name in TIMES)
+    together = Together.by_time(start, end)
+    columns = {
+        "start": together.column(start, np.int64),
+        "end": together.column(end, np.int64),
+        "class": as_enum(together.column([part.classes for part in parts], np.uint8), OperationClass),
+        "source": as_enum(together.column([SOURCES.index(part.source) for part in parts], np.uint8), Source),
+        "kind": _or_none(together.column([part.kinds for part in parts], np.uint8), CopyKind),
+        "memory": _or_none(together.column([part.memories for part in parts], np.uint8), Memory),
+        "bytes": together.column([_whole(part.found, "bytes") for part in parts], np.int64),
+        "process": together.column([part.process for part in parts], np.int32),
+        "device": together.column([part.device for part in parts], np.int32),
+        "stream": together.column([part.stream for part in parts], np.int32),
+        "correlation": together.column([_whole(part.found, "correlationId") for part in parts], np.int64),
+        "name": _names(together, [part.names for part in parts]),
+    }
+    joined = pl.DataFrame(columns)
+    return _without_traced_graphs(joined) if "graph" in of_source else joined
 
 
 def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
@@ -96,33 +119,41 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
     return operations.with_columns(launch).select(list(OPERATIONS))
 
 
-def _part(tables: dict[str, pl.DataFrame], source: str, places_of: _Places) -> tuple[pl.DataFrame, Named]:
-    found = tables[TABLE_OF[source]]
-    size = pl.col("bytes").fill_null(0) if "bytes" in found.columns else pl.lit(0, pl.Int64)
-    kinds = memories = None
+def _part(found: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], places_of: _Places) -> _Table:
+    ran = places_of.rows(found)
     if source == "memcpy":
         kinds, memories = _copy_kinds(found)
-        names = Named([f"memcpy {name}" for name in KINDS], kinds.to_numpy().astype(np.int32))
-        classes = np.full(len(found), CLASSES.index("copy"), np.uint8)
-    elif source == "kernel":
+        names = Named([f"memcpy {name}" for name in KINDS], kinds)
+        return _Table(found, source, names, CLASSES.index("copy"), kinds, memories, *ran)
+    if source == "kernel":
         names = _kernel_names(found, tables)
         by_name = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
-        classes = by_name[names.codes]
-    else:
-        names = _graph_names(found) if source == "graph" else Named(["memset"], np.zeros(len(found), np.int32))
-        classes = np.full(len(found), CLASSES.index("memset") if source == "memset" else 0, np.uint8)
-    frame = found.select(
-        "start",
-        "end",
-        as_enum(classes, OperationClass).alias("class"),
-        pl.lit(source, Source).alias("source"),
-        pl.lit(None, CopyKind).alias("kind") if kinds is None else as_enum(kinds, CopyKind).alias("kind"),
-        pl.lit(None, Memory).alias("memory") if memories is None else as_enum(memories, Memory).alias("memory"),
-        size.alias("bytes"),
-        *places_of.rows(found),
-        pl.col("correlationId").fill_null(0).alias("correlation"),
-    )
-    return frame, names
+        classes = by_name[names.codes] if by_name.any() else 0
+        return _Table(found, source, names, classes, NONE, NONE, *ran)
+    names = _graph_names(found) if source == "graph" else Named(["memset"], 0)
+    return _Table(found, source, names, CLASSES.index("memset") if source == "memset" else 0, NONE, NONE, *ran)
+
+
+def _whole(found: pl.DataFrame, name: str) -> Part:
+    """Return a column of whole numbers, 0 where there is none."""
+    return numbers(found[name]) if name in found.columns else 0
+
+
+def _or_none(codes: NDArray[np.uint8], kind: pl.Enum) -> pl.Series:
+    series, none = pl.Series(codes), codes == NONE
+    return as_enum(series.set(pl.Series(none), None) if none.any() else series, kind)
+
+
+def _names(together: Together, named: Sequence[Named]) -> pl.Series:
+    """Return one column of names from those of each table."""
+    texts = list(dict.fromkeys(text for one in named for text in one.texts))
+    code = {text: index for index, text in enumerate(texts)}
+    narrow = narrowest(len(texts))
+    parts: list[Part] = []
+    for one in named:
+        own = np.array([code[text] for text in one.texts], narrow)
+        parts.append(int(own[one.codes]) if isinstance(one.codes, int) else own[one.codes])
+    return as_enum(together.column(parts, narrow), pl.Enum(texts))
 
 
 def _kernel_names(found: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> Named:
@@ -132,12 +163,12 @@ def _kernel_names(found: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> Named
 
 def _graph_names(found: pl.DataFrame) -> Named:
     if "graphId" not in found.columns:
-        return Named(["CUDA graph"], np.zeros(len(found), np.int32))
+        return Named(["CUDA graph"], 0)
     used = found["graphId"].unique().drop_nulls().sort()
     return Named(["CUDA graph", *(f"CUDA graph {one}" for one in used)], places(found["graphId"], used) + 1)
 
 
-def _copy_kinds(found: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+def _copy_kinds(found: pl.DataFrame) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return codes of KINDS and MEMORIES for each copy (METRICS.md "JSON")."""
     raw_kind = found["copyKind"].fill_null(0).to_numpy()
     known = np.array([KINDS.index(name) for name in KIND_OF], np.uint8)
@@ -150,7 +181,7 @@ def _copy_kinds(found: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
             memories[chosen] = _memories(found[side])[chosen]
     memories[np.isin(kinds, [KINDS.index(name) for name in ("d2d", "p2p")])] = MEMORIES.index("device")
     memories[np.isin(kinds, [KINDS.index(name) for name in ("um_h2d", "um_d2h", "um_d2d")])] = MEMORIES.index("managed")
-    return pl.Series(kinds), pl.Series(memories)
+    return kinds, memories
 
 
 def _memories(column: pl.Series) -> NDArray[np.uint8]:
@@ -178,18 +209,17 @@ class _Places:
 
     keys: pl.DataFrame
 
-    def rows(self, found: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.Series]:
+    def rows(self, found: pl.DataFrame) -> tuple[Part, Part, Part]:
         """Return the process of each row of a table, and the rows of its device and its stream."""
-        process = processes_of(numbers(found["globalPid"]))
         present = different_rows(found, RAW_COLUMNS)
         present = present.select(pl.Series("process", processes_of(present["globalPid"].to_numpy())), *RAW_KEY[1:])
         known = self.keys.join(present.unique(), on=RAW_KEY, how="semi")
         if len(known) == 1:
-            device, stream = (np.full(len(found), known[name].item(), np.int32) for name in ("device", "stream"))
-        else:
-            raw_key = found.select(pl.Series("process", process), *(pl.col(name).fill_null(0) for name in RAW_KEY[1:]))
-            device, stream = _looked_up(raw_key, known)
-        return pl.Series("process", process), pl.Series("device", device), pl.Series("stream", stream)
+            process, device, stream = known.select("process", "device", "stream").row(0)
+            return process, device, stream
+        processes = processes_of(numbers(found["globalPid"]))
+        raw_key = found.select(pl.Series("process", processes), *(pl.col(name).fill_null(0) for name in RAW_KEY[1:]))
+        return processes, *_looked_up(raw_key, known)
 
 
 def _looked_up(found: pl.DataFrame, known: pl.DataFrame) -> tuple[Codes, Codes]:

@@ -11,14 +11,17 @@ from traceview.intervals import blocks
 
 def by_time(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame sorted by (start, end); rows equal in both keep their order."""
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    order = order_by_time(frame["start"].to_numpy(), frame["end"].to_numpy())
+    return frame if order is None else frame[order]
+
+
+def order_by_time(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.intp] | None:
+    """Return the rows in order of (start, end), rows equal in both as they are; None where all are in order."""
     if _ordered(start, end):
-        return frame
+        return None
     # Exports are nearly sorted, which the stable sort of one key is fast on; ties are rare.
     order = np.argsort(start, kind="stable")
-    if not _ordered(start[order], end[order]):
-        order = np.lexsort((end, start))
-    return frame[order]
+    return order if _ordered(start[order], end[order]) else np.lexsort((end, start))
 
 
 def _ordered(start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
