@@ -61,10 +61,21 @@ def test_a_table_decoded_ahead_is_the_table(large: Path, monkeypatch: pytest.Mon
     assert calls.equals(read_sqlite(large).tables[raw.RUNTIME])
 
 
-def test_the_process_decodes_and_not_its_parent(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_decode_and_not_their_parent(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with decoding(large) as one:
         monkeypatch.setattr(pages, "decoded", None)
         assert len(read_sqlite(large, one).tables[raw.RUNTIME]) == 400_001 - 8
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(2, 1), (8, 2)])
+def test_each_table_is_handed_over(large: Path, monkeypatch: pytest.MonkeyPatch, cores: int, processes: int) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(pages, "SMALL", 1)
+    with decoding(large) as one:
+        assert one is not None and len(one._processes) == processes
+        found = {table: one.answer(table) for table in ahead.LONGEST}
+    rows = {table: columns and len(columns["start"].values) for table, columns in found.items()}
+    assert rows == {raw.RUNTIME: 400_001 - 8, raw.KERNEL: 1}
 
 
 def test_a_process_that_dies_costs_only_time(large: Path) -> None:
@@ -79,8 +90,8 @@ def test_a_process_that_was_stopped_is_not_waited_for_without_end(large: Path, m
     monkeypatch.setattr(ahead, "PATIENCE_A_MB", 0.0)
     with decoding(large) as one:
         assert one is not None
-        for child in one._children.values():
-            os.kill(child.process, signal.SIGSTOP)
+        for process in one._processes:
+            os.kill(process, signal.SIGSTOP)
         assert the_same_calls(large, one)
 
 
@@ -97,7 +108,7 @@ def test_a_file_that_is_no_export_is_left_to_the_reader(tmp_path: Path, content:
     path = tmp_path / "report.sqlite"
     path.write_bytes(content)
     with decoding(path) as one:
-        assert one is None or all(child.answer() is None for child in one._children.values())
+        assert one is None or all(one.answer(table) is None for table in one._answers)
 
 
 def test_where_there_is_no_room_for_a_process_its_parent_decodes(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +117,7 @@ def test_where_there_is_no_room_for_a_process_its_parent_decodes(large: Path, mo
 
     monkeypatch.setattr(os, "fork", refuse)
     with decoding(large) as one:
-        assert one is not None and not one._children
+        assert one is not None and not one._processes
         assert the_same_calls(large, one)
 
 
@@ -137,7 +148,7 @@ def test_nothing_is_left_behind(large: Path) -> None:
     handles = len(list(Path("/proc/self/fd").iterdir()))
     with decoding(large) as one:
         assert one is not None
-        children = [child.process for child in one._children.values()]
+        children = list(one._processes)
         assert the_same_calls(large, one)
     for child in children:
         with pytest.raises(ChildProcessError):  # it was waited for

@@ -13,9 +13,8 @@ import mmap
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from traceview.read.pages import Columns, Plan
 
 LARGE = 32 << 20  # bytes of an export; below it a process takes longer to start than it saves
-LONGEST = (RUNTIME, KERNEL)  # the tables that are decoded ahead, as far as there are cores for it
+LONGEST = (RUNTIME, KERNEL)  # the tables that are decoded ahead
 MESSAGE, MOST_HANDLES = 1 << 16, 100
 PATIENCE, PATIENCE_A_MB = 10.0, 0.1  # seconds; a process that was stopped is not waited for without end
 
@@ -50,63 +49,61 @@ def _begun(path: Path) -> Ahead | None:
         return None
     ahead = Ahead(state)
     with suppress(OSError, ValueError):
-        for table in LONGEST if cores > 2 else LONGEST[:1]:
-            ahead.begin(path, table)
+        for tables in [[one] for one in LONGEST] if cores > 2 else [LONGEST]:
+            ahead.begin(path, tables)
     return ahead
 
 
 class Ahead:
-    """What processes decode, a table each, of the file that was in `state`."""
+    """What processes decode of the file that was in `state`."""
 
     def __init__(self, state: tuple[int, int]) -> None:
         self.state = state
-        self._children: dict[str, _Child] = {}
+        self._processes: list[int] = []
+        self._answers: dict[str, socket.socket] = {}
 
-    def begin(self, path: Path, table: str) -> None:
-        """Begin to decode a table. Raises OSError where there is no room for it."""
-        self._children[table] = _Child.of(path, table)
+    def begin(self, path: Path, tables: Sequence[str]) -> None:
+        """Begin to decode tables, one after the other, in one process. Raises OSError where there is no room for it."""
+        theirs = {}
+        try:
+            for table in tables:
+                self._answers[table], theirs[table] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self._answers[table].settimeout(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
+            self._processes.append(forked(lambda: _hand_over(path, theirs)))
+        finally:
+            for one in theirs.values():
+                one.close()
 
     def columns(self, table: str, plan: Plan) -> Columns | None:
         """Return the columns of a table, as soon as they are there; None where no process decoded it."""
-        found = self._children[table].answer() if table in self._children else None
+        found = self.answer(table) if table in self._answers else None
         return found if found is not None and tuple(found) == plan.columns else None
 
-    def end(self) -> None:
-        """End the processes; what they decoded stays until it is let go of."""
-        while self._children:
-            self._children.popitem()[1].end()
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    process: int
-    answers: socket.socket
-
-    @classmethod
-    def of(cls, path: Path, table: str) -> _Child:
-        from traceview.read.ahead_child import hand_over
-
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
-        with theirs:
-            try:
-                return cls(forked(lambda: hand_over(theirs, path, table)), ours)
-            except OSError:
-                ours.close()
-                raise
-
-    def answer(self) -> Columns | None:
-        """Wait for the one answer; None where the process ended without."""
+    def answer(self, table: str) -> Columns | None:
+        """Wait for the one answer about a table; None where the process ended without."""
         try:
-            said, handles, *_ = socket.recv_fds(self.answers, MESSAGE, MOST_HANDLES)
+            said, handles, *_ = socket.recv_fds(self._answers[table], MESSAGE, MOST_HANDLES)
             return _mapped(json.loads(said), handles) if said else None
         except (OSError, ValueError, MemoryError):
             return None
 
     def end(self) -> None:
-        os.kill(self.process, signal.SIGKILL)
-        os.waitpid(self.process, 0)
-        self.answers.close()
+        """End the processes; what they decoded stays until it is let go of."""
+        while self._processes:
+            process = self._processes.pop()
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        while self._answers:
+            self._answers.popitem()[1].close()
+
+
+def _hand_over(path: Path, answers: Mapping[str, socket.socket]) -> None:
+    # Imported by the copy, while its parent imports the same.
+    from traceview.read.ahead_child import hand_over
+
+    for table, answer in answers.items():
+        with answer:
+            hand_over(answer, path, table)
 
 
 def _mapped(told: list[tuple[str, int, int, bool]], handles: list[int]) -> Columns:
