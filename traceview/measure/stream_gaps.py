@@ -20,7 +20,7 @@ from traceview.measure.idle_host import IdleHost
 from traceview.model import CAUSES, Gaps, Trace
 
 OTHERS = ("other_compute", "other_communication", "other_copy")
-AT_ONCE = 1 << 17  # operations of a stream; all at once would take more memory than the device's own gaps
+AT_ONCE = 1 << 16  # operations of a stream; all at once would take more memory than the device's own gaps
 WAITING = 2  # of those, while others are measured
 
 Found = TypeVar("Found")
