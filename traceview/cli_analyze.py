@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,23 +128,30 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
             from traceview.report import library
 
             library.begin(None if look is None else look.store)
-        from traceview import fail_if
         from traceview.read.formats import check_capture
 
-        checks = {condition: fail_if.parse(condition) for condition in wanted.conditions}
+        checks = _checks(wanted.conditions)
         check_capture(report)
         _check_places(report, wanted)
         if look is not None:
             look.begin()
         with progress(quiet) as step:
             analysis = analysis_of(report, step, asked, ahead, page.begin)
-            failures = {one: fail_if.failures((check,), analysis) for one, check in checks.items()}
-            answers = {f"fail-if {one}": "\n".join(lines) for one, lines in failures.items()}
+            answers = {f"fail-if {one}": "\n".join(failures(analysis)) for one, failures in checks.items()}
             step("write", 0.95)
             for name in wanted.names():
                 if name not in answers:
                     answers[name] = _rendered(name.split()[0], analysis, wanted, asked, page)
             return answers
+
+
+def _checks(conditions: tuple[str, ...]) -> dict[str, Callable[[Analysis], Iterator[str]]]:
+    """Return what says by how much each condition fails. Raises RequestError."""
+    if not conditions:
+        return {}
+    from traceview import fail_if
+
+    return {one: partial(fail_if.failures, (fail_if.parse(one),)) for one in conditions}
 
 
 @dataclass(slots=True)

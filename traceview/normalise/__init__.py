@@ -9,7 +9,7 @@ import polars as pl
 
 from traceview.model import OVERHEAD, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.devices import Devices, devices_of
+from traceview.normalise.devices import Devices, devices_of, where_work_ran
 from traceview.normalise.events import stream_events
 from traceview.normalise.identity import processes_of
 from traceview.normalise.libraries import with_library_calls
@@ -68,9 +68,10 @@ def _work(
 
     with ThreadPoolExecutor(1) as aside:
         calls_later = aside.submit(calls)
-        devices = devices_of(tables)
-        streams = streams_of(tables, devices)
-        unlinked = operations_frame(tables, devices, streams)
+        ran = where_work_ran(tables)
+        devices = devices_of(tables, ran)
+        streams = streams_of(tables, ran, devices)
+        unlinked = operations_frame(tables, ran, devices, streams)
         api, links = calls_later.result()
     return api, links, unlinked, devices, streams
 

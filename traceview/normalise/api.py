@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceview.model import API, KINDS, MEMORIES, ROLES, Role
+from traceview.normalise.codes import translated
 from traceview.normalise.names import as_enum, categories, named
 from traceview.normalise.order import by_time
 from traceview.normalise.threads import Threads
@@ -51,14 +52,14 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
     texts = categories(name)
     code = name.to_physical().to_numpy()
     roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
-    implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.bool_)
+    implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.uint8)
     thread = threads.rows(found["globalTid"])
     return found.select(
         "start",
         "end",
         name.alias("name"),
-        as_enum(roles[code], Role).alias("role"),
-        pl.Series("implicit", implicit[code]),
+        as_enum(translated(code, roles), Role).alias("role"),
+        pl.Series("implicit", translated(code, implicit).view(np.bool_)),
         thread,
         threads.processes(thread),
         pl.col("correlationId").fill_null(0).alias("correlation"),

@@ -6,6 +6,7 @@ All is done in blocks, whose temporary arrays stay in the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 
 from traceview.intervals import blocks
 
-WIDEST_LOOKUP = 1 << 25
+WIDEST_LOOKUP, WIDEST_COUNT = 1 << 25, 1 << 22
 
 Codes = NDArray[np.int32]
+Some = TypeVar("Some", bound=np.generic)
 
 
 def numbers(column: pl.Series, otherwise: int = 0) -> NDArray[np.int64]:
@@ -43,33 +45,45 @@ def different(column: pl.Series) -> pl.Series:
     values = without.to_numpy()
     if len(values) == 0:
         return without
-    low = int(values.min())
-    span = int(values.max()) - low + 1
-    if span > min(WIDEST_LOOKUP, 64 * len(values) + 1024):
+    low, high = int(values.min()), int(values.max())
+    if low > 0 and high < WIDEST_COUNT:
+        low = 0  # small ids, as most are, are counted as they are
+    if high - low >= min(WIDEST_COUNT, 64 * len(values) + 1024):
         return without.unique().sort()
-    seen = np.zeros(span, np.bool_)
-    for block in blocks(len(values)):
-        seen[values[block] - low] = True
-    return pl.Series(column.name, np.flatnonzero(seen) + low, dtype=pl.Int64)
+    found = np.flatnonzero(np.bincount(values - low if low else values))
+    return pl.Series(column.name, found + low, dtype=pl.Int64)
 
 
 def places(values: pl.Series, ordered: pl.Series) -> Codes:
     """Return where each value stands in `ordered` (ascending, unique); -1 for null and for strangers."""
+    return looked_up(values, ordered, np.arange(len(ordered), dtype=np.int32), -1)
+
+
+def looked_up(values: pl.Series, ordered: pl.Series, found: NDArray[Some], otherwise: int) -> NDArray[Some]:
+    """Return what is found at each value's place in `ordered`; `otherwise` for null and for strangers."""
     wanted = ordered.to_numpy()
-    found = np.full(len(values), -1, np.int32)
     if len(wanted) == 0:
-        return found
+        return np.full(len(values), otherwise, found.dtype)
     low = int(wanted[0])
     span = int(wanted[-1]) - low + 1
     plain = numbers(values, low - 1)
     if span > WIDEST_LOOKUP:
         place = np.minimum(np.searchsorted(wanted, plain), len(wanted) - 1)
-        return np.where(wanted[place] == plain, place, -1).astype(np.int32)
-    table = np.full(span + 1, -1, np.int32)
-    table[wanted - low] = np.arange(len(wanted), dtype=np.int32)
+        return np.where(wanted[place] == plain, found[place], found.dtype.type(otherwise))
+    table = np.full(span + 1, otherwise, found.dtype)
+    table[wanted - low] = found
+    whole = np.empty(len(plain), found.dtype)
     for block in blocks(len(plain)):
         offset = plain[block] - low
         if offset.min() < 0 or offset.max() >= span:
             offset = np.where((offset >= 0) & (offset < span), offset, span)
-        np.take(table, offset, out=found[block], mode="clip")
-    return found
+        np.take(table, offset, out=whole[block], mode="clip")
+    return whole
+
+
+def translated(codes: NDArray[np.unsignedinteger[Any]], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return `table[codes]`: of bytes a translation, which takes a third of the time."""
+    if codes.dtype != np.uint8:
+        return np.take(table, codes)
+    every = table.tobytes().ljust(256, b"\0")
+    return np.frombuffer(codes.tobytes().translate(every), np.uint8)

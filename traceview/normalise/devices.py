@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -11,7 +12,10 @@ from traceview.normalise.identity import process_of
 from traceview.read import raw
 
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
+RAW_COLUMNS = ("globalPid", "deviceId", "contextId", "streamId")
 KEY = ["process", "deviceId"]
+
+Ran = Mapping[str, pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,14 @@ class Devices:
     pairs: pl.DataFrame
 
 
-def devices_of(tables: dict[str, pl.DataFrame]) -> Devices:
+def where_work_ran(tables: Mapping[str, pl.DataFrame]) -> Ran:
+    """Return the different RAW_COLUMNS of each table of GPU work, 0 for null."""
+    return {name: different_rows(tables[name], RAW_COLUMNS) for name in GPU_TABLES if name in tables}
+
+
+def devices_of(tables: dict[str, pl.DataFrame], ran: Ran) -> Devices:
     """Return the devices that worked, by (first process, ordinal)."""
-    pairs = _pairs(tables)
+    pairs = _pairs(ran)
     gpus = tables.get("TARGET_INFO_GPU", pl.DataFrame())
     pairs = pairs.with_columns(_physical(pairs, tables, gpus).alias("physical"))
     devices = (
@@ -51,15 +60,9 @@ def devices_of(tables: dict[str, pl.DataFrame]) -> Devices:
     return Devices(frame, rows)
 
 
-def _pairs(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+def _pairs(ran: Ran) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"process": pl.Int32, "deviceId": pl.Int64})
-    found = [
-        different_rows(tables[name], ("globalPid", "deviceId")).select(
-            process_of("globalPid").alias("process"), "deviceId"
-        )
-        for name in GPU_TABLES
-        if name in tables
-    ]
+    found = [keys.select(process_of("globalPid").alias("process"), "deviceId") for keys in ran.values()]
     return pl.concat([empty, *found]).unique().sort(KEY)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from traceview.intervals import blocks
 from traceview.normalise.codes import different, numbers
+
+NEAR = 1 << 21  # correlation ids between the first and the last of a block, most often
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,11 @@ class Links:
         if len(process) == 0:
             return cls({})
         if process.min() == process.max():
-            return cls({int(process[0]): _lookup(correlation, None)})
+            return cls({int(process[0]): _Lookup.of_calls(correlation, None)})
         found = {}
         for one in different(api["process"].cast(pl.Int64)).to_list():
             rows = np.flatnonzero(process == one)
-            found[one] = _lookup(correlation[rows], rows)
+            found[one] = _Lookup.of_calls(correlation[rows], rows)
         return cls(found)
 
     def rows(self, process: pl.Series, correlation: pl.Series) -> pl.Series:
@@ -50,49 +52,44 @@ class Links:
         return series.set(pl.Series(missing), None) if missing.any() else series
 
 
-class _Lookup(Protocol):
-    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]: ...
-
-
 @dataclass(frozen=True, slots=True)
-class _Dense:
-    """A row, or -1, for each key from `low` on; the last entry is that of strangers."""
-
-    low: int
-    table: NDArray[np.int32]
-
-    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = np.empty(len(wanted), np.int64)
-        last = len(self.table) - 1
-        for block in blocks(len(wanted)):
-            offset = wanted[block] - self.low
-            if offset.min() < 0 or offset.max() > last:
-                offset = np.where((offset >= 0) & (offset < last), offset, last)
-            found[block] = self.table[offset]
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Sparse:
-    """Keys far apart, ascending, and their rows."""
+class _Lookup:
+    """Correlation ids of calls, ascending, none twice, and the calls' rows; None where each is its own number."""
 
     keys: NDArray[np.int64]
-    of: NDArray[np.int64]
+    of: NDArray[np.int64] | None
+
+    @classmethod
+    def of_calls(cls, keys: NDArray[np.int64], rows: NDArray[np.int64] | None) -> _Lookup:
+        """Prepare keys of calls, of which there are some; `rows` are theirs, None where each is its own number."""
+        if (keys[1:] > keys[:-1]).all():
+            return cls(keys, rows)
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+        order = order[first]
+        return cls(ordered[first], order if rows is None else rows[order])
 
     def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-        place = np.minimum(np.searchsorted(self.keys, wanted, side="left"), len(self.keys) - 1)
-        return np.where(self.keys[place] == wanted, self.of[place], -1)
+        """Return the row of each key; -1 for strangers."""
+        found = np.empty(len(wanted), np.int64)
+        room = np.empty(NEAR, np.int32)
+        for block in blocks(len(wanted)):
+            part = wanted[block]
+            low, high = int(part.min()), int(part.max())
+            # What works at about one time was launched at about one time: a small table holds all that may be.
+            if high - low < NEAR:
+                first, last = np.searchsorted(self.keys, low), np.searchsorted(self.keys, high, side="right")
+                table = room[: high - low + 1]
+                table.fill(-1)
+                table[self.keys[first:last] - low] = self._rows(slice(first, last))
+                found[block] = table[part - low]
+            else:
+                place = np.minimum(np.searchsorted(self.keys, part), len(self.keys) - 1)
+                found[block] = np.where(self.keys[place] == part, self._rows(place), -1)
+        return found
 
-
-def _lookup(keys: NDArray[np.int64], rows: NDArray[np.int64] | None) -> _Lookup:
-    """Prepare keys of calls, of which there are some; `rows` are theirs, None where each is its own number."""
-    low, high = int(keys.min()), int(keys.max())
-    if high - low > 16 * len(keys) + 1_000_000:
-        order = np.argsort(keys, kind="stable")
-        return _Sparse(keys[order], order if rows is None else rows[order])
-    table = np.full(high - low + 2, -1, np.int32)
-    # Backwards, so that of calls with one key the first is written last.
-    for block in reversed(list(blocks(len(keys)))):
-        of = np.arange(block.start, block.stop) if rows is None else rows[block]
-        table[keys[block][::-1] - low] = of[::-1]
-    return _Dense(low, table)
+    def _rows(self, places: slice | NDArray[np.intp]) -> NDArray[np.integer[Any]]:
+        if self.of is not None:
+            return self.of[places]
+        return np.arange(places.start, places.stop) if isinstance(places, slice) else places

@@ -23,8 +23,8 @@ from traceview.model import (
     OperationClass,
     Source,
 )
-from traceview.normalise.codes import WIDEST_LOOKUP, Codes, different, different_rows, numbers, places
-from traceview.normalise.devices import Devices
+from traceview.normalise.codes import WIDEST_LOOKUP, Codes, different, numbers, places
+from traceview.normalise.devices import RAW_COLUMNS, Devices, Ran
 from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
 from traceview.normalise.names import UNNAMED, as_enum, narrowest, texts_of
@@ -34,7 +34,6 @@ from traceview.read import raw
 from traceview.read.raw import TIMES
 
 COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
-RAW_COLUMNS = ["globalPid", "deviceId", "contextId", "streamId"]
 RAW_KEY = ["process", *RAW_COLUMNS[1:]]
 TABLE_OF = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 # copyKind and memKind as CUPTI numbers them (CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind).
@@ -57,7 +56,7 @@ KIND_OF = (
 MEMORY_OF = ("pageable", "pinned", "device", "device", "managed", "device", "managed", "unknown")
 
 
-NONE = 255  # a code that no kind and no memory has
+NO_KIND, NO_MEMORY = len(KINDS), len(MEMORIES)  # the codes of null
 
 
 class Named(NamedTuple):
@@ -81,12 +80,12 @@ class _Table(NamedTuple):
     stream: Part
 
 
-def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams: Streams) -> pl.DataFrame:
+def operations_frame(tables: dict[str, pl.DataFrame], ran: Ran, devices: Devices, streams: Streams) -> pl.DataFrame:
     """Return model.OPERATIONS, sorted by (start, end, source, row), all but its `launch`.
 
     Takes its tables out of `tables`.
     """
-    places_of = _Places(_stream_keys(devices, streams))
+    places_of = _Places(_stream_keys(devices, streams), ran)
     of_source = {source: tables.pop(TABLE_OF[source]) for source in SOURCES if TABLE_OF[source] in tables}
     parts = [_part(found, source, tables, places_of) for source, found in of_source.items() if len(found)]
     if not parts:
@@ -98,8 +97,8 @@ def operations_frame(tables: dict[str, pl.DataFrame], devices: Devices, streams:
         "end": together.column(end, np.int64),
         "class": as_enum(together.column([part.classes for part in parts], np.uint8), OperationClass),
         "source": as_enum(together.column([SOURCES.index(part.source) for part in parts], np.uint8), Source),
-        "kind": _or_none(together.column([part.kinds for part in parts], np.uint8), CopyKind),
-        "memory": _or_none(together.column([part.memories for part in parts], np.uint8), Memory),
+        "kind": as_enum(together.column([part.kinds for part in parts], np.uint8), CopyKind),
+        "memory": as_enum(together.column([part.memories for part in parts], np.uint8), Memory),
         "bytes": together.column([_whole(part.found, "bytes") for part in parts], np.int64),
         "process": together.column([part.process for part in parts], np.int32),
         "device": together.column([part.device for part in parts], np.int32),
@@ -120,7 +119,7 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
 
 
 def _part(found: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], places_of: _Places) -> _Table:
-    ran = places_of.rows(found)
+    ran = places_of.rows(found, TABLE_OF[source])
     if source == "memcpy":
         kinds, memories = _copy_kinds(found)
         names = Named([f"memcpy {name}" for name in KINDS], kinds)
@@ -129,19 +128,14 @@ def _part(found: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], pla
         names = _kernel_names(found, tables)
         by_name = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
         classes = by_name[names.codes] if by_name.any() else 0
-        return _Table(found, source, names, classes, NONE, NONE, *ran)
+        return _Table(found, source, names, classes, NO_KIND, NO_MEMORY, *ran)
     names = _graph_names(found) if source == "graph" else Named(["memset"], 0)
-    return _Table(found, source, names, CLASSES.index("memset") if source == "memset" else 0, NONE, NONE, *ran)
+    return _Table(found, source, names, CLASSES.index("memset") if source == "memset" else 0, NO_KIND, NO_MEMORY, *ran)
 
 
 def _whole(found: pl.DataFrame, name: str) -> Part:
     """Return a column of whole numbers, 0 where there is none."""
     return numbers(found[name]) if name in found.columns else 0
-
-
-def _or_none(codes: NDArray[np.uint8], kind: pl.Enum) -> pl.Series:
-    series, none = pl.Series(codes), codes == NONE
-    return as_enum(series.set(pl.Series(none), None) if none.any() else series, kind)
 
 
 def _names(together: Together, named: Sequence[Named]) -> pl.Series:
@@ -152,7 +146,7 @@ def _names(together: Together, named: Sequence[Named]) -> pl.Series:
     parts: list[Part] = []
     for one in named:
         own = np.array([code[text] for text in one.texts], narrow)
-        parts.append(int(own[one.codes]) if isinstance(one.codes, int) else own[one.codes])
+        parts.append(int(own[one.codes]) if isinstance(one.codes, int) else own.take(one.codes, mode="clip"))
     return as_enum(together.column(parts, narrow), pl.Enum(texts))
 
 
@@ -208,10 +202,11 @@ class _Places:
     """The rows of the device and the stream for each raw key that has one: RAW_KEY, device, stream."""
 
     keys: pl.DataFrame
+    ran: Ran
 
-    def rows(self, found: pl.DataFrame) -> tuple[Part, Part, Part]:
+    def rows(self, found: pl.DataFrame, table: str) -> tuple[Part, Part, Part]:
         """Return the process of each row of a table, and the rows of its device and its stream."""
-        present = different_rows(found, RAW_COLUMNS)
+        present = self.ran[table]
         present = present.select(pl.Series("process", processes_of(present["globalPid"].to_numpy())), *RAW_KEY[1:])
         known = self.keys.join(present.unique(), on=RAW_KEY, how="semi")
         if len(known) == 1:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.normalise.codes import different_rows
-from traceview.normalise.devices import GPU_TABLES, Devices
+from traceview.normalise.devices import RAW_COLUMNS, Devices, Ran
 from traceview.normalise.identity import process_of
 
 KEY = ["process", "device", "context", "stream_id"]
@@ -21,12 +20,11 @@ class Streams:
     frame: pl.DataFrame
 
 
-def streams_of(tables: dict[str, pl.DataFrame], devices: Devices) -> Streams:
+def streams_of(tables: dict[str, pl.DataFrame], ran: Ran, devices: Devices) -> Streams:
     """Return the streams that worked, by (process, device, context, stream id)."""
-    empty = pl.DataFrame(schema=dict.fromkeys(["globalPid", "deviceId", "contextId", "streamId"], pl.Int64))
-    found = [different_rows(tables[name], empty.columns) for name in GPU_TABLES if name in tables]
+    empty = pl.DataFrame(schema=dict.fromkeys(RAW_COLUMNS, pl.Int64))
     streams = (
-        pl.concat([empty, *found])
+        pl.concat([empty, *ran.values()])
         .unique()
         .with_columns(process_of("globalPid").alias("process"))
         .join(devices.pairs, on=["process", "deviceId"])

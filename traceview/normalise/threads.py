@@ -6,6 +6,7 @@ import ntpath
 import posixpath
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from traceview.normalise.codes import different_rows, places
@@ -36,7 +37,9 @@ class Threads:
 
     def processes(self, thread: pl.Series) -> pl.Series:
         """Return the process of each thread."""
-        return pl.Series("process", processes_of(self.global_tid.to_numpy())[thread.to_numpy()])
+        of = processes_of(self.global_tid.to_numpy())
+        alike = len(of) > 0 and of.min() == of.max()
+        return pl.Series("process", np.full(len(thread), of[0]) if alike else of[thread.to_numpy()])
 
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
         """Return model.THREADS."""
