@@ -119,9 +119,18 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Return the parts of one union that another leaves free."""
     if len(left.start) == 0 or len(right.start) == 0:
         return left
-    low = int(min(left.start[0], right.start[0]))
-    high = int(max(left.end[-1], right.end[-1]))
-    return intersect(left, complement(right, low, high))
+    if len(left.start) > len(right.start):
+        low = int(min(left.start[0], right.start[0]))
+        high = int(max(left.end[-1], right.end[-1]))
+        return intersect(left, complement(right, low, high))
+    gone = intersect(left, right)
+    if len(gone.start) == 0:
+        return left
+    # What is left begins where a member does or something gone ends, and ends where that begins or the member ends.
+    start = np.sort(np.concatenate([left.start, gone.end]), kind="stable")
+    end = np.sort(np.concatenate([gone.start, left.end]), kind="stable")
+    some = np.flatnonzero(end > start)
+    return Intervals(start[some], end[some])
 
 
 class Pieces(NamedTuple):
@@ -147,19 +156,22 @@ def pieces(of: Intervals, start: Times, end: Times) -> Pieces:
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return what two unions have in common."""
     few, many = (left, right) if len(left.start) <= len(right.start) else (right, left)
+    if len(few.start) == 0:
+        return EMPTY
     first = np.searchsorted(many.end, few.start, side="right")
-    count = np.maximum(np.searchsorted(many.start, few.end, side="left") - first, 0)
-    some = np.flatnonzero(count)
+    # Often none or few meet any: only for those is it searched where what they meet ends.
+    some = np.flatnonzero((few.end > many.start.take(first, mode="clip")) & (first < len(many.start)))
     if len(some) == 0:
         return EMPTY
-    first, count = first[some], count[some]
+    first, begun, ended = first[some], few.start[some], few.end[some]
+    count = np.searchsorted(many.start, ended, side="left") - first
     stop = np.cumsum(count)
     member = np.repeat(first - (stop - count), count)
     member += np.arange(len(member))
     start, end = many.start[member], many.end[member]
     # Of the members that meet one of the few, only its first may begin before it, and only its last end after it.
-    start[stop - count] = np.maximum(start[stop - count], few.start[some])
-    end[stop - 1] = np.minimum(end[stop - 1], few.end[some])
+    start[stop - count] = np.maximum(start[stop - count], begun)
+    end[stop - 1] = np.minimum(end[stop - 1], ended)
     return Intervals(start, end)
 
 
