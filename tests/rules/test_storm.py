@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.made_trace import made_trace
-from tests.rules.made import US, findings, with_names
+from tests.rules.made import MS, US, findings, with_names
+from traceview.measure.activity import activity
 from traceview.model import Trace
-from traceview.rules.kernel_storm import kernel_storm
+from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
 from traceview.rules.launch_bound import launch_bound
 
 
@@ -46,3 +51,31 @@ def test_each_stream_is_looked_at_by_itself() -> None:
     (found,) = findings(with_names(made_trace(work, calls), names), kernel_storm)
     assert "149 tiny operations" in found.title
     assert found.cost_ns == 148 * 10 * US
+
+
+def storms_by_hand(names: str, tiny: list[bool], long: int) -> set[int]:
+    """Find the operations of storms one by one."""
+    members: set[int] = set()
+    for period in PERIODS:
+        run: list[int] = []
+        for at in range(len(names) + 1):
+            if period <= at < len(names) and tiny[at] and names[at] == names[at - period]:
+                run.append(at)
+                continue
+            members |= set(run) if len(run) >= long else set()
+            run = []
+    return members
+
+
+REPEATED = st.tuples(st.text("ab", min_size=1, max_size=4), st.integers(1, 9)).map(lambda pair: pair[0] * pair[1])
+
+
+@given(st.lists(REPEATED, max_size=6).map("".join), st.sets(st.integers(0, 60)), st.integers(4, 12))
+def test_looking_at_some_operations_first_finds_every_storm(names: str, lengthy: set[int], long: int) -> None:
+    tiny = [at not in lengthy for at in range(len(names) + 1)]
+    ends = [at * MS + (2 if one else 60) * US for at, one in enumerate(tiny)]
+    work = activity(made_trace([(at * MS, end, "compute", 0, None) for at, end in enumerate(ends)]), 0)
+    assert work is not None
+    found = storms(np.array([ord(one) for one in f"{names}!"]), work, np.arange(len(names)), long)
+    members = {at for first, last in zip(*found, strict=True) for at in range(first, last)}
+    assert members == storms_by_hand(names, tiny, long)

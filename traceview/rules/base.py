@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,32 +18,31 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, activity
-from traceview.measure.nesting import innermost
+from traceview.measure.nesting import Nesting
 from traceview.model import Analysis, DeviceUse, NotMeasured, Place, Trace, Window
+from traceview.normalise.names import categories
+from traceview.rules.copies import Copies
 from traceview.rules.ledger import Claim
+from traceview.rules.words import folded
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """One device as rules see it.
 
-    `steady` is the time of the iterations that count (the whole window where there are none). The gap
-    arrays are columns of Gaps.frame, -1 for null.
+    `steady` is the time of the iterations that count (the whole window where there are none), and `in_steady` the
+    gaps that begin in it. The gap arrays are columns of Gaps.frame, -1 for null.
     """
 
     use: DeviceUse
     activity: Activity
+    copies: Copies
     steady: Window
     gap_start: Times
     gap_end: Times
     gap_operation: Times
     gap_thread: Times
-    in_steady: NDArray[np.bool_]  # gaps that begin in the steady time
-
-    @property
-    def gap_length(self) -> Times:
-        """Length of each gap, in ns."""
-        return self.gap_end - self.gap_start
+    in_steady: slice
 
     def gap_of(self, moments: Times) -> Times:
         """Return the gap that holds each moment (its end included), -1 for none."""
@@ -50,6 +51,27 @@ class DeviceFacts:
             return np.full(len(moments), -1, np.int64)
         inside = (index >= 0) & (moments <= self.gap_end[np.maximum(index, 0)])
         return np.where(inside, index, -1)
+
+    def ended_by(self, operations: Times) -> Times:
+        """Return the gaps that end with any of these operations (rows of Trace.operations, ascending)."""
+        # They ascend as the gaps do, but for the last gap's, which none may end.
+        known = self.gap_operation
+        known = known[: len(known) - int(len(known) > 0 and known[-1] < 0)]
+        wanted = operations.astype(known.dtype)
+        at = np.searchsorted(known, wanted)
+        found: Times = at[known.take(at, mode="clip") == wanted] if len(known) else at[:0]
+        return found
+
+    def waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
+        """Return the ns of these causes together in each of some gaps; None where the device has no such wait."""
+        frame, sums = self.use.gaps.frame, self.use.gaps.causes
+        columns = [frame[cause].to_numpy()[gaps] for cause in causes if sums[cause]]
+        return sum(columns[1:], start=columns[0]) if columns else None
+
+    def column(self, trace: Trace, name: str) -> NDArray[Any]:
+        """Return a column of Trace.operations for the device's work, an Enum as its codes."""
+        values = trace.operations[name].to_physical().to_numpy()
+        return values if len(values) == len(self.activity.rows) else values[self.activity.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +85,7 @@ class Facts:
     devices: tuple[DeviceFacts, ...]
     counted: int | None
     annotating: Times  # for each row of Trace.threads, the thread that annotates for its process; -1 for none
+    nesting: Callable[[], Nesting]  # of Trace.ranges, made when the first rule asks
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
         """Return the innermost range (row of Trace.ranges) open on each thread at each moment, -1 for none.
@@ -70,14 +93,25 @@ class Facts:
         A thread with no range open then is answered for by the annotating thread of its process, as in
         METRICS.md "NVTX projected on the GPU".
         """
-        ranges = self.analysis.trace.ranges
-        if ranges.is_empty() or len(moment) == 0:
+        if self.analysis.trace.ranges.is_empty() or len(moment) == 0:
             return np.full(len(moment), -1, np.int64)
-        start, end, owner = (ranges[name].to_numpy() for name in ("start", "end", "thread"))
-        found = innermost(start, end, owner, thread, moment)
+        nesting = self.nesting()
+        found = nesting.innermost(thread.astype(np.int64), moment)
         lost = np.flatnonzero((found < 0) & (thread >= 0))
-        found[lost] = innermost(start, end, owner, self.annotating[thread[lost]], moment[lost])
-        return found
+        found[lost] = nesting.innermost(self.annotating[thread[lost]], moment[lost])
+        return np.where(found >= 0, nesting.rows[np.maximum(found, 0)], -1)
+
+    def range_names(self, ranges: Times) -> tuple[list[str], Times]:
+        """Return the names, folded, of ranges (rows, -1 for none, which is called ""), and which of them each has."""
+        texts = self.analysis.trace.ranges["name"]
+        code = np.full(len(ranges), -1, np.int64)
+        known = np.flatnonzero(ranges >= 0)
+        code[known] = texts.to_physical().to_numpy()[ranges[known]]
+        codes, which = np.unique(code, return_inverse=True)
+        known_texts = categories(texts) if len(known) else []
+        names = [folded(known_texts[one]) if one >= 0 else "" for one in codes.tolist()]
+        place = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        return list(place), np.array([place[name] for name in names], np.int64)[which]
 
     def per_iteration(self, count: int) -> str:
         """Return " (21 in each iteration)" where iterations are known and it happens in each; else ""."""
@@ -130,7 +164,18 @@ def facts_of(analysis: Analysis, activities: Sequence[Activity] = ()) -> Facts:
     found = tuple(_device_facts(analysis, use, given.get(use.device)) for use in analysis.devices)
     iterations = analysis.iterations
     counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
-    return Facts(analysis, found, counted or None, _annotating(analysis.trace))
+    return Facts(
+        analysis=analysis,
+        devices=found,
+        counted=counted or None,
+        annotating=_annotating(analysis.trace),
+        nesting=cache(partial(_nesting, analysis.trace)),
+    )
+
+
+def _nesting(trace: Trace) -> Nesting:
+    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
+    return Nesting.of(start, end, thread.astype(np.int64))
 
 
 def _annotating(trace: Trace) -> Times:
@@ -154,12 +199,13 @@ def _device_facts(analysis: Analysis, use: DeviceUse, given: Activity | None) ->
     return DeviceFacts(
         use=use,
         activity=work,
+        copies=Copies.of(analysis.trace, work),
         steady=steady,
         gap_start=gap_start,
         gap_end=frame["end"].to_numpy(),
         gap_operation=frame["operation"].fill_null(-1).to_numpy(),
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-        in_steady=(gap_start >= steady.start) & (gap_start < steady.end),
+        in_steady=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
     )
 
 

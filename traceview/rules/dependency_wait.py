@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from traceview.rules.base import Draft, Facts
 from traceview.rules.ledger import Idle
 from traceview.rules.words import duration, many
@@ -18,11 +20,11 @@ from traceview.rules.words import duration, many
 def dependency_wait(facts: Facts) -> Iterator[Draft]:
     """Name what is left of the idle time with work in the queue."""
     for device in facts.devices:
-        queued = device.use.gaps.frame["queued"].to_numpy()
-        count = int((queued > 0).sum())
-        if count == 0:
+        total = device.use.gaps.causes["queued"]
+        if total == 0:
             continue
-        each = duration(int(queued.sum()) / count)
+        count = int(np.count_nonzero(device.use.gaps.frame["queued"].to_numpy()))
+        each = duration(total / count)
         yield Draft(
             id="dependency_wait",
             device=device,

@@ -16,12 +16,9 @@ WORST = 5
 
 def worst_places(facts: Facts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
     """Return the WORST places of a grant, the costliest first; `label` says what happened there."""
-    idle = grant.idle
-    exposed = largest(grant.exposed.end - grant.exposed.start, WORST)
-    found = [
-        (int(idle[row]), _idle_place(facts, device, row, int(idle[row]), label)) for row in largest(idle, WORST)
-    ]
-    for piece in exposed:
+    costs = ((grant.gap(place), int(grant.idle[place])) for place in largest(grant.idle, WORST))
+    found = [(cost, _idle_place(facts, device, row, cost, label)) for row, cost in costs]
+    for piece in largest(grant.exposed.end - grant.exposed.start, WORST):
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
         found.append((end - start, _exposed_place(facts, device, start, end, label)))
     return tuple(place for _, place in sorted(found, key=lambda one: (-one[0], one[1].start_ns))[:WORST])

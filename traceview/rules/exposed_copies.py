@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import Times
-from traceview.model import CLASSES, CopyOverlap
+from traceview.model import CopyOverlap
 from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.rules.largest import middle
 from traceview.rules.ledger import MEMSET, Exposed, copy_key
 from traceview.rules.words import duration, many, rate, share, size
 
@@ -75,7 +75,7 @@ def exposed_copies(facts: Facts) -> Iterator[Draft]:
     """Yield one finding for each kind and memory of each device."""
     for device in facts.devices:
         for one in device.use.copies:
-            gaps = _between_kernels(facts, device, one)
+            gaps = _between_kernels(device, one)
             advice, code = gaps or _advice(one, _on_streams_of_kernels(facts, device, one))
             yield Draft(
                 id=f"exposed_{one.kind}",
@@ -102,34 +102,27 @@ def exposed_copies(facts: Facts) -> Iterator[Draft]:
         )
 
 
-def _between_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> tuple[str, str] | None:
+def _between_kernels(device: DeviceFacts, one: CopyOverlap) -> tuple[str, str] | None:
     """Return advice for copies that run beside the compute, but for the short gaps in it; None for others."""
     if one.kind not in ("h2d", "d2h") or one.overlapped_ns < HIDDEN * one.busy_ns:
         return None
-    work, chosen = device.activity, _members(facts, device, one)
+    work, chosen = device.activity, device.copies.those(one.kind, one.memory)
     copies = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
     exposed = intervals.subtract(copies, work.compute)
     lengths = exposed.end - exposed.start
     short = lengths[lengths < SHORT_NS]
     if 2 * int(short.sum()) < one.exposed_ns or len(short) == 0:
         return None
-    gaps = BETWEEN_KERNELS.replace("{pieces}", f"{len(short):,}").replace("{typical}", duration(int(np.median(short))))
+    gaps = BETWEEN_KERNELS.replace("{pieces}", f"{len(short):,}").replace("{typical}", duration(int(middle(short))))
     return f"{duration(int(short.sum()))} {gaps}", BETWEEN_KERNELS_CODE
 
 
 def _on_streams_of_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> bool:
     """Return whether most copies of this kind run on streams that have kernels too."""
-    streams = facts.analysis.trace.operations["stream"][device.activity.rows[_members(facts, device, one)]]
-    return 2 * int(streams.is_in([use.stream for use in device.use.streams if use.compute_ns]).sum()) > len(streams)
-
-
-def _members(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> Times:
-    """Return the copies of this kind and memory: indices into the device's activity."""
-    work = device.activity
-    copies = np.flatnonzero(work.codes == CLASSES.index("copy"))
-    kinds = facts.analysis.trace.operations.select("kind", "memory")[work.rows[copies]]
-    found: Times = copies[((kinds["kind"] == one.kind) & (kinds["memory"] == one.memory)).fill_null(False).to_numpy()]
-    return found
+    stream = facts.analysis.trace.operations["stream"].to_numpy()
+    chosen = stream[device.activity.rows[device.copies.those(one.kind, one.memory)]]
+    computing = [use.stream for use in device.use.streams if use.compute_ns]
+    return 2 * int(np.count_nonzero(np.isin(chosen, computing))) > len(chosen)
 
 
 def _advice(one: CopyOverlap, mixed: bool) -> tuple[str, str]:

@@ -15,14 +15,11 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
-from traceview.normalise.names import categories
+from traceview.intervals import Times
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.launch_bound import SHORT
 from traceview.rules.ledger import Idle
-from traceview.rules.words import folded
 
 TOP = 3
 DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
@@ -69,52 +66,37 @@ def host_bound(facts: Facts) -> Iterator[Draft]:
 
 
 def _drafts(facts: Facts, device: DeviceFacts) -> Iterator[Draft]:
-    waits = device.use.gaps.frame["host"].to_numpy()
+    waits = device.waits(("host",), slice(None))
+    if waits is None:
+        return
     steady = device.in_steady
-    rows = np.flatnonzero((waits > 0) & steady & (device.gap_length > SHORT))
-    names = _ranges(facts, device, rows)
-    totals = (
-        pl.DataFrame({"name": names, "wait": waits[rows]})
-        .group_by("name")
-        .sum()
-        .sort("wait", "name", descending=True)
-    )
-    worth = totals.filter((pl.col("wait") >= WORTH * device.steady.length) & (pl.col("name") != ""))
-    for name in worth["name"].head(TOP).to_list():
-        yield _draft(device, _marked(device, rows[(names == name).to_numpy()]), name)
+    rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > SHORT) + steady.start
+    rows = rows[waits[rows] > 0]
+    names, which = facts.range_names(facts.ranges_at(device.gap_thread[rows], _middles(facts, device, rows)))
+    totals = np.zeros(len(names), np.int64)
+    np.add.at(totals, which, waits[rows])
+    worst = sorted(zip(totals.tolist(), names, range(len(names)), strict=True), reverse=True)
+    worth = [(name, at) for total, name, at in worst if total >= WORTH * device.steady.length and name]
+    for name, at in worth[:TOP]:
+        yield _draft(device, rows[which == at], name)
     rest = ", in no range that stands out" if len(facts.analysis.trace.ranges) else ""
     yield _draft(device, steady, "", rest)
 
 
-def _ranges(facts: Facts, device: DeviceFacts, rows: NDArray[np.intp]) -> pl.Series:
-    """Return the name of the innermost range, "" for none, in the middle of each wait for a launch."""
-    launch = facts.analysis.trace.operations["launch"].fill_null(-1).to_numpy()
-    start, end = device.gap_start[rows], device.gap_end[rows]
-    operation = device.gap_operation[rows]
-    call = np.where(operation >= 0, launch[np.maximum(operation, 0)], -1)
-    called = (
-        facts.analysis.trace.api["start"].to_numpy()[np.maximum(call, 0)]
-        if len(facts.analysis.trace.api)
-        else end
-    )
-    until = np.where(call >= 0, np.clip(called, start, end), end)
-    owner = facts.ranges_at(device.gap_thread[rows], (start + until) // 2)
-    texts = facts.analysis.trace.ranges["name"]
-    known = categories(texts)
-    names = np.array([*(folded(text) for text in known), ""], dtype=object)
-    code = np.full(len(rows), len(known), np.int64)
-    inside = owner >= 0
-    code[inside] = texts.to_physical().to_numpy()[owner[inside]]
-    return pl.Series("name", names[code], dtype=pl.String)
+def _middles(facts: Facts, device: DeviceFacts, rows: Times) -> Times:
+    """Return the middle of each wait for a launch, which ends with the gap where the launch is not known."""
+    trace = facts.analysis.trace
+    start, end, operation = device.gap_start[rows], device.gap_end[rows], device.gap_operation[rows]
+    if trace.api.is_empty():
+        return (start + end) // 2
+    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    call = np.where(operation >= 0, launch[operation], -1)
+    until = np.where(call >= 0, np.clip(trace.api["start"].to_numpy()[call], start, end), end)
+    middle: Times = (start + until) // 2
+    return middle
 
 
-def _marked(device: DeviceFacts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    marked = np.zeros(len(device.gap_start), np.bool_)
-    marked[rows] = True
-    return marked
-
-
-def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str, rest: str = "") -> Draft:
+def _draft(device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> Draft:
     where = f" in `{name}`" if name else rest
     data, advice, code = _remedy(name)
     return Draft(

@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.intervals import Times
 from traceview.model import Place, StreamUse
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
@@ -136,17 +137,17 @@ def _share_of(thread: NDArray[np.int32], on: NDArray[np.bool_], one: int) -> tup
     return one, int((mine & on).sum()), int(mine.sum())
 
 
-def _around(facts: Facts, device: DeviceFacts, use: StreamUse) -> NDArray[np.bool_]:
-    """Mark gaps that end with an operation of this stream, or with the device's next one after it."""
-    own = facts.analysis.trace.operations["stream"].to_numpy()[device.activity.rows] == use.stream
+def _around(facts: Facts, device: DeviceFacts, use: StreamUse) -> Times:
+    """Return the gaps that end with an operation of this stream, or with the device's next one after it."""
+    own = device.column(facts.analysis.trace, "stream") == use.stream
     after = np.concatenate([[False], own[:-1]])
-    return np.isin(device.gap_operation, device.activity.rows[own | after])
+    return device.ended_by(device.activity.rows[own | after])
 
 
 def _places(facts: Facts, device: DeviceFacts, use: StreamUse) -> tuple[Place, ...]:
     """Return the longest times in which the stream did nothing, between two of its operations."""
     work = device.activity
-    rows = np.flatnonzero(facts.analysis.trace.operations["stream"].to_numpy()[work.rows] == use.stream)
+    rows = np.flatnonzero(device.column(facts.analysis.trace, "stream") == use.stream)
     start, end = work.start[rows], work.end[rows]
     own = intervals.union(start, end, ordered=True)
     frame = pl.DataFrame(intervals.complement(own, int(start[0]), int(end.max()))._asdict())

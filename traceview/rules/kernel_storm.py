@@ -14,16 +14,19 @@ gaps inside.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
-from traceview.measure.activity import COMMUNICATION
+from traceview import intervals
+from traceview.intervals import EMPTY, Intervals, Times
+from traceview.measure.activity import COMMUNICATION, Activity
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.rules.largest import middle
 from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, folded, listed, many
+from traceview.rules.words import duration, listed, many
 
 TINY = 10_000  # ns
 LONG = 100  # operations
@@ -48,34 +51,55 @@ def kernel_storm(facts: Facts) -> Iterator[Draft]:
 
 def _runs(facts: Facts, device: DeviceFacts) -> tuple[Times, Times]:
     """Return the operations in storms, stream by stream, and the number of the storm that each belongs to."""
-    operations, work = facts.analysis.trace.operations, device.activity
-    stream = operations["stream"].to_numpy()[work.rows]
-    own = work.codes != COMMUNICATION
-    order = np.concatenate([np.flatnonzero((stream == use.stream) & own) for use in device.use.streams])
-    rows, stream = work.rows[order], stream[order]
-    tiny = (work.end - work.start)[order] <= TINY
-    name = operations["name"].to_physical().to_numpy()[rows]
-    member = np.zeros(len(rows), np.bool_)
-    for period in PERIODS:
-        member |= _repeating(name, stream, tiny, period)
-    first = np.diff(member.astype(np.int8), prepend=0) == 1
-    return rows[member], np.cumsum(first)[member] - 1
+    trace, work = facts.analysis.trace, device.activity
+    stream, name = device.column(trace, "stream"), device.column(trace, "name")
+    members, counts = [EMPTY.start], [EMPTY.start]
+    for use in device.use.streams:
+        if use.operation_count >= LONG:
+            own = np.flatnonzero((stream == use.stream) & (work.codes != COMMUNICATION))
+            found = storms(name, work, own)
+            counts.append(found.end - found.start)
+            members += [own[first:last] for first, last in zip(*found, strict=True)]
+    count = np.concatenate(counts)
+    return work.rows[np.concatenate(members)], np.repeat(np.arange(len(count)), count)
 
 
-def _repeating(
-    name: NDArray[np.uint32], stream: NDArray[np.int32], tiny: NDArray[np.bool_], period: int
-) -> NDArray[np.bool_]:
-    """Mark the operations of runs of at least LONG that repeat the one `period` before on their stream."""
-    same = np.zeros(len(name), np.bool_)
-    same[period:] = (name[period:] == name[:-period]) & (stream[period:] == stream[:-period])
-    same &= tiny
-    edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0, append=0))
-    starts, ends = edges[::2], edges[1::2]
-    long = ends - starts >= LONG
-    marks = np.zeros(len(name) + 1, np.int8)
-    marks[starts[long]] = 1
-    marks[ends[long]] = -1
-    return np.cumsum(marks[:-1], dtype=np.int8) > 0
+def storms(name: NDArray[Any], work: Activity, own: Times, long: int = LONG) -> Intervals:
+    """Return the storms among a stream's operations (places in the device's work), as stretches of `own`."""
+    at = _suspects(name, work, own, long // 3)
+    runs = [_on_end(at[_repeats(name, own, at, period)], long) for period in PERIODS]
+    return intervals.union(*(np.concatenate(sides) for sides in zip(*runs, strict=True)))
+
+
+def _suspects(name: NDArray[Any], work: Activity, own: Times, step: int) -> Times:
+    """Return the tiny operations that may be in a storm: where of every step-th no three on end repeat, none is."""
+    looked_at = np.arange(step, len(own), step)
+    some = np.logical_or.reduce([_repeats(name, own, looked_at, period) for period in PERIODS])
+    some &= _tiny(work, own[looked_at])
+    three = np.flatnonzero(some[:-2] & some[1:-1] & some[2:])
+    steps = np.unique(three[:, None] + np.arange(4))
+    at = (steps[:, None] * step + np.arange(step)).ravel()
+    at = at[at < len(own)]
+    return at[_tiny(work, own[at])]
+
+
+def _tiny(work: Activity, of: Times) -> NDArray[np.bool_]:
+    tiny: NDArray[np.bool_] = work.end[of] - work.start[of] <= TINY
+    return tiny
+
+
+def _repeats(name: NDArray[Any], own: Times, at: Times, period: int) -> NDArray[np.bool_]:
+    """Say which of some operations have the name of the one `period` before on their stream."""
+    same: NDArray[np.bool_] = name[own[at]] == name[own[np.maximum(at - period, 0)]]
+    return same & (at >= period)
+
+
+def _on_end(at: Times, long: int) -> Intervals:
+    """Return the stretches of at least `long` numbers without a gap."""
+    first = np.flatnonzero(np.diff(at, prepend=-2) != 1)
+    count = np.diff(first, append=len(at))
+    kept = count >= long
+    return Intervals(at[first[kept]], at[first[kept]] + count[kept])
 
 
 def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Iterator[Draft]:
@@ -85,11 +109,11 @@ def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Itera
     owner = np.full(len(first), -1, np.int64)
     known = launch >= 0
     thread, start = (trace.api[name].to_numpy()[launch[known]] for name in ("thread", "start"))
-    owner[known] = facts.ranges_at(thread.astype(np.int64), start)
-    names = [folded(str(trace.ranges["name"][int(row)])) if row >= 0 else "" for row in owner]
-    for name in dict.fromkeys(names):
-        storms = np.array([other == name for other in names])
-        yield _draft(facts, device, rows[storms[run]], run[storms[run]], name)
+    owner[known] = facts.ranges_at(thread, start)
+    names, which = facts.range_names(owner)
+    for at in dict.fromkeys(which.tolist()):
+        chosen = (which == at)[run]
+        yield _draft(facts, device, rows[chosen], run[chosen], names[at])
 
 
 def _draft(facts: Facts, device: DeviceFacts, rows: Times, run: Times, name: str) -> Draft:
@@ -106,11 +130,11 @@ def _draft(facts: Facts, device: DeviceFacts, rows: Times, run: Times, name: str
         id="kernel_storm",
         device=device,
         title=f"A storm of {many(len(rows), 'tiny operation')}{where} keeps the GPU waiting {{cost}}",
-        advice=f"{what} take {duration(float(np.median(end - start)))} each, in "
+        advice=f"{what} take {duration(middle(end - start))} each, in "
         f"{many(len(counts), 'loop')} of up to {int(counts.max()):,}; launching them takes longer "
         f"than running them. {ADVICE}",
         code=CODE,
-        claims=(Idle(("launch", "api", "host"), rows=np.isin(device.gap_operation, rows[inside])),),
+        claims=(Idle(("launch", "api", "host"), rows=device.ended_by(np.sort(rows[inside]))),),
         evidence=_places(device, start, end, first, counts),
     )
 

@@ -15,13 +15,15 @@ dense.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview import intervals
+from traceview.intervals import EMPTY, Times
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.rules.largest import largest, middle
 from traceview.rules.ledger import Idle
 from traceview.rules.words import duration, share
 
@@ -42,71 +44,83 @@ CODE = """model = torch.compile(model, mode="reduce-overhead")
 # or, by hand: model = torch.cuda.make_graphed_callables(model, (sample_batch,))"""
 
 
+class _Stretches(NamedTuple):
+    """Stretches of BIN: number, ns of such waiting and gaps of each, then the gaps of all and the ns of each gap."""
+
+    number: Times
+    ns: Times
+    gaps: Times
+    rows: Times
+    waits: Times
+
+
 def launch_bound(facts: Facts) -> Iterator[Draft]:
     """Yield one finding for each device that waits for launches in short gaps."""
     for device in facts.devices:
-        waits = sum(
-            (device.use.gaps.frame[cause].to_numpy() for cause in CAUSES),
-            np.zeros(len(device.gap_start), np.int64),
-        )
-        rows = _dense(device, (device.gap_length <= SHORT) & device.in_steady & (waits > 0), waits)
-        if rows.sum() >= FEW:
-            yield _draft(facts, device, rows, waits)
+        dense = _dense(device)
+        if len(dense.rows) >= FEW:
+            yield _draft(facts, device, dense)
 
 
-def _draft(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> Draft:
+def _dense(device: DeviceFacts) -> _Stretches:
+    """Return the stretches in which at least DENSE of the time is such waiting."""
+    rows, waits = _short(device)
+    # Only those that hold gaps: a damaged time may make the window a century long.
+    number = (device.gap_start[rows] - device.steady.start) // BIN
+    first = np.flatnonzero(np.diff(number, prepend=-1))  # they ascend, as the gaps do
+    ns = np.add.reduceat(waits, first) if len(first) else waits
+    count = np.diff(first, append=len(rows))
+    dense = ns >= DENSE * BIN
+    kept = np.flatnonzero(np.repeat(dense, count))
+    return _Stretches(number[first[dense]], ns[dense], count[dense], rows[kept], waits[kept])
+
+
+def _short(device: DeviceFacts) -> tuple[Times, Times]:
+    """Return the steady gaps up to SHORT in which the GPU waits for launches, and the ns of each wait."""
+    found, steady = [(EMPTY.start, EMPTY.start)], device.in_steady
+    for block in intervals.blocks(steady.stop - steady.start):
+        gaps = slice(steady.start + block.start, steady.start + block.stop)
+        waits = device.waits(CAUSES, gaps)
+        if waits is not None:
+            length = device.gap_end[gaps] - device.gap_start[gaps]
+            rows = np.flatnonzero((length <= SHORT) & (waits > 0))
+            found.append((rows + gaps.start, waits[rows]))
+    rows, waits = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return rows, waits
+
+
+def _draft(facts: Facts, device: DeviceFacts, dense: _Stretches) -> Draft:
     work = device.activity
-    length = work.end - work.start
-    count = int(rows.sum())
-    half = duration(float(np.median(length)))
-    each = duration(int(waits[rows].sum()) / count)
+    half = duration(middle(work.end - work.start))
+    each = duration(int(dense.ns.sum()) / len(dense.rows))
     return Draft(
         id="launch_bound",
         device=device,
         title="Launch-bound: the GPU idles {cost} in {gaps} short gaps between small kernels",
         advice=f"Half of the GPU's operations take less than {half}, and it then waits {each} for the "
-        f"host to launch the next{_threads(facts, device, rows, waits)}. {ADVICE}",
+        f"host to launch the next{_threads(facts, device, dense)}. {ADVICE}",
         code=CODE,
-        claims=(Idle(CAUSES, rows=rows),),
+        claims=(Idle(CAUSES, rows=dense.rows),),
         fewest=FEW,
-        evidence=_places(device, rows, waits),
+        evidence=_places(device, dense),
     )
 
 
-def _dense(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Keep the gaps of stretches of BIN in which at least DENSE of the time is such waiting."""
-    _, index = _stretches(device, rows)
-    kept = rows.copy()
-    kept[rows] = np.bincount(index, weights=waits[rows])[index] >= DENSE * BIN
-    return kept
-
-
-def _stretches(device: DeviceFacts, rows: NDArray[np.bool_]) -> tuple[Times, Times]:
-    """Return the numbers of the stretches that hold these gaps, and for each gap the position of its own."""
-    # Only those that hold gaps: a damaged time may make the window a century long.
-    number = (device.gap_start[rows] - device.steady.start) // BIN
-    first = np.diff(number, prepend=number[:1] - 1) > 0  # they ascend, as the gaps do
-    return number[first], np.cumsum(first) - 1
-
-
-def _threads(facts: Facts, device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> str:
+def _threads(facts: Facts, device: DeviceFacts, dense: _Stretches) -> str:
     """Return " (59% of the wait is for thread pt_autograd_0)": the thread that the GPU waits for most."""
-    known = rows & (device.gap_thread >= 0)
-    if not known.any():
+    thread = device.gap_thread[dense.rows] + 1  # 0: not known
+    sums = np.bincount(thread, weights=dense.waits)[1:]
+    if len(sums) == 0:
         return ""
-    sums = np.bincount(device.gap_thread[known], weights=waits[known])
     name = facts.analysis.trace.threads["name"][int(sums.argmax())]
-    return f" ({share(float(sums.max()), float(waits[rows].sum()))} of the wait is for thread {name})"
+    return f" ({share(float(sums.max()), float(dense.ns.sum()))} of the wait is for thread {name})"
 
 
-def _places(device: DeviceFacts, rows: NDArray[np.bool_], waits: NDArray[np.int64]) -> tuple[Place, ...]:
-    """Return the five stretches of BIN with the most such waiting."""
-    numbers, index = _stretches(device, rows)
-    sums = np.bincount(index, weights=waits[rows])
-    counts = np.bincount(index)
+def _places(device: DeviceFacts, dense: _Stretches) -> tuple[Place, ...]:
+    """Return the five stretches with the most such waiting."""
     found = []
-    for worst in np.argsort(-sums, kind="stable")[:PLACES]:
-        start = device.steady.start + int(numbers[worst]) * BIN
-        text = f"{counts[worst]} short gaps: the GPU waits {duration(sums[worst])} of {duration(BIN)}"
+    for worst in largest(dense.ns, PLACES):
+        start = device.steady.start + int(dense.number[worst]) * BIN
+        text = f"{dense.gaps[worst]} short gaps: the GPU waits {duration(int(dense.ns[worst]))} of {duration(BIN)}"
         found.append(Place(text, start, min(start + BIN, device.use.window.end), device.use.id))
     return tuple(found)

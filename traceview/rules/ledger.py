@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity
-from traceview.model import CAUSES, CLASSES, KINDS, MEMORIES, Trace, Window
+from traceview.model import CLASSES, Gaps, Window
+from traceview.rules.copies import Copies
 
 COMMUNICATION = "communication"
 MEMSET = "memset"
@@ -27,10 +26,13 @@ MEMSET = "memset"
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A claim on idle ns: `causes` of the gaps in `rows` (None: all), in each `at_most` ns (None: all)."""
+    """A claim on idle ns: `causes` of the gaps in `rows` (ascending, or a stretch; None: all).
+
+    `at_most` bounds what is claimed of each of `rows`, over all causes (None: all of it).
+    """
 
     causes: tuple[str, ...]
-    rows: NDArray[np.bool_] | None = None
+    rows: Times | slice | None = None
     at_most: Times | None = None
 
 
@@ -45,99 +47,79 @@ class Exposed:
 Claim = Idle | Exposed
 
 
-class Account(NamedTuple):
-    """What is left of one cause: the rows of the gaps that have some, ascending, and the ns of each."""
-
-    rows: Times
-    ns: Times
-
-    @classmethod
-    def of(cls, ns: Times) -> Account:
-        """Open an account of so many ns of each gap."""
-        rows = np.flatnonzero(ns)
-        return cls(rows, ns[rows])
-
-    def without(self, taken: Taken) -> Account:
-        """Return what is left when something was taken of it."""
-        ns = self.ns.copy()
-        ns[taken.at] -= taken.ns
-        some = np.flatnonzero(ns)
-        return Account(self.rows[some], ns[some])
-
-
 class Taken(NamedTuple):
-    """What a claim is given of one account: places in it, the rows of gaps there, and the ns of each."""
+    """What one claim is given: the gaps it is about, and the ns of each of them by cause."""
 
-    cause: str
-    at: Times | slice
-    rows: Times
-    ns: Times
+    rows: Times | slice
+    ns: Mapping[str, Times]
+
+    @property
+    def each(self) -> Times:
+        """The ns of each of `rows`, over all causes."""
+        first, *others = self.ns.values()
+        return sum(others, start=first)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What claims are given: parts of the accounts of `count` gaps, and of those of exposed time, in their order.
+    """What claims are given: `idle` ns of each of `rows`, and all of `exposed`, disjoint, in order of time.
 
-    `exposed` is all of the latter, disjoint, in order of time.
+    `taken` and `pieces` say of which accounts.
     """
 
-    count: int
+    rows: Times | slice
+    idle: Times
+    exposed: Intervals
     taken: tuple[Taken, ...]
     pieces: tuple[tuple[str, Intervals], ...]
-    exposed: Intervals
-
-    @property
-    def idle(self) -> Times:
-        """The ns of each gap (shape: gaps)."""
-        idle = np.zeros(self.count, np.int64)
-        for one in self.taken:
-            idle[one.rows] += one.ns
-        return idle
 
     @property
     def total(self) -> int:
         """All of it, in ns."""
-        return sum(int(one.ns.sum()) for one in self.taken) + intervals.length(self.exposed)
+        return int(self.idle.sum()) + intervals.length(self.exposed)
 
     @property
     def gaps(self) -> int:
         """The number of gaps that it has a part of."""
-        if len(self.taken) < 2:
-            return sum(len(one.rows) for one in self.taken)
-        some = np.zeros(self.count, np.bool_)
-        for one in self.taken:
-            some[one.rows] = True
-        return int(np.count_nonzero(some))
+        return int(np.count_nonzero(self.idle))
 
-    def inside(self, rows: NDArray[np.bool_], window: Window) -> int:
-        """Return how much of it lies in the gaps `rows` marks and, where exposed, in a window, in ns."""
-        start = np.clip(self.exposed.start, window.start, window.end)
-        end = np.clip(self.exposed.end, window.start, window.end)
-        return sum(int(one.ns[rows[one.rows]].sum()) for one in self.taken) + int((end - start).sum())
+    def gap(self, place: int) -> int:
+        """Return the row of the gap at one place of `idle`."""
+        return place + self.rows.start if isinstance(self.rows, slice) else int(self.rows[place])
+
+    def inside(self, gaps: slice, window: Window) -> int:
+        """Return how much of it lies in a stretch of gaps and, where exposed, in a window, in ns."""
+        if isinstance(self.rows, slice):
+            first, last = (max(edge - self.rows.start, 0) for edge in (gaps.start, gaps.stop))
+        else:
+            first, last = np.searchsorted(self.rows, (gaps.start, gaps.stop)).tolist()
+        return int(self.idle[first:last].sum()) + intervals.length(
+            intervals.clip(self.exposed, window.start, window.end)
+        )
 
 
 @dataclass(slots=True)
 class Ledger:
     """What is left of one device's idle and exposed time.
 
-    `gaps` holds an account for each cause that any of `count` gaps has; `exposed` holds, for each kind of work
-    ("communication", "h2d pageable", ..., "memset"), the times left; no two of them meet.
+    `gaps` holds the ns left of each of `count` gaps for each cause that any has; `exposed` holds, for each kind of
+    work ("communication", "h2d pageable", ..., "memset"), the times left; no two of them meet.
     """
 
     count: int
-    gaps: dict[str, Account]
+    gaps: dict[str, Times]
     exposed: dict[str, Intervals]
 
     @classmethod
-    def of(cls, gaps: pl.DataFrame, exposed: Mapping[str, Intervals]) -> Ledger:
-        """Open the accounts of a device: the frame of its Gaps and what `exposed_work` returned."""
-        accounts = {cause: Account.of(gaps[cause].to_numpy()) for cause in CAUSES}
-        return cls(len(gaps), {cause: one for cause, one in accounts.items() if len(one.rows)}, dict(exposed))
+    def of(cls, gaps: Gaps, exposed: Mapping[str, Intervals]) -> Ledger:
+        """Open the accounts of a device: its gaps and what `exposed_work` returned."""
+        accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
+        return cls(gaps.count, accounts, dict(exposed))
 
     @property
     def total(self) -> int:
         """What is left of everything, in ns."""
-        idle = sum(int(left.ns.sum()) for left in self.gaps.values())
+        idle = sum(int(left.sum()) for left in self.gaps.values())
         return idle + sum(intervals.length(left) for left in self.exposed.values())
 
     def grant(self, claims: tuple[Claim, ...]) -> Grant:
@@ -145,35 +127,47 @@ class Ledger:
         taken: list[Taken] = []
         pieces: list[tuple[str, Intervals]] = []
         for claim in claims:
-            if isinstance(claim, Idle):
-                taken += self._idle(claim, tuple(taken))
-            else:
+            if isinstance(claim, Exposed):
                 pieces += self._exposed(claim, tuple(pieces))
-        return Grant(self.count, tuple(taken), tuple(pieces), _joined([EMPTY, *(part for _, part in pieces)]))
+            elif any(cause in self.gaps for cause in claim.causes):
+                taken.append(self._idle(claim, taken))
+        return Grant(*self._summed(taken), _joined([part for _, part in pieces]), tuple(taken), tuple(pieces))
 
     def take(self, grant: Grant) -> None:
         """Take away what was granted."""
         for one in grant.taken:
-            self.gaps[one.cause] = self.gaps[one.cause].without(one)
+            for cause, ns in one.ns.items():
+                left = self.gaps[cause]
+                # An account is a measure's own column, which nothing writes to, until something of it is taken.
+                if not isinstance(one.rows, slice) and not left.flags.writeable:
+                    left = left.copy()
+                self.gaps[cause] = _less(left, one.rows, ns)
         for key, part in grant.pieces:
-            self.exposed[key] = intervals.subtract(self.exposed[key], part)
+            whole = part is self.exposed[key]
+            self.exposed[key] = EMPTY if whole else intervals.subtract(self.exposed[key], part)
 
-    def _idle(self, claim: Idle, before: tuple[Taken, ...]) -> Iterator[Taken]:
-        claimed = None if claim.at_most is None else np.zeros(self.count, np.int64)
+    def _idle(self, claim: Idle, before: list[Taken]) -> Taken:
+        rows, bound = slice(0, self.count) if claim.rows is None else claim.rows, claim.at_most
+        if bound is not None and isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        given: dict[str, Times] = {}
         for cause in (one for one in claim.causes if one in self.gaps):
             left = self.gaps[cause]
-            for one in (one for one in before if one.cause == cause):
-                left = left.without(one)
-            at: Times | slice = slice(None) if claim.rows is None else np.flatnonzero(claim.rows[left.rows])
-            rows, ns = left.rows[at], left.ns[at]
-            if claim.at_most is not None and claimed is not None:
-                ns = np.minimum(ns, np.maximum(claim.at_most[rows] - claimed[rows], 0))
-                claimed[rows] += ns
-            some = ns > 0
-            if not some.all():
-                at, rows, ns = np.arange(len(left.rows))[at][some], rows[some], ns[some]
-            if len(rows):
-                yield Taken(cause, at, rows, ns)
+            for one in (one for one in before if cause in one.ns):
+                left = _less(left.copy(), one.rows, one.ns[cause])
+            given[cause] = left[rows] if bound is None else np.minimum(left[rows], bound)
+            bound = None if bound is None else bound - given[cause]
+        return Taken(rows, given)
+
+    def _summed(self, taken: list[Taken]) -> tuple[Times | slice, Times]:
+        if not taken:
+            return slice(0, 0), EMPTY.start
+        if len(taken) == 1:
+            return taken[0].rows, taken[0].each
+        idle = np.zeros(self.count, np.int64)
+        for one in taken:
+            idle[one.rows] += one.each
+        return slice(0, self.count), idle
 
     def _exposed(self, claim: Exposed, before: tuple[tuple[str, Intervals], ...]) -> Iterator[tuple[str, Intervals]]:
         for key in (one for one in claim.keys if one in self.exposed):
@@ -183,10 +177,23 @@ class Ledger:
             yield key, left if claim.within is None else intervals.intersect(left, claim.within)
 
 
+def _less(left: Times, rows: Times | slice, ns: Times) -> Times:
+    """Take ns from some gaps of an account: in place, but for a stretch of gaps, of which always all is taken."""
+    if not isinstance(rows, slice):
+        left[rows] -= ns
+        return left
+    rest = np.zeros(len(left), np.int64)
+    rest[: rows.start], rest[rows.stop :] = left[: rows.start], left[rows.stop :]
+    return rest
+
+
 def _joined(parts: list[Intervals]) -> Intervals:
     """Return disjoint unions as one, in order."""
-    starts = np.concatenate([part.start for part in parts])
-    ends = np.concatenate([part.end for part in parts])
+    some = [part for part in parts if len(part.start)]
+    if len(some) < 2:
+        return some[0] if some else EMPTY
+    starts = np.concatenate([part.start for part in some])
+    ends = np.concatenate([part.end for part in some])
     order = np.argsort(starts, kind="stable")
     return Intervals(starts[order], ends[order])
 
@@ -196,30 +203,25 @@ def copy_key(kind: str, memory: str) -> str:
     return f"{kind} {memory}"
 
 
-def exposed_work(trace: Trace, of: Activity) -> dict[str, Intervals]:
+def exposed_work(of: Activity, copies: Copies) -> dict[str, Intervals]:
     """Return when each kind of work ran while nothing computed, each ns once.
 
     Where several ran at once, communication comes first, then copies in the order of KINDS (h2d, d2h,
     ...) and MEMORIES, then memset. The lengths add up to the device's busy less its compute.
     """
-    free = intervals.complement(of.compute, of.window.start, of.window.end)
-    found, taken = {}, EMPTY
-    for key, members in _members(trace, of):
+    found: dict[str, Intervals] = {}
+    before = [of.compute]
+    for key, members in _members(of, copies):
         work = intervals.union(of.start[members], of.end[members], ordered=True)
-        found[key] = intervals.subtract(intervals.intersect(work, free), taken)
-        taken = _joined([taken, found[key]])
+        found[key] = work
+        for other in before:
+            found[key] = intervals.subtract(found[key], other)
+        before.append(work)
     return found
 
 
-def _members(trace: Trace, of: Activity) -> list[tuple[str, Times]]:
-    groups = [(COMMUNICATION, np.flatnonzero(of.codes == CLASSES.index("communication")))]
-    copies = np.flatnonzero(of.codes == CLASSES.index("copy"))
-    rows = of.rows[copies]
-    kinds = trace.operations["kind"].to_physical().to_numpy()[rows].astype(np.int64)
-    memories = trace.operations["memory"].to_physical().to_numpy()[rows].astype(np.int64)
-    pair = kinds * len(MEMORIES) + memories
-    for code in np.unique(pair):
-        kind, memory = divmod(int(code), len(MEMORIES))
-        groups.append((copy_key(KINDS[kind], MEMORIES[memory]), copies[pair == code]))
-    groups.append((MEMSET, np.flatnonzero(of.codes == CLASSES.index("memset"))))
-    return groups
+def _members(of: Activity, copies: Copies) -> Iterator[tuple[str, Times]]:
+    yield COMMUNICATION, np.flatnonzero(of.codes == CLASSES.index("communication"))
+    for kind, memory, members in copies.by_pair():
+        yield copy_key(kind, memory), members
+    yield MEMSET, np.flatnonzero(of.codes == CLASSES.index("memset"))

@@ -66,7 +66,7 @@ def pageable_copies(facts: Facts) -> Iterator[Draft]:
 
 
 def _draft(facts: Facts, device: DeviceFacts, copies: list[CopyOverlap]) -> Draft:
-    rows = _rows(facts, device)
+    rows = _rows(device)
     count, total = sum(one.count for one in copies), sum(one.bytes for one in copies)
     busy, exposed = sum(one.busy_ns for one in copies), sum(one.exposed_ns for one in copies)
     blocked = _blocked(facts, rows)
@@ -91,21 +91,17 @@ def _draft(facts: Facts, device: DeviceFacts, copies: list[CopyOverlap]) -> Draf
         code=START_UP_CODE if start_up else LARGE_CODE if large else SMALL_CODE,
         claims=(
             Exposed(tuple(copy_key(one.kind, one.memory) for one in copies)),
-            Idle(("launch",), rows=np.isin(device.gap_operation, rows)),
+            Idle(("launch",), rows=device.ended_by(rows)),
             Idle(("blocking_copy",)),
         ),
         place="a copy from or to pageable memory, its host thread blocked",
     )
 
 
-def _rows(facts: Facts, device: DeviceFacts) -> Times:
+def _rows(device: DeviceFacts) -> Times:
     """Return the rows of Trace.operations that are such copies on this device."""
-    rows = device.activity.rows
-    chosen = facts.analysis.trace.operations.select("kind", "memory")
-    memory = chosen["memory"].to_physical().fill_null(255).to_numpy()[rows]
-    kind = chosen["kind"].to_physical().fill_null(255).to_numpy()[rows]
-    codes = [KINDS.index(name) for name in HOST_KINDS]
-    found: Times = rows[(memory == MEMORIES.index("pageable")) & np.isin(kind, codes)]
+    of, codes = device.copies, [KINDS.index(name) for name in HOST_KINDS]
+    found: Times = device.activity.rows[of.at[(of.memory == MEMORIES.index("pageable")) & np.isin(of.kind, codes)]]
     return found
 
 

@@ -21,7 +21,7 @@ def settle(facts: Facts, rules: Sequence[Rule]) -> tuple[Finding, ...]:
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         drafts = pool.map(lambda rule: list(rule(facts)), rules)
         ledgers = {
-            device.use.device: Ledger.of(device.use.gaps.frame, exposed_work(facts.analysis.trace, device.activity))
+            device.use.device: Ledger.of(device.use.gaps, exposed_work(device.activity, device.copies))
             for device in facts.devices
         }
         found = [pair for several in drafts for pair in _settled(facts, several, ledgers)]

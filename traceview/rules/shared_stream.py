@@ -36,7 +36,7 @@ torch.cuda.current_stream().wait_stream(copy_stream); following.record_stream(to
 def shared_stream(facts: Facts) -> Iterator[Draft]:
     """Yield one finding for each device whose copies queue behind its kernels."""
     for device in facts.devices:
-        most = intervals.length(device.activity.compute)
+        most = device.use.compute_ns
         computing = {use.stream: use.label for use in device.use.streams if 0 < most <= 2 * use.compute_ns}
         draft = _draft(facts, device, computing)
         if draft is not None:
@@ -44,25 +44,21 @@ def shared_stream(facts: Facts) -> Iterator[Draft]:
 
 
 def _draft(facts: Facts, device: DeviceFacts, computing: dict[int, str]) -> Draft | None:
-    work, operations = device.activity, facts.analysis.trace.operations
-    kind = operations["kind"].to_physical().fill_null(255).to_numpy()[work.rows]
-    memory = operations["memory"].to_physical().fill_null(255).to_numpy()[work.rows]
-    stream = operations["stream"].to_numpy()[work.rows]
-    chosen = (
-        np.isin(kind, [KINDS.index(name) for name in KINDS_HERE])
-        & (memory != MEMORIES.index("pageable"))
-        & np.isin(stream, list(computing))
-    )
-    if not chosen.any():
+    work, operations, of = device.activity, facts.analysis.trace.operations, device.copies
+    among = np.isin(of.kind, [KINDS.index(name) for name in KINDS_HERE]) & (of.memory != MEMORIES.index("pageable"))
+    stream = operations["stream"].to_numpy()[work.rows[of.at[among]]]
+    here = np.isin(stream, list(computing))
+    chosen = of.at[among][here]
+    if len(chosen) == 0:
         return None
     within = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
-    labels = listed([computing[int(one)] for one in np.unique(stream[chosen])][:3])
+    labels = listed([computing[int(one)] for one in np.unique(stream[here])][:3])
     total = int(operations["bytes"].to_numpy()[work.rows[chosen]].sum())
     keys = tuple(copy_key(name, other) for name in KINDS_HERE for other in MEMORIES if other != "pageable")
     return Draft(
         id="shared_stream",
         device=device,
-        title=f"{many(int(chosen.sum()), 'copy', 'copies')} ({size(total)}) run on {labels}, the "
+        title=f"{many(len(chosen), 'copy', 'copies')} ({size(total)}) run on {labels}, the "
         "stream of the kernels, and can never overlap them",
         advice=f"{{cost}} of copying ran with nothing computing. {ADVICE}",
         code=CODE,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from traceview.intervals import Times
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.largest import largest
 from traceview.rules.ledger import Idle
@@ -25,8 +24,9 @@ CAUSES = ("launch", "api", "sync", "blocking_copy", "memory")
 def slow_calls(facts: Facts) -> Iterator[Draft]:
     """Name the calls that were running while the GPU idled longest."""
     for device in facts.devices:
-        frame = device.use.gaps.frame
-        inside = np.where(device.in_steady, sum(frame[cause].to_numpy() for cause in CAUSES), 0)
+        inside = device.waits(CAUSES, device.in_steady)
+        if inside is None:
+            continue
         yield Draft(
             id="slow_calls",
             device=device,
@@ -40,11 +40,11 @@ def slow_calls(facts: Facts) -> Iterator[Draft]:
         )
 
 
-def _named(facts: Facts, device: DeviceFacts, inside: np.typing.NDArray[np.int64]) -> str:
+def _named(facts: Facts, device: DeviceFacts, inside: Times) -> str:
     """Return the names of the launches that end the gaps with the most time inside calls."""
     trace = facts.analysis.trace
-    rows = [int(row) for row in device.gap_operation[largest(inside, LONGEST)] if row >= 0]
+    longest = largest(inside, LONGEST)
+    rows = [int(row) for row in device.gap_operation[device.in_steady][longest] if row >= 0]
     launches = [trace.operations["launch"][row] for row in rows]
     names = list(dict.fromkeys(str(trace.api["name"][call]) for call in launches if call is not None))[:2]
-    longest = int(inside.max(initial=0))
-    return f" (up to {duration(longest)} before {listed(names)})" if names else ""
+    return f" (up to {duration(int(inside[longest[0]]))} before {listed(names)})" if names else ""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from traceview.intervals import Times
 from traceview.model import CAUSES
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
@@ -28,15 +28,14 @@ def start_up(facts: Facts) -> Iterator[Draft]:
     if facts.counted is None:
         return
     for device in facts.devices:
-        before = device.gap_start < device.steady.start
-        after = device.gap_start >= device.steady.end
+        before = np.arange(device.in_steady.start)
+        after = np.arange(device.in_steady.stop, device.use.gaps.count)
         yield _draft(device, before, "start_up", "Before the first counted iteration")
         yield _draft(device, after, "after_loop", "After the last counted iteration")
 
 
-def _draft(device: DeviceFacts, rows: NDArray[np.bool_], name: str, when: str) -> Draft:
-    few = np.flatnonzero(rows)
-    sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[few].sum()) for cause in CAUSES}
+def _draft(device: DeviceFacts, rows: Times, name: str, when: str) -> Draft:
+    sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES}
     worst = sorted(sums, key=lambda cause: -sums[cause])[:2]
     parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in worst if sums[cause])
     return Draft(

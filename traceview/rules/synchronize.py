@@ -18,9 +18,10 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from traceview.intervals import Times
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, folded, listed, many
+from traceview.rules.words import duration, listed, many
 
 REFILLED = 1_000_000  # ns; a host that needs longer to launch again is busy with something else: `host_bound`
 RARE = 10  # without iterations: fewer calls than this in a capture are no habit
@@ -53,13 +54,9 @@ def _calls(facts: Facts, device: DeviceFacts) -> pl.DataFrame:
 
 
 def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
-    refill = np.zeros(len(device.gap_start), np.int64)
-    rows = device.gap_of(calls["end"].to_numpy())
-    known = rows >= 0
-    np.maximum.at(refill, rows[known], np.minimum(calls["refill"].to_numpy()[known], REFILLED))
+    rows, refill = _refilled(device, calls)
     counts = calls["name"].cast(pl.String).value_counts(sort=True)
     names = listed([f"{count:,} {name}" for name, count in counts.iter_rows()])
-    steady = device.in_steady
     return Draft(
         id="synchronize",
         device=device,
@@ -69,18 +66,28 @@ def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
         f"the GPU worked {duration(int(calls['waited'].sum()))}. {ADVICE}",
         code=CODE,
         claims=(
-            Idle(("sync",), rows=steady),
-            Idle(("host", "launch", "api"), rows=(refill > 0) & steady, at_most=refill),
+            Idle(("sync",), rows=device.in_steady),
+            Idle(("host", "launch", "api"), rows=rows, at_most=refill),
         ),
         place="ran dry at a synchronization and was filled again",
     )
 
 
+def _refilled(device: DeviceFacts, calls: pl.DataFrame) -> tuple[Times, Times]:
+    """Return the steady gaps in which calls returned, and how long it took at most to fill the GPU again in each."""
+    gap = device.gap_of(calls["end"].to_numpy())
+    refill = np.minimum(calls["refill"].to_numpy(), REFILLED)
+    some = np.flatnonzero((refill > 0) & (gap >= device.in_steady.start) & (gap < device.in_steady.stop))
+    rows, which = np.unique(gap[some], return_inverse=True)
+    most = np.zeros(len(rows), np.int64)
+    np.maximum.at(most, which, refill[some])
+    return rows, most
+
+
 def _where(facts: Facts, calls: pl.DataFrame) -> str:
     """Return " (mostly in `sync`)": the range in which most of these calls were made."""
     owner = facts.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
-    names = facts.analysis.trace.ranges["name"].cast(pl.String)[owner[owner >= 0]]
-    if names.is_empty():
-        return ""
-    most = pl.Series("name", [folded(name) for name in names]).value_counts(sort=True).row(0)
-    return f" (mostly in `{most[0]}`)" if 2 * most[1] > len(calls) else ""
+    names, which = facts.range_names(owner[owner >= 0])
+    counts = np.bincount(which, minlength=1)
+    most = int(counts.argmax())
+    return f" (mostly in `{names[most]}`)" if 2 * int(counts[most]) > len(calls) else ""

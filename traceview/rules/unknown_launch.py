@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from traceview.intervals import Times
 from traceview.model import KINDS
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Idle
@@ -24,6 +24,8 @@ MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um
 def unknown_launch(facts: Facts) -> Iterator[Draft]:
     """Name the idle time that ends in a migration, and what nothing explains."""
     for device in facts.devices:
+        if device.use.gaps.causes["unknown"] == 0:
+            continue
         yield Draft(
             id="managed_wait",
             device=device,
@@ -48,8 +50,8 @@ def unknown_launch(facts: Facts) -> Iterator[Draft]:
         )
 
 
-def _before_migrations(facts: Facts, device: DeviceFacts) -> NDArray[np.bool_]:
+def _before_migrations(facts: Facts, device: DeviceFacts) -> Times:
     """Return which gaps of the device end in a migration."""
     kind = facts.analysis.trace.operations["kind"].to_physical().fill_null(255).to_numpy()
     ended_by = device.gap_operation
-    return (ended_by >= 0) & np.isin(kind[ended_by] if len(kind) else kind, MIGRATIONS)
+    return np.flatnonzero((ended_by >= 0) & np.isin(kind[ended_by] if len(kind) else kind, MIGRATIONS))

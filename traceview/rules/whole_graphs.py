@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.intervals import Times
 from traceview.model import SOURCES, Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.words import duration, many, share
@@ -28,14 +28,12 @@ CODE = "nsys profile --cuda-graph-trace=node -t cuda,nvtx -o report python train
 def whole_graphs(facts: Facts) -> Iterator[Draft]:
     """Say which part of the compute cannot be looked into."""
     for device in facts.devices:
-        work = device.activity
-        source = facts.analysis.trace.operations["source"].to_physical().to_numpy()[work.rows]
-        members = source == GRAPH
-        if members.any():
+        members = np.flatnonzero(device.column(facts.analysis.trace, "source") == GRAPH)
+        if len(members):
             yield _draft(facts, device, members)
 
 
-def _draft(facts: Facts, device: DeviceFacts, members: NDArray[np.bool_]) -> Draft:
+def _draft(facts: Facts, device: DeviceFacts, members: Times) -> Draft:
     work, use = device.activity, device.use
     start, end = work.start[members], work.end[members]
     inside = intervals.length(intervals.union(start, end, ordered=True))
@@ -51,7 +49,7 @@ def _draft(facts: Facts, device: DeviceFacts, members: NDArray[np.bool_]) -> Dra
         id="whole_graphs",
         device=device,
         title=f"{share(inside, use.compute_ns)} of the compute is inside "
-        f"{many(int(members.sum()), 'CUDA graph launch', 'CUDA graph launches')} traced whole: "
+        f"{many(len(members), 'CUDA graph launch', 'CUDA graph launches')} traced whole: "
         f"{kernels}",
         advice=f"A graph shows as one busy block ({duration(inside)} in all). Kernels, copies, "
         "communication and idle gaps inside cannot be measured, so idle time is at least, and "
