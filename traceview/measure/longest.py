@@ -14,7 +14,7 @@ from traceview.model import CAUSES, DeviceUse, Gap, Trace
 def with_longest(trace: Trace, of: DeviceUse, top: int) -> DeviceUse:
     """Return the device with its `top` longest gaps listed, the longest first."""
     frame = of.gaps.frame
-    length = (frame["end"] - frame["start"]).to_numpy()
+    length = frame["end"].to_numpy() - frame["start"].to_numpy()
     top = min(max(top, 0), len(length))
     # Everything as long as the last of the top ones is kept, so that ties are broken by time.
     longest = np.flatnonzero(length >= np.partition(length, -top)[-top]) if top else np.empty(0, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import TypeAlias
 
 from traceview.model import (
@@ -24,6 +25,7 @@ from traceview.model import (
 SCHEMA_VERSION = 1
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 OF_AN_ITERATION = tuple(field.name for field in fields(Iteration))
+FIGURES = attrgetter(*OF_AN_ITERATION)
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -35,10 +37,10 @@ def to_json(analysis: Analysis) -> str:
 
 def _text(value: Json, depth: int) -> str:
     """Write what holds a list over several lines and the rest on one; json's own indentation is far slower."""
-    if isinstance(value, dict) and any(isinstance(inner, list) for inner in value.values()):
+    if isinstance(value, dict) and list in map(type, value.values()):
         parts = [f"{ENCODE(key)}: {_text(inner, depth + 1)}" for key, inner in value.items()]
         return _over_lines("{", parts, "}", depth)
-    if isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
+    if isinstance(value, list) and dict in map(type, value):
         return _over_lines("[", [_text(inner, depth + 1) for inner in value], "]", depth)
     return ENCODE(value)
 
@@ -166,8 +168,7 @@ def _iterations(found: Iterations | NotMeasured) -> Json:
 
 
 def _iteration(one: Iteration) -> Json:
-    row: dict[str, Json] = {name: getattr(one, name) for name in OF_AN_ITERATION}
-    return row | {"idle": dict(one.idle)}
+    return dict(zip(OF_AN_ITERATION, FIGURES(one), strict=True)) | {"idle": dict(one.idle)}
 
 
 def _spread(of: Spread) -> Json:
