@@ -92,16 +92,20 @@ def complement(of: Intervals, start: int, end: int) -> Intervals:
     return gaps_between(clip(of, start, end), start, end)[0]
 
 
-def gaps_between(of: Intervals, start: int, end: int) -> tuple[Intervals, Times]:
-    """Return what a union inside [start, end) leaves free of it, and which member of the union ends each part.
+def gaps_between(of: Intervals, start: int, end: int) -> tuple[Intervals, slice]:
+    """Return what a union inside [start, end) leaves free of it, and which members of the union end the parts.
 
     The part that ends at `end` is ended by member number `len(of.start)`.
     """
-    starts = np.concatenate([np.array([start], np.int64), of.end])
-    ends = np.concatenate([of.start, np.array([end], np.int64)])
+    count = len(of.start)
     # The members of a union do not touch: only before the first and after the last may nothing be free.
-    first, last = int(ends[0] <= starts[0]), len(starts) - int(len(of.start) > 0 and ends[-1] <= starts[-1])
-    return Intervals(starts[first:last], ends[first:last]), np.arange(first, max(first, last))
+    members = slice(int(count > 0 and of.start[0] <= start), count + int(count == 0 or of.end[-1] < end))
+    if members == slice(1, count):
+        return Intervals(of.end[:-1], of.start[1:]), members
+    if start >= end:
+        return EMPTY, slice(0, 0)
+    starts, ends = np.append(start, of.end), np.append(of.start, end)
+    return Intervals(starts[members], ends[members]), members
 
 
 def clip(of: Intervals, start: int, end: int) -> Intervals:

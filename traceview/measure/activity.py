@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from traceview.model import CLASSES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")
 COMMUNICATION = CLASSES.index("communication")
+COPY = CLASSES.index("copy")
+
+Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,15 @@ class Activity:
 
     def idle(self) -> tuple[Intervals, Times]:
         """Return the gaps, maximal parts of the window with no GPU work of any class, and the row that ends each."""
-        gaps, member = intervals.gaps_between(self.busy, self.window.start, self.window.end)
-        if len(member) == 0 or member[-1] < len(self.first):
-            return gaps, self.first[member]
+        gaps, members = intervals.gaps_between(self.busy, self.window.start, self.window.end)
+        if members.stop <= len(self.first):
+            return gaps, self.first[members]
         after = self.next_operation(np.array([self.window.end], np.int64))
-        return gaps, np.append(self.first, after)[member]
+        return gaps, np.append(self.first, after)[members]
+
+    def of(self, column: NDArray[Value]) -> NDArray[Value]:
+        """Return a column of Trace.operations for `rows`; where these are all, no copy."""
+        return column if len(self.rows) == len(column) else column[self.rows]
 
     def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Times:
         """Return the row of the first operation of some length that starts at or after each moment; -1 for none.
@@ -78,7 +86,9 @@ def activity(trace: Trace, device: int) -> Activity | None:
     if len(rows) == 0:
         return None
     window = trace.window or Window(int(start[0]), int(end.max()))
-    codes = operations["class"].to_physical().to_numpy()[rows]
+    codes = operations["class"].to_physical().to_numpy()
+    if len(rows) < len(codes):
+        codes = codes[rows]
     compute = np.flatnonzero(codes == COMPUTE)
     communication = np.flatnonzero(codes == COMMUNICATION)
     busy, first = intervals.ordered_union(start, end)
@@ -90,12 +100,19 @@ def activity(trace: Trace, device: int) -> Activity | None:
         end=end,
         codes=codes,
         busy=busy,
-        first=rows[first],
-        compute=intervals.union(start[compute], end[compute], ordered=True),
-        communication=intervals.union(start[communication], end[communication], ordered=True),
+        first=first if len(rows) == len(operations) else rows[first],
+        compute=_union_of(compute, start, end, busy),
+        communication=_union_of(communication, start, end, busy),
         later=later,
         later_start=later_start,
     )
+
+
+def _union_of(members: Times, start: Times, end: Times, busy: Intervals) -> Intervals:
+    """Return the union of some operations; `busy` is that of all."""
+    if len(members) == len(start):
+        return busy
+    return intervals.union(start[members], end[members], ordered=True)
 
 
 def within(start: Times, end: Times, window: Window) -> NDArray[np.bool_]:

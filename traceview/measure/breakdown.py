@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
-from traceview.measure.activity import Activity, activity
+from traceview.intervals import EMPTY, Coverage, Times
+from traceview.measure.activity import COPY, Activity, activity
 from traceview.measure.host import Host
 from traceview.measure.idle import attribute, device_gaps, idle_of
-from traceview.model import CAUSES, KINDS, SOURCES, Gaps, Trace
+from traceview.measure.stretches import distinct
+from traceview.model import CAUSES, KINDS, ROLES, SOURCES, Gaps, Trace
 
 KERNEL = SOURCES.index("kernel")
+SYNC = ROLES.index("sync")
 BLOCKED = "blocked_ns"
 
 
@@ -53,36 +54,47 @@ class Measured:
 
 def breakdown(trace: Trace, of: Host, measured: Measured, process: int, start: Times, end: Times) -> Breakdown:
     """Clip the work of the process's GPUs to each [start, end), which may overlap; GPUs are summed."""
-    names = ("compute_ns", "communication_ns", "exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns")
-    figures = {name: np.zeros(len(start), np.int64) for name in (*names, "kernel_count")}
+    names = ("compute", "communication", "exposed_h2d", "exposed_d2h", "exposed_communication")
+    figures = {name: np.zeros(len(start), np.int64) for name in (*(f"{name}_ns" for name in names), "kernel_count")}
     idle = np.zeros((len(CAUSES), len(start)), np.int64)
     processes = trace.devices["processes"].to_list()
     for device in measured.activities:
         if process not in processes[device.device]:
             continue
-        for name, union in zip(names, _unions(trace, device), strict=True):
-            figures[name] += intervals.covered(union, start, end)
+        for name, ns in _covered(trace, device, start, end):
+            figures[f"{name}_ns"] += ns
         figures["kernel_count"] += _kernels(trace, device, start, end)
         idle += _idle(trace, of, device, measured.gaps[device.device], start, end)
     figures[BLOCKED] = _blocked(trace, process, start, end)
     return Breakdown(figures, idle)
 
 
-def _unions(trace: Trace, device: Activity) -> tuple[Intervals, ...]:
-    kind = trace.operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()[device.rows]
-    copies = (
-        intervals.union(device.start[kind == code], device.end[kind == code], ordered=True)
-        for code in (KINDS.index("h2d"), KINDS.index("d2h"))
-    )
-    exposed = (intervals.subtract(union, device.compute) for union in (*copies, device.communication))
-    return (device.compute, device.communication, *exposed)
+def _covered(trace: Trace, device: Activity, start: Times, end: Times) -> Iterator[tuple[str, Times]]:
+    """Yield how much compute and communication cover of each stretch, and how much copies and they do alone."""
+    copies = np.flatnonzero(device.codes == COPY)
+    kinds = trace.operations["kind"].to_physical()[device.rows[copies]].to_numpy()
+    beside = {"communication": device.communication}
+    for kind in ("h2d", "d2h"):
+        members = copies[kinds == KINDS.index(kind)]
+        beside[kind] = intervals.union(device.start[members], device.end[members], ordered=True)
+    compute = Coverage.of(device.compute)
+    yield "compute", compute.between(start, end)
+    yield "communication", intervals.covered(device.communication, start, end)
+    for name, union in beside.items():
+        parts = intervals.pieces(union, start, end)
+        exposed = np.zeros(len(start), np.int64)
+        np.add.at(exposed, parts.owner, parts.end - parts.start - compute.between(parts.start, parts.end))
+        yield f"exposed_{name}", exposed
 
 
 def _kernels(trace: Trace, device: Activity, start: Times, end: Times) -> Times:
-    source = trace.operations["source"].to_physical().to_numpy()[device.rows]
+    kernel = device.of(trace.operations["source"].to_physical().to_numpy()) == KERNEL
+    before = np.zeros(len(kernel) + 1, np.int32)
+    np.cumsum(kernel, out=before[1:])
     # Not device.start: a kernel that began before the window did not start inside it.
-    starts = trace.operations["start"].to_numpy()[device.rows[source == KERNEL]]
-    return np.searchsorted(starts, end, side="left") - np.searchsorted(starts, start, side="left")
+    starts = device.of(trace.operations["start"].to_numpy())
+    first, last = (np.searchsorted(starts, at, side="left") for at in (start, end))
+    return before[last] - before[first]
 
 
 def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, end: Times) -> NDArray[np.int64]:
@@ -93,8 +105,10 @@ def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, en
     starts = np.array([min(int(start.min()), window.start), window.end], np.int64)
     operation = device.next_operation(ends)
     around = attribute(trace, of, starts, ends, operation)
-    starts, ends = _within(starts, gaps.frame["start"]), _within(ends, gaps.frame["end"])
-    operation = _within(operation, gaps.frame["operation"].fill_null(-1))
+    rows = _cut_gaps(gaps, start, end)
+    cut = gaps.frame.select("start", "end", "operation")[rows]
+    starts, ends = _within(starts, cut["start"].to_numpy()), _within(ends, cut["end"].to_numpy())
+    operation = _within(operation, cut["operation"].fill_null(-1).to_numpy())
 
     def begun(at: Times) -> tuple[Times, NDArray[np.int64]]:
         place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
@@ -104,22 +118,31 @@ def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, en
     (first, before_first), (last, before_last) = begun(start), begun(end)
     idle = before_last - before_first
     for code, cause in enumerate(CAUSES):
-        running = np.cumsum(_within(around[code], gaps.frame[cause]))
+        # Of each gap that is cut and those up to the next one.
+        sums = np.add.reduceat(gaps.frame[cause].to_numpy(), rows) if gaps.causes[cause] else np.zeros_like(rows)
+        running = np.cumsum(_within(around[code], sums))
         idle[code] += np.where(last > 0, running[last - 1], 0) - np.where(first > 0, running[first - 1], 0)
     return idle
 
 
-def _within(around: Times, gaps: pl.Series) -> Times:
+def _cut_gaps(gaps: Gaps, start: Times, end: Times) -> Times:
+    """Return the rows of the first gap and of those in or after which a stretch starts or ends."""
+    row = np.searchsorted(gaps.frame["start"].to_numpy(), np.concatenate([start, end]), side="right") - 1
+    return distinct(np.append(np.maximum(row, 0), 0)) if gaps.count else EMPTY.start
+
+
+def _within(around: Times, gaps: Times) -> Times:
     """Put the values of a device's gaps between those before its first and after its last operation."""
-    return np.concatenate([around[:1], gaps.to_numpy(), around[1:]])
+    return np.concatenate([around[:1], gaps, around[1:]])
 
 
 def _blocked(trace: Trace, process: int, start: Times, end: Times) -> Times:
     """Return the time that the process's threads spent in blocking calls, added up call by call."""
-    calls = trace.api.filter((pl.col("role") == "sync") & (pl.col("process") == process))
-    if calls.is_empty():
+    rows = np.flatnonzero(trace.api["role"].to_physical().to_numpy() == SYNC)
+    rows = rows[trace.api["process"].to_numpy()[rows] == process]
+    if len(rows) == 0:
         return np.zeros(len(start), np.int64)
-    began, ended = calls["start"].to_numpy(), np.sort(calls["end"].to_numpy())
+    began, ended = trace.api["start"].to_numpy()[rows], np.sort(trace.api["end"].to_numpy()[rows])
     base = int(began[0])
 
     def spent(at: Times) -> Times:

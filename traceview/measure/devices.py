@@ -31,7 +31,7 @@ def idle_times(trace: Trace, of: Host, activities: Sequence[Activity]) -> list[t
 
 def _measure_device(trace: Trace, of: Host, device: Activity, idle: Idle, gaps: Gaps) -> DeviceUse:
     row = trace.devices.row(device.device, named=True)
-    source = trace.operations["source"].to_physical().to_numpy()[device.rows]
+    source = device.of(trace.operations["source"].to_physical().to_numpy())
     busy = intervals.length(device.busy)
     return DeviceUse(
         device=device.device,

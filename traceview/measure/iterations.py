@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import starmap
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.capturing import capturing
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import within
-from traceview.measure.breakdown import BLOCKED, Breakdown, Measured, breakdown
+from traceview.measure.breakdown import Breakdown, Measured, breakdown
 from traceview.measure.host import Host
 from traceview.measure.iteration_ranges import Found, matching_ranges, repeating_ranges
 from traceview.model import CAUSES, ITERATION_FIGURES, Iteration, Iterations, NotMeasured, Spread, Trace
@@ -56,8 +58,9 @@ def measure_iterations(
     where = find_iterations(trace, measured, pattern=pattern, skip=skip)
     if isinstance(where, NotMeasured):
         return where
-    rows = _iterations(where, breakdown(trace, of, measured, where.process, where.start, where.end))
-    spreads = _spreads(rows[where.skipped :])
+    parts = breakdown(trace, of, measured, where.process, where.start, where.end)
+    figures = _figures(where, parts)
+    rows, spreads = _iterations(where, figures, parts.idle), _spreads(figures, parts.idle, where.skipped)
     return Iterations(
         range=where.range,
         thread=where.thread,
@@ -131,30 +134,27 @@ def _twice_median(values: Times) -> int:
     return int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])
 
 
-def _iterations(where: IterationRanges, parts: Breakdown) -> tuple[Iteration, ...]:
-    starts, ends, causes = where.start.tolist(), where.end.tolist(), parts.idle.T.tolist()
-    columns = {name: values.tolist() for name, values in parts.figures.items()}
-    return tuple(
-        Iteration(
-            name=name,
-            start_ns=starts[index],
-            end_ns=ends[index],
-            skipped=index < where.skipped,
-            wall_ns=ends[index] - starts[index],
-            idle=dict(zip(CAUSES, causes[index], strict=True)),
-            idle_ns=sum(causes[index]),
-            blocked_ns=columns[BLOCKED][index],
-            **{name: columns[name][index] for name in columns if name != BLOCKED},
-        )
-        for index, name in enumerate(where.names)
+def _figures(where: IterationRanges, parts: Breakdown) -> dict[str, Times]:
+    """Return one value an iteration by the field names of model.Iteration."""
+    wall = where.end - where.start
+    return {"start_ns": where.start, "end_ns": where.end, "wall_ns": wall, "idle_ns": parts.idle.sum(axis=0)} | dict(
+        parts.figures
     )
 
 
-def _spreads(rows: tuple[Iteration, ...]) -> Mapping[str, Spread]:
+def _iterations(where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64]) -> tuple[Iteration, ...]:
+    columns: dict[str, Iterable[object]] = {name: values.tolist() for name, values in figures.items()}
+    columns["name"] = where.names
+    columns["skipped"] = (index < where.skipped for index in range(len(where.names)))
+    columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T.tolist())
+    return tuple(starmap(Iteration, zip(*(columns[one.name] for one in fields(Iteration)), strict=True)))
+
+
+def _spreads(figures: Mapping[str, Times], idle: NDArray[np.int64], skipped: int) -> Mapping[str, Spread]:
     """Return the spread of each figure, and of each cause of idle time as `idle_<cause>_ns`."""
-    columns = {name: [getattr(row, name) for row in rows] for name in FIGURES}
-    columns |= {f"idle_{cause}_ns": [row.idle[cause] for row in rows] for cause in CAUSES}
-    return {name: spread(np.array(values, np.int64)) for name, values in columns.items()}
+    columns = {name: figures[name] for name in FIGURES}
+    columns |= {f"idle_{cause}_ns": values for cause, values in zip(CAUSES, idle, strict=True)}
+    return {name: spread(values[skipped:]) for name, values in columns.items()}
 
 
 def spread(values: Times) -> Spread:
