@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from traceview import analyze, intervals
-from traceview.measure import groups, stream_gaps
+from traceview.measure import groups, longest, stream_gaps
 from traceview.report.to_json import to_json
 from traceview.rules import largest as rules_largest
 from traceview.rules.largest import largest
@@ -23,6 +23,7 @@ def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(intervals, "BLOCK", 1001)
     monkeypatch.setattr(groups, "AT_ONCE", 500)
     monkeypatch.setattr(stream_gaps, "AT_ONCE", 333)
+    monkeypatch.setattr(longest, "BLOCK", 7)
     monkeypatch.setattr(rules_largest, "BLOCK", 10)
     assert to_json(analyze(sample(name))) == whole
 

@@ -7,20 +7,31 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from traceview.intervals import Times
 from traceview.measure.nesting import innermost
 from traceview.model import CAUSES, DeviceUse, Gap, Trace
+
+BLOCK = 1 << 12
 
 
 def with_longest(trace: Trace, of: DeviceUse, top: int) -> DeviceUse:
     """Return the device with its `top` longest gaps listed, the longest first."""
     frame = of.gaps.frame
     length = frame["end"].to_numpy() - frame["start"].to_numpy()
-    top = min(max(top, 0), len(length))
-    # Everything as long as the last of the top ones is kept, so that ties are broken by time.
-    longest = np.flatnonzero(length >= np.partition(length, -top)[-top]) if top else np.empty(0, np.int64)
-    order = np.argsort(-length[longest], kind="stable")[:top]
+    longest = _candidates(length, top)
+    order = np.argsort(-length[longest], kind="stable")[: max(top, 0)]
     gaps = _named(trace, frame[longest[order]])
     return replace(of, gaps=replace(of.gaps, longest=gaps))
+
+
+def _candidates(length: Times, top: int) -> Times:
+    """Return rows among which are the `top` longest, and all that are as long: ties are broken by time."""
+    starts = np.arange(0, len(length), BLOCK)
+    if not 0 < top <= len(starts):
+        return np.arange(len(length) if top > 0 else 0)
+    # So many blocks have one that is at least as long as this.
+    longest = np.maximum.reduceat(length, starts)
+    return np.flatnonzero(length >= np.partition(longest, -top)[-top])
 
 
 def _named(trace: Trace, chosen: pl.DataFrame) -> tuple[Gap, ...]:

@@ -128,7 +128,7 @@ def _busy(work: _Work, crowded: Times, group: Times, stretch: Times, groups: int
 
     `group` and `stretch` are pairs, ascending, of a group and one of its stretches.
     """
-    of = work.stretch[np.searchsorted(work.begin, crowded, side="right") - 1]
+    of = np.repeat(work.stretch, np.diff(work.begin, append=len(work.start)))[crowded]
     order = np.argsort(of, kind="stable")
     ordered = of[order]
     first = np.searchsorted(ordered, stretch, side="left")
