@@ -12,18 +12,17 @@ from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity, within
 from traceview.model import ROLES, ApiTotal, HostUse, SyncUse, Trace, Window
 
-SYNC = ROLES.index("sync")
 TOTALS = ("blocked", "waited", "starved", "refill")
 
 
 def measure_host(trace: Trace, activities: Sequence[Activity]) -> HostUse:
     """Measure explicit synchronizations and those whose name does not say so, apart."""
     busy = _busy_by_process(trace, activities)
-    role = trace.api["role"].to_physical().to_numpy()
+    explicit = trace.api["role"].to_physical().to_numpy() == ROLES.index("sync")
     implicit = trace.api["implicit"].arg_true().to_numpy().astype(np.int64)
     return HostUse(
-        sync=_measure(trace, np.flatnonzero(role == SYNC), busy),
-        implicit_sync=_measure(trace, implicit[role[implicit] != SYNC], busy),
+        sync=_measure(trace, np.flatnonzero(explicit), busy),
+        implicit_sync=_measure(trace, implicit[~explicit[implicit]], busy),
     )
 
 
@@ -57,9 +56,7 @@ def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
         waited[chosen] = intervals.covered(of, start[chosen], end[chosen])
         refill[chosen] = _refill(of, end[chosen])
     frame = (
-        trace.api[rows]
-        .select("name", "thread", "process")
-        .with_columns(
+        trace.api.select("name", "thread", "process")[rows].with_columns(
             pl.Series("start", start),
             pl.Series("end", end),
             pl.Series("api", rows, dtype=pl.Int64),
