@@ -76,6 +76,6 @@ def test_looking_at_some_operations_first_finds_every_storm(names: str, lengthy:
     ends = [at * MS + (2 if one else 60) * US for at, one in enumerate(tiny)]
     work = activity(made_trace([(at * MS, end, "compute", 0, None) for at, end in enumerate(ends)]), 0)
     assert work is not None
-    found = storms(np.array([ord(one) for one in f"{names}!"]), work, np.arange(len(names)), long)
+    found = storms(np.array([ord(one) for one in names], np.int64), work, np.arange(len(names)), long)
     members = {at for first, last in zip(*found, strict=True) for at in range(first, last)}
     assert members == storms_by_hand(names, tiny, long)

@@ -22,7 +22,7 @@ from traceview.measure.nesting import Nesting
 from traceview.model import Analysis, DeviceUse, NotMeasured, Place, Trace, Window
 from traceview.normalise.names import categories
 from traceview.rules.copies import Copies
-from traceview.rules.ledger import Claim
+from traceview.rules.ledger import Claim, added
 from traceview.rules.words import folded
 
 
@@ -66,12 +66,11 @@ class DeviceFacts:
         """Return the ns of these causes together in each of some gaps; None where the device has no such wait."""
         frame, sums = self.use.gaps.frame, self.use.gaps.causes
         columns = [frame[cause].to_numpy()[gaps] for cause in causes if sums[cause]]
-        return sum(columns[1:], start=columns[0]) if columns else None
+        return added(columns) if columns else None
 
     def column(self, trace: Trace, name: str) -> NDArray[Any]:
         """Return a column of Trace.operations for the device's work, an Enum as its codes."""
-        values = trace.operations[name].to_physical().to_numpy()
-        return values if len(values) == len(self.activity.rows) else values[self.activity.rows]
+        return self.activity.of(trace.operations[name].to_physical().to_numpy())
 
 
 @dataclass(frozen=True, slots=True)

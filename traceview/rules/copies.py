@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.measure.activity import Activity
-from traceview.model import CLASSES, KINDS, MEMORIES, Trace
-
-COPY = CLASSES.index("copy")
+from traceview.measure.activity import COPY, Activity
+from traceview.model import KINDS, MEMORIES, Trace
 
 
 class Copies(NamedTuple):

@@ -57,7 +57,7 @@ def _runs(facts: Facts, device: DeviceFacts) -> tuple[Times, Times]:
     for use in device.use.streams:
         if use.operation_count >= LONG:
             own = np.flatnonzero((stream == use.stream) & (work.codes != COMMUNICATION))
-            found = storms(name, work, own)
+            found = storms(name[own], work, own)
             counts.append(found.end - found.start)
             members += [own[first:last] for first, last in zip(*found, strict=True)]
     count = np.concatenate(counts)
@@ -65,16 +65,16 @@ def _runs(facts: Facts, device: DeviceFacts) -> tuple[Times, Times]:
 
 
 def storms(name: NDArray[Any], work: Activity, own: Times, long: int = LONG) -> Intervals:
-    """Return the storms among a stream's operations (places in the device's work), as stretches of `own`."""
+    """Return the storms among a stream's operations (their names, and places in the device's work), as stretches."""
     at = _suspects(name, work, own, long // 3)
-    runs = [_on_end(at[_repeats(name, own, at, period)], long) for period in PERIODS]
+    runs = [_on_end(at[_repeats(name, at, period)], long) for period in PERIODS]
     return intervals.union(*(np.concatenate(sides) for sides in zip(*runs, strict=True)))
 
 
 def _suspects(name: NDArray[Any], work: Activity, own: Times, step: int) -> Times:
     """Return the tiny operations that may be in a storm: where of every step-th no three on end repeat, none is."""
     looked_at = np.arange(step, len(own), step)
-    some = np.logical_or.reduce([_repeats(name, own, looked_at, period) for period in PERIODS])
+    some = np.logical_or.reduce([_repeats(name, looked_at, period) for period in PERIODS])
     some &= _tiny(work, own[looked_at])
     three = np.flatnonzero(some[:-2] & some[1:-1] & some[2:])
     steps = np.unique(three[:, None] + np.arange(4))
@@ -88,9 +88,9 @@ def _tiny(work: Activity, of: Times) -> NDArray[np.bool_]:
     return tiny
 
 
-def _repeats(name: NDArray[Any], own: Times, at: Times, period: int) -> NDArray[np.bool_]:
-    """Say which of some operations have the name of the one `period` before on their stream."""
-    same: NDArray[np.bool_] = name[own[at]] == name[own[np.maximum(at - period, 0)]]
+def _repeats(name: NDArray[Any], at: Times, period: int) -> NDArray[np.bool_]:
+    """Say which of some operations have the name of the one `period` before."""
+    same: NDArray[np.bool_] = name[at] == name[np.maximum(at - period, 0)]
     return same & (at >= period)
 
 

@@ -64,10 +64,11 @@ def launch_bound(facts: Facts) -> Iterator[Draft]:
 
 def _dense(device: DeviceFacts) -> _Stretches:
     """Return the stretches in which at least DENSE of the time is such waiting."""
-    rows, waits = _short(device)
     # Only those that hold gaps: a damaged time may make the window a century long.
-    number = (device.gap_start[rows] - device.steady.start) // BIN
-    first = np.flatnonzero(np.diff(number, prepend=-1))  # they ascend, as the gaps do
+    rows, waits, number = _short(device)
+    begins = np.ones(len(number), np.bool_)
+    np.not_equal(number[1:], number[:-1], out=begins[1:])  # they ascend, as the gaps do
+    first = np.flatnonzero(begins)
     ns = np.add.reduceat(waits, first) if len(first) else waits
     count = np.diff(first, append=len(rows))
     dense = ns >= DENSE * BIN
@@ -75,18 +76,18 @@ def _dense(device: DeviceFacts) -> _Stretches:
     return _Stretches(number[first[dense]], ns[dense], count[dense], rows[kept], waits[kept])
 
 
-def _short(device: DeviceFacts) -> tuple[Times, Times]:
-    """Return the steady gaps up to SHORT in which the GPU waits for launches, and the ns of each wait."""
-    found, steady = [(EMPTY.start, EMPTY.start)], device.in_steady
+def _short(device: DeviceFacts) -> tuple[Times, Times, Times]:
+    """Return the steady gaps up to SHORT in which the GPU waits for launches, the ns and the stretch of each."""
+    found, steady = [(EMPTY.start,) * 3], device.in_steady
     for block in intervals.blocks(steady.stop - steady.start):
         gaps = slice(steady.start + block.start, steady.start + block.stop)
         waits = device.waits(CAUSES, gaps)
         if waits is not None:
-            length = device.gap_end[gaps] - device.gap_start[gaps]
-            rows = np.flatnonzero((length <= SHORT) & (waits > 0))
-            found.append((rows + gaps.start, waits[rows]))
-    rows, waits = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return rows, waits
+            start = device.gap_start[gaps]
+            rows = np.flatnonzero((device.gap_end[gaps] - start <= SHORT) & (waits > 0))
+            found.append((rows + gaps.start, waits[rows], (start[rows] - device.steady.start) // BIN))
+    rows, waits, number = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return rows, waits, number
 
 
 def _draft(facts: Facts, device: DeviceFacts, dense: _Stretches) -> Draft:

@@ -8,7 +8,7 @@ than `idle_ns + busy_ns - compute_ns`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,16 +48,32 @@ Claim = Idle | Exposed
 
 
 class Taken(NamedTuple):
-    """What one claim is given: the gaps it is about, and the ns of each of them by cause."""
+    """What one claim is given: the gaps it is about, and the ns of each of them by cause.
+
+    `whole` says that nothing is left of these causes there.
+    """
 
     rows: Times | slice
     ns: Mapping[str, Times]
+    whole: bool
 
     @property
     def each(self) -> Times:
         """The ns of each of `rows`, over all causes."""
-        first, *others = self.ns.values()
-        return sum(others, start=first)
+        return added(list(self.ns.values()))
+
+    def leaves(self, cause: str, left: Times, copied: bool) -> Times:
+        """Return what is left of an account: in place if it is a copy, and where that does not take longer."""
+        if isinstance(self.rows, slice):
+            rest = np.zeros(len(left), np.int64)
+            rest[: self.rows.start], rest[self.rows.stop :] = left[: self.rows.start], left[self.rows.stop :]
+            return rest
+        rest = left if copied else left.copy()
+        if self.whole:
+            rest[self.rows] = 0
+        else:
+            rest[self.rows] -= self.ns[cause]
+        return rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +152,10 @@ class Ledger:
     def take(self, grant: Grant) -> None:
         """Take away what was granted."""
         for one in grant.taken:
-            for cause, ns in one.ns.items():
-                left = self.gaps[cause]
+            for cause in one.ns:
                 # An account is a measure's own column, which nothing writes to, until something of it is taken.
-                if not isinstance(one.rows, slice) and not left.flags.writeable:
-                    left = left.copy()
-                self.gaps[cause] = _less(left, one.rows, ns)
+                left = self.gaps[cause]
+                self.gaps[cause] = one.leaves(cause, left, copied=left.flags.writeable)
         for key, part in grant.pieces:
             whole = part is self.exposed[key]
             self.exposed[key] = EMPTY if whole else intervals.subtract(self.exposed[key], part)
@@ -154,10 +168,10 @@ class Ledger:
         for cause in (one for one in claim.causes if one in self.gaps):
             left = self.gaps[cause]
             for one in (one for one in before if cause in one.ns):
-                left = _less(left.copy(), one.rows, one.ns[cause])
+                left = one.leaves(cause, left, copied=False)
             given[cause] = left[rows] if bound is None else np.minimum(left[rows], bound)
             bound = None if bound is None else bound - given[cause]
-        return Taken(rows, given)
+        return Taken(rows, given, whole=bound is None)
 
     def _summed(self, taken: list[Taken]) -> tuple[Times | slice, Times]:
         if not taken:
@@ -177,14 +191,14 @@ class Ledger:
             yield key, left if claim.within is None else intervals.intersect(left, claim.within)
 
 
-def _less(left: Times, rows: Times | slice, ns: Times) -> Times:
-    """Take ns from some gaps of an account: in place, but for a stretch of gaps, of which always all is taken."""
-    if not isinstance(rows, slice):
-        left[rows] -= ns
-        return left
-    rest = np.zeros(len(left), np.int64)
-    rest[: rows.start], rest[rows.stop :] = left[: rows.start], left[rows.stop :]
-    return rest
+def added(columns: Sequence[Times]) -> Times:
+    """Return the sum of columns, with one array made."""
+    if len(columns) == 1:
+        return columns[0]
+    total = columns[0] + columns[1]
+    for column in columns[2:]:
+        total += column
+    return total
 
 
 def _joined(parts: list[Intervals]) -> Intervals:
