@@ -87,6 +87,25 @@ def test_a_rowid_column_and_another_encoding_are_left_to_sqlite(tmp_path: Path) 
     assert both(path, "keyed", ["b"])[0] is None
 
 
+@settings(max_examples=25, deadline=None)
+@given(first=ROWS, then=ROWS, columns=st.sampled_from([["a"], ["d"], ["a", "d"], ["a", "b", "c", "d"]]))
+def test_records_that_are_wider_than_those_of_pages_before(
+    first: list[tuple[object, ...]], then: list[tuple[object, ...]], columns: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = made(folder, [*first * (400 // len(first)), *then * (400 // len(then)), *first], 512, 1)
+        found, expected = both(path, "t", columns)
+        assert found == expected
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, None])
+def test_a_column_between_that_is_0_or_1_or_neither(tmp_path: Path, value: object) -> None:
+    path = made(str(tmp_path), [(5, 0, 1, 300), (6, 1, value, 70_000), (7, value, 0, 1)], 1024, 300)
+    for columns in (["a", "d"], ["b", "d"], ["c"], ["a", "b", "c", "d"]):
+        found, expected = both(path, "t", columns)
+        assert found == expected
+
+
 @pytest.mark.parametrize("name", ["samples/dual.sqlite", *ALL])
 def test_every_table_of_every_capture(name: str) -> None:
     path = sample("dual.sqlite") if name.startswith("samples") else shared(name)

@@ -159,10 +159,19 @@ def _decode_all(
     rows = int(edges[-1])
     found = {column: Column(empty(rows)) for column in wanted}
 
+    narrow = layout
+
     def decode_chunk(first: int) -> slice:
+        nonlocal narrow
         chunk = slice(first, first + PAGES_AT_ONCE)
         start = int(edges[first])
-        return slice(start, start + decode(pages.several(leaves.pages[chunk], layout.width), layout, found, start))
+        block = pages.several(leaves.pages[chunk], layout.width)
+        try:
+            count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, found, start)
+        except NotPlainError:
+            count, end = decode(block, layout, found, start)
+        narrow = layout.narrowed(end)
+        return slice(start, start + count)
 
     parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_AT_ONCE)]
     if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):

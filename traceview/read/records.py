@@ -6,7 +6,7 @@ together, as a matrix with one record a row, in which a column stands at one pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 LEAF = 13
 SHAPES = 12  # headers told apart in one chunk; what is left after them is decoded value by value
 WIDEST_ROWID = 9
+SLACK = 8  # bytes by which records may be wider than those before them
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -30,7 +31,7 @@ _SHIFTS = np.zeros(256, np.int64)
 _SHIFTS[:10] = (63, 56, 48, 40, 32, 16, 0, 0, 63, 63)
 _IS_INTEGER = np.zeros(256, np.bool_)
 _IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
-_NULL, _ONE = 0, 9
+_NULL, _ZERO, _ONE = 0, 8, 9
 
 
 class NotPlainError(Exception):
@@ -69,8 +70,11 @@ class Layout:
     @classmethod
     def of(cls, page: int, columns: int, last: int) -> Layout:
         """Return the layout of a table of so many columns, of which those up to `last` are looked at."""
-        longest = 2 + WIDEST_ROWID + 1 + columns + 8 * (last + 1) + 8
-        return cls(page, (longest + 7) // 8 * 8)
+        return cls(page, _in_words(2 + WIDEST_ROWID + 1 + columns + 8 * (last + 1) + 8))
+
+    def narrowed(self, end: int) -> Layout:
+        """Return a layout for records of which the last column wanted ends about `end`: less is copied of each."""
+        return Layout(self.page, min(self.width, _in_words(end + 8 + SLACK)))
 
 
 class _Cells(NamedTuple):
@@ -86,6 +90,10 @@ class _Cells(NamedTuple):
         return _Cells(self.bytes[rows], self.left[rows])
 
 
+def _in_words(size: int) -> int:
+    return (size + 7) // 8 * 8
+
+
 def counts_of(heads: Bytes, size: int) -> Numbers:
     """Return the number of cells that each page's header states; a page is a row of at least its first 5 bytes."""
     counts = heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
@@ -94,10 +102,11 @@ def counts_of(heads: Bytes, size: int) -> Numbers:
     return counts
 
 
-def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int) -> int:
-    """Decode leaf pages into rows `first`, `first + 1`, ... of the columns; return how many.
+def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int) -> tuple[int, int]:
+    """Decode leaf pages into rows `first`, `first + 1`, ... of the columns.
 
-    `block` holds whole pages and `layout.width` bytes more. Raises NotPlainError where a record is not plain.
+    Returns how many, and how many bytes after its cell's first one the last column wanted ends at most. `block` holds
+    whole pages and `layout.width` bytes more. Raises NotPlainError where a record is not plain, or too wide for it.
     """
     cells = _cells(block, layout)
     count = len(cells.left)
@@ -105,19 +114,21 @@ def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int
         raise NotPlainError
     left = np.ones(count, np.bool_)
     common: _Shape | None = None
+    end = 0
     for _ in range(SHAPES):
         if not left.any():
-            return count
-        shape = _Shape.of(cells.bytes[left.argmax()].tobytes(), max(found))
+            return count, end
+        shape = _Shape.of(cells.bytes[left.argmax()].tobytes(), found)
         same = shape.fits(cells.bytes)
         rows = slice(None) if same.all() else np.flatnonzero(same)
         shape.check(cells, rows)
         shape.put(cells.bytes, rows, common, found, first)
         common = common or shape
+        end = max(end, shape.end)
         left &= ~same
     rest = np.flatnonzero(left)
     _put_one_by_one(cells.chosen(rest), found, rest + first)
-    return count
+    return count, layout.width
 
 
 def _cells(block: Bytes, layout: Layout) -> _Cells:
@@ -128,13 +139,10 @@ def _cells(block: Bytes, layout: Layout) -> _Cells:
     counts = counts_of(pages, size)
     most = int(counts.max(initial=0))
     cell = np.ndarray((len(pages), most), ">u2", block, 8, (size, 2)).astype(np.int64)
-    at = cell + (np.arange(len(pages)) * size)[:, None]
-    if not (counts == most).all():
-        inside = np.arange(most) < counts[:, None]
-        cell, at = cell[inside], at[inside]
-    cell, at = cell.ravel(), at.ravel()
+    cell = cell.ravel() if (counts == most).all() else cell[np.arange(most) < counts[:, None]]
     if len(cell) and (cell.max() > size - 4 or cell.min() < 8):
         raise NotPlainError
+    at = cell + np.repeat(np.arange(len(pages)) * size, counts)
     records = np.ndarray(len(block) - width, f"V{width}", block, strides=(1,))[at]
     return _Cells(records.view(np.uint8).reshape(len(at), width), np.minimum(size - cell, size - 35))
 
@@ -153,7 +161,8 @@ class _Shape:
     end: int
 
     @classmethod
-    def of(cls, record: bytes, last: int) -> _Shape:
+    def of(cls, record: bytes, wanted: Collection[int]) -> _Shape:
+        last = max(wanted)
         payload = _varint_end(record, 0, 2)
         header = _varint_end(record, payload, WIDEST_ROWID)
         size = record[header]
@@ -168,8 +177,9 @@ class _Shape:
             places.append(places[-1] + int(_SIZES[kind]))
         if places[-1] + 8 > len(record):
             raise NotPlainError
-        # Of the varints the bits that say how long they are, of the header all.
-        mask = bytes([128] * header + [255] * (last + 2))
+        # Of the varints the bits that say how long they are, of the header all: but 0 or 1 is the same to who skips it.
+        skipped = [column not in wanted and kind in (_ZERO, _ONE) for column, kind in enumerate(kinds)]
+        mask = bytes([128] * header + [255] + [254 if either else 255 for either in skipped])
         mask += bytes(-len(mask) % 8)
         words, record_words = np.frombuffer(mask, np.int64), np.frombuffer(record[: len(mask)], np.int64)
         return cls(payload, header, size, words, record_words & words, kinds, tuple(places[:-1]), places[-1])
@@ -182,11 +192,12 @@ class _Shape:
         return same
 
     def check(self, cells: _Cells, rows: Rows) -> None:
-        """Refuse records of this shape that leave their page or end before their last column."""
+        """Refuse records of this shape that leave their page or end before their last column, or in their header."""
         size = cells.bytes[rows, 0].astype(np.int64)
         if self.payload == 2:
             size = (size & 127) << 7 | cells.bytes[rows, 1]
-        _check(cells.left[rows], size, self.header, self.header_size)
+        if (size + self.header > cells.left[rows]).any():
+            raise NotPlainError
         # Where the last column wanted is the last one, nothing may follow it: so SQLite finds a damaged header.
         whole = self.header_size == len(self.kinds) + 1
         if size.min() + self.header < self.end or (whole and size.max() + self.header > self.end):
@@ -235,12 +246,6 @@ def _varint_end(record: bytes, at: int, longest: int) -> int:
     raise NotPlainError
 
 
-def _check(left: Numbers, payload: Numbers, header: Numbers | int, header_size: Numbers | int) -> None:
-    """Refuse records that leave their page or are shorter than their own header."""
-    if (payload + header > left).any() or (header_size > np.minimum(payload, 127)).any():
-        raise NotPlainError
-
-
 def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -> None:
     """Decode records of any headers: each steps over its own columns."""
     count, width = cells.bytes.shape
@@ -253,7 +258,8 @@ def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -
     payload, at = _payload_size(flat, base)
     header = _after_varint(flat, at)
     header_size = flat[header].astype(np.int64)
-    _check(cells.left, payload, header - base, header_size)
+    if (payload + header - base > cells.left).any() or (header_size > np.minimum(payload, 127)).any():
+        raise NotPlainError
     at, last = header + header_size, max(found)
     if header_size.min() < last + 2:
         raise NotPlainError
