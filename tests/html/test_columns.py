@@ -77,12 +77,12 @@ def test_merging_loses_nothing(pairs: list[tuple[int, int]], shift: int, further
         assert intervals.length(intervals.subtract(intervals.union(marks.start, marks.end), covered)) == 0
 
 
-@given(spans, st.integers(0, 14), st.integers(1, 4))
+@given(spans, st.integers(0, 62), st.integers(1, 4))
 def test_a_merged_mark_has_its_longest_name_and_its_main_class(
     pairs: list[tuple[int, int]], shift: int, further: int
 ) -> None:
     marks = marks_of(pairs)
-    found = merged(merged(marks, 0, shift), 0, shift + further)
+    found = merged(merged(marks, 0, shift), 0, min(shift + further, 62))
     if found.merge is None:
         return
     last = np.cumsum(found.merge.count)
@@ -91,6 +91,12 @@ def test_a_merged_mark_has_its_longest_name_and_its_main_class(
         assert length[found.name[at] - first] == length.max() == found.merge.top[at]
         of_class = np.bincount(marks.look[first:until], weights=length, minlength=3)
         assert of_class[found.look[at]] == of_class.max()
+
+
+def test_of_marks_of_one_length_the_first_gives_the_name() -> None:
+    for shift in (12, 62):
+        found = merged(marks_of([(at * 10, 7) for at in range(100)]), 0, shift)
+        assert found.name.tolist() == [0] and found.merge is not None and found.merge.top.tolist() == [7]
 
 
 def test_a_long_mark_stays_alone() -> None:

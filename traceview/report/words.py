@@ -51,14 +51,14 @@ def bandwidth(count: int, busy_ns: int) -> str:
     return f"{rate:,.1f} GB/s" if rate >= 0.1 else f"{1000 * rate:.1f} MB/s"
 
 
-def _invisible(char: str) -> bool:
-    # Control, format (which can turn the direction of a line) and surrogate characters.
-    return unicodedata.category(char)[0] == "C"
+def _shown(char: str) -> str:
+    # Control, format (which can turn the direction of a line) and surrogate characters are not.
+    return " " if char.isspace() else UNKNOWN if unicodedata.category(char)[0] == "C" else char
 
 
 def plain(name: str, longest: int = 60) -> str:
     """Return a name from a trace on one line, without control characters, cut in the middle when long."""
-    safe = "".join(" " if char.isspace() else UNKNOWN if _invisible(char) else char for char in name)
+    safe = name if name.isprintable() else "".join(map(_shown, name))
     if len(safe) <= longest:
         return safe
     tail = longest // 3

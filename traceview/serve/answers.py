@@ -54,6 +54,7 @@ class Answers:
     rows: Sequence[Row]
     lanes: Sequence[Sequence[Lane]]
     work: Sequence[Work]  # of each device
+    idle: Sequence[Marks]  # its gaps
     texts: Sequence[str]
     zero: int
 
@@ -62,7 +63,8 @@ class Answers:
         """Make ready to answer; nothing is copied."""
         rows = [row for group in groups for row in group.rows]
         lanes = [[Lane(marks) for marks in row.lanes] for row in rows]
-        return cls(analysis, rows, lanes, works(groups), names.texts, zero)
+        idle = [row.lanes[0] for row in rows if row.kind == "idle"]
+        return cls(analysis, rows, lanes, works(groups), idle, names.texts, zero)
 
     def marks(self, query: Query) -> bytes:
         """Answer `from`, `to`, `shift`, `rows`: the marks of those rows, as a header and packed columns.
@@ -90,10 +92,10 @@ class Answers:
         start, end = _number(query, "from"), _number(query, "to")
         edges = np.array([start, max(start, end)], np.int64) + self.zero
         devices = []
-        for device, work in zip(self.analysis.devices, self.work, strict=True):
-            found = device_sums(self.analysis, device, work, edges)
+        for device, work, idle in zip(self.analysis.devices, self.work, self.idle, strict=True):
+            found = device_sums(self.analysis, device, work, idle, edges)
             sums = {name: int(values[0]) for name, values in found.items()}
-            causes = {cause: sums.pop(cause) for cause in device.gaps.causes}
+            causes = {cause: sums.pop(cause, 0) for cause in device.gaps.causes}
             devices.append({"id": device.id, **sums, "causes": {cause: ns for cause, ns in causes.items() if ns}})
         return {"from": start, "to": end, "exact": True, "devices": devices}
 

@@ -64,16 +64,14 @@ def _of_device(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) 
     if not mine.all():
         start, end, codes = start[mine], end[mine], codes[mine]
     used = np.bincount(codes, minlength=len(WORK_CLASSES))
-    free: list[Intervals] = []  # what each class before leaves free
-    found = []
+    found: list[Band] = []
     for code, name in enumerate(WORK_CLASSES):
-        chosen = codes == code if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
+        chosen = np.flatnonzero(codes == code) if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
         union = intervals.union(start[chosen], end[chosen], ordered=True)
         union = intervals.clip(union, device.window.start, device.window.end)
         exposed = union
-        for left in free:
-            exposed = intervals.intersect(exposed, left)
+        for before in found:
+            # What two have in common is little beside either: to take that off is to touch little.
+            exposed = intervals.subtract(exposed, intervals.intersect(exposed, before.all))
         found.append(Band(name, union, intervals.length(exposed)))
-        if len(union.start):
-            free.append(intervals.complement(union, device.window.start, device.window.end))
     return tuple(found)

@@ -53,11 +53,13 @@ class Book:
         """Begin with an empty book; `pool` packs."""
         return cls(zero, budget, budget * UNPACKED, pool)
 
-    def begin(self, made: Sequence[Marks], *, must: bool = False, ratio: float = 0.0, before: int = 0) -> Draft:
+    def begin(
+        self, made: Sequence[Marks], *, must: bool = False, ratio: float = 0.0, before: int = 0, share: float = 1.0
+    ) -> Draft:
         """Begin to pack marks into chunks, on other threads; `take` adds them.
 
         `ratio` is what they may be expected to pack to: packing takes time, and hopeless cases are not begun.
-        `before` bytes of memory were begun and not taken yet.
+        `before` bytes of memory were begun and not taken yet. They may take that `share` of what is left.
         """
         parts, places = [Columns()], []
         for marks in made:
@@ -65,7 +67,7 @@ class Book:
                 parts.append(Columns())
             places.append((len(parts) - 1, marks.write(parts[-1], self.zero)))
         draft = Draft(made, places, parts)
-        if must or self._may_fit(draft.size + before, ratio):
+        if must or self._may_fit(draft.size + before, ratio, share):
             draft.begin(self.pool)
         return draft
 
@@ -73,15 +75,15 @@ class Book:
         """Add marks, whatever is left; return where each lies."""
         return self.take(self.begin(made, must=True), must=True)
 
-    def take(self, draft: Draft, *, must: bool = False, ratio: float = 0.0) -> list[Json]:
+    def take(self, draft: Draft, *, must: bool = False, ratio: float = 0.0, share: float = 1.0) -> list[Json]:
         """Add what was begun if it fits; return where each of the marks lies, or nothing if it does not."""
-        if not must and not self._may_fit(draft.size, ratio):
+        if not must and not self._may_fit(draft.size, ratio, share):
             return []
         draft.begin(self.pool)
         texts = [one.result() for one in draft.packing]
         packed = sum(len(text) for text in texts)
         self.ratio = packed / max(draft.size, 1)
-        if not must and packed > self.left:
+        if not must and packed > self.left * share:
             return []
         self.left -= packed
         self.memory -= draft.size
@@ -95,5 +97,5 @@ class Book:
         self.take(Draft([], [], [columns]), must=True)
         return len(self.chunks) - 1
 
-    def _may_fit(self, size: int, ratio: float) -> bool:
-        return size <= self.memory and size * ratio * 0.9 <= self.left
+    def _may_fit(self, size: int, ratio: float, share: float) -> bool:
+        return size <= self.memory and size * ratio * 0.9 <= self.left * share

@@ -14,7 +14,7 @@ from traceview.intervals import EMPTY, Intervals, Times
 from traceview.report.html.book import Book
 from traceview.report.html.columns import Columns
 from traceview.report.html.lane import Lane
-from traceview.report.html.marks import Marks, Numbers
+from traceview.report.html.marks import Marks, Numbers, reach
 from traceview.report.html.sharpen import Sharpening
 
 SAMPLE = 1 << 14  # marks from which the size of a lane in full is foretold
@@ -113,7 +113,7 @@ def _among(values: Numbers, numbers: Numbers) -> Times:
 
 def _touching(marks: Marks, cover: Intervals) -> Times:
     """Return the rows of the marks that touch one of some disjoint stretches, ascending."""
-    first = np.searchsorted(np.maximum.accumulate(marks.end), cover.start, "left")
+    first = np.searchsorted(reach(marks.end), cover.start, "left")
     last = np.maximum(np.searchsorted(marks.start, cover.end, "right"), first)
     first = np.maximum(first, np.append(np.zeros(1, np.int64), last[:-1])[: len(first)])
     stretches = zip(first, last, cover.start, strict=True)

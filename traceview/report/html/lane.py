@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from traceview.intervals import EMPTY, Times
 from traceview.report.html.book import Json
 from traceview.report.html.marks import Marks, used
-from traceview.report.html.pyramid import Level, levels
+from traceview.report.html.pyramid import Level, Widths, levels
 
 
 @dataclass(slots=True)
@@ -25,12 +25,16 @@ class Lane:
     exact: Json | None = None
     whole: bool = False
 
-    def merge(self, zero: int, widths: range) -> None:
+    def merge(self, zero: int, widths: Sequence[int]) -> None:
         """Find the levels and the looks."""
         self.levels = list(levels(self.marks, zero, widths))
         merges = (level.marks.merge for level in self.levels)
         known = next((merge.looks for merge in merges if merge is not None), None)
         self.looks = used(self.marks.look) if known is None else known
+
+    def at_most(self, shift: int) -> Marks:
+        """Return the marks, merged into bins of at most 2^shift ns."""
+        return next((level.marks for level in reversed(self.levels) if level.shift <= shift), self.marks)
 
     def fresh(self) -> Lane:
         """Return the lane with all its levels, and nothing written."""
@@ -41,8 +45,14 @@ class Lane:
         return {"levels": self.written, "exact": self.exact, "whole": self.whole}
 
 
-def prepare(lanes: Sequence[Lane], zero: int, widths: range, pool: ThreadPoolExecutor) -> None:
-    """Merge every lane into its levels; NumPy lets several lanes be merged at once, the largest first."""
+def prepare(lanes: Sequence[Lane], zero: int, length: int, most: int, pool: ThreadPoolExecutor) -> None:
+    """Merge every lane into its levels; NumPy lets several lanes be merged at once, the largest first.
+
+    The finest of all together have at most `most` marks, those of the GPU's rows half of them.
+    """
+    on_gpu, of_host = ([lane.marks for lane in lanes if lane.on_gpu is side] for side in (True, False))
+    gpu = Widths.of(on_gpu, zero, length, most // 2)
+    host = Widths.of(of_host, zero, length, most - gpu.marks)
     ordered = sorted(lanes, key=lambda lane: -len(lane.marks))
-    for _ in pool.map(lambda lane: lane.merge(zero, widths), ordered):
+    for _ in pool.map(lambda lane: lane.merge(zero, (gpu if lane.on_gpu else host).shifts), ordered):
         pass

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Times, in_order
 from traceview.report.html.columns import Columns, Packed
 
 LONGEST_NAME = 400
@@ -96,8 +96,15 @@ class Marks:
         return places
 
 
+def reach(end: Times) -> Times:
+    """Return the latest end so far; where marks are disjoint that is each mark's own, and nothing is made."""
+    return end if in_order(end) else np.maximum.accumulate(end)
+
+
 def used(numbers: Numbers) -> Times:
     """Return which small numbers there are, ascending."""
+    if len(numbers) and (one := int(numbers.min())) == int(numbers.max()):
+        return np.array([one], np.int64)
     return np.flatnonzero(np.bincount(numbers))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from traceview.model import Analysis
-from traceview.model_whatif import Span as PathSpan
 from traceview.report.html.bands import Bands, bands
 from traceview.report.html.charts import charts
 from traceview.report.html.columns import WORKERS
@@ -17,6 +17,9 @@ from traceview.report.html.marks import Names
 from traceview.report.html.rows import Group
 from traceview.report.html.sections import sections
 from traceview.report.html.timeline import Lanes, Timeline, origin, rows, timeline
+
+if TYPE_CHECKING:
+    from traceview.model_whatif import Span as PathSpan
 
 DETAIL = 15_000_000  # bytes of the file
 LIVE = 5_000_000  # of a page that has a server to ask

@@ -1,9 +1,11 @@
-"""Levels of detail: each row merged into bins of doubling widths, the finest that the page can afford first."""
+"""Levels of detail: each row merged into bins of growing widths, the finest that the page can afford first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from traceview.report.html.marks import Marks
 from traceview.report.html.summary import merged, merged_count
@@ -11,46 +13,73 @@ from traceview.report.html.summary import merged, merged_count
 COARSEST = 11  # 2^11 bins over the whole span: about two a pixel
 FINEST = 20  # and 2^20 at most, unless so few of them hold anything that finer ones cost little
 FEW = 8192  # marks that need no levels: all of them are drawn at once
+STEP = 2  # doublings from one level to the next: one for each would cost half as much again, to draw little faster
+PIECES, PIECE = 16, 4096  # of a long row, from which is foreseen what merging leaves of it
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One row in bins of 2^shift ns. `whole` says that no two events share a mark."""
+    """One row in bins of 2^shift ns."""
 
     shift: int
     marks: Marks
-    whole: bool
 
 
-def shifts(lanes: Sequence[Marks], zero: int, length: int, most: int) -> range:
-    """Return the widths to merge to, the finest first, as powers of two in ns.
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """The widths to merge some rows to, as powers of two in ns, the finest first; about how many marks they leave."""
 
-    `most` marks is what a page can afford in one level; what a width would leave is judged by the largest lane.
-    A long capture with little in it begins finer than one that is full.
-    """
-    coarsest = max(0, length.bit_length() - COARSEST)
-    finest = max(0, length.bit_length() - FINEST)
-    largest = max(lanes, key=len, default=None)
-    if largest is None or len(largest) <= FEW:
-        return range(finest, coarsest + 1)
-    most = most * len(largest) // sum(len(lane) for lane in lanes)
-    while finest and merged_count(largest, zero, finest) < most // 4:
-        finest = max(0, finest - 2)
-    while finest < coarsest and merged_count(largest, zero, finest) > most:
-        finest += 1
-    return range(finest, coarsest + 1)
+    shifts: tuple[int, ...]
+    marks: int
+
+    @classmethod
+    def of(cls, lanes: Sequence[Marks], zero: int, length: int, most: int) -> Widths:
+        """Choose the finest so that it has at most `most` marks, which is what a page can afford in one level.
+
+        A long capture with little in it begins finer than one that is full.
+        """
+        coarsest = max(0, length.bit_length() - COARSEST)
+        finest = max(0, length.bit_length() - FINEST)
+        large = [lane for lane in lanes if len(lane) > FEW]
+        count = _foreseen(large, zero, finest)
+        while large and finest and count < most // 4:
+            finest = max(0, finest - 2)
+            count = _foreseen(large, zero, finest)
+        while large and finest < coarsest and count > most:
+            finest += 1
+            count = _foreseen(large, zero, finest)
+        return cls((*range(finest, coarsest, STEP), coarsest), count * 2**STEP // (2**STEP - 1))
 
 
-def levels(marks: Marks, zero: int, widths: range) -> Iterator[Level]:
+def _foreseen(lanes: Sequence[Marks], zero: int, shift: int) -> int:
+    """Return about how many marks merging would leave."""
+    return sum(_foreseen_of(lane, zero, shift) for lane in lanes)
+
+
+def _foreseen_of(marks: Marks, zero: int, shift: int) -> int:
+    if len(marks) <= PIECES * PIECE:
+        return merged_count(marks.start, marks.end, zero, shift)
+    firsts = np.linspace(0, len(marks) - PIECE, PIECES).astype(np.int64).tolist()
+    pieces = (slice(first, first + PIECE) for first in firsts)
+    left = sum(merged_count(marks.start[piece], marks.end[piece], zero, shift) for piece in pieces)
+    return left * len(marks) // (PIECES * PIECE)
+
+
+def levels(marks: Marks, zero: int, widths: Sequence[int]) -> Iterator[Level]:
     """Yield a row's levels, the finest first, until what is left is few or the bins are the widest."""
     if len(marks) <= FEW:
         return
-    events, last = len(marks), 0
+    last = 0
     for shift in widths:
         marks = merged(marks, zero, shift)
         # A level that hardly merges is not worth its place beside the next finer one.
         if last == 0 or len(marks) < 0.8 * last:
             last = len(marks)
-            yield Level(shift, marks, len(marks) == events)
+            yield Level(shift, marks)
         if len(marks) <= FEW // 2:
             return
+
+
+def coarser(level: Level, zero: int) -> Level:
+    """Return the level in bins of twice the width."""
+    return Level(level.shift + 1, merged(level.marks, zero, level.shift + 1))

@@ -88,7 +88,7 @@ def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
 
 def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
     gaps = device.gaps.frame
-    causes = {cause: column for cause in CAUSES if (column := gaps[cause].to_numpy()).any()}
+    causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
     main = _largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
     ending = names.numbers(analysis.trace.operations["name"], of=np.maximum(ended_by, 0))

@@ -23,31 +23,29 @@ def merged(marks: Marks, zero: int, shift: int) -> Marks:
         return marks
     last = np.append(first[1:], total) - 1
     size = last - first + 1
-    group = np.repeat(np.arange(len(first)), size)
     known = marks.merge or Merge(size, length, length, used(marks.look))
-    top = np.maximum.reduceat(known.top, first)
-    longest = _first_of(known.top == top[group], group, len(first))
-    shares = _shares(marks, known, group, last)
+    longest = _longest(known.top, first, size, shift)
+    shares = _shares(marks, known, size, last)
     return Marks(
         marks.start[first],
         _latest(marks.end, first, last),
         marks.name[longest],
         _dominant(shares, known.looks, marks.look[longest]) if shares else marks.look[longest],
-        {key: _sums(column, last) for key, column in marks.sums.items() if column.any()},
+        {key: _sums(column, last) for key, column in marks.sums.items()},
         {key: np.where(size == 1, column[first], 0) for key, column in marks.details.items()},
         Merge(
             size if marks.merge is None else _sums(known.count, last),
             _sums(known.busy, last),
-            top,
+            known.top[longest],
             known.looks,
             shares,
         ),
     )
 
 
-def merged_count(marks: Marks, zero: int, shift: int) -> int:
+def merged_count(start: Times, end: Times, zero: int, shift: int) -> int:
     """Return how many marks merging would leave."""
-    return len(_begins(marks.start, marks.end - marks.start, zero, shift))
+    return len(_begins(start, end - start, zero, shift))
 
 
 def _begins(start: Times, length: Times, zero: int, shift: int) -> Times:
@@ -76,11 +74,18 @@ def _sums(values: Times, last: Times) -> Times:
     return np.diff(np.cumsum(values)[last], prepend=np.int64(0))
 
 
-def _first_of(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], group: Times, groups: int) -> Times:
-    """Return the first chosen place of each group; every group has one."""
-    rows = np.flatnonzero(chosen)
-    found: Times = np.empty(groups, np.int64)
-    found[group[rows][::-1]] = rows[::-1]
+def _longest(top: Times, first: Times, size: Times, shift: int) -> Times:
+    """Return the row of the longest in each group, of equals the first."""
+    total, bits = len(top), len(top).bit_length()
+    if shift + bits > 63:
+        return np.lexsort((-top, np.repeat(first, size)))[first]
+    # One number says both, how long and how near to the front. What is as long as a bin is alone in its group.
+    key = np.minimum(top, (1 << shift) - 1)
+    key <<= bits
+    key |= np.arange(total - 1, -1, -1)
+    best = np.maximum.reduceat(key, first)
+    best &= (1 << bits) - 1
+    found: Times = total - 1 - best
     return found
 
 
@@ -93,7 +98,7 @@ def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Numbers) -> Nu
     return found
 
 
-def _shares(marks: Marks, known: Merge, group: Times, last: Times) -> tuple[Times, ...]:
+def _shares(marks: Marks, known: Merge, size: Times, last: Times) -> tuple[Times, ...]:
     """Return the ns of each class in each group, or nothing where there is one class alone."""
     if known.shares:
         return tuple(_sums(share, last) for share in known.shares)
@@ -101,6 +106,8 @@ def _shares(marks: Marks, known: Merge, group: Times, last: Times) -> tuple[Time
         return ()
     place = np.zeros(int(known.looks[-1]) + 1, np.int64)
     place[known.looks] = np.arange(len(known.looks)) * len(last)
+    group = np.repeat(np.arange(len(last)), size)
+    group += place[marks.look]
     # Floats hold these sums exactly: a bin is shorter than 2^53 ns.
-    sums = np.bincount(place[marks.look] + group, weights=known.busy, minlength=len(last) * len(known.looks))
+    sums = np.bincount(group, weights=known.busy, minlength=len(last) * len(known.looks))
     return tuple(sums.astype(np.int64).reshape(len(known.looks), -1))

@@ -8,8 +8,10 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
-from traceview.model import CAUSES, CLASSES, Analysis, DeviceUse
+from traceview.model import CLASSES, Analysis, DeviceUse
 from traceview.report.html.columns import Columns, Packed
+from traceview.report.html.lane import Lane
+from traceview.report.html.marks import Marks
 
 MOST_BINS = 1 << 16
 BIN_BYTES = 60  # of one device's bin, unpacked; only to bound the bins
@@ -20,42 +22,50 @@ Work = Mapping[str, Intervals]  # what a device did by class, each a union
 
 
 def tally(
-    analysis: Analysis, work: Sequence[Work], zero: int, length: int, budget: int, columns: Columns
+    analysis: Analysis,
+    work: Sequence[Work],
+    idle: Sequence[Lane],
+    zero: int,
+    length: int,
+    budget: int,
+    columns: Columns,
 ) -> dict[str, object]:
-    """Put each device's sums per bin into `columns`; return where they lie. More `budget` makes finer bins."""
+    """Put each device's sums per bin into `columns`; return where they lie. More `budget` makes finer bins.
+
+    `idle` are the devices' gaps as marks, merged into levels.
+    """
     bins = min(MOST_BINS, max(1, budget // (BIN_BYTES * max(1, len(work)))))
     shift = max(0, (length // bins).bit_length())
     edges = zero + (np.arange((length >> shift) + 2) << shift)
     devices = [
-        {"id": device.id, "columns": _written(device_sums(analysis, device, of, edges), columns)}
-        for device, of in zip(analysis.devices, work, strict=True)
+        {"id": device.id, "columns": _written(device_sums(analysis, device, of, lane.at_most(shift), edges), columns)}
+        for device, of, lane in zip(analysis.devices, work, idle, strict=True)
     ]
     return {"shift": shift, "count": len(edges) - 1, "devices": devices}
 
 
-def device_sums(analysis: Analysis, device: DeviceUse, work: Work, edges: Times) -> dict[str, Times]:
+def device_sums(analysis: Analysis, device: DeviceUse, work: Work, idle: Marks, edges: Times) -> dict[str, Times]:
     """Return ns and counts of a device between each two of the ascending `edges`.
 
     compute, communication, copies and idle are unions; `hidden` is the part of the copies under compute.
-    kernels and copy_count are those that begin there, and so are the gaps whose causes are summed.
+    kernels and copy_count are those that begin there, and so are the gaps whose causes are summed: those of
+    `idle`, merged or not, of which none spans gaps that begin on both sides of an edge.
     """
     copies = _union([of for name, of in work.items() if name not in NOT_COPIES])
     gaps = device.gaps.frame
-    start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     times = {
         "compute": work["compute"],
         "communication": work["communication"],
         "copies": copies,
         "hidden": intervals.intersect(work["compute"], copies),
-        "idle": Intervals(start, end),
+        "idle": Intervals(gaps["start"].to_numpy(), gaps["end"].to_numpy()),
     }
     sums = {name: np.diff(Coverage.of(of).before(edges)) for name, of in times.items()}
     sums |= _counts(analysis, device, edges)
-    first = np.searchsorted(start, edges)
-    for cause in CAUSES:
-        total = np.zeros(len(start) + 1, np.int64)
-        if device.gaps.causes[cause]:
-            np.cumsum(gaps[cause].to_numpy(), out=total[1:])
+    first = np.searchsorted(idle.start, edges)
+    for cause, column in idle.sums.items():
+        total = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(column, out=total[1:])
         sums[cause] = np.diff(total[first])
     return sums
 
@@ -74,13 +84,10 @@ def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Ti
     if not mine.all():
         start, work = start[mine], work[mine]
     first = np.searchsorted(start, edges)
-    classes = {"kernels": ("compute", "communication"), "copy_count": ("copy",)}
-    counts = {}
-    for name, of in classes.items():
-        begun = np.zeros(len(start) + 1, np.int64)
-        np.cumsum(np.array([one in of for one in CLASSES])[work], out=begun[1:])
-        counts[name] = np.diff(begun[first])
-    return counts
+    copy, others = work == CLASSES.index("copy"), work == CLASSES.index("memset")
+    # Kernels and whole graphs are most of it by far: the others are counted.
+    begun = {name: np.searchsorted(np.flatnonzero(of), first) for name, of in (("copy", copy), ("none", copy | others))}
+    return {"kernels": np.diff(first - begun["none"]), "copy_count": np.diff(begun["copy"])}
 
 
 def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:

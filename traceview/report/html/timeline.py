@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from traceview.intervals import Intervals
 from traceview.model import Analysis, Iterations
-from traceview.model_whatif import Span as PathSpan
 from traceview.report.html.bands import Bands
 from traceview.report.html.book import Book
 from traceview.report.html.columns import Columns
@@ -22,9 +22,11 @@ from traceview.report.html.lanes import HostLanes, StreamLanes, projected_rows
 from traceview.report.html.looks import LOOKS
 from traceview.report.html.marks import Marks, Names
 from traceview.report.html.places import places
-from traceview.report.html.pyramid import shifts
 from traceview.report.html.rows import Group, Row, device_bands, unions
 from traceview.report.html.tally import tally
+
+if TYPE_CHECKING:
+    from traceview.model_whatif import Span as PathSpan
 
 SHOWN_ROWS = 16
 LEAST_BYTES = 4  # of a mark in full, in the file, even where marks repeat; only to foresee what is needed
@@ -88,11 +90,9 @@ class Lanes:
         span = _span(analysis)
         lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
         every = [lane for of_row in lanes.values() for lane in of_row]
-        all_marks = [lane.marks for lane in every]
-        widths = shifts(all_marks, span.start, span.end - span.start, budget // 10)
-        many = sum(len(marks) for marks in all_marks) * LEAST_BYTES > budget
+        many = sum(len(lane.marks) for lane in every) * LEAST_BYTES > budget
         index = pool.submit(Index.of, groups) if many else None
-        prepare(every, span.start, widths, pool)
+        prepare(every, span.start, span.end - span.start, budget // 10, pool)
         return cls(groups, lanes, index)
 
     def fresh(self) -> dict[str, list[Lane]]:
@@ -136,9 +136,10 @@ def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
 
 def _summary(analysis: Analysis, rows: Lanes, length: int, book: Book) -> dict[str, object]:
     columns = Columns()
+    idle = [rows.lanes[row.id][0] for group in rows.groups for row in group.rows if row.kind == "idle"]
     spread = rows.index or book.pool.submit(Index.of, rows.groups)
     summary = {
-        "tally": tally(analysis, works(rows.groups), book.zero, length, book.left, columns),
+        "tally": tally(analysis, works(rows.groups), idle, book.zero, length, book.left, columns),
         "index": spread.result().write(book.zero, columns),
     }
     book.names.append(spread.result().name)
