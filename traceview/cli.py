@@ -178,7 +178,7 @@ def _use_little() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, 1)
         mallopt(M_MMAP_THRESHOLD, LARGE)
-        mallopt(M_TRIM_THRESHOLD, LARGE)
+        mallopt(M_TRIM_THRESHOLD, LARGE // 2)
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
