@@ -18,7 +18,7 @@ from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
-    from traceview.cache import Look
+    from traceview.cache import Look, Store
     from traceview.model import Analysis, Trace
     from traceview.read.ahead import Ahead
     from traceview.report.html import Begun
@@ -119,6 +119,14 @@ def _look(report: Path, asked: Asked, no_cache: bool) -> Iterator[Look | None]:
             look.end()
 
 
+def _shelf() -> Store | None:
+    """Return where plotly.js is kept: it says nothing of any report, so --no-cache is not about it."""
+    from traceview.cache import Store, folder
+
+    place = folder()
+    return None if place is None else Store(place)
+
+
 def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: bool) -> Answers:
     """Return the answers of a new analysis; nothing is written before all of them are made."""
     from traceview.read.ahead import decoding
@@ -127,7 +135,7 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
         if wanted.page is not None:
             from traceview.report import library
 
-            library.begin(None if look is None else look.store)
+            library.begin(_shelf())
         from traceview.read.formats import check_capture
 
         checks = _checks(wanted.conditions)

@@ -120,7 +120,7 @@ VERDICT = (
 )
 
 NO_CACHE = click.option(
-    "--no-cache", is_flag=True, help="Analyze again what was analyzed before, and keep nothing for the next time."
+    "--no-cache", is_flag=True, help="Analyze again what was analyzed before, and keep no answer for the next time."
 )
 
 

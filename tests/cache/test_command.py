@@ -107,6 +107,16 @@ def test_no_cache_neither_asks_nor_keeps(traceview: Command, report: Path, store
     assert store.entries() == kept
 
 
+def test_plotly_is_kept_whatever_no_cache_says(
+    traceview: Command, report: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pack in (library._packed, None):  # the second time there is nothing to pack
+        monkeypatch.setattr(library, "_found", [])  # as in a process of its own
+        monkeypatch.setattr(library, "_packed", pack)
+        assert traceview("analyze", report, "--no-cache").code == 0
+        assert len(store.entries()) == 1
+
+
 @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null/x"])
 def test_a_cache_that_cannot_be_written_is_no_error(
     traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch, place: str
