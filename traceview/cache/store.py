@@ -201,9 +201,9 @@ def _sealed(answer: str, question: str, name: str) -> bytes:
 
 def _checked(data: bytes, question: str, name: str) -> str | None:
     """Return the answer in an entry; None where it is damaged, changed by hand, or another's."""
-    length = len(HEAD) + 64
-    seal, text = data[len(HEAD) : length], data[length + 1 :]
-    if not data.startswith(HEAD) or not hmac.compare_digest(seal, _seal(question, name, text)):
+    length = len(HEAD) + 65
+    seal, text = data[len(HEAD) : length], data[length:]
+    if not data.startswith(HEAD) or not hmac.compare_digest(seal, _seal(question, name, text) + b"\n"):
         return None
     return text.decode("utf-8", "surrogatepass")
 
