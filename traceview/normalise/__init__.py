@@ -21,7 +21,7 @@ from traceview.normalise.sound import LATEST, Problems, sound_tables
 from traceview.normalise.streams import Streams, streams_of
 from traceview.normalise.threads import Threads
 from traceview.read import raw
-from traceview.read.raw import RawCapture
+from traceview.read.raw import TIMES, RawCapture
 
 
 def normalise(capture: RawCapture) -> Trace:
@@ -89,8 +89,8 @@ def _last_end(tables: dict[str, pl.DataFrame]) -> int:
         value
         for name in raw.ESSENTIAL
         if name in tables
-        for column in (tables[name]["start"], tables[name]["end"])
-        if isinstance(value := _latest(column), int)
+        for column in (TIMES if name == raw.NVTX else ("end",))  # all else ends where it starts, or later
+        if isinstance(value := _latest(tables[name][column]), int)
     ]
     return max(ends, default=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -25,12 +26,22 @@ class Problems:
     lines: list[str]
 
 
+class Extent(NamedTuple):
+    """The first and the last start of a table's rows and their last end, in ns."""
+
+    first: int
+    last: int
+    end: int
+
+
 def sound_tables(tables: Mapping[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
     """Return all tables, those with times without the rows whose times cannot be right."""
+    extents = {name: extent for name in raw.ESSENTIAL if name in tables and (extent := _sound_extent(tables[name]))}
     sound = {
-        name: sound_rows(name, frame, problems) if name in raw.ESSENTIAL else frame for name, frame in tables.items()
+        name: sound_rows(name, frame, problems) if name in raw.ESSENTIAL and name not in extents else frame
+        for name, frame in tables.items()
     }
-    near = _near(sound, problems)
+    near = _near(sound, extents, problems)
     return {name: plausible(name, frame, problems.lines) for name, frame in near.items()}
 
 
@@ -40,8 +51,6 @@ def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFr
     A range may lack its end, as the capture may have ended first; what is no range (a mark, a domain)
     needs no time at all.
     """
-    if _all_sound(frame):
-        return frame
     start, end = pl.col("start"), pl.col("end")
     sound = start.is_between(-LATEST, LATEST) & end.is_between(-LATEST, LATEST) & (end >= start)
     if table == raw.NVTX:
@@ -50,19 +59,27 @@ def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFr
     return _kept(table, frame, sound, "their start or end is not a time, or the end lies before the start", problems)
 
 
-def _all_sound(frame: pl.DataFrame) -> bool:
+def _sound_extent(frame: pl.DataFrame) -> Extent | None:
+    """Return the extent of a table whose rows are all sound; None where one is not, or there is none."""
     if frame.is_empty() or frame["start"].null_count() or frame["end"].null_count():
-        return False
+        return None
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    if start.min() < -LATEST or end.max() > LATEST:
-        return False
-    return all((end[block] >= start[block]).all() for block in blocks(len(end)))
+    found = []
+    for block in blocks(len(end)):
+        if (end[block] < start[block]).any():
+            return None
+        found.append((start[block].min(), start[block].max(), end[block].max()))
+    first, last, ends = zip(*found, strict=True)
+    extent = Extent(int(min(first)), int(max(last)), int(max(ends)))
+    return extent if extent.first >= -LATEST and extent.end <= LATEST else None
 
 
-def _near(tables: dict[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
+def _near(
+    tables: dict[str, pl.DataFrame], extents: Mapping[str, Extent], problems: Problems
+) -> dict[str, pl.DataFrame]:
     """Leave out what lies more than FARTHEST from the middle, the median start of all that has a length of time."""
     timed = {name: tables[name] for name in raw.ESSENTIAL if name in tables and not tables[name].is_empty()}
-    extremes = [value for frame in timed.values() for value in _extremes(frame)]
+    extremes = [value for name, frame in timed.items() for value in extents.get(name) or _extremes(frame)]
     if not extremes or max(extremes) - min(extremes) <= FARTHEST:
         return tables
     starts = pl.concat([_timed(name, frame)["start"] for name, frame in timed.items()])

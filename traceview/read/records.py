@@ -116,9 +116,11 @@ def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int
     common: _Shape | None = None
     end = 0
     for _ in range(SHAPES):
-        if not left.any():
+        rest = np.flatnonzero(left)
+        if len(rest) == 0:
             return count, end
-        shape = _Shape.of(cells.bytes[left.argmax()].tobytes(), found)
+        # Of a record in the middle: times grow as a capture begins, and so do the first ones' shapes.
+        shape = _Shape.of(cells.bytes[rest[len(rest) // 2]].tobytes(), found)
         same = shape.fits(cells.bytes)
         rows = slice(None) if same.all() else np.flatnonzero(same)
         shape.check(cells, rows)
