@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Coverage, Times
+from traceview.intervals import EMPTY, Times
 from traceview.measure.activity import COPY, Activity, activity
 from traceview.measure.host import Host
 from traceview.measure.idle import attribute, device_gaps, idle_of
 from traceview.measure.stretches import distinct
+from traceview.measure.sums import covered, sums_between
 from traceview.model import CAUSES, KINDS, ROLES, SOURCES, Gaps, Trace
 
 KERNEL = SOURCES.index("kernel")
@@ -77,24 +78,21 @@ def _covered(trace: Trace, device: Activity, start: Times, end: Times) -> Iterat
     for kind in ("h2d", "d2h"):
         members = copies[kinds == KINDS.index(kind)]
         beside[kind] = intervals.union(device.start[members], device.end[members], ordered=True)
-    compute = Coverage.of(device.compute)
-    yield "compute", compute.between(start, end)
-    yield "communication", intervals.covered(device.communication, start, end)
+    yield "compute", covered(device.compute, start, end)
+    yield "communication", covered(device.communication, start, end)
     for name, union in beside.items():
         parts = intervals.pieces(union, start, end)
         exposed = np.zeros(len(start), np.int64)
-        np.add.at(exposed, parts.owner, parts.end - parts.start - compute.between(parts.start, parts.end))
+        np.add.at(exposed, parts.owner, parts.end - parts.start - covered(device.compute, parts.start, parts.end))
         yield f"exposed_{name}", exposed
 
 
 def _kernels(trace: Trace, device: Activity, start: Times, end: Times) -> Times:
     kernel = device.of(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    before = np.zeros(len(kernel) + 1, np.int32)
-    np.cumsum(kernel, out=before[1:])
     # Not device.start: a kernel that began before the window did not start inside it.
     starts = device.of(trace.operations["start"].to_numpy())
     first, last = (np.searchsorted(starts, at, side="left") for at in (start, end))
-    return before[last] - before[first]
+    return sums_between(kernel, first, last)
 
 
 def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, end: Times) -> NDArray[np.int64]:

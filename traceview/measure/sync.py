@@ -10,6 +10,7 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity, within
+from traceview.measure.sums import covered
 from traceview.model import ROLES, ApiTotal, HostUse, SyncUse, Trace, Window
 
 TOTALS = ("blocked", "waited", "starved", "refill")
@@ -53,18 +54,16 @@ def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
     for one in np.unique(process):
         chosen = process == one
         of = busy.get(int(one), EMPTY)
-        waited[chosen] = intervals.covered(of, start[chosen], end[chosen])
+        waited[chosen] = covered(of, start[chosen], end[chosen])
         refill[chosen] = _refill(of, end[chosen])
-    frame = (
-        trace.api.select("name", "thread", "process")[rows].with_columns(
-            pl.Series("start", start),
-            pl.Series("end", end),
-            pl.Series("api", rows, dtype=pl.Int64),
-            pl.Series("blocked", end - start),
-            pl.Series("waited", waited),
-            pl.Series("starved", end - start - waited),
-            pl.Series("refill", refill),
-        )
+    frame = trace.api.select("name", "thread", "process")[rows].with_columns(
+        pl.Series("start", start),
+        pl.Series("end", end),
+        pl.Series("api", rows, dtype=pl.Int64),
+        pl.Series("blocked", end - start),
+        pl.Series("waited", waited),
+        pl.Series("starved", end - start - waited),
+        pl.Series("refill", refill),
     )
     return _summed(frame)
 
