@@ -92,4 +92,4 @@ class _Lookup:
     def _rows(self, places: slice | NDArray[np.intp]) -> NDArray[np.integer[Any]]:
         if self.of is not None:
             return self.of[places]
-        return np.arange(places.start, places.stop) if isinstance(places, slice) else places
+        return np.arange(places.start, places.stop, dtype=np.int32) if isinstance(places, slice) else places

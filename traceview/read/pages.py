@@ -190,7 +190,7 @@ def _leaves(pages: _Pages, root: int) -> _Leaves:
     level = _Leaves(np.array([root], np.int64), np.array([-1], np.int64))
     for _ in range(MAX_DEPTH):
         numbers = level.pages
-        if numbers.min() < 2 or numbers.max() > pages.count or len(np.unique(numbers)) < len(numbers):
+        if numbers.min() < 2 or numbers.max() > pages.count or _some_twice(numbers):
             raise NotPlainError
         # All leaves are equally deep; a page that is not what the first of its level is, is refused when decoded.
         if pages.one(int(numbers[0]))[0] == LEAF:
@@ -199,6 +199,11 @@ def _leaves(pages: _Pages, root: int) -> _Leaves:
         last = [np.append(keys, above) for (_, keys), above in zip(children, level.last.tolist(), strict=True)]
         level = _Leaves(np.concatenate([numbers for numbers, _ in children]), np.concatenate(last))
     raise NotPlainError
+
+
+def _some_twice(numbers: Numbers) -> bool:
+    # Pages most often ascend, and an order is looked through in a tenth of the time.
+    return not (numbers[1:] > numbers[:-1]).all() and len(np.unique(numbers)) < len(numbers)
 
 
 def _children(raw: bytes) -> tuple[Numbers, Numbers]:

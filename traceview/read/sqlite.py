@@ -68,7 +68,7 @@ def _read_tables(
     with ThreadPoolExecutor(TABLES_AT_ONCE) as aside:
         later = {
             name: aside.submit(decoded, name, plan)
-            for name, some in columns.items()
+            for name, some in sorted(columns.items(), key=lambda one: not TABLES[one[0]].text)
             if some and (plan := _plan(path, connection, name, some)) is not None
         }
 
@@ -99,14 +99,18 @@ def _read(
     problems: list[str],
 ) -> pl.DataFrame:
     """Read a table whose numbers may be decoded aside: then SQLite reads its texts alone, a fifth of the time."""
-    texts = [column for column in columns if column in TABLES[table].text]
-    odd: list[str] = []
-    beside = _read_slowly(connection, table, texts, odd) if numbers is not None and texts else None
     frame = None if numbers is None else numbers.result()
-    if frame is None or (beside is not None and len(beside) != len(frame)):
+    if frame is None:
+        return _read_slowly(connection, table, columns, problems)
+    texts = [column for column in columns if column in TABLES[table].text]
+    if not texts:
+        return frame
+    odd: list[str] = []
+    beside = _read_slowly(connection, table, texts, odd)
+    if len(beside) != len(frame):
         return _read_slowly(connection, table, columns, problems)
     problems.extend(odd)
-    return frame if beside is None else pl.concat([frame, beside], how="horizontal").select(columns)
+    return pl.concat([frame, beside], how="horizontal").select(columns)
 
 
 def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str], problems: list[str]) -> pl.DataFrame:
