@@ -30,10 +30,9 @@ def test_all_open_ranges_from_the_inside_out(
     at, asked = columns(queries, 2)
     nesting = Nesting.of(start, start + length, thread)
     found: list[list[int]] = [[] for _ in queries]
-    for level in nesting.levels(nesting.innermost(asked, at), at):
-        for query, place in enumerate(level.tolist()):
-            if place >= 0:
-                found[query].append(int(nesting.rows[place]))
+    for several, places in nesting.levels(nesting.innermost(asked, at), at):
+        for query, place in zip(several.tolist(), places.tolist(), strict=True):
+            found[query].append(int(nesting.rows[place]))
     expected = [open_rows(ranges, of, moment) for moment, of in queries]
     keys = [[ranges[row] for row in rows] for rows in found]
     assert keys == [[ranges[row] for row in rows] for rows in expected]

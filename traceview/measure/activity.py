@@ -61,7 +61,11 @@ class Activity:
         """
         starts = self.later_start if among is None else self.later_start[among]
         rows = self.later if among is None else self.later[among]
-        return np.append(rows, np.int64(-1))[np.searchsorted(starts, at, side="left")]
+        place = np.searchsorted(starts, at, side="left")
+        found = np.full(len(at), -1, np.int64)
+        some = np.flatnonzero(place < len(rows))
+        found[some] = rows[place[some]]
+        return found
 
 
 def activity(trace: Trace, device: int) -> Activity | None:

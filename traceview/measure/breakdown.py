@@ -104,17 +104,15 @@ def _idle(trace: Trace, of: Host, device: Activity, gaps: Gaps, start: Times, en
     operation = device.next_operation(ends)
     around = attribute(trace, of, starts, ends, operation)
     rows = _cut_gaps(gaps, start, end)
-    cut = gaps.frame.select("start", "end", "operation")[rows]
-    starts, ends = _within(starts, cut["start"].to_numpy()), _within(ends, cut["end"].to_numpy())
-    operation = _within(operation, cut["operation"].fill_null(-1).to_numpy())
-
-    def begun(at: Times) -> tuple[Times, NDArray[np.int64]]:
-        place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
-        stop = np.clip(at, starts[place], ends[place])
-        return place, attribute(trace, of, starts[place], stop, operation[place])
-
-    (first, before_first), (last, before_last) = begun(start), begun(end)
-    idle = before_last - before_first
+    starts = _within(starts, gaps.frame["start"].to_numpy()[rows])
+    ends = _within(ends, gaps.frame["end"].to_numpy()[rows])
+    operation = _within(operation, gaps.frame["operation"].gather(rows).fill_null(-1).to_numpy())
+    # In order of time, so that what is looked up for one is near what was for the one before.
+    at = np.stack([start, end], axis=1).ravel()
+    place = np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)
+    begun = attribute(trace, of, starts[place], np.clip(at, starts[place], ends[place]), operation[place])
+    first, last = place[::2], place[1::2]
+    idle = begun[:, 1::2] - begun[:, ::2]
     for code, cause in enumerate(CAUSES):
         # Of each gap that is cut and those up to the next one.
         sums = np.add.reduceat(gaps.frame[cause].to_numpy(), rows) if gaps.causes[cause] else np.zeros_like(rows)

@@ -51,32 +51,28 @@ class Nesting:
         return self._open(found, at)
 
     def around(self, place: Times, at: Times) -> Times:
-        """Return the next range outwards that is open at each moment, or -1."""
-        start_of_thread = self._first_places()
-        previous = np.where(place > 0, place - 1, -1)
-        outside = (place >= 0) & (previous < start_of_thread[np.maximum(place, 0)])
-        return self._open(np.where((place < 0) | outside, -1, previous), at)
+        """Return the next range outwards from each one that is open at each moment, or -1."""
+        first = np.zeros(len(self.rows), np.bool_)
+        first[[low for low, _ in self.edges.values()]] = True
+        return self._open(np.where(first[place], -1, place - 1), at)
 
-    def levels(self, place: Times, at: Times) -> Iterator[Times]:
-        """Yield the open ranges from the innermost outwards, until no query has one left."""
-        while (place >= 0).any():
-            yield place
-            place = self.around(place, at)
+    def levels(self, place: Times, at: Times) -> Iterator[tuple[Times, Times]]:
+        """Yield which queries have a range open, and where; from the innermost outwards, until none has one left."""
+        query = np.flatnonzero(place >= 0)
+        place = place[query]
+        while len(query):
+            yield query, place
+            outer = self.around(place, at[query])
+            some = np.flatnonzero(outer >= 0)
+            query, place = query[some], outer[some]
 
     def _open(self, place: Times, at: Times) -> Times:
         place = place.copy()
-        while len(self.end):
-            ended = np.flatnonzero((place >= 0) & (self.end[np.maximum(place, 0)] <= at))
-            if len(ended) == 0:
-                break
-            place[ended] = self.before[place[ended]]
+        asked = np.flatnonzero(place >= 0)
+        while len(asked := asked[self.end[place[asked]] <= at[asked]]):
+            place[asked] = self.before[place[asked]]
+            asked = asked[place[asked] >= 0]
         return place
-
-    def _first_places(self) -> Times:
-        first = np.zeros(len(self.rows), np.int64)
-        for low, high in self.edges.values():
-            first[low:high] = low
-        return first
 
 
 def _before(end: Times, borders: Times) -> Times:
@@ -86,11 +82,11 @@ def _before(end: Times, borders: Times) -> Times:
     """
     before = np.arange(-1, len(end) - 1)
     before[borders[:-1]] = -1
-    while True:
-        short = np.flatnonzero((before >= 0) & (end[np.maximum(before, 0)] < end))
-        if len(short) == 0:
-            return before
+    short = np.flatnonzero(before >= 0)
+    while len(short := short[end[before[short]] < end[short]]):
         before[short] = before[before[short]]
+        short = short[before[short] >= 0]
+    return before
 
 
 def innermost(start: Times, end: Times, thread: Times, query_thread: Times, at: Times) -> Times:

@@ -47,10 +47,9 @@ class Stretches:
     def open_ranges(self, stretch: NDArray[np.integer]) -> tuple[Times, Times]:
         """Return every pair of (index into `stretch`, row of a range open there)."""
         indices, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for level in self.nesting.levels(self.place[stretch], self.first[stretch]):
-            index = np.flatnonzero(level >= 0)
+        for index, place in self.nesting.levels(self.place[stretch], self.first[stretch]):
             indices.append(index)
-            rows.append(self.nesting.rows[level[index]])
+            rows.append(self.nesting.rows[place])
         return np.concatenate(indices), np.concatenate(rows)
 
 
