@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from tests.rules.made import MS, US, findings, with_names
-from traceview.measure.activity import activity
+from tests.rules.made import US, findings, with_names
 from traceview.model import Trace
 from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
 from traceview.rules.launch_bound import launch_bound
@@ -71,11 +70,8 @@ REPEATED = st.tuples(st.text("ab", min_size=1, max_size=4), st.integers(1, 9)).m
 
 
 @given(st.lists(REPEATED, max_size=6).map("".join), st.sets(st.integers(0, 60)), st.integers(4, 12))
-def test_looking_at_some_operations_first_finds_every_storm(names: str, lengthy: set[int], long: int) -> None:
-    tiny = [at not in lengthy for at in range(len(names) + 1)]
-    ends = [at * MS + (2 if one else 60) * US for at, one in enumerate(tiny)]
-    work = activity(made_trace([(at * MS, end, "compute", 0, None) for at, end in enumerate(ends)]), 0)
-    assert work is not None
-    found = storms(np.array([ord(one) for one in names], np.int64), work, np.arange(len(names)), long)
+def test_looking_at_few_operations_first_finds_every_storm(names: str, lengthy: set[int], long: int) -> None:
+    tiny = [at not in lengthy for at in range(len(names))]
+    found = storms(np.array([ord(one) for one in names], np.int64), np.array(tiny, np.bool_), long)
     members = {at for first, last in zip(*found, strict=True) for at in range(first, last)}
     assert members == storms_by_hand(names, tiny, long)

@@ -54,6 +54,6 @@ def _calls(facts: Facts, device: DeviceFacts) -> tuple[int, str]:
         & (pl.col("start") < device.steady.end)
         & pl.col("process").is_in(list(device.use.process_ids))
     )
-    counts = found.select(pl.col("name").cast(pl.String)).collect()["name"].value_counts(sort=True)
+    counts = found.select("name").collect()["name"].value_counts(sort=True)
     names = listed([f"{count} {name}" for name, count in counts.head(3).iter_rows()])
     return int(counts["count"].sum()), names

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
-from traceview.measure.activity import COMMUNICATION, Activity
+from traceview.measure.activity import COMMUNICATION
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.largest import middle
@@ -53,53 +53,49 @@ def _runs(facts: Facts, device: DeviceFacts) -> tuple[Times, Times]:
     """Return the operations in storms, stream by stream, and the number of the storm that each belongs to."""
     trace, work = facts.analysis.trace, device.activity
     stream, name = device.column(trace, "stream"), device.column(trace, "name")
+    tiny = work.end - work.start <= TINY
     members, counts = [EMPTY.start], [EMPTY.start]
     for use in device.use.streams:
         if use.operation_count >= LONG:
             own = np.flatnonzero((stream == use.stream) & (work.codes != COMMUNICATION))
-            found = storms(name[own], work, own)
+            found = storms(name[own], tiny[own])
             counts.append(found.end - found.start)
             members += [own[first:last] for first, last in zip(*found, strict=True)]
     count = np.concatenate(counts)
     return work.rows[np.concatenate(members)], np.repeat(np.arange(len(count)), count)
 
 
-def storms(name: NDArray[Any], work: Activity, own: Times, long: int = LONG) -> Intervals:
-    """Return the storms among a stream's operations (their names, and places in the device's work), as stretches."""
-    at = _suspects(name, work, own, long // 3)
-    runs = [_on_end(at[_repeats(name, at, period)], long) for period in PERIODS]
+def storms(name: NDArray[Any], tiny: NDArray[np.bool_], long: int = LONG) -> Intervals:
+    """Return the storms among the operations of a stream as stretches of them."""
+    runs = [_long(_repeating(name, tiny, period), long) for period in PERIODS]
     return intervals.union(*(np.concatenate(sides) for sides in zip(*runs, strict=True)))
 
 
-def _suspects(name: NDArray[Any], work: Activity, own: Times, step: int) -> Times:
-    """Return the tiny operations that may be in a storm: where of every step-th no three on end repeat, none is."""
-    looked_at = np.arange(step, len(own), step)
-    some = np.logical_or.reduce([_repeats(name, looked_at, period) for period in PERIODS])
-    some &= _tiny(work, own[looked_at])
-    three = np.flatnonzero(some[:-2] & some[1:-1] & some[2:])
-    steps = np.unique(three[:, None] + np.arange(4))
-    at = (steps[:, None] * step + np.arange(step)).ravel()
-    at = at[at < len(own)]
-    return at[_tiny(work, own[at])]
+def _repeating(name: NDArray[Any], tiny: NDArray[np.bool_], period: int) -> NDArray[np.bool_]:
+    """Mark the tiny operations of the same name as the one `period` before."""
+    same = np.zeros(len(name), np.bool_)
+    np.equal(name[period:], name[:-period], out=same[period:])
+    same &= tiny
+    return same
 
 
-def _tiny(work: Activity, of: Times) -> NDArray[np.bool_]:
-    tiny: NDArray[np.bool_] = work.end[of] - work.start[of] <= TINY
-    return tiny
-
-
-def _repeats(name: NDArray[Any], at: Times, period: int) -> NDArray[np.bool_]:
-    """Say which of some operations have the name of the one `period` before."""
-    same: NDArray[np.bool_] = name[at] == name[np.maximum(at - period, 0)]
-    return same & (at >= period)
-
-
-def _on_end(at: Times, long: int) -> Intervals:
-    """Return the stretches of at least `long` numbers without a gap."""
-    first = np.flatnonzero(np.diff(at, prepend=-2) != 1)
-    count = np.diff(first, append=len(at))
-    kept = count >= long
-    return Intervals(at[first[kept]], at[first[kept]] + count[kept])
+def _long(marked: NDArray[np.bool_], long: int) -> Intervals:
+    """Return the runs of at least `long` marks."""
+    # Nearly all runs are short, and a long one has three on end of every step-th mark: it is looked for near those.
+    step = long // 3
+    some = marked[::step]
+    three = some[:-2] & some[1:-1] & some[2:]
+    if not three.any():
+        return EMPTY
+    near = np.zeros(len(some) + 1, np.bool_)
+    for steps in range(4):
+        near[steps : steps + len(three)] |= three
+    inside = np.zeros(len(marked) + 2, np.bool_)
+    np.logical_and(marked, np.repeat(near[1:], step)[: len(marked)], out=inside[1:-1])
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    start, end = edges[::2], edges[1::2]
+    kept = end - start >= long
+    return Intervals(start[kept], end[kept])
 
 
 def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Iterator[Draft]:

@@ -55,7 +55,7 @@ def _calls(facts: Facts, device: DeviceFacts) -> pl.DataFrame:
 
 def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
     rows, refill = _refilled(device, calls)
-    counts = calls["name"].cast(pl.String).value_counts(sort=True)
+    counts = calls["name"].value_counts(sort=True)
     names = listed([f"{count:,} {name}" for name, count in counts.iter_rows()])
     return Draft(
         id="synchronize",
