@@ -87,7 +87,7 @@ def _islands(lanes: Sequence[Lane], book: Book, cover: Intervals) -> None:
     for lane in rest:
         if not lane.on_gpu and "correlation" in lane.marks.details:
             rows = np.concatenate([touching[id(lane)], _launching(lane, lanes, touching)])
-            touching[id(lane)] = np.flatnonzero(np.bincount(rows))
+            touching[id(lane)] = np.unique(rows)
     kept = [lane.marks.take(touching[id(lane)]) for lane in rest]
     for lane, json in zip(rest, book.must(kept), strict=True):
         lane.exact = json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,14 +36,18 @@ class Index:
             (row.id, marks) for group in groups for row in group.rows if row.kind in SEARCHED for marks in row.lanes
         ]
         ids = sorted({of for of, _ in found})
-        name = np.concatenate([np.empty(0, np.int32), *(marks.name for _, marks in found)])
-        # A stable sort keeps the order of the lanes and of time.
-        order = np.argsort(_narrow(name), kind="stable")
-        chosen, count = _spread(name)
-        rows = np.sort(order[chosen])
-        kept, start, length = _kept([marks for _, marks in found], rows)
-        row = np.repeat(np.array([ids.index(of) for of, _ in found], np.int64), kept)
-        name = name[rows]
+        known = 1 + max((int(marks.name.max(initial=-1)) for _, marks in found), default=0)
+        counts = [np.bincount(marks.name, minlength=known) for _, marks in found]
+        count = sum(counts, np.zeros(known, np.int64))
+        name, rank = _spread(count)
+        before, parts = np.zeros(known, np.int64), [_Places.none()]
+        # Lane by lane, so that what is sorted stays small.
+        for (of, marks), mine in zip(found, counts, strict=True):
+            place = rank - before[name]
+            here = np.flatnonzero((place >= 0) & (place < mine[name]))
+            parts.append(_Places.of(marks, mine, name[here], place[here], ids.index(of)))
+            before += mine
+        name, row, start, length = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((start, name))
         name = name[order]
         return cls(ids, name, count[name], row[order], start[order], length[order])
@@ -64,25 +69,36 @@ def _narrow(numbers: Numbers) -> Numbers:
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))), copy=False)
 
 
-def _kept(lanes: Sequence[Marks], rows: Times) -> tuple[list[int], Times, Times]:
-    """Return how many of the ascending rows, counted through all lanes, lie in each, and their starts and lengths."""
-    ends = np.cumsum([len(marks) for marks in lanes], dtype=np.int64)
-    parts = np.split(rows, np.searchsorted(rows, ends[:-1])) if lanes else []
-    here = [part - end + len(marks) for part, end, marks in zip(parts, ends, lanes, strict=True)]
-    none = np.empty(0, np.int64)
-    start = np.concatenate([none, *(marks.start[part] for part, marks in zip(here, lanes, strict=True))])
-    end = np.concatenate([none, *(marks.end[part] for part, marks in zip(here, lanes, strict=True))])
-    return [len(part) for part in parts], start, end - start
+class _Places(NamedTuple):
+    """Some events of one lane."""
+
+    name: Times
+    row: Times
+    start: Times
+    length: Times
+
+    @classmethod
+    def none(cls) -> _Places:
+        """Return no event."""
+        return cls(*(np.empty(0, np.int64) for _ in cls._fields))
+
+    @classmethod
+    def of(cls, marks: Marks, count: Times, name: Times, place: Times, row: int) -> _Places:
+        """Look up by name the `place`-th events of that name, of which there are `count`."""
+        if len(name) == 0:
+            return cls.none()
+        # A stable sort keeps the order of time.
+        order = np.argsort(_narrow(marks.name), kind="stable")
+        rows = order[(np.cumsum(count) - count)[name] + place]
+        start = marks.start[rows]
+        return cls(name, np.full(len(rows), row, np.int64), start, marks.end[rows] - start)
 
 
-def _spread(name: Numbers) -> tuple[Times, Times]:
-    """Choose places in the order of names: all of a rare one, evenly spread ones of a frequent one."""
-    count = np.bincount(name) if len(name) else np.zeros(1, np.int64)
+def _spread(count: Times) -> tuple[Times, Times]:
+    """Choose events, by name and place among those of the name: all of a rare one, some of a frequent one."""
     kept = np.minimum(count, PLACES)
     if kept.sum() > MOST:
         kept = np.minimum(kept, max(1, MOST // max(1, int((count > 0).sum()))))
-    first = np.cumsum(count) - count
     owner = np.repeat(np.arange(len(count)), kept)
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(kept) - kept, kept)
-    chosen = first[owner] + rank * count[owner] // np.maximum(kept[owner], 1)
-    return chosen[:MOST], count
+    return owner[:MOST], (rank * count[owner] // np.maximum(kept[owner], 1))[:MOST]

@@ -13,6 +13,7 @@ from traceview.intervals import Times, in_order
 from traceview.report.html.columns import Columns, Packed
 
 LONGEST_NAME = 400
+NEAR = 1024
 Numbers = NDArray[np.integer]
 Rows = Numbers | slice
 ALL = slice(None)
@@ -70,8 +71,8 @@ class Marks:
         """Return the marks without columns that say nothing."""
         return replace(
             self,
-            sums={key: column for key, column in self.sums.items() if column.any()},
-            details={key: column for key, column in self.details.items() if column.any()},
+            sums={key: column for key, column in self.sums.items() if anything(column)},
+            details={key: column for key, column in self.details.items() if anything(column)},
         )
 
     def write(self, columns: Columns, zero: int) -> dict[str, Packed | int]:
@@ -85,15 +86,20 @@ class Marks:
             "look": columns.add(self.look),
         }
         for key, column in self.sums.items():
-            if column.any():
+            if anything(column):
                 places[key] = columns.add(column)
         for key, detail in self.details.items():
-            if detail.any():
+            if anything(detail):
                 places[key] = columns.add_steps(detail)
         if self.merge is not None:
             places["count"] = columns.add(self.merge.count - 1)
             places["busy"] = columns.add_signed(length - self.merge.busy)
         return places
+
+
+def anything(column: Numbers) -> bool:
+    """Is anything not 0? Mostly something is, near the front."""
+    return bool(column[:NEAR].any() or column.any())
 
 
 def reach(end: Times) -> Times:
