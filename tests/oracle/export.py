@@ -69,7 +69,8 @@ class Export:
         self.connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True)
         self.connection.row_factory = sqlite3.Row
         self.tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        self.strings = {row["id"]: row["value"] for row in self.rows("StringIds")}
+        # Of several with one id the first counts.
+        self.strings = {row["id"]: row["value"] for row in reversed(list(self.rows("StringIds")))}
         self.low, self.high = self._around()
         self.operations = self._operations()
         self.calls = self._calls()

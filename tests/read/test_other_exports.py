@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.captures import sample
@@ -15,6 +16,7 @@ from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.info import describe
 from traceview.read import read_capture
 from traceview.redact import redact
+from traceview.trace import open_trace
 
 NAMES = ["dual.sqlite", "cudagraph.sqlite", "trainer/ddp.sqlite"]
 
@@ -131,6 +133,8 @@ def test_an_hdf5_file_does_not_lead_elsewhere(tmp_path: Path) -> None:
         lambda text: text.replace('{"Type": 48, "TraceProcessEvent": {', '{"Type": 48, "TraceProcessEvent": [' * 9, 1),
         lambda text: "\n".join(text.split("\n")[1:-2]),
         lambda text: text.replace('"files": []', '"files": ' + "[" * 100_000),
+        # Seed 63000167.
+        lambda text: text.replace('"nameIdx": "', '"nameIdx": "' + "9" * 300, 1),
     ],
 )
 def test_damaged_json(tmp_path: Path, damage: object) -> None:
@@ -138,6 +142,14 @@ def test_damaged_json(tmp_path: Path, damage: object) -> None:
     path = as_json(sample("cudagraph.sqlite"), tmp_path / "report.json")
     path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
     says(DamagedExportError, path, "nsys export --type jsonlines")
+
+
+def test_half_a_character_in_a_json_export(tmp_path: Path) -> None:
+    path = as_json(sample("cudagraph.sqlite"), tmp_path / "report.json")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"iteration', '"\\ud800iteration'), encoding="utf-8")
+    names = open_trace(path).ranges["name"].cast(pl.String)
+    assert names.str.starts_with("?iteration").any() and not names.str.starts_with("iteration").any()
 
 
 def test_redact_copies_an_hdf5_export(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from traceview.read.database import shown
 from traceview.read.raw import RawCapture
 
 BLOCK = 8 << 20
+POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+BROKEN = (*POLARS, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 MOST = 1 << 30  # of one line: the strings of a report are one
 AGAIN = "export it again: nsys export --type jsonlines REPORT.nsys-rep"
 FIRST = re.compile(rb'\s*\{\s*"(?:Type"\s*:\s*\d|data"\s*:\s*\[|type"\s*:\s*"(?:String|ThreadName)")')
@@ -73,7 +75,7 @@ def read_json_lines(path: Path) -> RawCapture:
                     parts.setdefault(table, []).append(frame)
     except OSError as error:
         raise ReportError(f"{shown(path)}: cannot be read ({error.strerror}); check its permissions") from None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError, KeyError, RecursionError):
+    except BROKEN:
         raise DamagedExportError(f"{shown(path)}: cut off, or a line is no record of nsys; {AGAIN}") from None
     joined = {table: pl.concat(frames) for table, frames in parts.items()}
     if joined[raw.STRINGS].is_empty():
@@ -180,12 +182,16 @@ def _names(lines: list[str]) -> Iterator[tuple[str, pl.DataFrame]]:
         found = json.loads(line)
         data = found.get("data", [])
         if found.get("type") == "String":
-            strings.append((int(found["id"]), str(found["value"])))
+            strings.append((int(found["id"]), _whole_text(found["value"])))
         elif found.get("type") == "ThreadName":
             threads.append((int(found["nameId"]), int(found["globalTid"])))
         elif data and isinstance(data[0], str):
-            strings.extend((place, str(text)) for place, text in enumerate(data))
+            strings.extend((place, _whole_text(text)) for place, text in enumerate(data))
         else:
             threads.extend((int(one["nameIdx"]), int(one["globalTid"])) for one in data)
     yield raw.STRINGS, pl.DataFrame(strings, schema={"id": pl.Int64, "value": pl.String}, orient="row")
     yield "ThreadNames", pl.DataFrame(threads, schema={"nameId": pl.Int64, "globalTid": pl.Int64}, orient="row")
+
+
+def _whole_text(value: object) -> str:
+    return str(value).encode("utf-8", "replace").decode()  # JSON can write half a character, which no frame holds

@@ -108,6 +108,13 @@ def test_odd_ids_and_names(tmp_path: Path) -> None:
     assert 'a "quoted\\" {[ name \u2028 é 🚀' in found.api["name"].cast(pl.String).to_list()
 
 
+def test_half_a_character_in_the_name_of_a_gpu(tmp_path: Path) -> None:
+    """Seed 62002529."""
+    gpus = [{"id": 0, "name": "\ud800NVIDIA H200"}]
+    found = open_trace(trace(tmp_path / "run.json", KERNEL, CALL, deviceProperties=gpus))
+    assert found.devices["name"].to_list() == ["?NVIDIA H200"]
+
+
 def test_damaged_bytes_of_a_trace(tmp_path: Path) -> None:
     """Bytes of a trace changed at random: an analysis, or one line; never anything else."""
     path = trace(tmp_path / "run.json", *(KERNEL, CALL) * 20, deviceProperties=[{"id": 0, "name": "GPU"}])

@@ -40,7 +40,8 @@ def read_around(text: bytes) -> Around:
     ]
     base = found.get("baseTimeNanoseconds")
     return Around(
-        tuple((ordinal, name) for ordinal, name in named if abs(ordinal) < 1 << 31),
+        # JSON can write half a character, which no frame holds.
+        tuple((ordinal, name.encode("utf-8", "replace").decode()) for ordinal, name in named if abs(ordinal) < 1 << 31),
         base if type(base) is int and 0 <= base < LATEST else 0,
         bool({"schemaVersion", "deviceProperties", "distributedInfo"} & found.keys()),
     )
