@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.errors import RequestError
-from traceview.intervals import Times
-from traceview.measure.nesting import Nesting
+from traceview.intervals import BEFORE_ALL, Times
 from traceview.model import OPENACC
 
 SIGNED, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
@@ -87,11 +87,16 @@ def repeating_ranges(ranges: pl.DataFrame) -> Found | None:
 
 def _outermost(frame: pl.DataFrame) -> NDArray[np.bool_]:
     """Say which ranges lie inside no other of the frame on their thread."""
-    nesting = Nesting.of(*(frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread")))
-    # A range that holds this one was open when it began and ends no sooner: open at its last ns.
-    last = np.maximum(nesting.end - 1, nesting.start)
+    start, end, thread = (frame[name].to_numpy() for name in ("start", "end", "thread"))
+    order = np.lexsort((-end, start, thread))
+    start, end = start[order], end[order]
+    reach = np.full(len(order), BEFORE_ALL)
+    borders = np.flatnonzero(np.diff(thread[order], prepend=-2, append=-2)).tolist()
+    for first, last in pairwise(borders):
+        np.maximum.accumulate(end[first : last - 1], out=reach[first + 1 : last])
     outermost = np.empty(len(frame), np.bool_)
-    outermost[nesting.rows] = nesting.around(np.arange(len(frame)), last) < 0
+    # A range that holds this one was open when it began and ends no sooner: open at its last ns.
+    outermost[order] = reach <= np.maximum(end - 1, start)
     return outermost
 
 
