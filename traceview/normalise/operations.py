@@ -90,11 +90,10 @@ def operations_frame(tables: dict[str, pl.DataFrame], ran: Ran, devices: Devices
     parts = [_part(found, source, tables, places_of) for source, found in of_source.items() if len(found)]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
-    start, end = ([numbers(part.found[name]) for part in parts] for name in TIMES)
-    together = Together.by_time(start, end)
+    together = Together.by_time(*([numbers(part.found[name]) for part in parts] for name in TIMES))
     columns = {
-        "start": together.column(start, np.int64),
-        "end": together.column(end, np.int64),
+        "start": together.start,
+        "end": together.end,
         "class": as_enum(together.column([part.classes for part in parts], np.uint8), OperationClass),
         "source": as_enum(together.column([SOURCES.index(part.source) for part in parts], np.uint8), Source),
         "kind": as_enum(together.column([part.kinds for part in parts], np.uint8), CopyKind),

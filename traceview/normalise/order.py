@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import blocks
+from traceview.intervals import Times, blocks
+
+
+class Order(NamedTuple):
+    """Events in order: where each row of theirs was before, None where all were in order, and their times."""
+
+    rows: NDArray[np.intp] | None
+    start: Times
+    end: Times
 
 
 def by_time(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame sorted by (start, end); rows equal in both keep their order."""
     order = order_by_time(frame["start"].to_numpy(), frame["end"].to_numpy())
-    return frame if order is None else frame[order]
+    return frame if order.rows is None else frame[order.rows]
 
 
-def order_by_time(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.intp] | None:
-    """Return the rows in order of (start, end), rows equal in both as they are; None where all are in order."""
+def order_by_time(start: Times, end: Times) -> Order:
+    """Return the order by (start, end); rows equal in both keep theirs."""
     if _ordered(start, end):
-        return None
+        return Order(None, start, end)
     # Exports are nearly sorted, which the stable sort of one key is fast on; ties are rare.
-    order = np.argsort(start, kind="stable")
-    return order if _ordered(start[order], end[order]) else np.lexsort((end, start))
+    rows = np.argsort(start, kind="stable")
+    found = Order(rows, start[rows], end[rows])
+    if _ordered(found.start, found.end):
+        return found
+    rows = np.lexsort((end, start))
+    return Order(rows, start[rows], end[rows])
 
 
-def _ordered(start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+def _ordered(start: Times, end: Times) -> bool:
     for block in blocks(max(len(start) - 1, 0)):
         after = slice(block.start + 1, block.stop + 1)
         if (start[after] > start[block]).all():
