@@ -61,7 +61,8 @@ def _foreseen_of(marks: Marks, zero: int, shift: int) -> int:
         return merged_count(marks.start, marks.end, zero, shift)
     firsts = np.linspace(0, len(marks) - PIECE, PIECES).astype(np.int64).tolist()
     pieces = (slice(first, first + PIECE) for first in firsts)
-    left = sum(merged_count(marks.start[piece], marks.end[piece], zero, shift) for piece in pieces)
+    # What a piece begins with may have begun before it.
+    left = sum(merged_count(marks.start[piece], marks.end[piece], zero, shift) - 1 for piece in pieces)
     return left * len(marks) // (PIECES * PIECE)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 16
 LEAST_BYTES = 4  # of a mark in full, in the file, even where marks repeat; only to foresee what is needed
+AFFORDED = 0.105  # marks of all rows' levels for a byte of the file: marks of a level take 4 to 15 bytes each
 HOST_KINDS = ("call", "range")
 # What the critical path is made of (model_whatif.PATH), in the looks of what it waits for.
 PATH_LOOKS = {
@@ -92,7 +93,7 @@ class Lanes:
         every = [lane for of_row in lanes.values() for lane in of_row]
         many = sum(len(lane.marks) for lane in every) * LEAST_BYTES > budget
         index = pool.submit(Index.of, groups) if many else None
-        prepare(every, span.start, span.end - span.start, budget // 10, pool)
+        prepare(every, span.start, span.end - span.start, int(budget * AFFORDED), pool)
         return cls(groups, lanes, index)
 
     def fresh(self) -> dict[str, list[Lane]]:
