@@ -13,7 +13,7 @@ import mmap
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,12 +64,23 @@ class Ahead:
 
     def begin(self, path: Path, tables: Sequence[str]) -> None:
         """Begin to decode tables, one after the other, in one process. Raises OSError where there is no room for it."""
-        theirs = {}
+        # NumPy comes with it, and is imported once for both; it may begin threads, if it is told to.
+        from traceview.read.ahead_child import hand_over
+
+        if not is_alone():
+            return
+        theirs: dict[str, socket.socket] = {}
+
+        def decode() -> None:
+            for table, answer in theirs.items():
+                with answer:
+                    hand_over(answer, path, table)
+
         try:
             for table in tables:
                 self._answers[table], theirs[table] = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 self._answers[table].settimeout(PATIENCE + PATIENCE_A_MB * (path.stat().st_size >> 20))
-            self._processes.append(forked(lambda: _hand_over(path, theirs)))
+            self._processes.append(forked(decode))
         finally:
             for one in theirs.values():
                 one.close()
@@ -95,15 +106,6 @@ class Ahead:
             os.waitpid(process, 0)
         while self._answers:
             self._answers.popitem()[1].close()
-
-
-def _hand_over(path: Path, answers: Mapping[str, socket.socket]) -> None:
-    # Imported by the copy, while its parent imports the same.
-    from traceview.read.ahead_child import hand_over
-
-    for table, answer in answers.items():
-        with answer:
-            hand_over(answer, path, table)
 
 
 def _mapped(told: list[tuple[str, int, int, bool]], handles: list[int]) -> Columns:
