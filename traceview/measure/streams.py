@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Times
@@ -21,7 +22,8 @@ SIDE_BY_SIDE = 2
 
 def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tuple[StreamUse, ...]:
     """Return one StreamUse for each stream that worked in the window, by (process, context, stream id)."""
-    stream = trace.operations["stream"].to_numpy()[device.rows]
+    stream = device.of(trace.operations["stream"].to_numpy())
+    is_kernel = device.of(trace.operations["source"].to_physical().to_numpy()) == KERNEL
     against = OfDevice.of(of, device, idle)
 
     # NumPy lets go of the interpreter in its searches and sorts, which is most of this. One stream may have nearly
@@ -29,18 +31,23 @@ def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tup
     with ThreadPoolExecutor(SIDE_BY_SIDE) as gaps, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
 
         def measure(index: int) -> StreamUse:
-            return _measure_stream(trace, device, against, index, np.flatnonzero(stream == index), gaps)
+            return _measure_stream(trace, device, against, index, np.flatnonzero(stream == index), is_kernel, gaps)
 
         uses = pool.map(measure, np.flatnonzero(np.bincount(stream)).tolist())
         return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
 
 
 def _measure_stream(
-    trace: Trace, device: Activity, against: OfDevice, index: int, members: Times, pool: Executor
+    trace: Trace,
+    device: Activity,
+    against: OfDevice,
+    index: int,
+    members: Times,
+    is_kernel: NDArray[np.bool_],
+    pool: Executor,
 ) -> StreamUse:
     codes = device.codes[members]
     copies = device.rows[members[codes == COPY]]
-    source = trace.operations["source"].to_physical().to_numpy()
     row = trace.streams.row(index, named=True)
 
     def busy(chosen: Times) -> int:
@@ -52,7 +59,7 @@ def _measure_stream(
         process_id=row["process"],
         context_id=row["context"],
         label=row["label"],
-        kernel_count=int(np.count_nonzero(source[device.rows[members]] == KERNEL)),
+        kernel_count=int(np.count_nonzero(is_kernel[members])),
         copy_count=len(copies),
         operation_count=len(members),
         bytes=int(trace.operations["bytes"].to_numpy()[copies].sum()),
