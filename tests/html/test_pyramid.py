@@ -72,7 +72,8 @@ def size(level: Level) -> int:
 def test_causes_add_up_the_same_from_merged_gaps(analysis_of: Callable[[str], Analysis], name: str) -> None:
     analysis = analysis_of(name)
     zero = origin(analysis)
-    groups = rows(analysis, Names(), bands(analysis))
+    with ThreadPoolExecutor(1) as pool:
+        groups = rows(analysis, Names(), lambda: bands(analysis), pool)
     [idle] = [row.lanes[0] for group in groups for row in group.rows if row.kind == "idle"]
     [work] = works(groups)
     edges = zero + (np.arange(200) << 22)

@@ -99,10 +99,11 @@ def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
 
 
 def _made(analysis: Analysis, detail: int, path: Sequence[PathSpan], pool: ThreadPoolExecutor) -> Made:
-    # What the charts show and the timeline's rows share nothing but the analysis.
-    shown = pool.submit(_charts, analysis)
-    work, names = bands(analysis), Names()
-    groups = rows(analysis, names, work, path)
+    # What devices did, what the charts show and the host's rows share nothing but the analysis.
+    doing, shown = pool.submit(bands, analysis), pool.submit(_charts, analysis)
+    names = Names()
+    groups = rows(analysis, names, doing.result, pool, path)
+    work = doing.result()
     content = sections(replace(analysis, findings=()), origin(analysis), work)
     left = max(detail - _around(analysis, content, shown.result()), LEAST)
     return Made(work, Lanes.of(analysis, groups, left, pool), names, shown.result())

@@ -11,7 +11,7 @@ from traceview.report.html.lane import Lane
 from traceview.report.html.pyramid import Level, coarser
 
 FINER = 2  # doublings by which the GPU's rows are finer than the host's, while the budget lasts
-AHEAD = 6  # levels, of both sides, that are begun before it is known whether those before them fit
+AHEAD = 3  # levels, of both sides, that are begun before it is known whether those before them fit
 # Of what is left, for one level of the GPU's rows and of the host's: the GPU's may not leave the host nothing.
 SHARES = {True: 2 / 3, False: 1.0}
 
@@ -49,7 +49,7 @@ class Sharpening:
         while self.ahead:
             step = self.ahead.popleft()
             self._begin()
-            if step.on_gpu in self.ratios and step.due and not self._take(step):
+            if step.on_gpu in self.ratios and not self._take(step):
                 self._take(self._begun(step.on_gpu, _between(step.due, self.book)))
                 del self.ratios[step.on_gpu]
 
@@ -90,4 +90,5 @@ def _plan(lanes: Sequence[Lane]) -> Iterator[tuple[bool, Due]]:
         for on_gpu in (True, False):
             least = shift - FINER if on_gpu else shift
             mine = [of_lane for of_lane in left if of_lane[0].on_gpu is on_gpu and of_lane[1]]
-            yield on_gpu, [(lane, levels.pop()) for lane, levels in mine if levels[-1].shift >= least]
+            if due := [(lane, levels.pop()) for lane, levels in mine if levels[-1].shift >= least]:
+                yield on_gpu, due

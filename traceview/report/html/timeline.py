@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -68,13 +68,29 @@ def origin(analysis: Analysis) -> int:
     return _span(analysis).start
 
 
-def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()) -> list[Group]:
+def rows(
+    analysis: Analysis,
+    names: Names,
+    work: Callable[[], Mapping[int, Bands]],
+    pool: ThreadPoolExecutor,
+    path: Sequence[PathSpan] = (),
+) -> list[Group]:
     """Return every row with all its marks; a critical path, where there is one, comes first.
 
-    `work` is what each device did, as bands.py says.
+    `work` gives what each device did, as bands.py says. The host's rows are made on another thread meanwhile.
     """
     first = [Group("", "", (_path(path, names),))] if path else []
-    return [*first, *_groups(analysis, names, work)]
+    if isinstance(analysis.iterations, Iterations):
+        first.append(_ruler(analysis.iterations, names))
+    # Names get their numbers here, one after the other: the same page every time.
+    streams, host = StreamLanes.of(analysis, names), HostLanes.of(analysis, names)
+    of_host = pool.submit(lambda: list(host.groups()))
+    projected, did = projected_rows(analysis, names), work()
+    for device in analysis.devices:
+        leading = device_bands(analysis, device, did[device.device], names)
+        of_device = (*leading, *projected.get(device.device, ()), *streams.rows(device))
+        first.append(Group(device.id, (device.name or "").strip(), of_device))
+    return [*first, *of_host.result()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +201,6 @@ def _span(analysis: Analysis) -> Span:
     starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
     ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
     return Span(min(starts, default=0), max(ends, default=1))
-
-
-def _groups(analysis: Analysis, names: Names, work: Mapping[int, Bands]) -> Iterator[Group]:
-    if isinstance(analysis.iterations, Iterations):
-        yield _ruler(analysis.iterations, names)
-    streams = StreamLanes.of(analysis, names)
-    projected = projected_rows(analysis, names)
-    for device in analysis.devices:
-        note = f"{device.name} " if device.name else ""
-        of_device = device_bands(analysis, device, work[device.device], names)
-        rows = (*of_device, *projected.get(device.device, ()), *streams.rows(device))
-        yield Group(device.id, note.strip(), rows)
-    yield from HostLanes.of(analysis, names).groups()
 
 
 def _ruler(found: Iterations, names: Names) -> Group:
