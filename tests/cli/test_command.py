@@ -97,7 +97,7 @@ def test_a_mistake_of_our_own_is_one_line(traceview: Command, report: Path, monk
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret from the capture")
 
-    monkeypatch.setattr(sys.modules["traceview.report.to_json"], "to_json", broken)
+    monkeypatch.setattr(importlib.import_module("traceview.report.to_json"), "to_json", broken)
     monkeypatch.delenv("TRACEVIEW_DEBUG", raising=False)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     assert (code, out) == (2, "")
