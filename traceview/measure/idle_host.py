@@ -17,11 +17,10 @@ from traceview.measure.host import Calls, Host, Moments
 class _InGaps(NamedTuple):
     """A thread in a device's gaps.
 
-    `started` is how long it was in calls before each gap; `running` counts gaps only, and has one entry more, for
-    all; `calls` has the parts inside gaps.
+    `running` is how long it was in calls in the gaps before each, and in all (one entry more); `calls` has the parts
+    inside gaps.
     """
 
-    started: Times
     running: Times
     calls: Calls
 
@@ -62,12 +61,11 @@ class IdleHost:
         found = self._threads.get(thread)
         if found is None:
             calls = self.of.threads[thread]
-            started = calls.all.before(self.gaps.start)
-            running = np.zeros(len(started) + 1, np.int64)
-            np.subtract(calls.all.before(self.gaps.end), started, out=running[1:])
+            running = np.zeros(len(self.gaps.start) + 1, np.int64)
+            running[1:] = calls.all.between(*self.gaps)
             np.cumsum(running, out=running)
             parts = tuple(self._cut(part) for part in calls.parts)
-            found = _InGaps(started, running, Calls(calls.all, parts, self._cut(calls.profiled)))
+            found = _InGaps(running, Calls(calls.all, parts, self._cut(calls.profiled)))
             self._threads[thread] = found
         return found
 
@@ -81,5 +79,5 @@ class IdleHost:
         found: Times = mine.running[ended]
         within = np.flatnonzero(at.before - self.idle.running[ended])
         if len(within):
-            found[within] += mine.calls.all.before(at.at[within]) - mine.started[ended[within]]
+            found[within] += mine.calls.all.between(self.gaps.start[ended[within]], at.at[within])
         return found

@@ -33,15 +33,17 @@ class OfDevice(NamedTuple):
     host: IdleHost
     compute: Coverage
     communication: Coverage  # with nothing computing
+    ended_by: NDArray[np.int32]  # see Idle
 
     @classmethod
-    def of(cls, of: Host, device: Activity, idle: Idle) -> OfDevice:
+    def of(cls, trace: Trace, of: Host, device: Activity, idle: Idle) -> OfDevice:
         """Prepare a device, of which `idle` are the gaps."""
         return cls(
             idle,
             IdleHost.inside(of, idle.gaps),
             Coverage.of(device.compute),
             Coverage.of(intervals.subtract(device.communication, device.compute)),
+            idle.ended_by(len(trace.operations)),
         )
 
 
@@ -73,10 +75,9 @@ def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Time
     count, total = 0, 0
     sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
     own = np.zeros(len(against.idle.gaps.start), np.bool_)
-    ended_by = against.idle.ended_by(len(trace.operations))
 
     def measured(gaps: _Gaps) -> tuple[int, int, dict[str, int]]:
-        found = _of_the_stream(trace, against, gaps, ended_by, own)
+        found = _of_the_stream(trace, against, gaps, own)
         return len(gaps.start), int((gaps.end - gaps.start).sum()), found
 
     for some, length, parts in _few_at_once(pool, measured, _gaps(trace, device, members)):
@@ -109,12 +110,10 @@ def _gaps(trace: Trace, device: Activity, members: Times) -> Iterator[_Gaps]:
         yield _Gaps(np.array([reach], np.int64), end, device.next_operation(end, of_stream))
 
 
-def _of_the_stream(
-    trace: Trace, against: OfDevice, gaps: _Gaps, ended_by: NDArray[np.int32], own: NDArray[np.bool_]
-) -> dict[str, int]:
+def _of_the_stream(trace: Trace, against: OfDevice, gaps: _Gaps, own: NDArray[np.bool_]) -> dict[str, int]:
     """Attribute gaps, and mark in `own` those that are the device's own: they were attributed with it."""
     idle = against.idle.gaps
-    place = ended_by[gaps.operation]
+    place = against.ended_by[gaps.operation]
     same = place >= 0
     if len(idle.start):
         same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)

@@ -24,7 +24,7 @@ def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tup
     """Return one StreamUse for each stream that worked in the window, by (process, context, stream id)."""
     stream = device.of(trace.operations["stream"].to_numpy())
     is_kernel = device.of(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    against = OfDevice.of(of, device, idle)
+    against = OfDevice.of(trace, of, device, idle)
 
     # NumPy lets go of the interpreter in its searches and sorts, which is most of this. One stream may have nearly
     # all the gaps, so that these are shared out too; to their own threads, since those of streams wait for them.
