@@ -13,7 +13,7 @@ from traceview.measure.idle import device_gaps, idle_of
 from traceview.measure.streams import measure_streams
 from traceview.model import CAUSES, Trace, Window
 
-SPAN = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+SPAN = st.tuples(st.integers(-20, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
 @st.composite

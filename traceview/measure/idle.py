@@ -87,8 +87,8 @@ def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, c
     thread = _where_known(calls.thread, call, -1)
     call_start = np.minimum(np.maximum(_where_known(calls.start, call, 0), start), end)
     unknown = np.flatnonzero(thread < 0)
-    call_start[unknown] = start[unknown]
     call_end = np.minimum(np.maximum(_where_known(calls.end, call, 0), call_start), end)
+    call_start[unknown] = call_end[unknown] = start[unknown]
     began, called, returned, ended = (of.moments(at) for at in (start, call_start, call_end, end))
     np.subtract(ended.before, returned.before, out=causes[QUEUED])
     np.subtract(returned.before, called.before, out=causes[LAUNCH])
