@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.captures import sample
@@ -36,7 +37,8 @@ def test_the_page_has_the_critical_path_as_its_first_row(traceview: Command, tmp
     analysis = analyze(SERIAL)
     found = whatif(analysis)
     assert isinstance(found, WhatIf)
-    first = rows(analysis, Names(), bands(analysis), found.spans)[0]
+    with ThreadPoolExecutor(1) as pool:
+        first = rows(analysis, Names(), lambda: bands(analysis), pool, found.spans)[0]
     (path,) = first.rows
     (marks,) = path.lanes
     assert path.id == "path" and len(marks) == len(found.spans) > 100

@@ -83,7 +83,11 @@ def test_a_copy_ends_with_its_parent() -> None:
 
 
 def test_ctrl_c_ends_a_copy_at_once() -> None:
-    child = forked(lambda: time.sleep(600))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        child = forked(lambda: time.sleep(60))
+    finally:
+        signal.signal(signal.SIGINT, before)
     os.kill(child, signal.SIGINT)  # which waits until the copy has no handler of its parent's
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGINT
