@@ -12,8 +12,8 @@ from tests.made_trace import made_trace
 from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.measure.activity import activity
+from traceview.measure.copies import Copies
 from traceview.model import CAUSES, Gaps, Window
-from traceview.rules.copies import Copies
 from traceview.rules.ledger import Claim, Exposed, Grant, Idle, Ledger, exposed_work
 
 KEYS = ("communication", "h2d pinned", "memset")

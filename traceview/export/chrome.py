@@ -17,6 +17,7 @@ from traceview.export.contents import Contents
 from traceview.export.throughput import Counter
 from traceview.export.timeline import CATEGORIES, NUMBERS, TEXTS, Timeline
 from traceview.export.tracks import Track
+from traceview.intervals import consecutive
 from traceview.model import MEMORIES
 
 BLOCK = 1 << 17
@@ -186,7 +187,7 @@ def _flows(block: pl.DataFrame, rows: _Rows) -> pl.DataFrame:
     """Return the arrows' ends: one for each of a call's operations, one for each operation that has a call."""
     count = block["flows"].to_numpy().astype(np.int64)
     owner = np.repeat(np.arange(len(block)), count)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    number = consecutive(np.zeros_like(count), count)
     ends = block.select("start", "track", "flow", "category")[owner]
     ends = ends.with_columns(flow=ends["flow"].cast(pl.Int64) + pl.Series(number, dtype=pl.Int64))
     ends = ends.with_columns(at=_picked(rows.at, ends["track"] - 1))

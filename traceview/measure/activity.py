@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times
-from traceview.model import CLASSES, Trace, Window
+from traceview.model import CLASSES, SOURCES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")
 COMMUNICATION = CLASSES.index("communication")
 COPY = CLASSES.index("copy")
+KERNEL = SOURCES.index("kernel")
 
 Value = TypeVar("Value", bound=np.generic)
 

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Times
-from traceview.measure.activity import COPY, Activity, activity
+from traceview.intervals import EMPTY, Times, distinct
+from traceview.measure.activity import KERNEL, Activity, activity
+from traceview.measure.copies import Copies
 from traceview.measure.host import Host
 from traceview.measure.idle import attribute, device_gaps, idle_of
-from traceview.measure.stretches import distinct
 from traceview.measure.sums import covered, sums_between
-from traceview.model import CAUSES, KINDS, ROLES, SOURCES, Gaps, Trace
+from traceview.model import CAUSES, KINDS, ROLES, Gaps, Trace
 
-KERNEL = SOURCES.index("kernel")
 SYNC = ROLES.index("sync")
 BLOCKED = "blocked_ns"
 
@@ -72,11 +71,10 @@ def breakdown(trace: Trace, of: Host, measured: Measured, process: int, start: T
 
 def _covered(trace: Trace, device: Activity, start: Times, end: Times) -> Iterator[tuple[str, Times]]:
     """Yield how much compute and communication cover of each stretch, and how much copies and they do alone."""
-    copies = np.flatnonzero(device.codes == COPY)
-    kinds = trace.operations["kind"].to_physical()[device.rows[copies]].to_numpy()
+    copies = Copies.of(trace, device)
     beside = {"communication": device.communication}
     for kind in ("h2d", "d2h"):
-        members = copies[kinds == KINDS.index(kind)]
+        members = copies.at[copies.kind == KINDS.index(kind)]
         beside[kind] = intervals.union(device.start[members], device.end[members], ordered=True)
     yield "compute", covered(device.compute, start, end)
     yield "communication", covered(device.communication, start, end)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceview import intervals
-from traceview.measure.activity import Activity
+from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.host import Host
 from traceview.measure.idle import Idle, device_gaps, idle_of
 from traceview.measure.overlap import communication_overlap, copy_overlaps
-from traceview.measure.streams import KERNEL, measure_streams
+from traceview.measure.streams import measure_streams
 from traceview.model import DeviceUse, Gaps, Trace
 
 

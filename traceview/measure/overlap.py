@@ -5,34 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from traceview import intervals
-from traceview.measure.activity import COMMUNICATION, COPY, Activity
-from traceview.model import KINDS, MEMORIES, CommunicationOverlap, CopyOverlap, Trace
+from traceview.measure.activity import COMMUNICATION, Activity
+from traceview.measure.copies import Copies
+from traceview.model import CommunicationOverlap, CopyOverlap, Trace
 
 
 def copy_overlaps(trace: Trace, of: Activity) -> tuple[CopyOverlap, ...]:
     """Return one row for each (kind, memory) pair that the device copied, in the order of KINDS and MEMORIES."""
-    copies = np.flatnonzero(of.codes == COPY)
-    if len(copies) == 0:
-        return ()
-    chosen = trace.operations.select("kind", "memory", "bytes")[of.rows[copies]]
-    kinds = chosen["kind"].to_physical().to_numpy().astype(np.int64)
-    memories = chosen["memory"].to_physical().to_numpy().astype(np.int64)
-    size = chosen["bytes"].to_numpy()
-    pair = kinds * len(MEMORIES) + memories
+    size = trace.operations["bytes"].to_numpy()
     found = []
-    for code in np.flatnonzero(np.bincount(pair)).tolist():
-        members = np.flatnonzero(pair == code)
-        start, end = of.start[copies[members]], of.end[copies[members]]
-        union = intervals.union(start, end, ordered=True)
+    for kind, memory, members in Copies.of(trace, of).by_pair():
+        union = intervals.union(of.start[members], of.end[members], ordered=True)
         busy = intervals.length(union)
         overlapped = intervals.overlap(union, of.compute)
-        kind, memory = divmod(code, len(MEMORIES))
         found.append(
             CopyOverlap(
-                kind=KINDS[kind],
-                memory=MEMORIES[memory],
-                count=len(start),
-                bytes=int(size[members].sum()),
+                kind=kind,
+                memory=memory,
+                count=len(members),
+                bytes=int(size[of.rows[members]].sum()),
                 busy_ns=busy,
                 overlapped_ns=overlapped,
                 exposed_ns=busy - overlapped,

@@ -49,7 +49,7 @@ def project(trace: Trace) -> Projection:
     own = np.where(call >= 0, thread[call], -1)
     stretch = among.at(own, call)
     lost = np.flatnonzero(stretch == 0)
-    stretch[lost] = among.at(_annotating_threads(trace)[own[lost]], call[lost])
+    stretch[lost] = among.at(annotating_threads(trace)[own[lost]], call[lost])
     via_process = np.zeros(len(begin), np.bool_)
     via_process[lost] = stretch[lost] > 0
     return Projection(stretches, len(launch), begin, stretch, via_process)
@@ -64,7 +64,7 @@ def _runs(*columns: NDArray[np.int32]) -> Times:
     return np.flatnonzero(differ)
 
 
-def _annotating_threads(trace: Trace) -> Times:
+def annotating_threads(trace: Trace) -> Times:
     """Return for each thread the one of its process that annotates, with the most range time; -1 for none.
 
     The last entry is that of no thread.

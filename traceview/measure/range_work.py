@@ -7,14 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import BEFORE_ALL, Times
-from traceview.measure.activity import within
+from traceview.intervals import BEFORE_ALL, Times, consecutive, distinct
+from traceview.measure.activity import KERNEL, within
 from traceview.measure.groups import Unions, batches
 from traceview.measure.projection import Projection
-from traceview.measure.stretches import distinct
-from traceview.model import SOURCES, Trace
-
-KERNEL = SOURCES.index("kernel")
+from traceview.model import Trace
 
 
 class GroupWork(NamedTuple):
@@ -138,12 +135,6 @@ def _busy(work: _Work, crowded: Times, group: Times, stretch: Times, groups: int
     # All pairs of (group, operation) at once would be many times the operations, where ranges nest.
     for rows in batches(group, count):
         low, high = int(group[rows][0]), int(group[rows][-1]) + 1
-        owner, place = _expanded(group[rows] - low, first[rows], count[rows])
+        owner, place = np.repeat(group[rows] - low, count[rows]), consecutive(first[rows], count[rows])
         busy[low:high] = unions.lengths(owner, order[place], high - low)
     return busy
-
-
-def _expanded(owner: Times, first: Times, count: Times) -> tuple[Times, Times]:
-    """Return each owner with `count` numbers from `first` on, as pairs."""
-    place = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)
-    return np.repeat(owner, count), place

@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Times
-from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
+from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.host import Host
 from traceview.measure.idle import Idle
 from traceview.measure.stream_gaps import OfDevice, stream_gaps
-from traceview.model import CLASSES, SOURCES, StreamUse, Trace
+from traceview.model import StreamUse, Trace
 
-COPY = CLASSES.index("copy")
-KERNEL = SOURCES.index("kernel")
 SIDE_BY_SIDE = 2
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Times, distinct
 from traceview.measure.nesting import Nesting
 
 
@@ -73,9 +73,3 @@ class Among(NamedTuple):
         numbers = np.arange(len(rows) + 2, dtype=np.int32)
         numbers[-1] = -1
         return np.repeat(numbers, np.append(count, 1))
-
-
-def distinct(values: Times) -> Times:
-    """Sort and keep one of each: ten times faster than np.unique, which hashes first."""
-    ordered = np.sort(values)
-    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times
-from traceview.measure.stretches import distinct
+from traceview.intervals import Intervals, Times, distinct
 
 
 def sums_before(values: NDArray[Any], place: Times) -> Times:

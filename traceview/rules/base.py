@@ -13,15 +13,15 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, activity
+from traceview.measure.copies import Copies
 from traceview.measure.nesting import Nesting
+from traceview.measure.projection import annotating_threads
 from traceview.model import Analysis, DeviceUse, NotMeasured, Place, Trace, Window
 from traceview.normalise.names import categories
-from traceview.rules.copies import Copies
 from traceview.rules.ledger import Claim, added
 from traceview.rules.words import folded
 
@@ -167,7 +167,7 @@ def facts_of(analysis: Analysis, activities: Sequence[Activity] = ()) -> Facts:
         analysis=analysis,
         devices=found,
         counted=counted or None,
-        annotating=_annotating(analysis.trace),
+        annotating=annotating_threads(analysis.trace),
         nesting=cache(partial(_nesting, analysis.trace)),
     )
 
@@ -175,18 +175,6 @@ def facts_of(analysis: Analysis, activities: Sequence[Activity] = ()) -> Facts:
 def _nesting(trace: Trace) -> Nesting:
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
     return Nesting.of(start, end, thread.astype(np.int64))
-
-
-def _annotating(trace: Trace) -> Times:
-    totals = (
-        trace.ranges.group_by("process", "thread")
-        .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
-        .sort(["total", "thread"], descending=[True, False])
-        .unique("process", keep="first", maintain_order=True)
-        .select("process", pl.col("thread").cast(pl.Int64).alias("by"))
-    )
-    joined = trace.threads.join(totals, on="process", how="left", maintain_order="left")
-    return joined["by"].fill_null(-1).to_numpy()
 
 
 def _device_facts(analysis: Analysis, use: DeviceUse, given: Activity | None) -> DeviceFacts:

@@ -17,8 +17,8 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity
+from traceview.measure.copies import Copies
 from traceview.model import CLASSES, Gaps, Window
-from traceview.rules.copies import Copies
 
 COMMUNICATION = "communication"
 MEMSET = "memset"

@@ -71,7 +71,6 @@ def _of_device(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) 
         union = intervals.clip(union, device.window.start, device.window.end)
         exposed = union
         for before in found:
-            # What two have in common is little beside either: to take that off is to touch little.
-            exposed = intervals.subtract(exposed, intervals.intersect(exposed, before.all))
+            exposed = intervals.subtract(exposed, before.all)
         found.append(Band(name, union, intervals.length(exposed)))
     return tuple(found)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traceview.intervals import Times
+from traceview.intervals import Times, consecutive
 from traceview.report.html.columns import Columns, Packed
 from traceview.report.html.marks import Marks, Numbers
 from traceview.report.html.rows import Group
@@ -100,5 +100,5 @@ def _spread(count: Times) -> tuple[Times, Times]:
     if kept.sum() > MOST:
         kept = np.minimum(kept, max(1, MOST // max(1, int((count > 0).sum()))))
     owner = np.repeat(np.arange(len(count)), kept)
-    rank = np.arange(len(owner)) - np.repeat(np.cumsum(kept) - kept, kept)
+    rank = consecutive(np.zeros_like(kept), kept)
     return owner[:MOST], (rank * count[owner] // np.maximum(kept[owner], 1))[:MOST]

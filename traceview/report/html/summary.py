@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.intervals import Times
+from traceview.intervals import Times, in_order
 from traceview.report.html.marks import Marks, Merge, Numbers, used
 
 
@@ -63,7 +63,7 @@ def _begins(start: Times, length: Times, zero: int, shift: int) -> Times:
 
 def _latest(end: Times, first: Times, last: Times) -> Times:
     """Return the last end of each group; where ends ascend, as they do where marks are disjoint, the last one's."""
-    if bool((end[1:] >= end[:-1]).all()):
+    if in_order(end):
         return end[last]
     latest: Times = np.maximum.reduceat(end, first)
     return latest

@@ -1,4 +1,4 @@
-"""The copies among a device's work, by kind and memory: what the rules about copies and the ledger share."""
+"""The copies among a device's work, by kind and memory."""
 
 from __future__ import annotations
 
