@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,37 +16,14 @@ pytest.importorskip("nvtx")
 
 from instrument import names
 from instrument.capture import unseen_ranges
+from tests.profiling import profiled, run
 
-ROOT = Path(__file__).resolve().parent.parent
 STEPS = 6
 TRAIN = (
-    *("-m", "instrument.train", "--device", "cpu", "--precision", "fp32", "--sync", 2),
+    *(sys.executable, "-m", "instrument.train", "--device", "cpu", "--precision", "fp32", "--sync", 2),
     *("--layers", 1, "--width", 16, "--heads", 2, "--features", 8, "--vocabulary", 32),
     *("--batch", 4, "--sequence", 8, "--samples", 64),
 )
-
-
-def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command from the root of the clone; what it said is shown where it fails."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done
-
-
-def profiled(nsys: str, report: Path, *arguments: object, **environment: str) -> str:
-    """Profile the trainer into `report`.nsys-rep; return what the trainer told its user."""
-    # No osrt, which hangs torch on some machines, and no sampling, which needs rights that CI has not.
-    profile = (nsys, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", report)
-    return run(*profile, sys.executable, *TRAIN, *arguments, **environment).stderr
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +32,7 @@ def told(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path
     if problem := unseen_ranges():
         pytest.skip(problem)
     report = tmp_path_factory.mktemp("profiled") / "report"
-    said = profiled(nsys, report, "--steps", STEPS)
+    said = profiled(nsys, report.with_suffix(".nsys-rep"), *TRAIN, "--steps", STEPS)
     run(nsys, "export", "-t", "sqlite", "-o", report.with_suffix(".sqlite"), report.with_suffix(".nsys-rep"))
     return said, report.with_suffix(".sqlite")
 
@@ -108,5 +84,5 @@ def test_an_nvtx_that_nsys_loses_is_noticed_under_it(nsys: str, tmp_path: Path) 
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: nvtx\nVersion: 0.2.12\n")
     found_first = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    said = profiled(nsys, tmp_path / "report", "--steps", 0, PYTHONPATH=found_first)
+    said = profiled(nsys, tmp_path / "report.nsys-rep", *TRAIN, "--steps", 0, PYTHONPATH=found_first)
     assert "instrument: nvtx 0.2.12: nsys 2022.4 to 2024.2 lose every range" in said

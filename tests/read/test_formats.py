@@ -7,7 +7,6 @@ import json
 import lzma
 import shutil
 import sqlite3
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests import profiling
 from tests.captures import H200, original, sample
 from traceview.analyze import analyze
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
@@ -43,8 +43,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 def profiled(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a real report, of a program that does nothing: a machine without a GPU can make it too."""
     report = tmp_path_factory.mktemp("profiled") / "nothing.nsys-rep"
-    profile = [nsys, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(report)]
-    subprocess.run([*profile, "sleep", "0.1"], capture_output=True, timeout=120, check=True)
+    profiling.profiled(nsys, report, "sleep", 0.1)
     return report
 
 
@@ -283,7 +282,7 @@ def test_a_real_report(nsys: str, profiled: Path, tmp_path: Path, chosen: Callab
     packed = tmp_path / "packed.nsys-rep.gz"
     packed.write_bytes(gzip.compress(whole))
     export = tmp_path / "by_hand.sqlite"
-    subprocess.run([nsys, "export", "-t", "sqlite", "-o", export, profiled], capture_output=True, check=True)
+    profiling.run(nsys, "export", "-t", "sqlite", "-o", export, profiled)
     expected = describe(export)
     for path in (profiled, old, packed):
         found = describe(path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from tests.captures import sample
+from tests.profiling import profiled, run
 from tests.read.as_exports import as_hdf, as_json
 from tests.read.test_formats import figures, says
 from traceview.analyze import analyze
@@ -57,11 +57,10 @@ def test_a_json_export_has_the_figures_and_says_what_it_lacks(tmp_path: Path, na
 
 def test_a_real_report_in_every_form(nsys: str, tmp_path: Path) -> None:
     report = tmp_path / "nothing.nsys-rep"
-    profile = [nsys, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(report), "sleep", "0.1"]
-    subprocess.run(profile, capture_output=True, timeout=120, check=True)
+    profiled(nsys, report, "sleep", 0.1)
     made = {kind: tmp_path / f"report.{kind}" for kind in ("sqlite", "hdf", "json", "text", "info", "arrow")}
     for kind, path in made.items():
-        subprocess.run([nsys, "export", "-t", kind, "-o", path, report], capture_output=True, timeout=120, check=True)
+        run(nsys, "export", "-t", kind, "-o", path, report)
     expected = describe(made["sqlite"]).tables
     assert describe(made["hdf"]).tables == expected
     assert describe(made["json"]).tables["StringIds"] >= expected["StringIds"] > 0
