@@ -1,6 +1,6 @@
 """`python -m traceview` is `traceview`."""
 
-from traceview.cli import run
+from traceview.program import run
 
 if __name__ == "__main__":
     run()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, NSYS
 from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import OutputError, RequestError
 
@@ -36,9 +36,9 @@ Exit codes: 0 done; 1 a --fail-if holds, or slower with --fail-on-regression;
 
 
 @click.command(epilog=EXPLAINED, short_help="Say what changed between captures, and whether it is noise.")
-@click.argument("before", type=FILE)
-@click.argument("after", type=FILE)
-@click.argument("more", type=FILE, nargs=-1)
+@click.argument("before", type=CAPTURE)
+@click.argument("after", type=CAPTURE)
+@click.argument("more", type=CAPTURE, nargs=-1)
 @click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
 @click.option("--html", type=FILE, help="Write one page with the timelines one above the other, locked together.")
 @click.option("--markdown", type=FILE, help="Write a summary for a pull request; - is standard output, alone.")

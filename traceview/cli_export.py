@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, NSYS
 from traceview.cli_output import print_out, progress
 from traceview.errors import OutputError, RequestError
 
@@ -31,7 +31,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 
 
 @click.command(short_help="Write a capture as a Perfetto or Chrome trace, CSV or Parquet.")
-@click.argument("report", type=FILE)
+@click.argument("report", type=CAPTURE)
 @click.option(
     "--to",
     "name",

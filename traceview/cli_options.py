@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -54,7 +55,23 @@ def size(_context: click.Context, _option: click.Parameter, text: str | None) ->
 
 
 FILE = click.Path(path_type=Path)
-REPORT = click.argument("report", type=FILE)
+
+
+class _Capture(click.Path):
+    """A capture that a command was given: whatever runs out on the way to an answer can name it."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        found = super().convert(value, param, ctx)
+        if ctx is not None:
+            ctx.meta.setdefault(CAPTURES, []).append(found)
+        return found
+
+
+CAPTURES = "traceview.captures"  # in a click context's `meta`: what the command was given
+CAPTURE = _Capture(path_type=Path)
+REPORT = click.argument("report", type=CAPTURE)
 
 
 def _with_nsys(context: click.Context, _option: click.Parameter, name: str | None) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from traceview.cli_options import FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, NSYS
 from traceview.cli_output import print_out, progress
 
 
 @click.command(short_help="Write a copy of a capture that is safe to share.")
-@click.argument("report", type=FILE)
+@click.argument("report", type=CAPTURE)
 @click.argument("out", type=FILE)
 @click.option(
     "--names",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traceview.cli_options import FILE, size
+from traceview.cli_options import CAPTURE, FILE, size
 from traceview.cli_output import draws, print_out, progress
 from traceview.errors import OutputError, RequestError
 
@@ -14,7 +14,7 @@ STDOUT = "-"
 
 
 @click.command(short_help="Predict what changes would give, from the capture alone.")
-@click.argument("report", type=FILE)
+@click.argument("report", type=CAPTURE)
 @click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
 @click.option("--html", "html_path", type=FILE, help="Write the page of the capture with its critical path on top.")
 @click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")

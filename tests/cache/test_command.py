@@ -20,7 +20,7 @@ from traceview.report import library
 NOTE = f"{FROM_CACHE}\n"
 LIGHT = """
 import sys
-from traceview.cli import main
+from traceview.program import main
 sys.argv = ["traceview", "analyze", *sys.argv[1:]]
 try:
     main()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from traceview.cli import main
+from traceview.program import main
 
 
 class Result(NamedTuple):
@@ -26,7 +26,7 @@ Command = Callable[..., Result]
 @pytest.fixture
 def traceview(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Return a function that runs `traceview ARGUMENTS`."""
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["traceview", *map(str, arguments)])
@@ -39,7 +39,8 @@ def traceview(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
         return Result(code, out, err)
 
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def in_a_process(script: str, *arguments: object) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +16,14 @@ from tests.captures import ALL, shared
 from tests.cli.command import Command, in_a_process
 from traceview.report.layout import width
 
-START = "import sys; from traceview.cli import run; run()"
+START = "import sys; from traceview.program import run; run()"
 MEANWHILE = """
 import os, pathlib, signal, sys, time
 def interrupted(part, target):
     os.kill(os.getpid(), signal.{signal})
     time.sleep(60)
 pathlib.Path.replace = interrupted
-from traceview.cli import main
+from traceview.program import main
 main()
 """
 
@@ -33,7 +34,7 @@ def test_answers_at_once_because_nothing_heavy_is_imported(arguments: list[str])
         "import atexit, sys\n"
         "heavy = {'polars', 'numpy', 'plotly', 'sqlite3'}\n"
         "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n"
-        "from traceview.cli import main; main()"
+        "from traceview.program import main; main()"
     )
     code, out, err = in_a_process(script, *arguments)
     assert (code, err) == (0, "")
@@ -80,6 +81,53 @@ def test_a_capture_instead_of_a_command_gets_a_hint(traceview: Command) -> None:
     code, _, err = traceview("report.sqlite")
     assert code == 2
     assert "did you mean: traceview analyze report.sqlite" in err
+
+
+HIDDEN = """
+import os, pathlib, signal, sys, threading, time
+from traceview.program import run
+def interrupted(part, target):
+    {how}
+pathlib.Path.replace = interrupted
+threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
+run()
+"""
+KILL = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        f'exec("{KILL}")',
+        f"class Named: __set_name__ = lambda *_: exec('{KILL}')\n    class Made: one = Named()",
+        f"class Ends: __del__ = lambda self: exec('{KILL}')\n    Ends(); time.sleep(60)",
+    ],
+    ids=["in code made from text", "in a class half made", "at the end of an object"],
+)
+def test_ctrl_c_has_its_exit_code_wherever_python_is(report: Path, tmp_path: Path, how: str) -> None:
+    """Python ends by the signal that met `exec`; until 3.12 a class makes another exception of it; `__del__` none."""
+    (tmp_path / "hidden.py").write_text(HIDDEN.format(how=how))
+    ended = subprocess.run(
+        [sys.executable, "-m", "hidden", "analyze", report], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(package.__file__).parents[1])])},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr.strip()) == (130, "traceview: interrupted")
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored(report: Path) -> None:
+    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    sends = MEANWHILE.format(signal="SIGINT").replace("time.sleep(60)", "os.rename(part, target)")
+    assert in_a_process(ignored + sends, "analyze", report, "--quiet") == (0, "", "")
+
+
+def test_too_little_memory_names_the_capture(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(importlib.import_module("traceview.report.to_json"), "to_json", too_large)
+    code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
+    remedy = "take a machine with more, or a shorter capture"
+    assert (code, out, err) == (2, "", f"traceview: error: {report.name}: not enough memory; {remedy}\n")
 
 
 @pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])

@@ -112,7 +112,7 @@ from traceview.export import {module}
 def breaks(*_):
     raise {error}
 {module}.{function} = breaks
-from traceview.cli import main
+from traceview.program import main
 sys.argv = ["traceview", "export", *sys.argv[1:]]
 main()
 """

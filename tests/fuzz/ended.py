@@ -39,10 +39,11 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
     """
     if way == "apart":
         return _run_apart(arguments, scratch)
-    from traceview.cli import main
+    from traceview.program import main
     from traceview.read import ahead, pages
 
-    handler, code, raised = signal.getsignal(signal.SIGTERM), 0, ""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    code, raised = 0, ""
     with tempfile.TemporaryFile(dir=scratch.parent) as out, tempfile.TemporaryFile(dir=scratch.parent) as err:
         with (
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
@@ -64,7 +65,8 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
         out.seek(0)
         err.seek(0)
         ended = Ended(code, out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace"), raised)
-    signal.signal(signal.SIGTERM, handler)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     gc.enable()  # a program of one command does without
     return ended
 
