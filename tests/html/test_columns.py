@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
+import sys
 import zlib
+from dataclasses import asdict, replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +37,16 @@ def test_columns_come_out_as_they_went_in(lists: list[list[int]]) -> None:
     columns = Columns()
     places = [columns.add(np.array(values, np.int64)) for values in lists]
     assert [unpacked(columns, place, len(values)) for place, values in zip(places, lists, strict=True)] == lists
+
+
+def test_zlib_packs_where_isal_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    found = importlib.util.find_spec("traceview.report.html.columns")
+    assert found is not None and found.loader is not None
+    without = importlib.util.module_from_spec(found)
+    found.loader.exec_module(without)
+    assert without.packer is zlib
+    assert zlib.decompress(base64.b64decode(without.pack(b"a page"))) == b"a page"
 
 
 @given(numbers)
@@ -91,6 +105,22 @@ def test_a_merged_mark_has_its_longest_name_and_its_main_class(
         assert length[found.name[at] - first] == length.max() == found.merge.top[at]
         of_class = np.bincount(marks.look[first:until], weights=length, minlength=3)
         assert of_class[found.look[at]] == of_class.max()
+
+
+@given(spans, st.integers(0, 14), st.integers(1, 9), st.booleans())
+def test_the_size_of_blocks_changes_no_merged_mark(
+    pairs: list[tuple[int, int]], shift: int, block: int, alike: bool
+) -> None:
+    marks = marks_of(pairs)
+    if alike:
+        marks = replace(marks, name=marks.name * 0, look=marks.look * 0)
+    found = []
+    for size in (intervals.BLOCK, block):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(intervals, "BLOCK", size)
+            once = merged(marks, 0, shift)
+            found += [repr(asdict(once)), repr(asdict(merged(once, 0, shift + 2)))]
+    assert found[:2] == found[2:]
 
 
 def test_of_marks_of_one_length_the_first_gives_the_name() -> None:

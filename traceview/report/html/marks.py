@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,6 +33,11 @@ class Merge:
     looks: Times
     shares: tuple[Times, ...] = ()
 
+    def take(self, rows: Rows) -> Merge:
+        """Return what is known of some of the marks."""
+        count, busy, top, *shares = (column[rows] for column in (self.count, self.busy, self.top, *self.shares))
+        return Merge(count, busy, top, self.looks, tuple(shares))
+
 
 @dataclass(frozen=True, slots=True)
 class Marks:
@@ -55,7 +60,7 @@ class Marks:
         return len(self.start)
 
     def take(self, rows: Rows) -> Marks:
-        """Return some of the marks of single events, in the order of `rows`; all of them, in order, as they are."""
+        """Return some of the marks, in the order of `rows`; all of them, in order, as they are."""
         if isinstance(rows, slice) and rows == ALL:
             return self
         return Marks(
@@ -65,6 +70,7 @@ class Marks:
             self.look[rows],
             {key: column[rows] for key, column in self.sums.items()},
             {key: column[rows] for key, column in self.details.items()},
+            self.merge.take(rows) if self.merge is not None else None,
         )
 
     def without_zeros(self) -> Marks:
@@ -95,6 +101,24 @@ class Marks:
             places["count"] = columns.add(self.merge.count - 1)
             places["busy"] = columns.add_signed(length - self.merge.busy)
         return places
+
+
+def joined(parts: Sequence[Marks]) -> Marks:
+    """Return merged marks of one row, part after part."""
+    if len(parts) == 1:
+        return parts[0]
+    merges = [part.merge for part in parts if part.merge is not None]
+    of_merges = zip(*((one.count, one.busy, one.top, *one.shares) for one in merges), strict=True)
+    count, busy, top, *shares = (np.concatenate(of) for of in of_merges)
+    return Marks(
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.end for part in parts]),
+        np.concatenate([part.name for part in parts]),
+        np.concatenate([part.look for part in parts]),
+        {key: np.concatenate([part.sums[key] for part in parts]) for key in parts[0].sums},
+        {key: np.concatenate([part.details[key] for part in parts]) for key in parts[0].details},
+        Merge(count, busy, top, merges[0].looks, tuple(shares)),
+    )
 
 
 def anything(column: Numbers) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 
-from traceview.intervals import Times, in_order
-from traceview.report.html.marks import Marks, Merge, Numbers, used
+from traceview.intervals import EMPTY, Times, blocks, distinct, in_order
+from traceview.report.html.marks import Marks, Merge, Numbers, joined, used
 
 
 def merged(marks: Marks, zero: int, shift: int) -> Marks:
@@ -16,49 +19,69 @@ def merged(marks: Marks, zero: int, shift: int) -> Marks:
     how many ns they were. What is merged already may be merged again: the result is the same as at once,
     but for marks that grew as long as a bin.
     """
-    length = marks.end - marks.start
-    first = _begins(marks.start, length, zero, shift)
-    total = len(marks)
-    if len(first) == total:
+    first = _begins(marks.start, marks.end, zero, shift)
+    if len(first) == len(marks):
         return marks
-    last = np.append(first[1:], total) - 1
+    looks = used(marks.look) if marks.merge is None else marks.merge.looks
+    alike = len(looks) == 1 and int(marks.name.min()) == int(marks.name.max())
+    pieces = _pieces(first, len(marks))
+    return joined([_merged(marks.take(rows), begins, shift, looks, alike) for rows, begins in pieces])
+
+
+def merged_count(start: Times, end: Times, zero: int, shift: int) -> int:
+    """Return how many marks merging would leave."""
+    return len(_begins(start, end, zero, shift))
+
+
+def _begins(start: Times, end: Times, zero: int, shift: int) -> Times:
+    """Return the first mark of each group."""
+    found = [EMPTY.start]
+    for block in blocks(len(start)):
+        # What the mark before the block is decides whether the block's first begins a group.
+        rows = slice(max(block.start - 1, 0), block.stop)
+        part = start[rows] - zero
+        part >>= shift
+        alone = end[rows] - start[rows] >= 1 << shift
+        begins = alone.copy()
+        # A long mark and the one after it each begin a group.
+        begins[1:] |= alone[:-1]
+        begins[1:] |= part[1:] != part[:-1]
+        begins[0] = rows.start == block.start
+        found.append(np.flatnonzero(begins) + rows.start)
+    return np.concatenate(found)
+
+
+def _pieces(first: Times, total: int) -> Iterator[tuple[slice, Times]]:
+    """Cut groups into stretches of about a block of rows; yield the rows of each, and where groups begin in it."""
+    cuts = distinct(np.searchsorted(first, [block.start for block in blocks(total)]))
+    for begin, stop in itertools.pairwise([*cuts[cuts < len(first)].tolist(), len(first)]):
+        rows = slice(int(first[begin]), int(first[stop]) if stop < len(first) else total)
+        yield rows, first[begin:stop] - rows.start
+
+
+def _merged(marks: Marks, first: Times, shift: int, looks: Times, alike: bool) -> Marks:
+    """Merge groups of marks that begin at `first`; all are `alike`, or of some `looks` and several names."""
+    last = np.append(first[1:], len(marks)) - 1
     size = last - first + 1
-    known = marks.merge or Merge(size, length, length, used(marks.look))
-    longest = _longest(known.top, first, size, shift)
+    length = marks.end - marks.start
+    known = marks.merge or Merge(size, length, length, looks)
+    longest = first if alike else _longest(known.top, first, size, shift)
     shares = _shares(marks, known, size, last)
     return Marks(
         marks.start[first],
         _latest(marks.end, first, last),
         marks.name[longest],
-        _dominant(shares, known.looks, marks.look[longest]) if shares else marks.look[longest],
+        _dominant(shares, looks, marks.look[longest]) if shares else marks.look[longest],
         {key: _sums(column, last) for key, column in marks.sums.items()},
         {key: np.where(size == 1, column[first], 0) for key, column in marks.details.items()},
         Merge(
             size if marks.merge is None else _sums(known.count, last),
             _sums(known.busy, last),
             known.top[longest],
-            known.looks,
+            looks,
             shares,
         ),
     )
-
-
-def merged_count(start: Times, end: Times, zero: int, shift: int) -> int:
-    """Return how many marks merging would leave."""
-    return len(_begins(start, end - start, zero, shift))
-
-
-def _begins(start: Times, length: Times, zero: int, shift: int) -> Times:
-    if len(start) == 0:
-        return np.empty(0, np.int64)
-    part = (start - zero) >> shift
-    alone = length >= 1 << shift
-    begins = np.ones(len(start), np.bool_)
-    np.not_equal(part[1:], part[:-1], out=begins[1:])
-    # A long mark and the one after it each begin a group.
-    begins |= alone
-    begins[1:] |= alone[:-1]
-    return np.flatnonzero(begins)
 
 
 def _latest(end: Times, first: Times, last: Times) -> Times:
@@ -71,7 +94,9 @@ def _latest(end: Times, first: Times, last: Times) -> Times:
 
 def _sums(values: Times, last: Times) -> Times:
     """Return the sum of each group, given its last row: twice as fast as summing group by group."""
-    return np.diff(np.cumsum(values)[last], prepend=np.int64(0))
+    sums: Times = np.cumsum(values)[last]
+    sums[1:] -= sums[:-1]
+    return sums
 
 
 def _longest(top: Times, first: Times, size: Times, shift: int) -> Times:
@@ -91,10 +116,10 @@ def _longest(top: Times, first: Times, size: Times, shift: int) -> Times:
 
 def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Numbers) -> Numbers:
     """Return the class with most of the time; of events without any length, the longest one's."""
-    most, found = np.zeros(len(otherwise), np.int64), otherwise
+    most, found = np.zeros(len(otherwise), np.int64), otherwise.copy()
     for look, share in zip(looks, shares, strict=True):
-        more = share > most
-        most, found = np.where(more, share, most), np.where(more, look, found)
+        found[share > most] = look
+        np.maximum(most, share, out=most)
     return found
 
 
@@ -104,10 +129,11 @@ def _shares(marks: Marks, known: Merge, size: Times, last: Times) -> tuple[Times
         return tuple(_sums(share, last) for share in known.shares)
     if len(known.looks) == 1:
         return ()
-    place = np.zeros(int(known.looks[-1]) + 1, np.int64)
-    place[known.looks] = np.arange(len(known.looks)) * len(last)
-    group = np.repeat(np.arange(len(last)), size)
-    group += place[marks.look]
+    # Of each class a place for each group; the numbers of classes are few.
+    groups, least, most = len(last), int(known.looks[0]), int(known.looks[-1])
+    place = np.repeat(np.arange(groups) - least * groups, size)
+    place += np.multiply(marks.look, groups, dtype=np.int64)
     # Floats hold these sums exactly: a bin is shorter than 2^53 ns.
-    sums = np.bincount(group, weights=known.busy, minlength=len(last) * len(known.looks))
-    return tuple(sums.astype(np.int64).reshape(len(known.looks), -1))
+    sums = np.bincount(place, weights=known.busy.astype(np.float64), minlength=groups * (most - least + 1))
+    of_class = sums.astype(np.int64).reshape(-1, groups)
+    return tuple(of_class[look - least] for look in known.looks.tolist())
