@@ -19,6 +19,7 @@ from traceview.report.layout import width
 START = "import sys; from traceview.program import run; run()"
 MEANWHILE = """
 import os, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 def interrupted(part, target):
     os.kill(os.getpid(), signal.{signal})
     time.sleep(60)
@@ -86,6 +87,7 @@ def test_a_capture_instead_of_a_command_gets_a_hint(traceview: Command) -> None:
 HIDDEN = """
 import os, pathlib, signal, sys, threading, time
 from traceview.program import run
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def interrupted(part, target):
     {how}
 pathlib.Path.replace = interrupted
@@ -115,9 +117,9 @@ def test_ctrl_c_has_its_exit_code_wherever_python_is(report: Path, tmp_path: Pat
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored(report: Path) -> None:
-    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     sends = MEANWHILE.format(signal="SIGINT").replace("time.sleep(60)", "os.rename(part, target)")
-    assert in_a_process(ignored + sends, "analyze", report, "--quiet") == (0, "", "")
+    ignored = sends.replace("signal.default_int_handler", "signal.SIG_IGN")
+    assert in_a_process(ignored, "analyze", report, "--quiet") == (0, "", "")
 
 
 def test_too_little_memory_names_the_capture(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
