@@ -217,6 +217,16 @@ def test_correlation_ids_repeat_across_processes_and_the_first_call_wins_within_
     assert trace.operations["launch"].to_list() == [2, 1, None, None]
 
 
+def test_an_id_wider_than_cupti_s_is_none_and_is_counted(tmp_path: Path) -> None:
+    """Made by hand: in 32 bits the first two would be ids that others have."""
+    kernels = [Kernel(10 * row, 10 * row + 5, correlation=one) for row, one in enumerate([1 << 32, -1, 2**32 - 1])]
+    calls = [Call(1, 2, correlation=2**32 - 1), Call(2, 3, correlation=1 << 32), Call(3, 4, correlation=-5)]
+    trace = agrees(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls))
+    assert trace.operations["launch"].to_list() == [None, None, 0]
+    said = "CUPTI_ACTIVITY_KIND_{}: 2 rows say an impossible correlation id, taken as unknown"
+    assert set(trace.info.problems) == {said.format("KERNEL"), said.format("RUNTIME")}
+
+
 def test_a_stream_whose_graph_was_traced_as_nodes_takes_no_other_work(tmp_path: Path) -> None:
     """The graph's row is left out, its stream has no work, and the kernel of device 0 stays where it ran."""
     kernels = [Kernel(10, 20, device=0, stream=8), Kernel(30, 40, device=1, correlation=2)]

@@ -53,7 +53,8 @@ Source = pl.Enum(SOURCES)
 Role = pl.Enum(ROLES)
 
 # Columns typed pl.Enum (the class, not an instance) hold names: any set of categories is accepted,
-# `.to_physical()` gives the code.
+# `.to_physical()` gives the code. Whole numbers are no wider than what they count: of these rows there are tens of
+# millions, of devices, streams and threads few (normalise/plausible.py says how many at most).
 OPERATIONS: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
@@ -64,10 +65,10 @@ OPERATIONS: Mapping[str, PolarsDataType] = {
     "bytes": pl.Int64,  # 0 for kernels
     "name": pl.Enum,  # a kernel's short name; "memcpy h2d", "memset", "CUDA graph 2"
     "process": pl.Int32,
-    "device": pl.Int32,  # row of Trace.devices
-    "stream": pl.Int32,  # row of Trace.streams
-    "correlation": pl.Int64,
-    "launch": pl.Int64,  # row of Trace.api; null where the capture lacks it
+    "device": pl.Int16,  # row of Trace.devices
+    "stream": pl.Int16,  # row of Trace.streams
+    "correlation": pl.UInt32,  # as wide as CUPTI's; 0 for none
+    "launch": pl.Int32,  # row of Trace.api; null where the capture lacks it
 }
 API: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
@@ -75,16 +76,16 @@ API: Mapping[str, PolarsDataType] = {
     "name": pl.Enum,  # without its _vNNNN and _ptsz suffix
     "role": Role,  # what METRICS.md "Idle gaps" calls it while it holds the thread
     "implicit": pl.Boolean,  # blocks although its name does not say so ("Synchronization")
-    "thread": pl.Int32,  # row of Trace.threads
+    "thread": pl.Int16,  # row of Trace.threads
     "process": pl.Int32,
-    "correlation": pl.Int64,
+    "correlation": pl.UInt32,
 }
 RANGES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,  # the end of the capture where `open`
     "name": pl.Enum,
     "domain": pl.Enum,  # "" for the default domain
-    "thread": pl.Int32,  # row of Trace.threads
+    "thread": pl.Int16,  # row of Trace.threads
     "process": pl.Int32,
     "open": pl.Boolean,  # the capture ended before the range did
 }
@@ -96,7 +97,7 @@ STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "context": pl.Int64,
     "stream_id": pl.Int64,
     "event_id": pl.Int64,
-    "launch": pl.Int64,  # row of Trace.api; null where the capture lacks it
+    "launch": pl.Int32,  # row of Trace.api; null where the capture lacks it
 }
 PROJECTED: Mapping[str, PolarsDataType] = {
     "range": pl.Int64,  # row of Trace.ranges

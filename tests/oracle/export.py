@@ -64,6 +64,11 @@ def size_of(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value <= 2**50 else 0
 
 
+def correlation_of(value: object) -> int:
+    """A correlation id; what has more than CUPTI's 32 bits is none."""
+    return value if isinstance(value, int) and 0 <= value < 2**32 else 0
+
+
 class Export:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True)
@@ -122,7 +127,7 @@ class Export:
                     Operation(
                         row["start"], row["end"], table, order * 10**9 + number, cls, kind, memory,
                         size_of(row.get("bytes")), process_of(row["globalPid"]), row["deviceId"] or 0,
-                        row["contextId"] or 0, row["streamId"] or 0, row["correlationId"] or 0,
+                        row["contextId"] or 0, row["streamId"] or 0, correlation_of(row["correlationId"]),
                     )
                 )  # fmt: skip
         launched = {(one.process, one.correlation) for one in found if one.table == "kernel" and one.correlation}
@@ -154,7 +159,8 @@ class Export:
         for row in self.timed("CUPTI_ACTIVITY_KIND_RUNTIME"):
             name = re.sub(r"(_v\d+|_ptsz|_ptds)+$", "", self.strings.get(row["nameId"]) or "(unnamed)")
             thread = row["globalTid"] or 0
-            call = Call(row["start"], row["end"], name, thread, process_of(thread), row["correlationId"] or 0)
+            correlation = correlation_of(row["correlationId"])
+            call = Call(row["start"], row["end"], name, thread, process_of(thread), correlation)
             call.role, call.implicit = role_of(name)
             found.append(call)
         return found

@@ -90,7 +90,7 @@ def ranks(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> Trace:
     )
     return replace(
         trace,
-        operations=trace.operations.with_columns(device=stream, process=stream + 1),
+        operations=trace.operations.with_columns(device=stream, process=(stream + 1).cast(OPERATIONS["process"])),
         devices=devices,
         streams=trace.streams.with_columns(
             pl.Series("device", [0, 1], dtype=STREAMS["device"]), pl.Series("process", [1, 2], dtype=pl.Int32)

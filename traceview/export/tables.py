@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import polars as pl
+from polars import selectors as cs
 
 from traceview.export.contents import Contents
 from traceview.measure.devices import measure_devices
@@ -20,6 +21,8 @@ STREAM_FIGURES = (
     *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
     *("busy_ns", "compute_ns", "communication_ns", "copy_ns"),
 )
+# Rows and ids have one type in all tables, so that any program can join them.
+WIDER = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ def tables(of: Contents) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield every table with its name."""
     devices = measure_devices(of.trace, of.host, of.activities)
     for table in TABLES:
-        yield table.name, table.make(of, devices)
+        yield table.name, table.make(of, devices).with_columns(WIDER)
 
 
 def _times(*columns: str) -> list[pl.Expr]:
@@ -45,7 +48,8 @@ def _times(*columns: str) -> list[pl.Expr]:
 def _operations(of: Contents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     # A GPU is called by its id everywhere, as in the JSON.
     ids = of.trace.devices["id"].gather(of.operations["device"])
-    return of.operations.with_columns(ids.alias("device"), call="launch", operation="row").select(
+    call = pl.col("launch").cast(pl.Int64)
+    return of.operations.with_columns(ids.alias("device"), call=call, operation="row").select(
         *_times("operation"),
         *("class", "source", "kind", "memory", "bytes", "name", "process", "device", "stream", "correlation", "call"),
     )

@@ -116,7 +116,7 @@ def _operations(line: Timeline, flows: tuple[Times, Times]) -> Columns:
         "name": line.place(frame["name"]),
         "flow": flows[0],
         "flows": flows[1],
-        "correlation": frame["correlation"],
+        "correlation": frame["correlation"].cast(pl.Int64),
         "bytes": frame.select(pl.when(pl.col("source").is_in(["memcpy", "memset"])).then("bytes"))["bytes"],
         "kind": line.place(frame["kind"].cast(pl.Enum(KINDS))),
         "memory": line.place(frame["memory"].cast(pl.Enum(MEMORIES))),
@@ -160,7 +160,7 @@ def _host(line: Timeline, flows: tuple[Times, Times]) -> tuple[Columns, Columns]
         "name": line.place(of.api["name"]),
         "flow": flows[0],
         "flows": flows[1],
-        "correlation": of.api["correlation"],
+        "correlation": of.api["correlation"].cast(pl.Int64),
         "role": line.place(of.api["role"].cast(pl.Enum(ROLES))),
     }
     return ranges, calls

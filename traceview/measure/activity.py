@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Intervals, Rows, Times
 from traceview.model import CLASSES, SOURCES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")
@@ -32,18 +32,18 @@ class Activity:
 
     device: int
     window: Window
-    rows: Times
+    rows: Rows
     start: Times
     end: Times
     codes: NDArray[np.uint8]
     busy: Intervals
-    first: Times
+    first: Rows
     compute: Intervals
     communication: Intervals
-    later: Times
+    later: Rows
     later_start: Times
 
-    def idle(self) -> tuple[Intervals, Times]:
+    def idle(self) -> tuple[Intervals, Rows]:
         """Return the gaps, maximal parts of the window with no GPU work of any class, and the row that ends each."""
         gaps, members = intervals.gaps_between(self.busy, self.window.start, self.window.end)
         if members.stop <= len(self.first):
@@ -55,7 +55,7 @@ class Activity:
         """Return a column of Trace.operations for `rows`; where these are all, no copy."""
         return column if len(self.rows) == len(column) else column[self.rows]
 
-    def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Times:
+    def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Rows:
         """Return the row of the first operation of some length that starts at or after each moment; -1 for none.
 
         `among` keeps some of `later` only: those of one stream, say.
@@ -63,7 +63,7 @@ class Activity:
         starts = self.later_start if among is None else self.later_start[among]
         rows = self.later if among is None else self.later[among]
         place = np.searchsorted(starts, at, side="left")
-        found = np.full(len(at), -1, np.int64)
+        found = np.full(len(at), -1, np.int32)
         some = np.flatnonzero(place < len(rows))
         found[some] = rows[place[some]]
         return found
@@ -76,7 +76,7 @@ def activity(trace: Trace, device: int) -> Activity | None:
     narrowed (METRICS.md "GPU work").
     """
     operations = trace.operations
-    rows = np.flatnonzero(operations["device"].to_numpy() == device)
+    rows = intervals.rows_where(operations["device"].to_numpy() == device)
     start = operations["start"].to_numpy()
     end = operations["end"].to_numpy()
     if len(rows) < len(start):
@@ -105,7 +105,7 @@ def activity(trace: Trace, device: int) -> Activity | None:
         end=end,
         codes=codes,
         busy=busy,
-        first=first if len(rows) == len(operations) else rows[first],
+        first=first.astype(np.int32) if len(rows) == len(operations) else rows[first],
         compute=_union_of(compute, start, end, busy),
         communication=_union_of(communication, start, end, busy),
         later=later,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from traceview.model import CAUSES, KINDS, ROLES, Gaps, Trace
 
 SYNC = ROLES.index("sync")
 BLOCKED = "blocked_ns"
+
+Some = TypeVar("Some", bound=np.signedinteger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def _cut_gaps(gaps: Gaps, start: Times, end: Times) -> Times:
     return distinct(np.append(np.maximum(row, 0), 0)) if gaps.count else EMPTY.start
 
 
-def _within(around: Times, gaps: Times) -> Times:
+def _within(around: NDArray[Some], gaps: NDArray[Some]) -> NDArray[Some]:
     """Put the values of a device's gaps between those before its first and after its last operation."""
     return np.concatenate([around[:1], gaps, around[1:]])
 
@@ -133,7 +136,7 @@ def _within(around: Times, gaps: Times) -> Times:
 def _blocked(trace: Trace, process: int, start: Times, end: Times) -> Times:
     """Return the time that the process's threads spent in blocking calls, added up call by call."""
     rows = np.flatnonzero(trace.api["role"].to_physical().to_numpy() == SYNC)
-    rows = rows[trace.api["process"].to_numpy()[rows] == process]
+    rows = rows[(trace.api.select("process")[rows]["process"] == process).to_numpy()]
     if len(rows) == 0:
         return np.zeros(len(start), np.int64)
     began, ended = trace.api["start"].to_numpy()[rows], np.sort(trace.api["end"].to_numpy()[rows])

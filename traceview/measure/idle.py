@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.host import Host, View
 from traceview.model import CAUSES, ROLES, Gaps, Trace
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
 HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
+Some = TypeVar("Some", bound=np.signedinteger)
 ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
 
 
@@ -23,10 +24,10 @@ class Idle(NamedTuple):
     """The gaps of one device, the operation that ends each, and the ns of each cause: (len(CAUSES), gaps)."""
 
     gaps: Intervals
-    operation: Times
+    operation: Rows
     causes: NDArray[np.int64]
 
-    def ended_by(self, operations: int) -> NDArray[np.int32]:
+    def ended_by(self, operations: int) -> Rows:
         """Return which gap each row of Trace.operations, of so many, ends; -1 for none, which the last entry is too."""
         place = np.full(operations + 1, -1, np.int32)
         place[self.operation] = np.arange(len(self.operation), dtype=np.int32)
@@ -39,8 +40,8 @@ class _Calls(NamedTuple):
 
     start: Times
     end: Times
-    thread: Times
-    launch: Times
+    thread: NDArray[np.int16]
+    launch: Rows
 
     @classmethod
     def of(cls, trace: Trace) -> _Calls:
@@ -49,27 +50,27 @@ class _Calls(NamedTuple):
         start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
         return cls(start, end, thread, known)
 
-    def launching(self, operation: Times) -> Times:
+    def launching(self, operation: Rows) -> Rows:
         return _where_known(self.launch, operation, -1)
 
 
-def launching_threads(trace: Trace, operation: Times) -> Times:
+def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
     """Return the thread (row of Trace.threads) that launched each operation (row, -1 for none); -1 for none."""
     calls = _Calls.of(trace)
     return _where_known(calls.thread, calls.launching(operation), -1)
 
 
-def _where_known(column: Times, row: Times, otherwise: int) -> Times:
+def _where_known(column: NDArray[Some], row: Rows, otherwise: int) -> NDArray[Some]:
     if len(column) == 0:
-        return np.full(len(row), otherwise, np.int64)
-    found: Times = column[row]  # -1 is the last, and put right
+        return np.full(len(row), otherwise, column.dtype)
+    found = column[row]  # -1 is the last, and put right
     unknown = row < 0
     if unknown.any():
         found[unknown] = otherwise
     return found
 
 
-def attribute(trace: Trace, of: View, start: Times, end: Times, operation: Times) -> NDArray[np.int64]:
+def attribute(trace: Trace, of: View, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
     """Split idle pieces [start, end), each ended by an operation (row, -1 for none), by cause.
 
     Returns an array of shape (len(CAUSES), pieces) in ns; a column adds up to the piece's length, or to the
@@ -83,7 +84,7 @@ def attribute(trace: Trace, of: View, start: Times, end: Times, operation: Times
     return causes
 
 
-def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, causes: NDArray[np.int64]) -> None:
+def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Rows, causes: NDArray[np.int64]) -> None:
     thread = _where_known(calls.thread, call, -1)
     call_start = np.minimum(np.maximum(_where_known(calls.start, call, 0), start), end)
     unknown = np.flatnonzero(thread < 0)
@@ -128,19 +129,17 @@ def device_gaps(trace: Trace, of: Host, idle: Idle) -> Gaps:
     return gaps_of(idle, launching_threads(trace, idle.operation))
 
 
-def gaps_of(idle: Idle, thread: Times) -> Gaps:
+def gaps_of(idle: Idle, thread: NDArray[np.int16]) -> Gaps:
     """Put gaps and their causes into a Gaps (see model.Gaps for the frame's columns)."""
     sums = {name: int(values.sum()) for name, values in zip(CAUSES, idle.causes, strict=True)}
     frame = pl.DataFrame(
         {
             "start": idle.gaps.start,
             "end": idle.gaps.end,
-            "operation": idle.operation.astype(np.int32),
-            "thread": thread.astype(np.int32),
+            "operation": _or_null(idle.operation),
+            "thread": _or_null(thread),
         }
     ).with_columns(
-        pl.when(pl.col("operation") >= 0).then("operation").alias("operation"),
-        pl.when(pl.col("thread") >= 0).then("thread").alias("thread"),
         # A cause that nothing has is one zero, not a million.
         *(
             pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
@@ -153,3 +152,9 @@ def gaps_of(idle: Idle, thread: Times) -> Gaps:
         causes=sums,
         frame=frame,
     )
+
+
+def _or_null(rows: NDArray[Some]) -> pl.Series:
+    """Return rows as a column, null for -1; where all are known, no copy."""
+    column = pl.Series(rows)
+    return column.set(column < 0, None) if len(rows) and rows.min() < 0 else column

@@ -62,7 +62,8 @@ class IdleHost:
         if found is None:
             calls = self.of.threads[thread]
             running = np.zeros(len(self.gaps.start) + 1, np.int64)
-            running[1:] = calls.all.between(*self.gaps)
+            for block in intervals.blocks(len(self.gaps.start)):
+                running[1:][block] = calls.all.between(self.gaps.start[block], self.gaps.end[block])
             np.cumsum(running, out=running)
             parts = tuple(self._cut(part) for part in calls.parts)
             found = _InGaps(running, Calls(calls.all, parts, self._cut(calls.profiled)))

@@ -38,7 +38,7 @@ class Projection:
 
 def project(trace: Trace) -> Projection:
     """Find the ranges of every operation; one without a launch in the capture belongs to nothing."""
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)  # so it is an index as it is
     stretches = Stretches.of(*(trace.ranges[name].to_numpy() for name in ("start", "end", "thread")))
     if trace.api.is_empty() or trace.ranges.is_empty():
         none = np.zeros(min(len(launch), 1), np.int64)

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Times
+from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.host import Host
 from traceview.measure.idle import Idle, attribute
@@ -33,7 +33,7 @@ class OfDevice(NamedTuple):
     host: IdleHost
     compute: Coverage
     communication: Coverage  # with nothing computing
-    ended_by: NDArray[np.int32]  # see Idle
+    ended_by: Rows  # see Idle
 
     @classmethod
     def of(cls, trace: Trace, of: Host, device: Activity, idle: Idle) -> OfDevice:
@@ -63,10 +63,10 @@ class _Gaps(NamedTuple):
 
     start: Times
     end: Times
-    operation: Times
+    operation: Rows
 
 
-def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Times, pool: Executor) -> Gaps:
+def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Rows, pool: Executor) -> Gaps:
     """Return the gaps of one stream, between its own first and last operation, as sums alone.
 
     `members` index `device.rows`. What another stream of the device did meanwhile comes first: other_compute,
@@ -89,7 +89,7 @@ def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Time
     return Gaps(count, total, sums, pl.DataFrame())
 
 
-def _gaps(trace: Trace, device: Activity, members: Times) -> Iterator[_Gaps]:
+def _gaps(trace: Trace, device: Activity, members: Rows) -> Iterator[_Gaps]:
     """Yield a stream's gaps some at a time: a gap lies between the furthest end so far and the next start."""
     reach = last = int(device.start[members[0]])
     for first in range(0, len(members), AT_ONCE):
@@ -132,6 +132,10 @@ def _of_the_stream(trace: Trace, against: OfDevice, gaps: _Gaps, own: NDArray[np
 
 def _sums(causes: NDArray[np.int64], own: NDArray[np.bool_]) -> list[int]:
     """Add up the causes of some gaps: of all, less those that are not asked for, where they are fewer."""
-    most = 2 * np.count_nonzero(own) > len(own)
-    rows = np.flatnonzero(own != most)
-    return [int(of.sum()) - int(of[rows].sum()) if most else int(of[rows].sum()) for of in causes]
+    total = np.zeros(len(causes), np.int64)
+    for block in intervals.blocks(len(own)):
+        part, chosen = causes[:, block], own[block]
+        most = 2 * np.count_nonzero(chosen) > len(chosen)
+        few = part[:, np.flatnonzero(chosen != most)].sum(axis=1)
+        total += part.sum(axis=1) - few if most else few
+    return total.tolist()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Times
+from traceview.intervals import Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.host import Host
 from traceview.measure.idle import Idle
@@ -29,7 +29,8 @@ def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tup
     with ThreadPoolExecutor(SIDE_BY_SIDE) as gaps, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
 
         def measure(index: int) -> StreamUse:
-            return _measure_stream(trace, device, against, index, np.flatnonzero(stream == index), is_kernel, gaps)
+            members = intervals.rows_where(stream == index)
+            return _measure_stream(trace, device, against, index, members, is_kernel, gaps)
 
         uses = pool.map(measure, np.flatnonzero(np.bincount(stream)).tolist())
         return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
@@ -40,7 +41,7 @@ def _measure_stream(
     device: Activity,
     against: OfDevice,
     index: int,
-    members: Times,
+    members: Rows,
     is_kernel: NDArray[np.bool_],
     pool: Executor,
 ) -> StreamUse:
@@ -48,7 +49,7 @@ def _measure_stream(
     copies = device.rows[members[codes == COPY]]
     row = trace.streams.row(index, named=True)
 
-    def busy(chosen: Times) -> int:
+    def busy(chosen: Rows) -> int:
         return intervals.united_length(device.start, device.end, chosen)
 
     return StreamUse(

@@ -48,7 +48,7 @@ def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
     start, end = trace.api["start"].to_numpy()[rows], trace.api["end"].to_numpy()[rows]
     if trace.window is not None:
         rows, start, end = _clipped(rows, start, end, trace.window)
-    process = trace.api["process"].to_numpy()[rows]
+    process = trace.api.select("process")[rows]["process"].to_numpy()
     waited = np.zeros(len(rows), np.int64)
     refill = np.zeros(len(rows), np.int64)
     for one in np.unique(process):

@@ -41,8 +41,7 @@ def normalise(capture: RawCapture) -> Trace:
     threads, last = Threads.of(tables), _last_end(tables)
     processes = len(np.unique(processes_of(threads.global_tid.to_numpy())))
     refuse_crowds(info.file, {"threads": len(threads.global_tid), "processes": processes})
-    api, links, unlinked, devices, streams = _work(tables, threads)
-    refuse_crowds(info.file, {"GPUs": len(devices.pairs), "streams": len(streams.frame)})
+    api, links, unlinked, devices, streams = _work(info.file, tables, threads)
     operations = with_launches(unlinked, links)
     return Trace(
         info=info,
@@ -58,7 +57,7 @@ def normalise(capture: RawCapture) -> Trace:
 
 
 def _work(
-    tables: dict[str, pl.DataFrame], threads: Threads
+    file: str, tables: dict[str, pl.DataFrame], threads: Threads
 ) -> tuple[pl.DataFrame, Links, pl.DataFrame, Devices, Streams]:
     """Make the calls and the operations, which share nothing until they are linked; empty `tables` of theirs."""
 
@@ -71,6 +70,7 @@ def _work(
         ran = where_work_ran(tables)
         devices = devices_of(tables, ran)
         streams = streams_of(tables, ran, devices)
+        refuse_crowds(file, {"GPUs": len(devices.pairs), "streams": len(streams.frame)})
         unlinked = operations_frame(tables, ran, devices, streams)
         api, links = calls_later.result()
     return api, links, unlinked, devices, streams

@@ -61,8 +61,8 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
         as_enum(translated(code, roles), Role).alias("role"),
         pl.Series("implicit", translated(code, implicit).view(np.bool_)),
         thread,
-        threads.processes(thread),
-        pl.col("correlationId").fill_null(0).alias("correlation"),
+        threads.processes(thread).alias("process"),
+        pl.col("correlationId").fill_null(0).cast(pl.UInt32).alias("correlation"),
     )
 
 

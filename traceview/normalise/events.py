@@ -22,7 +22,7 @@ def stream_events(tables: dict[str, pl.DataFrame], links: Links) -> pl.DataFrame
     if not parts:
         return pl.DataFrame(schema=dict(STREAM_EVENTS))
     joined = pl.concat(parts)
-    return joined.with_columns(links.rows(joined["process"], joined["correlation"])).select(list(STREAM_EVENTS))
+    return joined.with_columns(links.rows(joined)).select(list(STREAM_EVENTS))
 
 
 def _part(found: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -36,5 +36,5 @@ def _part(found: pl.DataFrame, name: str) -> pl.DataFrame:
         pl.col("contextId").fill_null(0).alias("context"),
         pl.col("streamId").fill_null(0).alias("stream_id"),
         event.alias("event_id"),
-        pl.col("correlationId").fill_null(0).alias("correlation"),
+        pl.col("correlationId").fill_null(0).cast(pl.UInt32).alias("correlation"),
     )

@@ -11,9 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import blocks
-from traceview.normalise.codes import different, numbers
+from traceview.normalise.codes import different
 
 NEAR = 1 << 21  # correlation ids between the first and the last of a block, most often
+
+Ids = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +27,55 @@ class Links:
     @classmethod
     def of(cls, api: pl.DataFrame) -> Links:
         """Take the keys of model.API."""
-        process, correlation = api["process"].to_numpy(), api["correlation"].to_numpy()
-        if len(process) == 0:
+        if api.is_empty():
             return cls({})
-        if process.min() == process.max():
-            return cls({int(process[0]): _Lookup.of_calls(correlation, None)})
+        correlation = api["correlation"].to_numpy()
+        only = _only_process(api)
+        if only is not None:
+            return cls({only: _Lookup.of_calls(correlation, None)})
+        process = api["process"].to_numpy()
         found = {}
         for one in different(api["process"].cast(pl.Int64)).to_list():
             rows = np.flatnonzero(process == one)
             found[one] = _Lookup.of_calls(correlation[rows], rows)
         return cls(found)
 
-    def rows(self, process: pl.Series, correlation: pl.Series) -> pl.Series:
-        """Return the row of each launch in model.API; null for correlation id 0 and for strangers."""
-        wanted, of = numbers(correlation), process.to_numpy()
-        found = np.full(len(wanted), -1, np.int64)
-        for one, lookup in self.lookups.items():
-            asked = of == one
-            if asked.all():
-                found = lookup.rows(wanted)
-            elif asked.any():
+    def rows(self, work: pl.DataFrame) -> pl.Series:
+        """Return the row of each one's launch in model.API; null for correlation id 0 and for strangers.
+
+        `work` has the columns process and correlation.
+        """
+        wanted = work["correlation"].to_numpy()
+        only = _only_process(work)
+        if only is not None and only in self.lookups:
+            found = self.lookups[only].rows(wanted)
+        else:
+            found = np.full(len(wanted), -1, np.int32)
+            for one, lookup in self.lookups.items() if only is None else ():
+                asked = np.flatnonzero(work["process"].to_numpy() == one)
                 found[asked] = lookup.rows(wanted[asked])
         # 0 is no key: unified-memory copies carry it and belong to nothing.
         missing = (found < 0) | (wanted == 0)
-        series = pl.Series("launch", found, dtype=pl.Int64)
+        series = pl.Series("launch", found)
         return series.set(pl.Series(missing), None) if missing.any() else series
+
+
+def _only_process(frame: pl.DataFrame) -> int | None:
+    """Return the process of all rows; None where there are several, or no rows."""
+    # Not from the column as an array: one value that stands for all rows would be made as many.
+    low, high = frame.select(low=pl.col("process").min(), high=pl.col("process").max()).row(0)
+    return low if low == high else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
     """Correlation ids of calls, ascending, none twice, and the calls' rows; None where each is its own number."""
 
-    keys: NDArray[np.int64]
+    keys: Ids
     of: NDArray[np.int64] | None
 
     @classmethod
-    def of_calls(cls, keys: NDArray[np.int64], rows: NDArray[np.int64] | None) -> _Lookup:
+    def of_calls(cls, keys: Ids, rows: NDArray[np.int64] | None) -> _Lookup:
         """Prepare keys of calls, of which there are some; `rows` are theirs, None where each is its own number."""
         if (keys[1:] > keys[:-1]).all():
             return cls(keys, rows)
@@ -70,17 +85,17 @@ class _Lookup:
         order = order[first]
         return cls(ordered[first], order if rows is None else rows[order])
 
-    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, wanted: Ids) -> NDArray[np.int32]:
         """Return the row of each key; -1 for strangers."""
-        found = np.empty(len(wanted), np.int64)
+        found = np.empty(len(wanted), np.int32)
         room = np.empty(NEAR, np.int32)
         for block in blocks(len(wanted)):
             part = wanted[block]
-            low, high = int(part.min()), int(part.max())
+            low, high = part.min(), part.max()
             # What works at about one time was launched at about one time: a small table holds all that may be.
             if high - low < NEAR:
                 first, last = np.searchsorted(self.keys, low), np.searchsorted(self.keys, high, side="right")
-                table = room[: high - low + 1]
+                table = room[: int(high - low) + 1]
                 table.fill(-1)
                 table[self.keys[first:last] - low] = self._rows(slice(first, last))
                 found[block] = table[part - low]

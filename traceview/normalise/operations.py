@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from traceview.model import (
     OperationClass,
     Source,
 )
-from traceview.normalise.codes import WIDEST_LOOKUP, Codes, different, numbers, places
+from traceview.normalise.codes import WIDEST_LOOKUP, different, numbers, places
 from traceview.normalise.devices import RAW_COLUMNS, Devices, Ran
 from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
@@ -99,13 +99,12 @@ def operations_frame(tables: dict[str, pl.DataFrame], ran: Ran, devices: Devices
         "kind": as_enum(together.column([part.kinds for part in parts], np.uint8), CopyKind),
         "memory": as_enum(together.column([part.memories for part in parts], np.uint8), Memory),
         "bytes": together.column([_whole(part.found, "bytes") for part in parts], np.int64),
-        "process": together.column([part.process for part in parts], np.int32),
-        "device": together.column([part.device for part in parts], np.int32),
-        "stream": together.column([part.stream for part in parts], np.int32),
-        "correlation": together.column([_whole(part.found, "correlationId") for part in parts], np.int64),
+        "device": together.column([part.device for part in parts], np.int16),
+        "stream": together.column([part.stream for part in parts], np.int16),
+        "correlation": together.column([_whole(part.found, "correlationId") for part in parts], np.uint32),
         "name": _names(together, [part.names for part in parts]),
     }
-    joined = pl.DataFrame(columns)
+    joined = pl.DataFrame(columns).with_columns(together.whole([part.process for part in parts]).alias("process"))
     return _without_traced_graphs(joined) if "graph" in of_source else joined
 
 
@@ -113,8 +112,7 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
     """Return model.OPERATIONS: each operation with the call that launched it."""
     if operations.is_empty():
         return operations
-    launch = links.rows(operations["process"], operations["correlation"])
-    return operations.with_columns(launch).select(list(OPERATIONS))
+    return operations.with_columns(links.rows(operations)).select(list(OPERATIONS))
 
 
 def _part(found: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], places_of: _Places) -> _Table:
@@ -209,29 +207,39 @@ class _Places:
         present = present.select(pl.Series("process", processes_of(present["globalPid"].to_numpy())), *RAW_KEY[1:])
         known = self.keys.join(present.unique(), on=RAW_KEY, how="semi")
         if len(known) == 1:
-            process, device, stream = known.select("process", "device", "stream").row(0)
-            return process, device, stream
-        processes = processes_of(numbers(found["globalPid"]))
-        raw_key = found.select(pl.Series("process", processes), *(pl.col(name).fill_null(0) for name in RAW_KEY[1:]))
-        return processes, *_looked_up(raw_key, known)
+            one = known.row(0, named=True)
+            return one["process"], one["device"], one["stream"]
+        # Only what differs tells rows apart: most captures are of one process.
+        values = {name: of for name in RAW_KEY if len(of := known[name].unique().sort()) > 1}
+        raw_key = {name: found[name].fill_null(0) for name in values if name != "process"}
+        process: Part = int(known["process"][0])
+        if "process" in values:
+            process = processes_of(numbers(found["globalPid"]))
+            raw_key["process"] = pl.Series(process)
+        return process, *_looked_up(pl.DataFrame(raw_key), known, values)
 
 
-def _looked_up(found: pl.DataFrame, known: pl.DataFrame) -> tuple[Codes, Codes]:
-    """Find the rows of `known` by one lookup table over all combinations of the key."""
-    values = [known[name].unique().sort() for name in RAW_KEY]
-    size = math.prod(len(one) for one in values)
+def _looked_up(found: pl.DataFrame, known: pl.DataFrame, values: Mapping[str, pl.Series]) -> tuple[Part, Part]:
+    """Find the rows of `known` by one lookup table over all combinations of the key, whose `values` those are."""
+    size = math.prod(len(one) for one in values.values())
     if size > WIDEST_LOOKUP:
-        joined = found.join(known, on=RAW_KEY, how="left", maintain_order="left")
+        joined = found.join(known, on=list(values), how="left", maintain_order="left")
         return joined["device"].to_numpy(), joined["stream"].to_numpy()
-    table = np.zeros((2, size), np.int32)
-    table[:, _combined(known, values)] = known["device"].to_numpy(), known["stream"].to_numpy()
-    code = _combined(found, values)
-    return table[0][code], table[1][code]
+    code, of_known = _combined(found, values), _combined(known, values)
+
+    def rows(name: str) -> Part:
+        if known[name].n_unique() == 1:
+            return int(known[name][0])
+        table = np.zeros(size, np.int16)
+        table[of_known] = known[name].to_numpy()
+        return table[code]
+
+    return rows("device"), rows("stream")
 
 
-def _combined(frame: pl.DataFrame, values: list[pl.Series]) -> NDArray[np.int64]:
+def _combined(frame: pl.DataFrame, values: Mapping[str, pl.Series]) -> NDArray[np.int64]:
     code = np.zeros(len(frame), np.int64)
-    for name, known in zip(RAW_KEY, values, strict=True):
+    for name, known in values.items():
         code *= len(known)
         code += places(frame[name], known)
     return code

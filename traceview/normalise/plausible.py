@@ -13,7 +13,8 @@ from traceview.read import raw
 
 DEEPEST = 128  # ranges open at once on a thread; a program that pushes and never pops reaches any number
 LONGEST_TEXT = 1 << 15  # characters; demangled names of templates have more than 10,000
-MOST_BYTES = 1 << 50  # of one copy
+# What a record may say at most, and what to call it. CUPTI's correlation ids have 32 bits.
+LARGEST = {"bytes": (1 << 50, "number of bytes"), "correlationId": ((1 << 32) - 1, "correlation id")}
 MOST = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
 
 
@@ -28,10 +29,11 @@ def refuse_crowds(file: str, counts: Mapping[str, int]) -> None:
 
 
 def plausible(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame:
-    """Return a table without endless texts; impossible sizes and endless nesting are added to `problems`."""
+    """Return a table without endless texts; impossible numbers and endless nesting are added to `problems`."""
     frame = _short_texts(frame)
-    if "bytes" in frame.columns:
-        frame = _sizes(table, frame, problems)
+    for column in LARGEST:
+        if column in frame.columns:
+            frame = _numbers(table, frame, column, problems)
     return _shallow(table, frame, problems) if table == raw.NVTX else frame
 
 
@@ -45,12 +47,13 @@ def _short_texts(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-def _sizes(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame:
-    possible = frame["bytes"].is_between(0, MOST_BYTES)
+def _numbers(table: str, frame: pl.DataFrame, column: str, problems: list[str]) -> pl.DataFrame:
+    most, what = LARGEST[column]
+    possible = frame[column].is_between(0, most)
     if possible.fill_null(True).all():
         return frame
-    problems.append(f"{table}: {int((~possible).sum())} rows say an impossible number of bytes, taken as unknown")
-    return frame.with_columns(pl.when(pl.Series(possible)).then("bytes").alias("bytes"))
+    problems.append(f"{table}: {int((~possible).sum())} rows say an impossible {what}, taken as unknown")
+    return frame.with_columns(pl.when(pl.Series(possible)).then(column).alias(column))
 
 
 def _shallow(table: str, frame: pl.DataFrame, problems: list[str]) -> pl.DataFrame:

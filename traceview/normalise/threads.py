@@ -6,7 +6,6 @@ import ntpath
 import posixpath
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from traceview.normalise.codes import different_rows, places
@@ -35,11 +34,11 @@ class Threads:
         """Return the row number of each thread."""
         return pl.Series("thread", places(global_tid.fill_null(0), self.global_tid))
 
-    def processes(self, thread: pl.Series) -> pl.Series:
-        """Return the process of each thread."""
+    def processes(self, thread: pl.Series) -> pl.Expr:
+        """Return the process of each thread; where there is but one, one value that stands for all rows."""
         of = processes_of(self.global_tid.to_numpy())
         alike = len(of) > 0 and of.min() == of.max()
-        return pl.Series("process", np.full(len(thread), of[0]) if alike else of[thread.to_numpy()])
+        return pl.lit(int(of[0]), pl.Int32) if alike else pl.lit(pl.Series(of[thread.to_numpy()]))
 
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
         """Return model.THREADS."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import DTypeLike, NDArray
 
 from traceview.intervals import Times
@@ -35,6 +36,13 @@ class Together:
         place = np.empty(len(rows), np.intp)
         place[rows] = np.arange(len(rows))
         return cls(start, end, tuple(place[one] for one in own))
+
+    def whole(self, parts: Sequence[Part]) -> pl.Expr:
+        """Return one column of whole numbers; where all rows have the same one, that stands for all."""
+        first = parts[0]
+        if isinstance(first, int) and all(isinstance(part, int) and part == first for part in parts):
+            return pl.lit(first, pl.Int32)
+        return pl.lit(pl.Series(self.column(parts, np.int32)))
 
     def column(self, parts: Sequence[Part], kind: DTypeLike) -> NDArray[Any]:
         """Return one column of what each table has there."""

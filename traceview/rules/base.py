@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Rows, Times
 from traceview.measure.activity import Activity, activity
 from traceview.measure.copies import Copies
 from traceview.measure.nesting import Nesting
@@ -40,8 +40,8 @@ class DeviceFacts:
     steady: Window
     gap_start: Times
     gap_end: Times
-    gap_operation: Times
-    gap_thread: Times
+    gap_operation: Rows
+    gap_thread: NDArray[np.int16]
     in_steady: slice
 
     def gap_of(self, moments: Times) -> Times:
@@ -52,14 +52,13 @@ class DeviceFacts:
         inside = (index >= 0) & (moments <= self.gap_end[np.maximum(index, 0)])
         return np.where(inside, index, -1)
 
-    def ended_by(self, operations: Times) -> Times:
+    def ended_by(self, operations: Rows) -> Times:
         """Return the gaps that end with any of these operations (rows of Trace.operations, ascending)."""
         # They ascend as the gaps do, but for the last gap's, which none may end.
         known = self.gap_operation
         known = known[: len(known) - int(len(known) > 0 and known[-1] < 0)]
-        wanted = operations.astype(known.dtype)
-        at = np.searchsorted(known, wanted)
-        found: Times = at[known.take(at, mode="clip") == wanted] if len(known) else at[:0]
+        at = np.searchsorted(known, operations)
+        found: Times = at[known.take(at, mode="clip") == operations] if len(known) else at[:0]
         return found
 
     def waits(self, causes: Sequence[str], gaps: slice) -> Times | None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Intervals, Times
+from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
@@ -49,7 +49,7 @@ def kernel_storm(facts: Facts) -> Iterator[Draft]:
             yield from _drafts(facts, device, rows, run)
 
 
-def _runs(facts: Facts, device: DeviceFacts) -> tuple[Times, Times]:
+def _runs(facts: Facts, device: DeviceFacts) -> tuple[Rows, Times]:
     """Return the operations in storms, stream by stream, and the number of the storm that each belongs to."""
     trace, work = facts.analysis.trace, device.activity
     stream, name = device.column(trace, "stream"), device.column(trace, "name")
@@ -98,7 +98,7 @@ def _long(marked: NDArray[np.bool_], long: int) -> Intervals:
     return Intervals(start[kept], end[kept])
 
 
-def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Iterator[Draft]:
+def _drafts(facts: Facts, device: DeviceFacts, rows: Rows, run: Times) -> Iterator[Draft]:
     trace = facts.analysis.trace
     first = np.flatnonzero(np.diff(run, prepend=-1))
     launch = trace.operations["launch"].fill_null(-1).to_numpy()[rows[first]]
@@ -112,7 +112,7 @@ def _drafts(facts: Facts, device: DeviceFacts, rows: Times, run: Times) -> Itera
         yield _draft(facts, device, rows[chosen], run[chosen], names[at])
 
 
-def _draft(facts: Facts, device: DeviceFacts, rows: Times, run: Times, name: str) -> Draft:
+def _draft(facts: Facts, device: DeviceFacts, rows: Rows, run: Times, name: str) -> Draft:
     trace = facts.analysis.trace
     start, end = trace.operations["start"].to_numpy()[rows], trace.operations["end"].to_numpy()[rows]
     first = np.flatnonzero(np.diff(run, prepend=-1))

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traceview.intervals import Times
+from traceview.intervals import Rows
 from traceview.model import KINDS, MEMORIES, CopyOverlap
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.ledger import Exposed, Idle, copy_key
@@ -98,28 +98,28 @@ def _draft(facts: Facts, device: DeviceFacts, copies: list[CopyOverlap]) -> Draf
     )
 
 
-def _rows(device: DeviceFacts) -> Times:
+def _rows(device: DeviceFacts) -> Rows:
     """Return the rows of Trace.operations that are such copies on this device."""
     of, codes = device.copies, [KINDS.index(name) for name in HOST_KINDS]
-    found: Times = device.activity.rows[of.at[(of.memory == MEMORIES.index("pageable")) & np.isin(of.kind, codes)]]
+    found: Rows = device.activity.rows[of.at[(of.memory == MEMORIES.index("pageable")) & np.isin(of.kind, codes)]]
     return found
 
 
-def _blocked(facts: Facts, rows: Times) -> int:
+def _blocked(facts: Facts, rows: Rows) -> int:
     """Return how long the calls that asked for these copies held their threads, in ns."""
     launches = facts.analysis.trace.operations["launch"][rows].drop_nulls().unique().to_numpy()
     frame = facts.analysis.host.implicit_sync.frame
     return int(frame["blocked"].to_numpy()[np.isin(frame["api"].to_numpy(), launches)].sum())
 
 
-def _when(facts: Facts, device: DeviceFacts, rows: Times) -> str:
+def _when(facts: Facts, device: DeviceFacts, rows: Rows) -> str:
     if facts.counted is None or len(rows) == 0:
         return ""
     inside = _in_steady(facts, device, rows)
     return facts.per_iteration(inside) if inside else ", all outside the counted iterations (start-up)"
 
 
-def _in_steady(facts: Facts, device: DeviceFacts, rows: Times) -> int:
+def _in_steady(facts: Facts, device: DeviceFacts, rows: Rows) -> int:
     start = facts.analysis.trace.operations["start"].to_numpy()[rows]
     return int(((start >= device.steady.start) & (start < device.steady.end)).sum())
 
