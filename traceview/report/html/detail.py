@@ -7,10 +7,11 @@ coarse before the fine, so that a page of any size draws at once and sharpens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from traceview.intervals import EMPTY, Intervals, Times
+from traceview.intervals import Intervals, Times, distinct
 from traceview.report.html.book import Book
 from traceview.report.html.columns import Columns
 from traceview.report.html.lane import Lane
@@ -18,31 +19,47 @@ from traceview.report.html.marks import Marks, Numbers, reach
 from traceview.report.html.sharpen import Sharpening
 
 SAMPLE = 1 << 14  # marks from which the size of a lane in full is foretold
-ISLANDS = 0.35  # of the budget, for the places that stay in full
+ISLANDS = 0.33  # of the budget, for the places that stay in full
 MARK_BYTES = 12  # of one mark in full, in the file; only to bound the places
 LOW_BITS = (1 << 20) - 1
 
 
-def write(
-    lanes: Sequence[Lane], book: Book, places: Callable[[int], Intervals], summary: Callable[[], None]
-) -> Intervals:
-    """Fill the book; return the stretches in which every lane is in full, whatever its levels.
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What a page has that does not hold every event.
 
-    `places` gives the places that matter, at most so many events in all; `summary` adds to the book what
-    a page needs that does not hold every event.
+    `columns` are sums and places of names, `content` says where they lie, `names` are the numbers of those names.
+    `cover` are the stretches in which every lane is in full, `kept` the marks of each lane there, or that launched
+    what is there.
+    """
+
+    columns: Columns
+    content: Mapping[str, object]
+    names: Times
+    cover: Intervals
+    kept: Sequence[Marks]
+
+
+def write(lanes: Sequence[Lane], book: Book, extra: Callable[[], Extra]) -> tuple[Extra, int] | None:
+    """Fill the book with lanes whose levels are found.
+
+    Return what was needed beside levels, and in which chunk its columns are; None where every event is there.
     """
     _at_a_glance(lanes, book)
     if _foretold(lanes, book) * 1.1 < book.left:
         for lane in sorted(lanes, key=lambda one: not one.on_gpu):
             _in_full(lane, book)
     sharpening = Sharpening.of(lanes, book)
-    cover = EMPTY
+    found = None
     if not all(lane.whole for lane in lanes):
-        summary()
-        cover = places(int(book.left * ISLANDS / MARK_BYTES))
-        _islands(lanes, book, cover)
+        beside = extra()
+        found = beside, book.add(beside.columns)
+        book.names.append(beside.names)
+        of_rest = [(lane, marks) for lane, marks in zip(lanes, beside.kept, strict=True) if not lane.whole]
+        for (lane, _), json in zip(of_rest, book.must([marks for _, marks in of_rest]), strict=True):
+            lane.exact = json
     sharpening.write()
-    return cover
+    return found
 
 
 def _at_a_glance(lanes: Sequence[Lane], book: Book) -> None:
@@ -80,17 +97,14 @@ def _in_full(lane: Lane, book: Book) -> None:
         lane.levels = [level for level in lane.levels if len(level.marks) * 2 < len(lane.marks)]
 
 
-def _islands(lanes: Sequence[Lane], book: Book, cover: Intervals) -> None:
-    """Write what touches the places in full, and of host calls what launched it."""
-    rest = [lane for lane in lanes if not lane.whole]
+def kept(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
+    """Return of each lane what touches the places in full, and of host calls what launched it."""
     touching = {id(lane): _touching(lane.marks, cover) for lane in lanes}
-    for lane in rest:
+    for lane in lanes:
         if not lane.on_gpu and "correlation" in lane.marks.details:
             rows = np.concatenate([touching[id(lane)], _launching(lane, lanes, touching)])
-            touching[id(lane)] = np.unique(rows)
-    kept = [lane.marks.take(touching[id(lane)]) for lane in rest]
-    for lane, json in zip(rest, book.must(kept), strict=True):
-        lane.exact = json
+            touching[id(lane)] = distinct(rows)
+    return [lane.marks.take(touching[id(lane)]) for lane in lanes]
 
 
 def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times]) -> Times:

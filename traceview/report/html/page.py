@@ -16,7 +16,7 @@ from traceview.report.html.document import build, packed_json
 from traceview.report.html.marks import Names
 from traceview.report.html.rows import Group
 from traceview.report.html.sections import sections
-from traceview.report.html.timeline import Lanes, Timeline, origin, rows, timeline
+from traceview.report.html.timeline import Lanes, Timeline, extra, origin, rows, timeline
 
 if TYPE_CHECKING:
     from traceview.model_whatif import Span as PathSpan
@@ -31,12 +31,12 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What of a page needs no findings: all rows, merged into their levels of detail, and the charts."""
+    """What of a page needs no findings: all rows, which are being merged into their levels of detail."""
 
     work: Mapping[int, Bands]  # what each device did, as bands.py says
     rows: Lanes
     names: Names
-    charts: str  # packed
+    budget: int  # about how many bytes of the file the timeline may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Begun:
     pool: ThreadPoolExecutor
     aside: ThreadPoolExecutor
     made: Future[Made]
+    charts: Future[str]  # packed
 
     @classmethod
     def of(
@@ -55,23 +56,29 @@ class Begun:
     ) -> Begun:
         """Begin a page of at most `detail` bytes; the findings of the analysis are not looked at."""
         pool, aside = ThreadPoolExecutor(WORKERS), ThreadPoolExecutor(1)
-        return cls(detail, server, pool, aside, aside.submit(_made, analysis, detail, path, pool))
+        # Everything waits for the rows, and only the last step for the charts.
+        made = aside.submit(_made, analysis, detail, path, pool)
+        return cls(detail, server, pool, aside, made, aside.submit(_charts, analysis))
 
     def finished(self, analysis: Analysis) -> str:
         """Return the document, given the same analysis with its findings."""
         made = self.made.result()
         content: Json = {**sections(analysis, origin(analysis), made.work), "live": self.server}
-        title, left = analysis.info.file, self.detail - _around(analysis, content, made.charts)
+        # While rows are still being merged, what needs the findings and no levels.
+        beside = extra(analysis, made.rows, made.budget) if made.rows.many else None
+        charts = self.charts.result()
+        title, left = analysis.info.file, self.detail - _around(analysis, content, charts)
         for _ in range(TRIES):
-            drawn = timeline(analysis, made.rows, made.names, max(left, LEAST), self.pool)
+            drawn = timeline(analysis, made.rows, made.names, max(left, LEAST), self.pool, beside)
             if self.server:
                 drawn = replace(drawn, names=made.names.texts)
-            document = build(title, {**content, "timeline": drawn.content}, made.charts, drawn, live=self.server)
+            document = build(title, {**content, "timeline": drawn.content}, charts, drawn, live=self.server)
             over = len(document) - self.detail
             if over <= 0 or left <= LEAST:
                 break
             # Names and places are known only once the rest is made.
             left -= over + self.detail // 50
+            beside = None
         return document
 
     def close(self) -> None:
@@ -99,14 +106,14 @@ def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
 
 
 def _made(analysis: Analysis, detail: int, path: Sequence[PathSpan], pool: ThreadPoolExecutor) -> Made:
-    # What devices did, what the charts show and the host's rows share nothing but the analysis.
-    doing, shown = pool.submit(bands, analysis), pool.submit(_charts, analysis)
+    # What devices did and the host's rows share nothing but the analysis.
+    doing = pool.submit(bands, analysis)
     names = Names()
     groups = rows(analysis, names, doing.result, pool, path)
     work = doing.result()
     content = sections(replace(analysis, findings=()), origin(analysis), work)
-    left = max(detail - _around(analysis, content, shown.result()), LEAST)
-    return Made(work, Lanes.of(analysis, groups, left, pool), names, shown.result())
+    budget = max(detail - _around(analysis, content, ""), LEAST)
+    return Made(work, Lanes.of(analysis, groups, budget, pool), names, budget)
 
 
 def _charts(analysis: Analysis) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Intervals
+from traceview.intervals import EMPTY, Intervals
 from traceview.model import Analysis, Iterations
 from traceview.report.html.bands import Bands
 from traceview.report.html.book import Book
 from traceview.report.html.columns import Columns
-from traceview.report.html.detail import write
+from traceview.report.html.detail import ISLANDS, MARK_BYTES, Extra, kept, write
 from traceview.report.html.index import Index
 from traceview.report.html.lane import Lane, prepare
 from traceview.report.html.lanes import HostLanes, StreamLanes, projected_rows
@@ -103,7 +103,7 @@ class Lanes:
 
     @classmethod
     def of(cls, analysis: Analysis, groups: Sequence[Group], budget: int, pool: ThreadPoolExecutor) -> Lanes:
-        """Merge the rows as finely as `budget` bytes of the file may hold, on other threads."""
+        """Begin to merge the rows as finely as `budget` bytes of the file may hold, on other threads."""
         span = _span(analysis)
         lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
         every = [lane for of_row in lanes.values() for lane in of_row]
@@ -112,26 +112,46 @@ class Lanes:
         prepare(every, span.start, span.end - span.start, int(budget * AFFORDED), pool)
         return cls(groups, lanes, index)
 
+    @property
+    def many(self) -> bool:
+        """Are there so many events that a page cannot hold them all?"""
+        return self.index is not None
+
+    def every(self) -> list[Lane]:
+        """Return all lanes."""
+        return [lane for of_row in self.lanes.values() for lane in of_row]
+
     def fresh(self) -> dict[str, list[Lane]]:
-        """Return the lanes, none of them written."""
+        """Return the lanes when their levels are found, none of them written."""
         return {row: [lane.fresh() for lane in of_row] for row, of_row in self.lanes.items()}
 
 
-def timeline(analysis: Analysis, rows: Lanes, names: Names, budget: int, pool: ThreadPoolExecutor) -> Timeline:
-    """Fit the rows into `budget` bytes of the file."""
+def extra(analysis: Analysis, rows: Lanes, budget: int) -> Extra:
+    """Return what a page of `budget` bytes for the timeline has that does not hold every event."""
+    span, every, columns = _span(analysis), rows.every(), Columns()
+    length = span.end - span.start
+    cover = places(analysis, length, [lane.marks for lane in every], int(budget * ISLANDS / MARK_BYTES))
+    marks = kept(every, cover)
+    index = rows.index.result() if rows.index is not None else Index.of(rows.groups)
+    idle = [rows.lanes[row.id][0] for group in rows.groups for row in group.rows if row.kind == "idle"]
+    content = {
+        "tally": tally(analysis, works(rows.groups), idle, span.start, length, budget, columns),
+        "index": index.write(span.start, columns),
+    }
+    return Extra(columns, content, index.name, cover, marks)
+
+
+def timeline(
+    analysis: Analysis, rows: Lanes, names: Names, budget: int, pool: ThreadPoolExecutor, ahead: Extra | None = None
+) -> Timeline:
+    """Fit the rows into `budget` bytes of the file; `ahead` is what `extra` gives, if it is known already."""
     span = _span(analysis)
     length = span.end - span.start
     lanes = rows.fresh()
     every = [lane for of_row in lanes.values() for lane in of_row]
-    all_marks = [lane.marks for lane in every]
-    summary: dict[str, object] = {}
     book = Book.of(span.start, budget, pool)
-    cover = write(
-        every,
-        book,
-        lambda most: places(analysis, length, all_marks, most),
-        lambda: summary.update(_summary(analysis, rows, length, book)),
-    )
+    beside, chunk = write(every, book, lambda: ahead or extra(analysis, rows, budget)) or (None, 0)
+    cover = EMPTY if beside is None else beside.cover
     content: dict[str, object] = {
         "span": [0, length],
         "events": sum(row.events for group in rows.groups for row in group.rows),
@@ -141,26 +161,15 @@ def timeline(analysis: Analysis, rows: Lanes, names: Names, budget: int, pool: T
         "used": _used_looks(every),
         "annotating": _annotating(analysis),
         "groups": [_written(group, lanes) for group in rows.groups],
-        **summary,
     }
+    if beside is not None:
+        content |= {**beside.content, "summary_chunk": chunk}
     return Timeline(content, book.chunks, _used(names, book))
 
 
 def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
     """Return what each device did by class, in the order of Analysis.devices."""
     return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
-
-
-def _summary(analysis: Analysis, rows: Lanes, length: int, book: Book) -> dict[str, object]:
-    columns = Columns()
-    idle = [rows.lanes[row.id][0] for group in rows.groups for row in group.rows if row.kind == "idle"]
-    spread = rows.index or book.pool.submit(Index.of, rows.groups)
-    summary = {
-        "tally": tally(analysis, works(rows.groups), idle, book.zero, length, book.left, columns),
-        "index": spread.result().write(book.zero, columns),
-    }
-    book.names.append(spread.result().name)
-    return {**summary, "summary_chunk": book.add(columns)}
 
 
 def _used_looks(lanes: Sequence[Lane]) -> list[str]:
