@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import io
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,12 +16,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from tests.html.browser import Opened, opened
 from tests.html.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.analyze import analyze
 from traceview.report.html import render
+from traceview.report.html.document import escaped_json
 
 FORMULA = '=HYPERLINK("http://127.0.0.1:9/","a, b")\n+cmd'
 # Ways in which text becomes HTML or code. Nothing of the page's own uses one.
@@ -55,6 +59,18 @@ def policy(html: str) -> dict[str, list[str]]:
 
 def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@given(st.text(st.characters(codec=None)))
+def test_json_of_any_text_is_ascii_that_says_the_same_and_ends_nothing(text: str) -> None:
+    made = escaped_json({text: text})
+    assert made.isascii() and not set("<>&") & set(made)
+    sound = text.encode("utf-8", "replace").decode("utf-8")
+    assert json.loads(made) == {sound: sound}
+
+
+def test_a_page_is_ascii_whatever_its_names(html: str) -> None:
+    assert html.isascii()
 
 
 def test_the_policy_names_what_the_page_has_and_nothing_else(html: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from traceview.model import Analysis, DeviceUse, Iteration, Iterations, StreamUse
@@ -22,6 +23,8 @@ FIELDS = (
     "idle",
     "blocked",
 )
+
+NS = attrgetter(*(f"{field}_ns" for field in FIELDS))
 
 
 def charts(analysis: Analysis, zero: int) -> Json:
@@ -111,7 +114,7 @@ def _iteration(one: Iteration, zero: int) -> Json:
     return {
         **_place(one, zero),
         "skipped": one.skipped,
-        "ns": [getattr(one, f"{field}_ns") for field in FIELDS],
+        "ns": NS(one),
         "idle": {cause: ns for cause, ns in one.idle.items() if ns},
         "kernels": one.kernel_count,
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-import itertools
 import json
+import re
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from traceview.report.html.columns import pack
 from traceview.report.html.timeline import Timeline
@@ -48,7 +49,8 @@ SCRIPTS = (
 # plotly.js adds its rules to elements that are there already instead of making some, which the policy forbids.
 LIBRARY_STYLE = "/* plotly.js */"
 # What would end the script element or the string, or be read as HTML inside it.
-ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&\u2028\u2029\ufeff")
+ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&")
+NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 def build(title: str, content: object, charts: str, timeline: Timeline, *, live: bool = False) -> str:
@@ -58,29 +60,39 @@ def build(title: str, content: object, charts: str, timeline: Timeline, *, live:
     and scripts of this package by their hashes, and nothing else; `live` lets the page ask the server that it
     came from, and nobody else.
     """
+    return "".join(pieces(title, content, charts, timeline, live=live))
+
+
+def pieces(title: str, content: object, charts: str, timeline: Timeline, *, live: bool = False) -> list[str]:
+    """Return the document's text in pieces.
+
+    All are ASCII: one other character would make Python hold twice the bytes, and take four times as long to write.
+    """
     style = "\n".join(_file(name) for name in STYLES)
     script = _script()
     plotly = library()
     parts = {
-        "policy": _policy(style, script, plotly.digest, live),
-        "title": html.escape(_sound(title)),
-        "style": style,
-        "content": escaped_json(content),
-        "charts": charts,
-        "columns": timeline.chunks[0],
-        "chunks": "".join(
-            f'<script type="application/octet-stream" id="chunk-{number}">{chunk}</script>'
+        "policy": [_policy(style, script, plotly.digest, live)],
+        "title": [_in_html(html.escape(_sound(title)))],
+        "style": [style],
+        "content": [escaped_json(content)],
+        "charts": [charts],
+        "columns": [timeline.chunks[0]],
+        "chunks": [
+            text
             for number, chunk in enumerate(timeline.chunks[1:], 1)
-        ),
-        "names": packed_json(timeline.names),
-        "library": plotly.packed,
-        "library_styles": "".join(f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in plotly.style_ids),
-        "script": script,
+            for text in (f'<script type="application/octet-stream" id="chunk-{number}">', chunk, "</script>")
+        ],
+        "names": [packed_json(timeline.names)],
+        "library": [plotly.packed],
+        "library_styles": [f'<style id="{one}">{LIBRARY_STYLE}</style>' for one in plotly.style_ids],
+        "script": [script],
     }
-    page = _file("page.html")
-    pieces = page.split("{{")
-    filled = ((parts[name], rest) for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
-    return "".join([pieces[0], *itertools.chain.from_iterable(filled)])
+    first, *others = _file("page.html").split("{{")
+    made = [first]
+    for name, rest in (other.split("}}", 1) for other in others):
+        made += [*parts[name], rest]
+    return made
 
 
 def packed_json(content: object) -> str:
@@ -89,9 +101,9 @@ def packed_json(content: object) -> str:
 
 
 def escaped_json(content: object) -> str:
-    """Return JSON for a script element: no character of it means anything to an HTML parser."""
+    """Return JSON for a script element, in ASCII: no character of it means anything to an HTML parser."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    text = _sound(text)
+    text = _in_script(_sound(text))
     # One by one: most of them do not occur, and looking for one takes no time.
     for char, escaped in ESCAPES:
         text = text.replace(char, escaped)
@@ -99,7 +111,21 @@ def escaped_json(content: object) -> str:
 
 
 def _sound(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _in_script(text: str) -> str:
+    """Return a script or JSON in ASCII: all other characters stand in strings, and are written as escapes."""
+    return text if text.isascii() else NOT_ASCII.sub(_as_escapes, text)
+
+
+def _as_escapes(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _in_html(text: str) -> str:
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _policy(style: str, script: str, library_hash: str, live: bool) -> str:
@@ -122,4 +148,5 @@ def _script() -> str:
 
 @cache
 def _file(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return {".html": _in_html, ".js": _in_script}.get(Path(name).suffix, str)(text)

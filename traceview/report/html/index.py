@@ -10,7 +10,7 @@ import numpy as np
 
 from traceview.intervals import Times, consecutive
 from traceview.report.html.columns import Columns, Packed
-from traceview.report.html.marks import Marks, Numbers
+from traceview.report.html.marks import Marks, Numbers, counted
 from traceview.report.html.rows import Group
 
 SEARCHED = ("ruler", "stream", "call", "range")
@@ -37,7 +37,7 @@ class Index:
         ]
         ids = sorted({of for of, _ in found})
         known = 1 + max((int(marks.name.max(initial=-1)) for _, marks in found), default=0)
-        counts = [np.bincount(marks.name, minlength=known) for _, marks in found]
+        counts = [counted(marks.name, known) for _, marks in found]
         count = sum(counts, np.zeros(known, np.int64))
         name, rank = _spread(count)
         before, parts = np.zeros(known, np.int64), [_Places.none()]

@@ -13,7 +13,7 @@ from traceview.intervals import Times
 from traceview.model import ROLES, Analysis, DeviceUse
 from traceview.report.html.bands import work_codes
 from traceview.report.html.looks import LOOKS
-from traceview.report.html.marks import ALL, Marks, NameColumn, Names, Rows
+from traceview.report.html.marks import ALL, Marks, NameColumn, Names, Rows, counted
 from traceview.report.html.rows import Group, Row
 
 DEEPEST = 11
@@ -43,7 +43,7 @@ class Owners:
 
     def count(self, owners: int) -> Times:
         """Return how many events each owner has."""
-        return np.bincount(self.owner, minlength=owners)
+        return counted(self.owner, owners)
 
     def rows_of(self, one: int) -> Rows:
         """Return the rows of one owner's events; where all are its own, they are not copied."""
@@ -163,23 +163,25 @@ class HostLanes:
             end,
             self.call_name.numbers(rows),
             role[rows] + np.uint8(LOOKS.index(f"call_{ROLES[0]}")),
-            {cost: self._cost(cost, rows, len(start)) for cost in COSTS},
+            self._costs(rows, len(start)),
             {"correlation": correlation},
         )
 
-    def _cost(self, cost: str, rows: Rows, count: int) -> Times:
-        """Return what each of some API calls waited, starved or let the GPU idle, in ns."""
-        values = np.zeros(count, np.int64)
+    def _costs(self, rows: Rows, count: int) -> dict[str, Times]:
+        """Return what each of some API calls waited, starved or let the GPU idle, in ns; nothing where none did."""
+        found: dict[str, Times] = {}
         for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
-            at, known = use.frame["api"].to_numpy(), use.frame[cost].to_numpy()
+            at = use.frame["api"].to_numpy()
+            known: Rows = ALL
             if not isinstance(rows, slice):
                 if not count:
                     continue
                 place = np.minimum(np.searchsorted(rows, at), count - 1)
                 here = np.flatnonzero(rows[place] == at)
-                at, known = place[here], known[here]
-            values[at] = known
-        return values
+                at, known = place[here], here
+            for cost in COSTS if len(at) else ():
+                found.setdefault(cost, np.zeros(count, np.int64))[at] = use.frame[cost].to_numpy()[known]
+        return found
 
 
 def by_depth(marks: Marks) -> list[Marks]:

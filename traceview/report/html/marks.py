@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, in_order
+from traceview.intervals import Times, blocks, in_order
 from traceview.report.html.columns import Columns, Packed
 
 LONGEST_NAME = 400
@@ -131,11 +131,22 @@ def reach(end: Times) -> Times:
     return end if in_order(end) else np.maximum.accumulate(end)
 
 
+def counted(numbers: Numbers, least: int = 0) -> Times:
+    """Return how often each small number occurs, from 0 to the largest, or to `least` - 1 where that is more.
+
+    Block by block, since NumPy counts numbers of 64 bits alone and copies all others first.
+    """
+    count = np.zeros(max(least, int(numbers.max()) + 1 if len(numbers) else 0), np.int64)
+    for block in blocks(len(numbers)):
+        count += np.bincount(numbers[block], minlength=len(count))
+    return count
+
+
 def used(numbers: Numbers) -> Times:
     """Return which small numbers there are, ascending."""
     if len(numbers) and (one := int(numbers.min())) == int(numbers.max()):
         return np.array([one], np.int64)
-    return np.flatnonzero(np.bincount(numbers))
+    return np.flatnonzero(counted(numbers))
 
 
 @dataclass(slots=True)
@@ -163,7 +174,7 @@ class Names:
         codes = names.to_physical().to_numpy()
         texts = _categories(names)
         lookup = np.zeros(max(len(texts), 1), np.int32)
-        for code in np.flatnonzero(np.bincount(codes)) if len(codes) else ():
+        for code in np.flatnonzero(counted(codes)).tolist():
             lookup[code] = self.number(texts[code])
         return NameColumn(codes, lookup)
 

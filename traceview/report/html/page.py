@@ -12,7 +12,7 @@ from traceview.model import Analysis
 from traceview.report.html.bands import Bands, bands
 from traceview.report.html.charts import charts
 from traceview.report.html.columns import WORKERS
-from traceview.report.html.document import build, packed_json
+from traceview.report.html.document import build, packed_json, pieces
 from traceview.report.html.marks import Names
 from traceview.report.html.rows import Group
 from traceview.report.html.sections import sections
@@ -122,4 +122,4 @@ def _charts(analysis: Analysis) -> str:
 
 def _around(analysis: Analysis, content: Json, shown: str) -> int:
     """Return the size of a page that has nothing else."""
-    return len(build(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], [])))
+    return sum(map(len, pieces(analysis.info.file, {**content, "timeline": {}}, shown, Timeline({}, [""], []))))
