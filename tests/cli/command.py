@@ -13,6 +13,9 @@ import pytest
 
 from traceview.program import main
 
+# The program for `python -c`; a shell's background jobs ignore Ctrl-C.
+HEARS_CTRL_C = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from traceview.program import run; run()"
+
 
 class Result(NamedTuple):
     code: int

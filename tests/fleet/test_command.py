@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT, sample
-from tests.cli.command import Command
+from tests.cli.command import HEARS_CTRL_C, Command
 from tests.fleet.reports import ranks_of, result_of
 from traceview.fleet.merge import merge
 from traceview.model_fleet import Fleet
@@ -152,7 +152,7 @@ def test_interrupted_it_leaves_neither_files_nor_processes(tmp_path: Path) -> No
     slow = tmp_path / "nsys"
     slow.write_text(SLEEPER.format(mark=tmp_path / "asked"))
     slow.chmod(0o755)
-    command = [sys.executable, "-m", "traceview", "fleet", str(runs), "--workers", "1", "--nsys", str(slow)]
+    command = [sys.executable, "-c", HEARS_CTRL_C, "fleet", str(runs), "--workers", "1", "--nsys", str(slow)]
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
     while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
