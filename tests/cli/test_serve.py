@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.command import HEARS_CTRL_C, Command
 
+
 def test_it_serves_until_it_is_interrupted(report: Path) -> None:
     command = [sys.executable, "-c", HEARS_CTRL_C, "serve", str(report), "--quiet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
