@@ -86,7 +86,8 @@ def united_length(start: Times, end: Times, rows: Rows) -> int:
     """Return the length of the union of some intervals, in order of start, without making it, in ns."""
     reach, total = BEFORE_ALL, 0
     for block in blocks(len(rows)):
-        first, last = start[rows[block]], end[rows[block]]
+        some = rows[block].astype(np.intp)
+        first, last = start[some], end[some]
         before = np.maximum.accumulate(np.concatenate([np.array([reach], np.int64), last]))
         reach = int(before[-1])
         total += int(np.maximum(last - np.maximum(first, before[:-1]), 0).sum())

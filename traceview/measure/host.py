@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Intervals, Times
+from traceview.intervals import Coverage, Intervals, Rows, Times
+from traceview.measure.in_calls import InCalls
 from traceview.model import ROLES, Trace
 
 ANY_OTHER = len(ROLES) - 1  # the role of most calls by far
@@ -51,30 +52,34 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """When a thread was in calls: the union of `all`, and of it what is each of ROLES' but the last, or the profiler's.
+    """When a thread was in calls: in `all`, and of it what is each of ROLES' but the last, or the profiler's.
 
     A ns belongs to the profiler, else to the first role that has it: the parts share none, and the last role has
     what they leave.
     """
 
-    all: Coverage
+    all: InCalls
     parts: tuple[Coverage, ...]
     profiled: Coverage
 
     @classmethod
-    def of(cls, start: Times, end: Times, role: NDArray[np.uint8], profiler: Intervals) -> Calls:
-        """Return the calls of a thread, in order of `start`, each with a code of ROLES."""
-        union = intervals.union(start, end, ordered=True)
+    def of(
+        cls, start: Times, end: Times, role: NDArray[np.uint8], rows: Rows | None, profiler: Intervals
+    ) -> Calls:
+        """Return a thread's calls, `rows` (None: all) of those in order of `start`, each with a code of ROLES."""
+        every = InCalls.of(start, end, rows)
+        own = role if rows is None else role[rows]
         taken = profiler
         parts = []
         for code in range(ANY_OTHER):
-            rows = np.flatnonzero(role == code)
-            calls = intervals.union(start[rows], end[rows], ordered=True)
+            some = np.flatnonzero(own == code)
+            chosen = some if rows is None else rows[some]
+            calls = intervals.union(start[chosen], end[chosen], ordered=True)
             parts.append(Coverage.of(intervals.subtract(calls, taken)))
-            if len(rows):
+            if len(some):
                 both = (np.concatenate(sides) for sides in zip(taken, calls, strict=True))
                 taken = intervals.union(*both)
-        return cls(Coverage.of(union), tuple(parts), Coverage.of(intervals.intersect(union, profiler)))
+        return cls(every, tuple(parts), Coverage.of(intervals.intersect(every.meeting(profiler), profiler)))
 
     def split(self, held: Times, start: Times, end: Times, profiler: Coverage) -> Iterator[tuple[int, Times, Times]]:
         """Yield each role, the rows of [start, end) that have some of it, and the ns of each.
@@ -122,6 +127,6 @@ def host(trace: Trace) -> Host:
     callers = np.flatnonzero(np.bincount(thread)).tolist() if len(thread) else []
     threads = {}
     for one in callers:
-        rows = slice(None) if len(callers) == 1 else np.flatnonzero(thread == one)
-        threads[one] = Calls.of(start[rows], end[rows], role[rows], profiler)
+        rows = None if len(callers) == 1 else intervals.rows_where(thread == one)
+        threads[one] = Calls.of(start, end, role, rows, profiler)
     return Host(threads, Coverage.of(profiler))

@@ -60,10 +60,10 @@ def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
     return _where_known(calls.thread, calls.launching(operation), -1)
 
 
-def _where_known(column: NDArray[Some], row: Rows, otherwise: int) -> NDArray[Some]:
+def _where_known(column: NDArray[Some], row: Rows | Times, otherwise: int) -> NDArray[Some]:
     if len(column) == 0:
         return np.full(len(row), otherwise, column.dtype)
-    found = column[row]  # -1 is the last, and put right
+    found: NDArray[Some] = column[row]  # -1 is the last, and put right
     unknown = row < 0
     if unknown.any():
         found[unknown] = otherwise
@@ -80,11 +80,12 @@ def attribute(trace: Trace, of: View, start: Times, end: Times, operation: Rows)
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
     calls = _Calls.of(trace)
     for block in intervals.blocks(len(start)):
-        _attribute(of, calls, start[block], end[block], calls.launching(operation[block]), causes[:, block])
+        call = calls.launching(operation[block]).astype(np.int64)
+        _attribute(of, calls, start[block], end[block], call, causes[:, block])
     return causes
 
 
-def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Rows, causes: NDArray[np.int64]) -> None:
+def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, causes: NDArray[np.int64]) -> None:
     thread = _where_known(calls.thread, call, -1)
     call_start = np.minimum(np.maximum(_where_known(calls.start, call, 0), start), end)
     unknown = np.flatnonzero(thread < 0)

@@ -93,7 +93,7 @@ def _gaps(trace: Trace, device: Activity, members: Rows) -> Iterator[_Gaps]:
     """Yield a stream's gaps some at a time: a gap lies between the furthest end so far and the next start."""
     reach = last = int(device.start[members[0]])
     for first in range(0, len(members), AT_ONCE):
-        some = members[first : first + AT_ONCE]
+        some = members[first : first + AT_ONCE].astype(np.intp)
         last = max(last, int(device.end[some].max()))
         some = some[device.end[some] > device.start[some]]  # one of no length neither splits a gap nor ends one
         if len(some) == 0:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Times
+from traceview.intervals import EMPTY, Rows, Times
 from traceview.model import Place
 from traceview.rules.base import DeviceFacts, Draft, Facts
 from traceview.rules.largest import largest, middle
@@ -50,7 +50,7 @@ class _Stretches(NamedTuple):
     number: Times
     ns: Times
     gaps: Times
-    rows: Times
+    rows: Rows
     waits: Times
 
 
@@ -64,30 +64,42 @@ def launch_bound(facts: Facts) -> Iterator[Draft]:
 
 def _dense(device: DeviceFacts) -> _Stretches:
     """Return the stretches in which at least DENSE of the time is such waiting."""
-    # Only those that hold gaps: a damaged time may make the window a century long.
-    rows, waits, number = _short(device)
-    begins = np.ones(len(number), np.bool_)
-    np.not_equal(number[1:], number[:-1], out=begins[1:])  # they ascend, as the gaps do
-    first = np.flatnonzero(begins)
+    rows, waits = _short(device)
+    first, number = _begun(device, rows)
     ns = np.add.reduceat(waits, first) if len(first) else waits
     count = np.diff(first, append=len(rows))
     dense = ns >= DENSE * BIN
-    kept = np.flatnonzero(np.repeat(dense, count))
-    return _Stretches(number[first[dense]], ns[dense], count[dense], rows[kept], waits[kept])
+    kept = np.repeat(dense, count)
+    return _Stretches(number[dense], ns[dense], count[dense], rows[kept], waits[kept])
 
 
-def _short(device: DeviceFacts) -> tuple[Times, Times, Times]:
-    """Return the steady gaps up to SHORT in which the GPU waits for launches, the ns and the stretch of each."""
-    found, steady = [(EMPTY.start,) * 3], device.in_steady
-    for block in intervals.blocks(steady.stop - steady.start):
+def _short(device: DeviceFacts) -> tuple[Rows, Times]:
+    """Return the steady gaps up to SHORT in which the GPU waits for launches, and the ns of each."""
+    steady, count = device.in_steady, 0
+    rows, ns = (np.empty(steady.stop - steady.start, kind) for kind in (np.int32, np.int64))
+    for block in intervals.blocks(len(rows)):
         gaps = slice(steady.start + block.start, steady.start + block.stop)
         waits = device.waits(CAUSES, gaps)
         if waits is not None:
-            start = device.gap_start[gaps]
-            rows = np.flatnonzero((device.gap_end[gaps] - start <= SHORT) & (waits > 0))
-            found.append((rows + gaps.start, waits[rows], (start[rows] - device.steady.start) // BIN))
-    rows, waits, number = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return rows, waits, number
+            short = device.gap_end[gaps] - device.gap_start[gaps] <= SHORT
+            some = np.flatnonzero(short & (waits > 0))
+            put = slice(count, count + len(some))
+            rows[put], ns[put] = some + gaps.start, waits[some]
+            count = put.stop
+    return rows[:count], ns[:count]
+
+
+def _begun(device: DeviceFacts, rows: Rows) -> tuple[Times, Times]:
+    """Return which of these gaps are the first of their stretch, and the number of that."""
+    # Only stretches that hold gaps: a damaged time may make the window a century long.
+    firsts, numbers, last = [EMPTY.start], [EMPTY.start], -1
+    for block in intervals.blocks(len(rows)):
+        number = (device.gap_start[rows[block]] - device.steady.start) // BIN
+        begins = np.flatnonzero(np.diff(number, prepend=last))  # they ascend, as the gaps do
+        firsts.append(begins + block.start)
+        numbers.append(number[begins])
+        last = number[-1]
+    return np.concatenate(firsts), np.concatenate(numbers)
 
 
 def _draft(facts: Facts, device: DeviceFacts, dense: _Stretches) -> Draft:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Intervals, Times
+from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.copies import Copies
 from traceview.model import CLASSES, Gaps, Window
@@ -32,7 +32,7 @@ class Idle:
     """
 
     causes: tuple[str, ...]
-    rows: Times | slice | None = None
+    rows: Times | Rows | slice | None = None
     at_most: Times | None = None
 
 
@@ -53,7 +53,7 @@ class Taken(NamedTuple):
     `whole` says that nothing is left of these causes there.
     """
 
-    rows: Times | slice
+    rows: Times | Rows | slice
     ns: Mapping[str, Times]
     whole: bool
 
@@ -83,7 +83,7 @@ class Grant:
     `taken` and `pieces` say of which accounts.
     """
 
-    rows: Times | slice
+    rows: Times | Rows | slice
     idle: Times
     exposed: Intervals
     taken: tuple[Taken, ...]
@@ -108,7 +108,7 @@ class Grant:
         if isinstance(self.rows, slice):
             first, last = (max(edge - self.rows.start, 0) for edge in (gaps.start, gaps.stop))
         else:
-            first, last = np.searchsorted(self.rows, (gaps.start, gaps.stop)).tolist()
+            first, last = np.searchsorted(self.rows, np.array([gaps.start, gaps.stop], self.rows.dtype)).tolist()
         return int(self.idle[first:last].sum()) + intervals.length(
             intervals.clip(self.exposed, window.start, window.end)
         )
@@ -173,7 +173,7 @@ class Ledger:
             bound = None if bound is None else bound - given[cause]
         return Taken(rows, given, whole=bound is None)
 
-    def _summed(self, taken: list[Taken]) -> tuple[Times | slice, Times]:
+    def _summed(self, taken: list[Taken]) -> tuple[Times | Rows | slice, Times]:
         if not taken:
             return slice(0, 0), EMPTY.start
         if len(taken) == 1:
