@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -132,10 +133,6 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
     from traceview.read.ahead import decoding
 
     with decoding(report) as ahead, closing(_Page(wanted)) as page:
-        if wanted.page is not None:
-            from traceview.report import library
-
-            library.begin(_shelf())
         from traceview.read.formats import check_capture
 
         checks = _checks(wanted.conditions)
@@ -144,6 +141,7 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
         if look is not None:
             look.begin()
         with progress(quiet) as step:
+            page.prepare()
             analysis = analysis_of(report, step, asked, ahead, page.begin)
             answers = {f"fail-if {one}": "\n".join(failures(analysis)) for one, failures in checks.items()}
             step("write", 0.95)
@@ -169,6 +167,13 @@ class _Page:
     wanted: Wanted
     begun: Begun | None = None
 
+    def prepare(self) -> None:
+        """Import what makes a page, and take plotly.js, on another thread: while tables are read, this one waits."""
+        if self.wanted.page is not None:
+            import traceview.analyze  # noqa: F401  # both would import it, and wait for each other
+
+            Thread(target=_page_needs, daemon=True).start()
+
     def begin(self, analysis: Analysis) -> None:
         if self.wanted.page is not None:
             from traceview.report.html import DETAIL, Begun
@@ -182,6 +187,17 @@ class _Page:
     def close(self) -> None:
         if self.begun is not None:
             self.begun.close()
+
+
+def _page_needs() -> None:
+    # What goes wrong here goes wrong again where it is said.
+    with suppress(Exception):
+        import traceview.measure.charts
+        import traceview.measure.projected
+        import traceview.report.html  # noqa: F401
+        from traceview.report.library import library
+
+        library(_shelf())
 
 
 def analysis_of(

@@ -11,7 +11,7 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from traceview.cache import Store
-from traceview.report.library import _made, _text, begin, library
+from traceview.report.library import _made, _text, library
 
 
 def test_what_was_packed_is_kept_by_what_it_holds(tmp_path: Path) -> None:
@@ -29,7 +29,6 @@ def test_what_was_packed_is_kept_by_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_the_library_is_plotly_js_and_packed_once() -> None:
-    begin()
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: library(), range(4)))
     assert all(one is found[0] for one in found)

@@ -1,4 +1,4 @@
-"""plotly.js as a page holds it. Packing takes a while: it may begin before anything else is known, and be kept."""
+"""plotly.js as a page holds it. Packing takes a while: what was packed is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 FILE = "package_data/plotly.min.js"
 LEVEL = 6  # of zlib's
-KEPT = f"deflated, level {LEVEL}"
+KEPT = f"deflated, level {LEVEL}, with its hash and its style elements"
 STYLE = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
 
 
@@ -41,13 +41,11 @@ _lock = threading.Lock()
 _found: list[Library] = []
 
 
-def begin(shelf: Shelf | None = None) -> None:
-    """Begin to pack on another thread, or to take what was packed before from the shelf."""
-    threading.Thread(target=library, args=(shelf,), daemon=True).start()
-
-
 def library(shelf: Shelf | None = None) -> Library:
-    """Return the library; wait for it where it has been begun. Raises ModuleNotFoundError and OSError."""
+    """Return the library, packed or taken from the shelf; wait for a thread that does that already.
+
+    Raises ModuleNotFoundError and OSError.
+    """
     with _lock:
         if not _found:
             _found.append(_made(_text(), shelf))
@@ -55,22 +53,21 @@ def library(shelf: Shelf | None = None) -> Library:
 
 
 def _made(text: bytes, shelf: Shelf | None) -> Library:
-    packed = _packed(text) if shelf is None else _kept(text, shelf)
-    own = {one.decode("ascii") for one in STYLE.findall(text)}
-    return Library(packed, sha256(text), ("plotly.js-style-global", *sorted(own)))
-
-
-def _kept(text: bytes, shelf: Shelf) -> str:
+    if shelf is None:
+        return _packed(text)
     question = hashlib.blake2b(text, digest_size=20).hexdigest()
     if (known := shelf.get(question, KEPT)) is not None:
-        return known
-    packed = _packed(text)
-    shelf.put(question, KEPT, packed)
-    return packed
+        digest, style_ids, packed = known.split("\n", 2)
+        return Library(packed, digest, tuple(style_ids.split()))
+    made = _packed(text)
+    shelf.put(question, KEPT, f"{made.digest}\n{' '.join(made.style_ids)}\n{made.packed}")
+    return made
 
 
-def _packed(text: bytes) -> str:
-    return base64.b64encode(zlib.compress(text, LEVEL)).decode("ascii")
+def _packed(text: bytes) -> Library:
+    own = {one.decode("ascii") for one in STYLE.findall(text)}
+    packed = base64.b64encode(zlib.compress(text, LEVEL)).decode("ascii")
+    return Library(packed, sha256(text), ("plotly.js-style-global", *sorted(own)))
 
 
 def _text() -> bytes:
