@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceview.model import API, KINDS, MEMORIES, ROLES, Role
-from traceview.normalise.codes import translated
+from traceview.normalise.codes import numbers, translated
 from traceview.normalise.names import as_enum, categories, named
 from traceview.normalise.order import by_time
 from traceview.normalise.threads import Threads
@@ -62,7 +62,7 @@ def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame
         pl.Series("implicit", translated(code, implicit).view(np.bool_)),
         thread,
         threads.processes(thread).alias("process"),
-        pl.col("correlationId").fill_null(0).cast(pl.UInt32).alias("correlation"),
+        pl.Series("correlation", numbers(found["correlationId"]).astype(np.uint32)),
     )
 
 
