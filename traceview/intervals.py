@@ -126,8 +126,14 @@ def clip(of: Intervals, start: int, end: int) -> Intervals:
     high = int(np.searchsorted(of.start, end, side="left"))
     if low >= high:
         return EMPTY
-    starts = np.maximum(of.start[low:high], start)
-    ends = np.minimum(of.end[low:high], end)
+    starts, ends = of.start[low:high], of.end[low:high]
+    # The first member alone may begin before the window, and the last alone end after it.
+    if starts[0] < start:
+        starts = starts.copy()
+        starts[0] = start
+    if ends[-1] > end:
+        ends = ends.copy()
+        ends[-1] = end
     return Intervals(starts, ends)
 
 

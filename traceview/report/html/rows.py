@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times
+from traceview.intervals import Intervals, Times, blocks
 from traceview.model import CAUSES, Analysis, DeviceUse
 from traceview.report.html.bands import WORK_CLASSES, Band, Bands
 from traceview.report.html.looks import LOOKS, WORDS
@@ -78,11 +78,18 @@ def _lane(found: list[Band], names: Names) -> Marks:
 
 
 def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
-    """Return for each of `count` rows the number of its first largest column; 0 where none has anything."""
-    largest, found = np.zeros(count, np.int64), np.zeros(count, np.uint8)
-    for number, column in columns.items():
-        found[column > largest] = number
-        np.maximum(largest, column, out=largest)
+    """Return for each of `count` rows the number of its first largest column; 0 where none has anything.
+
+    The columns come by ascending number.
+    """
+    found = np.zeros(count, np.uint8)
+    for block in blocks(count):
+        largest = np.zeros(block.stop - block.start, np.int64)
+        for number, column in columns.items():
+            # Of ascending numbers the largest is the last: far faster than to put one where there is more.
+            more = (column[block] > largest).view(np.uint8) * np.uint8(number)
+            np.maximum(found[block], more, out=found[block])
+            np.maximum(largest, column[block], out=largest)
     return found
 
 
