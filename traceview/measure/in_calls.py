@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals, Rows, Times
 
-EVERY = 8  # of so many calls one has a running sum
-AT_ONCE = EVERY << 11  # calls or questions, so that temporary arrays are small
+AT_ONCE = 1 << 14  # calls, an even number, or questions: temporary arrays are small
 NEAR = 16  # so many calls a question may lie near to, on average, to have all of them added up
 
 
@@ -19,7 +18,7 @@ NEAR = 16  # so many calls a question may lie near to, on average, to have all o
 class InCalls:
     """The calls of one thread: `rows` of `start` and `end`, None for all, by time and without overlap.
 
-    `running` is the length of all calls before every EVERY-th.
+    `running` is the length of all calls before every other one.
     """
 
     start: Times
@@ -31,7 +30,7 @@ class InCalls:
     def of(cls, start: Times, end: Times, rows: Rows | None) -> InCalls:
         """Take some calls, of which all are by time; those that overlap become their union."""
         count = len(start) if rows is None else len(rows)
-        running = np.zeros(-(-count // EVERY), np.int64)
+        running = np.zeros((count + 1) // 2, np.int64)
         reach = intervals.BEFORE_ALL
         for at in range(0, count, AT_ONCE):
             first, last = _chosen(start, end, rows, slice(at, min(at + AT_ONCE, count)))
@@ -39,8 +38,8 @@ class InCalls:
                 own = slice(None) if rows is None else rows
                 return cls.of(*intervals.union(start[own], end[own], ordered=True), None)
             reach = last[-1]
-            sums = np.add.reduceat(last - first, np.arange(0, len(first), EVERY))
-            running[at // EVERY :][: len(sums)] = sums
+            sums = np.add.reduceat(last - first, np.arange(0, len(first), 2))
+            running[at // 2 :][: len(sums)] = sums
         running[1:] = np.cumsum(running)[:-1]
         running[:1] = 0
         return cls(start, end, rows, running)
@@ -80,12 +79,10 @@ class InCalls:
         """Return how long the thread was in calls before each moment."""
         begun = self._begun(at)
         last = np.maximum(begun - 1, 0)
-        known = last // EVERY
-        found: Times = self.running[known]
-        for step in range(EVERY - 1):
-            passed = np.minimum(known * EVERY + step, last)  # of the last one itself more is known
-            start, end = _chosen(self.start, self.end, self.rows, passed)
-            found += np.where(passed < last, end - start, 0)
+        odd = last % 2
+        found: Times = self.running[last // 2]
+        start, end = _chosen(self.start, self.end, self.rows, last - odd)
+        found += (end - start) * odd
         start, end = _chosen(self.start, self.end, self.rows, last)
         found += np.minimum(at, end) - start
         found[begun == 0] = 0
