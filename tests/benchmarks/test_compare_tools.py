@@ -53,6 +53,15 @@ def test_a_tool_that_fails_or_hangs_says_so(script: dict[str, Any], command: lis
     assert ended.failed == said and time.monotonic() - began < 30
 
 
+def test_the_peak_is_the_commands_own(script: dict[str, Any]) -> None:
+    """A process that is forked from a large one has its parent's peak, as Linux counts."""
+    large = bytearray(200 << 20)
+    large[:: 1 << 12] = b"x" * len(large[:: 1 << 12])
+    small = script["run"]([sys.executable, "-S", "-c", ""], 30, {})
+    other = script["run"]([sys.executable, "-S", "-c", "x = b'x' * (100 << 20)"], 30, {})
+    assert 0 < small.peak_bytes < 50 << 20 < 100 << 20 < other.peak_bytes < 150 << 20
+
+
 def test_a_row_shows_how_far_an_answer_is_off(script: dict[str, Any], tmp_path: Path) -> None:
     report = tmp_path / "report.sqlite"
     report.write_bytes(b"x")
