@@ -70,11 +70,28 @@ def test_a_row_shows_how_far_an_answer_is_off(script: dict[str, Any], tmp_path: 
     rows = {}
     for answer in ("200", "150", "word"):
         way = script["Way"]("tool", [sys.executable, "-c", f"print('{answer}')", "{report}"], float, "tool ask")
-        runs = script["asked"](report, way, 1, 30.0, tmp_path / "copies")
-        rows[answer] = [cell.strip() for cell in script["line"](question, way, *runs).split("|")[2:5]]
+        found = script["asked"](report, way, 1, 30.0, tmp_path / "copies")
+        rows[answer] = [cell.strip() for cell in script["line"](question, way, found).split("|")[2:5]]
     assert rows == {
         "200": ["tool: `tool ask`", "200", "the same"],
         "150": ["tool: `tool ask`", "150", "-25.00%"],
         "word": ["tool: `tool ask`", "nothing that this script can read", ""],
     }
     assert list((tmp_path / "copies").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("failures", "cell"), [(1, "200; failed once before"), (2, "200; failed 2 times before"), (3, "failed: oh")]
+)
+def test_who_fails_is_asked_again_and_that_is_said(
+    script: dict[str, Any], tmp_path: Path, failures: int, cell: str
+) -> None:
+    report = tmp_path / "report.sqlite"
+    report.write_bytes(b"x")
+    (tmp_path / "copies").mkdir()
+    count = f"n=$(cat {tmp_path}/n 2>/dev/null || echo 0); echo $((n + 1)) > {tmp_path}/n"
+    command = ["/bin/sh", "-c", f"{count}; [ $n -ge {failures} ] && echo 200 || {{ echo oh; exit 1; }}"]
+    way = script["Way"]("tool", command, float, "tool ask")
+    found = script["asked"](report, way, 1, 30.0, tmp_path / "copies")
+    said = script["line"](script["Question"]("kernels", (200,), False, ()), way, found)
+    assert said.split("|")[3].strip() == cell
