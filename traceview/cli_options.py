@@ -55,6 +55,7 @@ def size(_context: click.Context, _option: click.Parameter, text: str | None) ->
 
 
 FILE = click.Path(path_type=Path)
+CAPTURES = "traceview.captures"  # in a click context's `meta`: what the command was given
 
 
 class _Capture(click.Path):
@@ -69,7 +70,6 @@ class _Capture(click.Path):
         return found
 
 
-CAPTURES = "traceview.captures"  # in a click context's `meta`: what the command was given
 CAPTURE = _Capture(path_type=Path)
 REPORT = click.argument("report", type=CAPTURE)
 

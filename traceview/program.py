@@ -16,11 +16,11 @@ from types import FrameType
 from typing import NoReturn
 
 CANNOT_SAY = 2
-ENDED_BY = {signal.SIGINT: 130, signal.SIGTERM: 143}
+ENDED_BY: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 LARGE = 16 << 20
 ENOUGH = 4  # threads of polars
-_asked: list[int] = []  # the exit codes of signals that came
+_asked: list[int] = []  # the signals that came
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,28 +59,23 @@ def main() -> None:
 
 
 def _listen() -> None:
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _asked_to_end)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
-        signal.signal(signal.SIGINT, _interrupted)
+        signal.signal(signal.SIGINT, _asked_to_end)
 
 
-def _interrupted(_signal: int, _frame: FrameType | None) -> NoReturn:
-    _asked.append(ENDED_BY[signal.SIGINT])
-    sys.unraisablehook = _lost
-    raise Interrupted
-
-
-def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+def _asked_to_end(number: int, _frame: FrameType | None) -> NoReturn:
     # An exception, so that a half-written file is removed on the way out; it may come back as another one.
-    _asked.append(ENDED_BY[signal.SIGTERM])
+    _asked.append(number)
     sys.unraisablehook = _lost
-    sys.exit(_asked[-1])
+    if number == signal.SIGINT:
+        raise Interrupted
+    sys.exit(ENDED_BY[number])
 
 
 def _lost(_what: object) -> None:
     """Ask again in a moment: what the signal raised met a place that raises nothing, as the end of an object has."""
-    again = next(number for number, code in ENDED_BY.items() if code == _asked[-1])
-    threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, again]).start()
+    threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, _asked[-1]]).start()
 
 
 def _end(error: BaseException) -> NoReturn:
@@ -110,7 +105,7 @@ def _leave_interrupted() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # again means at once
     with suppress(OSError):
         sys.stderr.write("traceview: interrupted\n")
-    sys.exit(_asked[-1] if _asked else ENDED_BY[signal.SIGINT])
+    sys.exit(ENDED_BY[_asked[-1] if _asked else signal.SIGINT])
 
 
 def _leave(line: str, code: int) -> NoReturn:
