@@ -21,7 +21,6 @@ from traceview.errors import OutputError, RequestError
 if TYPE_CHECKING:
     from traceview.cache import Look, Store
     from traceview.model import Analysis, Trace
-    from traceview.read.ahead import Ahead
     from traceview.report.html import Begun
 
 CHECK_FAILED = 1
@@ -130,9 +129,7 @@ def _shelf() -> Store | None:
 
 def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: bool) -> Answers:
     """Return the answers of a new analysis; nothing is written before all of them are made."""
-    from traceview.read.ahead import decoding
-
-    with decoding(report) as ahead, closing(_Page(wanted)) as page:
+    with closing(_Page(wanted)) as page:
         from traceview.read.formats import check_capture
 
         checks = _checks(wanted.conditions)
@@ -142,7 +139,7 @@ def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: 
             look.begin()
         with progress(quiet) as step:
             page.prepare()
-            analysis = analysis_of(report, step, asked, ahead, page.begin)
+            analysis = analysis_of(report, step, asked, page.begin)
             answers = {f"fail-if {one}": "\n".join(failures(analysis)) for one, failures in checks.items()}
             step("write", 0.95)
             for name in wanted.names():
@@ -204,10 +201,9 @@ def analysis_of(
     report: Path,
     step: Step,
     asked: Asked,
-    ahead: Ahead | None = None,
     measured: Callable[[Analysis], None] | None = None,
 ) -> Analysis:
-    """Read and measure a report, some of which may have been decoded ahead. Raises TraceviewError.
+    """Read and measure a report. Raises TraceviewError.
 
     `measured` is given the analysis before its findings are known.
     """
@@ -216,7 +212,7 @@ def analysis_of(
     from traceview.analyze import analyze as run
     from traceview.moment import window_of_times
 
-    trace = _opened(report, step, ahead)
+    trace = _opened(report, step)
     return run(
         trace,
         window=window_of_times(trace, asked.start, asked.end),
@@ -230,11 +226,11 @@ def analysis_of(
     )
 
 
-def _opened(report: Path, step: Step, ahead: Ahead | None) -> Trace:
+def _opened(report: Path, step: Step) -> Trace:
     from traceview.trace import open_trace
 
     step("read", 0.0)
-    return open_trace(report, ahead)
+    return open_trace(report)
 
 
 def _rendered(kind: str, analysis: Analysis, wanted: Wanted, asked: Asked, page: _Page) -> str:

@@ -131,7 +131,7 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
 
 
 def _way(chance: random.Random) -> Way:
-    return chance.choices(("sqlite", "pages", "ahead", "apart"), (48, 48, 3, 1))[0]
+    return chance.choices(("sqlite", "pages", "apart"), (50, 49, 1))[0]
 
 
 def _arguments(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import compressed, hdf, json_lines, kineto, nsys_rep, parquet
-from traceview.read.ahead import Ahead
 from traceview.read.database import HEADER, check_file, shown
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite import read_sqlite
@@ -24,11 +23,12 @@ READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
     (json_lines.is_export, json_lines.read_json_lines),
     (kineto.is_trace, kineto.read_kineto),
 )
-def read_capture(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
+
+
+def read_capture(path: str | Path) -> RawCapture:
     """Read an export of nsys (SQLite or a folder of tables), a .nsys-rep or a trace of torch.profiler, also packed.
 
-    `ahead` may have decoded some of an SQLite export that lies there as it is. `file` of the result is the name of
-    what was given. Raises ReportError as read_sqlite does.
+    `file` of the result is the name of the given file. Raises ReportError as read_sqlite does.
     """
     path = Path(path)
     if (suffix := _folder(path)) is not None:
@@ -39,7 +39,7 @@ def read_capture(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
             with _unchanged(inside):
                 return replace(reader(inside), file=path.name)
         with _exported(inside) as export:
-            capture = replace(read_sqlite(export, ahead if export == path else None), file=path.name)
+            capture = replace(read_sqlite(export), file=path.name)
             # A copy that redact made of a trace: nsys would have said its version.
             is_copy = capture.nsys_version is None and product_of(export) == kineto.PROFILER
             return kineto.with_lacks(capture) if is_copy else capture
