@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fuzz.corpus import Corpus
@@ -24,8 +23,7 @@ COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compa
 COMMANDS += ("whatif", "export")
 # Which part of the cases each kind of input has; "again" is asked twice, with damaged answers in between.
 KINDS = {
-    "sqlite": 30, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "hdf": 3, "lines": 12, "profiler": 16,
-    "fleet": 10, "again": 6,
+    "sqlite": 30, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10, "again": 6,
 }  # fmt: skip
 
 
@@ -49,8 +47,6 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     """Write the files of a case into an empty folder and say what is to be run; the same number gives the same case."""
     chance = random.Random(seed)
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
-    if kind == "hdf" and find_spec("h5py") is None:
-        kind = "sqlite"
     if kind == "fleet":
         return _fleet(seed, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
@@ -110,7 +106,7 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
             if chance.random() < 0.5:
                 path.unlink()
         else:
-            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "lines", "profiler"))
+            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "profiler"))
             given, how = one_report(kind, path, (base,), corpus, chance)
             path, what = given.path, " ".join([given.form, *how[1:]])
         paths.append(path)

@@ -18,7 +18,6 @@ from unittest import mock
 
 Way = Literal["sqlite", "pages", "apart"]
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 8  # seconds for a damaged HDF5 file, which the library may read for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(pages, "SMALL", pages.SMALL if way == "sqlite" else 0),
-            mock.patch("traceview.read.hdf.PATIENCE", PATIENCE),
             mock.patch("traceview.fleet.run.read_locally", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),
