@@ -42,15 +42,13 @@ def analyze(
     skip: int | None = None,
     top: int = 10,
     progress: Progress | None = None,
-    measured: Callable[[Analysis], None] | None = None,
 ) -> Analysis:
     """Measure a capture and price what it lost.
 
     `window` (ns on the capture's clock) or `range_name` (an NVTX range) narrows every figure;
     `device` keeps one GPU; `iteration` is a regular expression on range names; `skip` sets that many
     first iterations aside; `top` bounds the listed longest gaps, not what is counted. `progress` is
-    told each step and the fraction done before it; `measured` is given everything but the findings
-    before they are searched for.
+    told each step and the fraction done before it.
 
     Raises TraceviewError (see errors.py) when nothing can be said.
     """
@@ -65,8 +63,6 @@ def analyze(
     activities = active_devices(trace, device)
     analysis = _measure(trace, activities, iteration, skip, top, step)
     analysis = replace(analysis, charts=partial(_charts, trace, analysis.devices, analysis.iterations))
-    if measured is not None:
-        measured(analysis)
     step("find", 0.9)
     return replace(analysis, findings=find(analysis, activities))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +20,6 @@ from traceview.errors import OutputError, RequestError
 if TYPE_CHECKING:
     from traceview.cache import Look, Store
     from traceview.model import Analysis, Trace
-    from traceview.report.html import Begun
 
 CHECK_FAILED = 1
 STDOUT = "-"
@@ -129,23 +127,21 @@ def _shelf() -> Store | None:
 
 def _made(report: Path, asked: Asked, wanted: Wanted, look: Look | None, quiet: bool) -> Answers:
     """Return the answers of a new analysis; nothing is written before all of them are made."""
-    with closing(_Page(wanted)) as page:
-        from traceview.read.formats import check_capture
+    from traceview.read.formats import check_capture
 
-        checks = _checks(wanted.conditions)
-        check_capture(report)
-        _check_places(report, wanted)
-        if look is not None:
-            look.begin()
-        with progress(quiet) as step:
-            page.prepare()
-            analysis = analysis_of(report, step, asked, page.begin)
-            answers = {f"fail-if {one}": "\n".join(failures(analysis)) for one, failures in checks.items()}
-            step("write", 0.95)
-            for name in wanted.names():
-                if name not in answers:
-                    answers[name] = _rendered(name.split()[0], analysis, wanted, asked, page)
-            return answers
+    checks = _checks(wanted.conditions)
+    check_capture(report)
+    _check_places(report, wanted)
+    if look is not None:
+        look.begin()
+    with progress(quiet) as step:
+        analysis = analysis_of(report, step, asked)
+        answers = {f"fail-if {one}": "\n".join(failures(analysis)) for one, failures in checks.items()}
+        step("write", 0.95)
+        for name in wanted.names():
+            if name not in answers:
+                answers[name] = _rendered(name.split()[0], analysis, wanted, asked)
+        return answers
 
 
 def _checks(conditions: tuple[str, ...]) -> dict[str, Callable[[Analysis], Iterator[str]]]:
@@ -157,56 +153,12 @@ def _checks(conditions: tuple[str, ...]) -> dict[str, Callable[[Analysis], Itera
     return {one: partial(fail_if.failures, (fail_if.parse(one),)) for one in conditions}
 
 
-@dataclass(slots=True)
-class _Page:
-    """The page: what needs no findings is made while they are searched for."""
-
-    wanted: Wanted
-    begun: Begun | None = None
-
-    def prepare(self) -> None:
-        """Import what makes a page, and take plotly.js, on another thread: while tables are read, this one waits."""
-        if self.wanted.page is not None:
-            import traceview.analyze  # noqa: F401  # both would import it, and wait for each other
-
-            Thread(target=_page_needs, daemon=True).start()
-
-    def begin(self, analysis: Analysis) -> None:
-        if self.wanted.page is not None:
-            from traceview.report.html import DETAIL, Begun
-
-            self.begun = Begun.of(analysis, self.wanted.detail or DETAIL)
-
-    def finished(self, analysis: Analysis) -> str:
-        assert self.begun is not None, "a page that is wanted was begun"
-        return self.begun.finished(analysis)
-
-    def close(self) -> None:
-        if self.begun is not None:
-            self.begun.close()
-
-
-def _page_needs() -> None:
-    # What goes wrong here goes wrong again where it is said.
-    with suppress(Exception):
-        import traceview.measure.charts
-        import traceview.measure.projected
-        import traceview.report.html  # noqa: F401
-        from traceview.report.library import library
-
-        library(_shelf())
-
-
 def analysis_of(
     report: Path,
     step: Step,
     asked: Asked,
-    measured: Callable[[Analysis], None] | None = None,
 ) -> Analysis:
-    """Read and measure a report. Raises TraceviewError.
-
-    `measured` is given the analysis before its findings are known.
-    """
+    """Read and measure a report. Raises TraceviewError."""
     if asked.range_name is not None and (asked.start, asked.end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; give one of them")
     from traceview.analyze import analyze as run
@@ -222,7 +174,6 @@ def analysis_of(
         skip=asked.skip,
         top=asked.top,
         progress=step,
-        measured=measured,
     )
 
 
@@ -233,13 +184,17 @@ def _opened(report: Path, step: Step) -> Trace:
     return open_trace(report)
 
 
-def _rendered(kind: str, analysis: Analysis, wanted: Wanted, asked: Asked, page: _Page) -> str:
+def _rendered(kind: str, analysis: Analysis, wanted: Wanted, asked: Asked) -> str:
     if kind == "json":
         from traceview.report.to_json import to_json
 
         return to_json(analysis)
     if kind == "page":
-        return page.finished(analysis)
+        from traceview.report.html import DETAIL, render
+        from traceview.report.library import library
+
+        library(_shelf())
+        return render(analysis, wanted.detail or DETAIL)
     from traceview.report import terminal
 
     return terminal.render(analysis, top=asked.top, unicode=wanted.unicode, colour=wanted.colour)

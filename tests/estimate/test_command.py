@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.captures import sample
@@ -12,7 +11,7 @@ from traceview.analyze import analyze
 from traceview.estimate import whatif
 from traceview.model_whatif import WhatIf
 from traceview.report.html.bands import bands
-from traceview.report.html.looks import LOOKS
+from traceview.report.html.mark_styles import LOOKS
 from traceview.report.html.marks import Names
 from traceview.report.html.timeline import rows
 
@@ -37,8 +36,7 @@ def test_the_page_has_the_critical_path_as_its_first_row(traceview: Command, tmp
     analysis = analyze(SERIAL)
     found = whatif(analysis)
     assert isinstance(found, WhatIf)
-    with ThreadPoolExecutor(1) as pool:
-        first = rows(analysis, Names(), lambda: bands(analysis), pool, found.spans)[0]
+    first = rows(analysis, Names(), bands(analysis), found.spans)[0]
     (path,) = first.rows
     (marks,) = path.lanes
     assert path.id == "path" and len(marks) == len(found.spans) > 100

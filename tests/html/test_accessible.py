@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from tests.html.browser import Opened, opened
 from traceview.model import Analysis
 from traceview.report.html import render
-from traceview.report.html.looks import LOOKS
+from traceview.report.html.mark_styles import LOOKS
 
 Colour = NDArray[np.float64]
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from traceview.intervals import EMPTY
 from traceview.model import Analysis
 from traceview.report.html.bands import bands
-from traceview.report.html.book import Book
+from traceview.report.html.chunks import ChunkBudget
 from traceview.report.html.columns import Columns
-from traceview.report.html.lane import Lane, prepare
+from traceview.report.html.detail import PackedLane, pack_levels
+from traceview.report.html.lane import Lane, merged_lanes
 from traceview.report.html.marks import Marks, Names
 from traceview.report.html.pyramid import Level, Widths, coarser, levels
-from traceview.report.html.sharpen import Sharpening
+from traceview.report.html.rows import Row
 from traceview.report.html.summary import merged, merged_count
 from traceview.report.html.tally import device_sums
 from traceview.report.html.timeline import origin, rows, works
@@ -33,7 +34,7 @@ def made(count: int, seed: int = 1) -> Marks:
 def test_the_finest_width_leaves_what_is_affordable_and_is_foreseen() -> None:
     marks = made(300_000)
     for most in (100_000, 20_000):
-        widths = Widths.of([marks], 0, SPAN, most)
+        widths = Widths.affordable([marks], 0, SPAN, most)
         left = merged_count(marks.start, marks.end, 0, widths.shifts[0])
         assert left <= most * 1.05
         assert merged_count(marks.start, marks.end, 0, widths.shifts[0] - 1) > most * 0.95
@@ -41,13 +42,12 @@ def test_the_finest_width_leaves_what_is_affordable_and_is_foreseen() -> None:
 
 
 def test_the_gpu_has_half_and_the_host_what_is_left() -> None:
-    def finest(lanes: list[Lane]) -> list[int]:
-        with ThreadPoolExecutor(1) as pool:
-            prepare(lanes, 0, SPAN, 200_000, pool)
-        return [lane.levels[0].shift for lane in lanes]
+    def finest(*kinds: str) -> list[int]:
+        rows = [Row(kind, kind, "", "", (made(300_000),)) for kind in kinds]
+        return [lane.levels[0].shift for [lane] in merged_lanes(rows, 0, SPAN, 200_000)]
 
-    gpu, host = finest([Lane(made(300_000), True), Lane(made(300_000), False)])
-    [alone] = finest([Lane(made(300_000), False)])
+    gpu, host = finest("stream", "call")
+    [alone] = finest("call")
     assert alone <= host <= gpu
 
 
@@ -55,11 +55,10 @@ def test_what_does_not_fit_is_tried_once_more_in_wider_bins() -> None:
     marks = made(100_000)
     wide, narrow = (Level(shift, merged(marks, 0, shift)) for shift in (22, 18))
     sizes = [size(level) for level in (wide, narrow, coarser(narrow, 0))]
-    with ThreadPoolExecutor(1) as pool:
-        for room, shifts in ((2 * sum(sizes), [22, 18]), (sizes[0] + 5 * sizes[2] // 4, [22, 19]), (sizes[0], [22])):
-            lane = Lane(marks, False, levels=[narrow, wide])
-            Sharpening.of([lane], Book.of(0, room, pool)).write()
-            assert [one["shift"] for one in lane.written] == shifts
+    for room, shifts in ((2 * sum(sizes), [22, 18]), (sizes[0] + 5 * sizes[2] // 4, [22, 19]), (sizes[0], [22])):
+        lane = PackedLane(Lane(marks, False, None, [narrow, wide], EMPTY.start), [narrow, wide])
+        pack_levels([lane], ChunkBudget.from_bytes(0, room))
+        assert [one["shift"] for one in lane.packed] == shifts
 
 
 def size(level: Level) -> int:
@@ -72,8 +71,7 @@ def size(level: Level) -> int:
 def test_causes_add_up_the_same_from_merged_gaps(analysis_of: Callable[[str], Analysis], name: str) -> None:
     analysis = analysis_of(name)
     zero = origin(analysis)
-    with ThreadPoolExecutor(1) as pool:
-        groups = rows(analysis, Names(), lambda: bands(analysis), pool)
+    groups = rows(analysis, Names(), bands(analysis))
     [idle] = [row.lanes[0] for group in groups for row in group.rows if row.kind == "idle"]
     [work] = works(groups)
     edges = zero + (np.arange(200) << 22)

@@ -4,17 +4,17 @@ page.html, *.css, *.js   the page as a person sees it; data files, put together 
 sections.py              what the page says in words and figures, taken from the Analysis as it is
 charts.py                what the charts show
 timeline.py              the rows of the timeline and their marks, fitted into the page
-  rows.py, lanes.py      rows and groups; streams, API calls and ranges as marks
+  rows.py, lanes.py      rows and groups; streams, API calls and ranges as marks; mark_styles.py names their styles
   bands.py               what a device did at each moment: compute, communication, copies, idle
-  detail.py              how much of it the page holds: all, or levels of detail and the places that matter
-  lane.py, sharpen.py    a line of marks and its levels; finer and finer ones while they fit
-  book.py                the packed chunks, and what is left of the budget
+  lane.py                a line of marks, merged into levels
+  detail.py              what the page holds of the lanes, from coarse to fine: all, or levels and places in full
+  chunks.py              the packed chunks, and what is left of the byte budget
   pyramid.py, summary.py bins of doubling widths; neighbours merged into one mark
   places.py              where full detail matters
   tally.py, index.py     sums per bin for measuring, places of names for searching, where events are merged
 columns.py               marks as packed columns; the script's columns.js is the other half
 """
 
-from traceview.report.html.page import DETAIL, Begun, render
+from traceview.report.html.page import DETAIL, render
 
-__all__ = ["DETAIL", "Begun", "render"]
+__all__ = ["DETAIL", "render"]

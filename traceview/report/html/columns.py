@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,6 @@ except ImportError:  # it is made for 64-bit x86 and ARM alone
     import zlib as packer  # type: ignore[no-redef]
 
 Packed = list[int]  # [offset in bytes, bytes of each number]
-WORKERS = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 LEVEL = 2  # of either
 
 

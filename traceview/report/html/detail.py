@@ -1,32 +1,30 @@
-"""How much detail the page holds: everything where the budget allows, else levels and the places that matter.
+"""How much detail the page holds: every event where the budget allows, else levels and the places that matter.
 
-The page's columns come in chunks. The first holds every row at a glance; the others follow behind it, the
-coarse before the fine, so that a page of any size draws at once and sharpens.
+The first chunk shows every row at a glance. The chunks behind it go from coarse to fine, so that a page of any
+size draws at once and sharpens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from traceview.intervals import Intervals, Times, distinct
-from traceview.report.html.book import Book
+from traceview.intervals import Intervals, Times
+from traceview.report.html.chunks import ChunkBudget, Json
 from traceview.report.html.columns import Columns
 from traceview.report.html.lane import Lane
-from traceview.report.html.marks import Marks, Numbers, reach
-from traceview.report.html.sharpen import Sharpening
+from traceview.report.html.marks import Marks
+from traceview.report.html.pyramid import Level, coarser
 
-SAMPLE = 1 << 14  # marks from which the size of a lane in full is foretold
-ISLANDS = 0.33  # of the budget, for the places that stay in full
-MARK_BYTES = 12  # of one mark in full, in the file; only to bound the places
-LOW_BITS = (1 << 20) - 1
+SAMPLE = 1 << 14  # marks of a lane from which the packed size of the whole lane is estimated
+GPU_FINER = 2  # doublings by which the GPU's rows are finer than the host's, while the budget lasts
+# Of what is left, for one level of the GPU's rows and of the host's: the GPU's may not leave the host nothing.
+SHARES = {True: 2 / 3, False: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What a page has that does not hold every event.
+    """The parts of a page that does not hold every event.
 
     `columns` are sums and places of names, `content` says where they lie, `names` are the numbers of those names.
     `cover` are the stretches in which every lane is in full, `kept` the marks of each lane there, or that launched
@@ -40,96 +38,119 @@ class Extra:
     kept: Sequence[Marks]
 
 
-def write(lanes: Sequence[Lane], book: Book, extra: Callable[[], Extra]) -> tuple[Extra, int] | None:
-    """Fill the book with lanes whose levels are found.
+@dataclass(slots=True)
+class PackedLane:
+    """A lane, and the places of what is packed of it."""
 
-    Return what was needed beside levels, and in which chunk its columns are; None where every event is there.
+    lane: Lane
+    levels: list[Level]  # not packed yet, the finest first
+    packed: list[Json] = field(default_factory=list)  # levels, the coarsest first
+    exact: Json | None = None
+    whole: bool = False
+
+    def json(self) -> Json:
+        """Return the places, for the page's script."""
+        return {"levels": self.packed, "exact": self.exact, "whole": self.whole}
+
+
+def pack_lanes(
+    lanes: Sequence[Lane], budget: ChunkBudget, extra: Callable[[], Extra]
+) -> tuple[list[PackedLane], Extra | None, int]:
+    """Pack lanes in one pass from coarse to fine, as far as the budget goes.
+
+    Return the packed lanes, and what `extra` gives with the chunk of its columns; None and 0 where every event fits.
     """
-    _at_a_glance(lanes, book)
-    if _foretold(lanes, book) * 1.1 < book.left:
-        for lane in sorted(lanes, key=lambda one: not one.on_gpu):
-            _in_full(lane, book)
-    sharpening = Sharpening.of(lanes, book)
-    found = None
-    if not all(lane.whole for lane in lanes):
+    packed = [PackedLane(lane, list(lane.levels)) for lane in lanes]
+    _pack_glance(packed, budget)
+    if _estimated_size(packed, budget) * 1.1 < budget.left:
+        for lane in sorted(packed, key=lambda one: not one.lane.on_gpu):
+            _pack_whole(lane, budget)
+    beside, chunk = None, 0
+    if not all(lane.whole for lane in packed):
         beside = extra()
-        found = beside, book.add(beside.columns)
-        book.names.append(beside.names)
-        of_rest = [(lane, marks) for lane, marks in zip(lanes, beside.kept, strict=True) if not lane.whole]
-        for (lane, _), json in zip(of_rest, book.must([marks for _, marks in of_rest]), strict=True):
-            lane.exact = json
-    sharpening.write()
-    return found
+        chunk = budget.require_columns(beside.columns)
+        budget.names.append(beside.names)
+        _pack_kept(packed, beside.kept, budget)
+    pack_levels(packed, budget)
+    return packed, beside, chunk
 
 
-def _at_a_glance(lanes: Sequence[Lane], book: Book) -> None:
-    """Write the first chunk: the coarsest level of each lane, or all of one that has few marks."""
+def _pack_kept(lanes: Sequence[PackedLane], kept: Sequence[Marks], budget: ChunkBudget) -> None:
+    """Pack the marks of the places in full, of lanes that are not whole."""
+    partial = [(lane, marks) for lane, marks in zip(lanes, kept, strict=True) if not lane.whole]
+    for (lane, _), place in zip(partial, budget.require([marks for _, marks in partial]), strict=True):
+        lane.exact = place
+
+
+def _pack_glance(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
+    """Pack the first chunk: the coarsest level of each lane, or all of one that has few marks."""
     coarsest = [lane.levels.pop() if lane.levels else None for lane in lanes]
-    made = [lane.marks if level is None else level.marks for lane, level in zip(lanes, coarsest, strict=True)]
-    for lane, level, json in zip(lanes, coarsest, book.must(made), strict=True):
+    marks = [lane.lane.marks if level is None else level.marks for lane, level in zip(lanes, coarsest, strict=True)]
+    for lane, level, place in zip(lanes, coarsest, budget.require(marks), strict=True):
         if level is None:
-            lane.exact, lane.whole = json, True
+            lane.exact, lane.whole = place, True
         else:
-            lane.written.append({"shift": level.shift, **json})
+            lane.packed.append({"shift": level.shift, **place})
 
 
-def _foretold(lanes: Sequence[Lane], book: Book) -> float:
-    """Return what all that is not written yet would take in full, in bytes of the file; infinite where far too much."""
+def _estimated_size(lanes: Sequence[PackedLane], budget: ChunkBudget) -> float:
+    """Return the packed bytes of every lane that is not whole yet, estimated; infinite where far too many."""
     total = 0.0
-    for lane in sorted(lanes, key=lambda one: -len(one.marks)):
-        if lane.whole:
-            continue
-        first = max(0, (len(lane.marks) - SAMPLE) // 2)
-        sample = lane.marks.take(slice(first, first + SAMPLE))
+    for marks in sorted((lane.lane.marks for lane in lanes if not lane.whole), key=len, reverse=True):
+        first = max(0, (len(marks) - SAMPLE) // 2)
+        sample = marks.take(slice(first, first + SAMPLE))
         columns = Columns()
-        sample.write(columns, book.zero)
-        times = len(lane.marks) / len(sample)
-        if columns.size * times > book.memory or total > book.left:
+        sample.write(columns, budget.zero)
+        times = len(marks) / len(sample)
+        if columns.size * times > budget.memory or total > budget.left:
             return float("inf")
         total += len(columns.packed()) * times
     return total
 
 
-def _in_full(lane: Lane, book: Book) -> None:
-    if not lane.whole and (made := book.take(book.begin([lane.marks]))):
-        lane.exact, lane.whole = made[0], True
+def _pack_whole(lane: PackedLane, budget: ChunkBudget) -> None:
+    marks = lane.lane.marks
+    if not lane.whole and (places := budget.add([marks])):
+        lane.exact, lane.whole = places[0], True
         # Bins that hardly merge are no better than the events themselves.
-        lane.levels = [level for level in lane.levels if len(level.marks) * 2 < len(lane.marks)]
+        lane.levels = [level for level in lane.levels if len(level.marks) * 2 < len(marks)]
 
 
-def kept(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
-    """Return of each lane what touches the places in full, and of host calls what launched it."""
-    touching = {id(lane): _touching(lane.marks, cover) for lane in lanes}
-    for lane in lanes:
-        if not lane.on_gpu and "correlation" in lane.marks.details:
-            rows = np.concatenate([touching[id(lane)], _launching(lane, lanes, touching)])
-            touching[id(lane)] = distinct(rows)
-    return [lane.marks.take(touching[id(lane)]) for lane in lanes]
+def pack_levels(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
+    """Pack finer and finer levels while they fit. The side that no longer fits gets one level in wider bins instead."""
+    ratios = {True: 0.0, False: 0.0}  # of the side's last level; a side without an entry is done
+    for on_gpu, due in _ordered_levels(lanes):
+        if on_gpu not in ratios:
+            continue
+        if not _pack_level(due, on_gpu, ratios, budget):
+            _pack_level(_wider(due, budget.zero), on_gpu, ratios, budget)
+            del ratios[on_gpu]
 
 
-def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times]) -> Times:
-    launched = [
-        lane.marks.details["correlation"][touching[id(lane)]]
-        for lane in lanes
-        if lane.on_gpu and lane.process == host.process and "correlation" in lane.marks.details
-    ]
-    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *launched]))
-    return _among(host.marks.details["correlation"], numbers[numbers > 0])
+def _pack_level(
+    due: Sequence[tuple[PackedLane, Level]], on_gpu: bool, ratios: dict[bool, float], budget: ChunkBudget
+) -> bool:
+    """Pack one level of one side's lanes; return whether it fits."""
+    places = budget.add([level.marks for _, level in due], share=SHARES[on_gpu], ratio=ratios[on_gpu]) if due else []
+    for (lane, level), place in zip(due, places, strict=False):
+        lane.packed.append({"shift": level.shift, **place})
+    if places:
+        ratios[on_gpu] = budget.ratio
+    return bool(places)
 
 
-def _among(values: Numbers, numbers: Numbers) -> Times:
-    """Return the rows of the values that are among some numbers, looked up exactly where the lowest bits agree."""
-    table = np.zeros(LOW_BITS + 1, np.bool_)
-    table[numbers & LOW_BITS] = True
-    rows = np.flatnonzero(table[values & LOW_BITS])
-    return rows[np.isin(values[rows], numbers)]
+def _wider(due: Sequence[tuple[PackedLane, Level]], zero: int) -> list[tuple[PackedLane, Level]]:
+    """Return levels between those that did not fit and the packed ones before them."""
+    wider = [(lane, coarser(level, zero)) for lane, level in due]
+    return [(lane, level) for lane, level in wider if not lane.packed or level.shift < lane.packed[-1]["shift"]]
 
 
-def _touching(marks: Marks, cover: Intervals) -> Times:
-    """Return the rows of the marks that touch one of some disjoint stretches, ascending."""
-    first = np.searchsorted(reach(marks.end), cover.start, "left")
-    last = np.maximum(np.searchsorted(marks.start, cover.end, "right"), first)
-    first = np.maximum(first, np.append(np.zeros(1, np.int64), last[:-1])[: len(first)])
-    stretches = zip(first, last, cover.start, strict=True)
-    parts = [at + np.flatnonzero(marks.end[at:to] >= begin) for at, to, begin in stretches]
-    return np.concatenate([np.empty(0, np.int64), *parts])
+def _ordered_levels(lanes: Sequence[PackedLane]) -> Iterator[tuple[bool, list[tuple[PackedLane, Level]]]]:
+    """Yield the levels in the order of packing: coarse before fine, the GPU's rows before the host's."""
+    top = max((lane.levels[-1].shift for lane in lanes if lane.levels), default=-1)
+    for shift in range(top + GPU_FINER, -1 - GPU_FINER, -1):
+        for on_gpu in (True, False):
+            least = shift - GPU_FINER if on_gpu else shift
+            mine = [lane for lane in lanes if lane.lane.on_gpu is on_gpu and lane.levels]
+            if due := [(lane, lane.levels.pop()) for lane in mine if lane.levels[-1].shift >= least]:
+                yield on_gpu, due

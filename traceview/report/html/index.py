@@ -30,22 +30,22 @@ class Index:
     length: Times
 
     @classmethod
-    def of(cls, groups: Sequence[Group]) -> Index:
+    def from_groups(cls, groups: Sequence[Group]) -> Index:
         """Choose the places of every name."""
-        found = [
+        lanes = [
             (row.id, marks) for group in groups for row in group.rows if row.kind in SEARCHED for marks in row.lanes
         ]
-        ids = sorted({of for of, _ in found})
-        known = 1 + max((int(marks.name.max(initial=-1)) for _, marks in found), default=0)
-        counts = [counted(marks.name, known) for _, marks in found]
+        ids = sorted({row for row, _ in lanes})
+        known = 1 + max((int(marks.name.max(initial=-1)) for _, marks in lanes), default=0)
+        counts = [counted(marks.name, known) for _, marks in lanes]
         count = sum(counts, np.zeros(known, np.int64))
         name, rank = _spread(count)
         before, parts = np.zeros(known, np.int64), [_Places.none()]
         # Lane by lane, so that what is sorted stays small.
-        for (of, marks), mine in zip(found, counts, strict=True):
+        for (row_id, marks), mine in zip(lanes, counts, strict=True):
             place = rank - before[name]
             here = np.flatnonzero((place >= 0) & (place < mine[name]))
-            parts.append(_Places.of(marks, mine, name[here], place[here], ids.index(of)))
+            parts.append(_Places.nth(marks, mine, name[here], place[here], ids.index(row_id)))
             before += mine
         name, row, start, length = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((start, name))
@@ -83,8 +83,8 @@ class _Places(NamedTuple):
         return cls(*(np.empty(0, np.int64) for _ in cls._fields))
 
     @classmethod
-    def of(cls, marks: Marks, count: Times, name: Times, place: Times, row: int) -> _Places:
-        """Look up by name the `place`-th events of that name, of which there are `count`."""
+    def nth(cls, marks: Marks, count: Times, name: Times, place: Times, row: int) -> _Places:
+        """Return the `place`-th event of each name; `count` is the number of events by name."""
         if len(name) == 0:
             return cls.none()
         # A stable sort keeps the order of time.

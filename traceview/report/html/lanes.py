@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 from traceview.model import ROLES, Analysis, DeviceUse
 from traceview.report.html.bands import work_codes
-from traceview.report.html.looks import LOOKS
+from traceview.report.html.mark_styles import LOOKS
 from traceview.report.html.marks import ALL, Marks, NameColumn, Names, Rows, counted
 from traceview.report.html.rows import Group, Row
 
@@ -36,7 +36,7 @@ class Owners:
     owner: NDArray[np.int32]  # of each of `rows`
 
     @classmethod
-    def of(cls, analysis: Analysis, frame: pl.DataFrame, column: str) -> Owners:
+    def from_frame(cls, analysis: Analysis, frame: pl.DataFrame, column: str) -> Owners:
         """Find the owners of a frame's events."""
         rows = _inside(analysis, *(frame[name].to_numpy() for name in ("start", "end")))
         return cls(rows, frame[column].to_numpy()[rows])
@@ -64,10 +64,10 @@ class StreamLanes:
     look: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, analysis: Analysis, names: Names) -> StreamLanes:
+    def from_analysis(cls, analysis: Analysis, names: Names) -> StreamLanes:
         """Look at the operations inside the window."""
         frame = analysis.trace.operations
-        owners = Owners.of(analysis, frame, "stream")
+        owners = Owners.from_frame(analysis, frame, "stream")
         return cls(analysis, owners, names.column(frame["name"]), work_codes(analysis))
 
     def rows(self, device: DeviceUse) -> Iterator[Row]:
@@ -79,8 +79,8 @@ class StreamLanes:
             yield Row("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
         used = {use.stream for use in device.streams}
         streams = self.analysis.trace.streams
-        for row, (of_device, label) in enumerate(streams.select("device", "label").iter_rows()):
-            if of_device == device.device and row not in used:
+        for row, (owner, label) in enumerate(streams.select("device", "label").iter_rows()):
+            if owner == device.device and row not in used:
                 yield Row("stream", f"s:{row}", label, "unused", (), more=True)
 
     def _marks(self, rows: Rows) -> Marks:
@@ -115,14 +115,14 @@ class HostLanes:
     call_name: NameColumn
 
     @classmethod
-    def of(cls, analysis: Analysis, names: Names) -> HostLanes:
+    def from_analysis(cls, analysis: Analysis, names: Names) -> HostLanes:
         """Look at what the host did inside the window."""
         ranges, calls = analysis.trace.ranges, analysis.trace.api
         return cls(
             analysis,
-            Owners.of(analysis, ranges, "thread"),
+            Owners.from_frame(analysis, ranges, "thread"),
             names.column(ranges["name"]),
-            Owners.of(analysis, calls, "thread"),
+            Owners.from_frame(analysis, calls, "thread"),
             names.column(calls["name"]),
         )
 

@@ -33,19 +33,19 @@ class Widths:
     marks: int
 
     @classmethod
-    def of(cls, lanes: Sequence[Marks], zero: int, length: int, most: int) -> Widths:
-        """Choose the finest so that it has at most `most` marks, which is what a page can afford in one level.
+    def affordable(cls, lanes: Sequence[Marks], zero: int, length: int, max_marks: int) -> Widths:
+        """Return widths whose finest leaves at most `max_marks` marks, which is what a page affords in one level.
 
-        A long capture with little in it begins finer than one that is full.
+        The finest width of a sparse capture is narrower than that of a dense one.
         """
         coarsest = max(0, length.bit_length() - COARSEST)
         finest = max(0, length.bit_length() - FINEST)
         large = [lane for lane in lanes if len(lane) > FEW]
         count = _foreseen(large, zero, finest)
-        while large and finest and count < most // 4:
+        while large and finest and count < max_marks // 4:
             finest = max(0, finest - 2)
             count = _foreseen(large, zero, finest)
-        while large and finest < coarsest and count > most:
+        while large and finest < coarsest and count > max_marks:
             finest += 1
             count = _foreseen(large, zero, finest)
         return cls((*range(finest, coarsest, STEP), coarsest), count * 2**STEP // (2**STEP - 1))
@@ -53,10 +53,10 @@ class Widths:
 
 def _foreseen(lanes: Sequence[Marks], zero: int, shift: int) -> int:
     """Return about how many marks merging would leave."""
-    return sum(_foreseen_of(lane, zero, shift) for lane in lanes)
+    return sum(_foreseen_lane(lane, zero, shift) for lane in lanes)
 
 
-def _foreseen_of(marks: Marks, zero: int, shift: int) -> int:
+def _foreseen_lane(marks: Marks, zero: int, shift: int) -> int:
     if len(marks) <= PIECES * PIECE:
         return merged_count(marks.start, marks.end, zero, shift)
     firsts = np.linspace(0, len(marks) - PIECE, PIECES).astype(np.int64).tolist()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Intervals, Times, blocks
 from traceview.model import CAUSES, Analysis, DeviceUse
 from traceview.report.html.bands import WORK_CLASSES, Band, Bands
-from traceview.report.html.looks import LOOKS, WORDS
+from traceview.report.html.mark_styles import LOOKS, WORDS
 from traceview.report.html.marks import Marks, Names
 
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])

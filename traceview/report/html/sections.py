@@ -19,7 +19,7 @@ from traceview.model import (
     SyncUse,
 )
 from traceview.report.html.bands import Bands
-from traceview.report.html.looks import WORDS
+from traceview.report.html.mark_styles import WORDS
 from traceview.report.words import CAUSE_WORDS, plain
 
 Json = dict[str, Any]

@@ -38,8 +38,8 @@ def tally(
     shift = max(0, (length // bins).bit_length())
     edges = zero + (np.arange((length >> shift) + 2) << shift)
     devices = [
-        {"id": device.id, "columns": _written(device_sums(analysis, device, of, lane.at_most(shift), edges), columns)}
-        for device, of, lane in zip(analysis.devices, work, idle, strict=True)
+        {"id": device.id, "columns": _written(device_sums(analysis, device, mine, lane.at_most(shift), edges), columns)}
+        for device, mine, lane in zip(analysis.devices, work, idle, strict=True)
     ]
     return {"shift": shift, "count": len(edges) - 1, "devices": devices}
 

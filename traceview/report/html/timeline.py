@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,15 +14,15 @@ import polars as pl
 from traceview.intervals import EMPTY, Intervals
 from traceview.model import Analysis, Iterations
 from traceview.report.html.bands import Bands
-from traceview.report.html.book import Book
+from traceview.report.html.chunks import ChunkBudget, Json
 from traceview.report.html.columns import Columns
-from traceview.report.html.detail import ISLANDS, MARK_BYTES, Extra, kept, write
+from traceview.report.html.detail import Extra, pack_lanes
 from traceview.report.html.index import Index
-from traceview.report.html.lane import Lane, prepare
+from traceview.report.html.lane import Lane, merged_lanes
 from traceview.report.html.lanes import HostLanes, StreamLanes, projected_rows
-from traceview.report.html.looks import LOOKS
+from traceview.report.html.mark_styles import LOOKS
 from traceview.report.html.marks import Marks, Names
-from traceview.report.html.places import places
+from traceview.report.html.places import kept_marks, places
 from traceview.report.html.rows import Group, Row, device_bands, unions
 from traceview.report.html.tally import tally
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from traceview.model_whatif import Span as PathSpan
 
 SHOWN_ROWS = 16
-LEAST_BYTES = 4  # of a mark in full, in the file, even where marks repeat; only to foresee what is needed
 AFFORDED = 0.105  # marks of all rows' levels for a byte of the file: marks of a level take 4 to 15 bytes each
-HOST_KINDS = ("call", "range")
-# What the critical path is made of (model_whatif.PATH), in the looks of what it waits for.
+ISLANDS = 0.33  # of the budget, for the places that stay in full
+MARK_BYTES = 12  # of one mark in full, in the file; only to bound the places
+# What the critical path is made of (model_whatif.PATH), in the styles of what it waits for.
 PATH_LOOKS = {
     "compute": "compute",
     "communication": "communication",
@@ -69,102 +70,78 @@ def origin(analysis: Analysis) -> int:
 
 
 def rows(
-    analysis: Analysis,
-    names: Names,
-    work: Callable[[], Mapping[int, Bands]],
-    pool: ThreadPoolExecutor,
-    path: Sequence[PathSpan] = (),
+    analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()
 ) -> list[Group]:
-    """Return every row with all its marks; a critical path, where there is one, comes first.
-
-    `work` gives what each device did, as bands.py says. The host's rows are made on another thread meanwhile.
-    """
-    first = [Group("", "", (_path(path, names),))] if path else []
+    """Return every row with all its marks, a critical path first. `work` is what each device did (bands.py)."""
+    groups = [Group("", "", (_path(path, names),))] if path else []
     if isinstance(analysis.iterations, Iterations):
-        first.append(_ruler(analysis.iterations, names))
-    # Names get their numbers here, one after the other: the same page every time.
-    streams, host = StreamLanes.of(analysis, names), HostLanes.of(analysis, names)
-    of_host = pool.submit(lambda: list(host.groups()))
-    projected, did = projected_rows(analysis, names), work()
+        groups.append(_ruler(analysis.iterations, names))
+    streams, host = StreamLanes.from_analysis(analysis, names), HostLanes.from_analysis(analysis, names)
+    projected = projected_rows(analysis, names)
     for device in analysis.devices:
-        leading = device_bands(analysis, device, did[device.device], names)
-        of_device = (*leading, *projected.get(device.device, ()), *streams.rows(device))
-        first.append(Group(device.id, (device.name or "").strip(), of_device))
-    return [*first, *of_host.result()]
+        leading = device_bands(analysis, device, work[device.device], names)
+        device_rows = (*leading, *projected.get(device.device, ()), *streams.rows(device))
+        groups.append(Group(device.id, (device.name or "").strip(), device_rows))
+    return [*groups, *host.groups()]
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """All rows, their lanes merged into levels, by row id, and where names stand if not every event may fit."""
+@dataclass(frozen=True)
+class MergedRows:
+    """All rows, and the lanes of each, merged into levels."""
 
     groups: Sequence[Group]
-    lanes: Mapping[str, Sequence[Lane]]
-    index: Future[Index] | None
+    lanes: Mapping[str, Sequence[Lane]]  # by row id
 
     @classmethod
-    def of(cls, analysis: Analysis, groups: Sequence[Group], budget: int, pool: ThreadPoolExecutor) -> Lanes:
-        """Begin to merge the rows as finely as `budget` bytes of the file may hold, on other threads."""
+    def within(cls, analysis: Analysis, groups: Sequence[Group], budget: int) -> MergedRows:
+        """Merge the rows into levels, the finest as fine as `budget` bytes of the file may hold."""
         span = _span(analysis)
-        lanes = {row.id: [_lane(row, marks) for marks in row.lanes] for group in groups for row in group.rows}
-        every = [lane for of_row in lanes.values() for lane in of_row]
-        many = sum(len(lane.marks) for lane in every) * LEAST_BYTES > budget
-        index = pool.submit(Index.of, groups) if many else None
-        prepare(every, span.start, span.end - span.start, int(budget * AFFORDED), pool)
-        return cls(groups, lanes, index)
+        every = [row for group in groups for row in group.rows]
+        lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * AFFORDED))
+        return cls(groups, {row.id: mine for row, mine in zip(every, lanes, strict=True)})
 
-    @property
-    def many(self) -> bool:
-        """Are there so many events that a page cannot hold them all?"""
-        return self.index is not None
-
-    def every(self) -> list[Lane]:
-        """Return all lanes."""
-        return [lane for of_row in self.lanes.values() for lane in of_row]
-
-    def fresh(self) -> dict[str, list[Lane]]:
-        """Return the lanes when their levels are found, none of them written."""
-        return {row: [lane.fresh() for lane in of_row] for row, of_row in self.lanes.items()}
+    @cached_property
+    def index(self) -> Index:
+        """The places of names."""
+        return Index.from_groups(self.groups)
 
 
-def extra(analysis: Analysis, rows: Lanes, budget: int) -> Extra:
-    """Return what a page of `budget` bytes for the timeline has that does not hold every event."""
-    span, every, columns = _span(analysis), rows.every(), Columns()
-    length = span.end - span.start
-    cover = places(analysis, length, [lane.marks for lane in every], int(budget * ISLANDS / MARK_BYTES))
-    marks = kept(every, cover)
-    index = rows.index.result() if rows.index is not None else Index.of(rows.groups)
-    idle = [rows.lanes[row.id][0] for group in rows.groups for row in group.rows if row.kind == "idle"]
-    content = {
-        "tally": tally(analysis, works(rows.groups), idle, span.start, length, budget, columns),
-        "index": index.write(span.start, columns),
-    }
-    return Extra(columns, content, index.name, cover, marks)
-
-
-def timeline(
-    analysis: Analysis, rows: Lanes, names: Names, budget: int, pool: ThreadPoolExecutor, ahead: Extra | None = None
-) -> Timeline:
-    """Fit the rows into `budget` bytes of the file; `ahead` is what `extra` gives, if it is known already."""
+def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) -> Timeline:
+    """Fit the rows into `budget` bytes of the file."""
     span = _span(analysis)
     length = span.end - span.start
-    lanes = rows.fresh()
-    every = [lane for of_row in lanes.values() for lane in of_row]
-    book = Book.of(span.start, budget, pool)
-    beside, chunk = write(every, book, lambda: ahead or extra(analysis, rows, budget)) or (None, 0)
-    cover = EMPTY if beside is None else beside.cover
+    chunks = ChunkBudget.from_bytes(span.start, budget)
+    every = [lane for lanes in merged.lanes.values() for lane in lanes]
+    packed, extra, chunk = pack_lanes(every, chunks, lambda: _extra(analysis, merged, every, budget))
+    cover = EMPTY if extra is None else extra.cover
+    remaining = iter(packed)
+    places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
     content: dict[str, object] = {
         "span": [0, length],
-        "events": sum(row.events for group in rows.groups for row in group.rows),
-        "whole": all(lane.whole for lane in every),
+        "events": sum(row.events for group in merged.groups for row in group.rows),
+        "whole": all(lane.whole for lane in packed),
         "cover": [[start - span.start, end - span.start] for start, end in zip(*_plain(cover), strict=True)],
         "looks": list(LOOKS),
         "used": _used_looks(every),
         "annotating": _annotating(analysis),
-        "groups": [_written(group, lanes) for group in rows.groups],
+        "groups": [_group_json(group, places) for group in merged.groups],
     }
-    if beside is not None:
-        content |= {**beside.content, "summary_chunk": chunk}
-    return Timeline(content, book.chunks, _used(names, book))
+    if extra is not None:
+        content |= {**extra.content, "summary_chunk": chunk}
+    return Timeline(content, chunks.chunks, _used_names(names, chunks))
+
+
+def _extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int) -> Extra:
+    """Return the parts of a page whose timeline does not fit into `budget` bytes."""
+    span, columns = _span(analysis), Columns()
+    length = span.end - span.start
+    cover = places(analysis, length, every, int(budget * ISLANDS / MARK_BYTES))
+    idle = [merged.lanes[row.id][0] for group in merged.groups for row in group.rows if row.kind == "idle"]
+    content = {
+        "tally": tally(analysis, works(merged.groups), idle, span.start, length, budget, columns),
+        "index": merged.index.write(span.start, columns),
+    }
+    return Extra(columns, content, merged.index.name, cover, kept_marks(every, cover))
 
 
 def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
@@ -193,13 +170,9 @@ def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
     return cover[0].tolist(), cover[1].tolist()
 
 
-def _lane(row: Row, marks: Marks) -> Lane:
-    return Lane(marks.without_zeros(), row.kind not in HOST_KINDS, row.process)
-
-
-def _used(names: Names, book: Book) -> list[str]:
-    """Return the names by number; those that merging left without a mark stay out of the page."""
-    used = set(np.unique(np.concatenate(book.names)).tolist()) if book.names else set()
+def _used_names(names: Names, chunks: ChunkBudget) -> list[str]:
+    """Return the names by number; a name that no mark of the page has is empty."""
+    used = set(np.unique(np.concatenate(chunks.names)).tolist()) if chunks.names else set()
     return [text if number in used else "" for number, text in enumerate(names.texts)]
 
 
@@ -212,8 +185,8 @@ def _span(analysis: Analysis) -> Span:
     return Span(min(starts, default=0), max(ends, default=1))
 
 
-def _ruler(found: Iterations, names: Names) -> Group:
-    each = found.per_iteration
+def _ruler(iterations: Iterations, names: Names) -> Group:
+    each = iterations.per_iteration
     start = np.array([one.start_ns for one in each], np.int64)
     order = np.argsort(start, kind="stable")
     marks = Marks(
@@ -222,7 +195,7 @@ def _ruler(found: Iterations, names: Names) -> Group:
         np.array([names.number(one.name) for one in each], np.int64),
         np.array([LOOKS.index("skipped" if one.skipped else "iteration") for one in each], np.int64),
     ).take(order)
-    return Group("", "", (Row("ruler", "ruler", "iterations", found.range, (marks,)),))
+    return Group("", "", (Row("ruler", "ruler", "iterations", iterations.range, (marks,)),))
 
 
 def _path(spans: Sequence[PathSpan], names: Names) -> Row:
@@ -236,7 +209,7 @@ def _path(spans: Sequence[PathSpan], names: Names) -> Row:
     return Row("ruler", "path", "critical path", "as it ran", (marks,))
 
 
-def _written(group: Group, lanes: dict[str, list[Lane]]) -> dict[str, object]:
+def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:
     return {
         "label": group.label,
         "note": group.note,
@@ -250,7 +223,7 @@ def _written(group: Group, lanes: dict[str, list[Lane]]) -> dict[str, object]:
                 "process": row.process,
                 "part": row.part,
                 "events": row.events,
-                "lanes": [lane.json() for lane in lanes[row.id]],
+                "lanes": places[row.id],
             }
             for place, row in enumerate(group.rows)
         ],
