@@ -21,10 +21,8 @@ NAMES = (
 OLD = b"what was there before"
 COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compare", "whatif", "redact", "export")
 COMMANDS += ("whatif", "export")
-# Which part of the cases each kind of input has; "again" is asked twice, with damaged answers in between.
-KINDS = {
-    "sqlite": 30, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10, "again": 6,
-}  # fmt: skip
+# The share of each kind of input in the cases.
+KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
         return _fleet(seed, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
     given, story = one_report(kind, report, corpus.exports, corpus, chance)
-    command = "analyze" if kind == "again" else chance.choice(COMMANDS)
+    command = chance.choice(COMMANDS)
     inputs = [given.path]
     if command == "compare":
         other = folder / "other.sqlite"
@@ -77,14 +75,14 @@ def one_report(
     story = [base.name]
     if chance.random() < 0.75:
         story += changed(report, chance)
-    if kind not in ("sqlite", "again", "gz", "xz", "zst"):
+    if kind not in ("sqlite", "gz", "xz", "zst"):
         return hand_over(report, kind, corpus, chance), story
     sound = len(story) > 1
     if not sound or chance.random() < 0.15:
         sound = False
         report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in corpus.exports]))
         story.append("damaged")
-    if kind in ("sqlite", "again"):
+    if kind == "sqlite":
         return Given(report, "sqlite", report if sound else None), story
     return hand_over(report, kind, corpus, chance), story
 
