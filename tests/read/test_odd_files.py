@@ -15,8 +15,8 @@ from tests.build_export import Call, Copy, Kernel, build_export
 from tests.captures import sample
 from tests.fuzz.forms import as_tables
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
+from traceview.pipeline import open_trace
 from traceview.read import read_capture, sqlite
-from traceview.trace import open_trace
 
 
 @pytest.mark.parametrize(
