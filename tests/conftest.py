@@ -15,9 +15,6 @@ UNPACKED = Path(__file__).resolve().parent.parent / ".nsys" / "nsys"  # by `make
 settings.register_profile("traceview", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("traceview")
 
-# What a test analyzes is analyzed, not remembered; commands that tests start inherit it.
-os.environ["TRACEVIEW_CACHE"] = "off"
-
 
 @pytest.fixture(scope="session")
 def nsys() -> str:

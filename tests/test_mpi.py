@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 from tests.captures import sample
-from tests.read.as_exports import as_hdf
 from tests.read.test_formats import figures
 from tests.test_samples import texts
 from traceview.info import describe
@@ -79,12 +78,10 @@ def test_calls_lie_in_the_ranges_that_made_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "ring_as_2022.4"])
-def test_hdf5_and_a_redacted_copy_have_the_figures(tmp_path: Path, name: str) -> None:
+def test_a_redacted_copy_has_the_figures(tmp_path: Path, name: str) -> None:
     expected = figures(sample(f"mpi/{name}.sqlite"))
     redact(sample(f"mpi/{name}.sqlite"), tmp_path / "copy.sqlite")
     assert figures(tmp_path / "copy.sqlite") == expected
-    pytest.importorskip("h5py")
-    assert figures(as_hdf(sample(f"mpi/{name}.sqlite"), tmp_path / "report.h5"))["nvtx"] == expected["nvtx"]
 
 
 def test_beside_gpu_work_calls_are_ranges_that_launched_nothing() -> None:

@@ -14,7 +14,6 @@ import click
 
 from traceview import __version__
 from traceview.cli_analyze import Asked, analysis_of, analyze
-from traceview.cli_cache import cache
 from traceview.cli_compare import compare
 from traceview.cli_export import export
 from traceview.cli_fleet import fleet
@@ -107,7 +106,6 @@ def completion(shell: str) -> None:
 
 
 cli.add_command(analyze)
-cli.add_command(cache)
 cli.add_command(compare)
 cli.add_command(export)
 cli.add_command(fleet)

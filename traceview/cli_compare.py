@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli_options import CAPTURE, FILE, NSYS
-from traceview.cli_output import complain, draws, print_out, progress
-from traceview.errors import OutputError, RequestError
+from traceview.cli_output import STDOUT, check_outputs, complain, draws, print_out, progress
+from traceview.errors import RequestError
 
 if TYPE_CHECKING:
     from traceview.model_compare import Comparison
 
 CHECK_FAILED = 1
-STDOUT = "-"
 EXPLAINED = """\b
 EXPR is a QUANTITY, one of > >= < <= == !=, and a number with % ns us ms or s.
 It speaks of the change, after less before, in an iteration; below zero is
@@ -127,20 +126,12 @@ def _regressions(comparison: Comparison) -> list[str]:
 def _check_places(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     """Refuse outputs that would overwrite a report or each other, or that cannot be written."""
     from traceview.read.formats import check_capture
-    from traceview.report.write import check_place
 
     for report in reports:
         check_capture(report)
-    wanted = [path for path in outputs if path is not None]
-    if [str(path) for path in wanted].count(STDOUT) > 1:
+    if [str(path) for path in outputs].count(STDOUT) > 1:
         raise RequestError("--json - and --markdown - cannot both be standard output")
-    files = [path for path in wanted if str(path) != STDOUT]
-    taken = {report.resolve() for report in reports}
-    for path in files:
-        if path.resolve() in taken:
-            raise OutputError(f"{path.name}: the reports and what is written must be different files")
-        taken.add(path.resolve())
-        check_place(path)
+    check_outputs(reports, outputs)
 
 
 def _write_page(comparison: Comparison, html: Path) -> None:

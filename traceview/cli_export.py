@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli_options import CAPTURE, FILE, NSYS
-from traceview.cli_output import print_out, progress
+from traceview.cli_output import STDOUT, print_out, progress
 from traceview.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
     from traceview.export import Format
     from traceview.model import Trace, Window
 
-STDOUT = "-"
 NAMES = ("perfetto", "chrome", "csv", "parquet")
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli_options import FILE, NSYS
-from traceview.cli_output import complain, draws, print_out, progress
-from traceview.errors import OutputError, RequestError
+from traceview.cli_output import STDOUT, check_outputs, complain, draws, print_out, progress
+from traceview.errors import RequestError
 
 if TYPE_CHECKING:
     from traceview.model_fleet import Fleet
 
 CHECK_FAILED, SOME_SKIPPED = 1, 3
-STDOUT = "-"
 PAGE = "fleet.overlap.html"
 EXPLAINED = """\b
 EXPR is a QUANTITY, one of > >= < <= == !=, and a number with % ns us ms or s.
@@ -99,7 +98,7 @@ def fleet(
     checks = tuple(parse(condition) for condition in conditions)
     paths = sources(reports)
     page = None if no_html else html or _beside(paths)
-    _check_places(paths, page, json_path)
+    check_outputs(paths, (page, json_path))
     job = Job(iteration, skip, CHOSEN.get())
     with progress(quiet) as step:
         found = run(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
@@ -114,19 +113,6 @@ def fleet(
 
 def _beside(paths: tuple[Path, ...]) -> Path:
     return Path(os.path.commonpath([path.absolute().parent for path in paths])) / PAGE
-
-
-def _check_places(reports: tuple[Path, ...], page: Path | None, json_path: Path | None) -> None:
-    """Refuse outputs that would overwrite a report or each other, or that cannot be written."""
-    from traceview.report.write import check_place
-
-    outputs = [path for path in (page, json_path) if path is not None and str(path) != STDOUT]
-    taken = {path.resolve() for path in reports}
-    for path in outputs:
-        if path.resolve() in taken:
-            raise OutputError(f"{path.name}: the reports, the page and the JSON must be different files")
-        taken.add(path.resolve())
-        check_place(path)
 
 
 def _write(found: Fleet, page: Path | None, json_path: Path | None, top: int, quiet: bool) -> str:

@@ -136,14 +136,10 @@ VERDICT = (
     click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress."),
 )
 
-NO_CACHE = click.option(
-    "--no-cache", is_flag=True, help="Analyze again what was analyzed before, and keep no answer for the next time."
-)
-
 
 def all_options(command: Decorated) -> Decorated:
     """Give a command the report and the options of an analysis with its outputs."""
-    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, NSYS, NO_CACHE, *VERDICT))
+    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, NSYS, *VERDICT))
 
 
 def serve_options(command: Decorated) -> Decorated:

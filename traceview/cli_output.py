@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
 from traceview.errors import OutputError
+
+STDOUT = "-"
 
 
 def draws(characters: str) -> bool:
@@ -30,6 +33,23 @@ def print_out(text: str) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OutputError(f"standard output cannot be written ({error.strerror})") from None
+
+
+def check_outputs(reports: Iterable[Path], outputs: Iterable[Path | None]) -> None:
+    """Refuse an output that would overwrite a report or another output, or that cannot be written.
+
+    `-` is standard output. Raises OutputError.
+    """
+    from traceview.report.write import check_place
+
+    taken = {report.resolve() for report in reports}
+    for path in outputs:
+        if path is None or str(path) == STDOUT:
+            continue
+        if path.resolve() in taken:
+            raise OutputError(f"{path.name}: the reports and the outputs must be different files")
+        taken.add(path.resolve())
+        check_place(path)
 
 
 @contextmanager

@@ -7,10 +7,8 @@ from pathlib import Path
 import click
 
 from traceview.cli_options import CAPTURE, FILE, size
-from traceview.cli_output import draws, print_out, progress
-from traceview.errors import OutputError, RequestError
-
-STDOUT = "-"
+from traceview.cli_output import STDOUT, check_outputs, draws, print_out, progress
+from traceview.errors import RequestError
 
 
 @click.command(short_help="Predict what changes would give, from the capture alone.")
@@ -48,8 +46,10 @@ def whatif(
             "--ranks and --gradients belong together, as in --ranks 2 --gradients 253MB: a capture of one "
             "GPU does not say how large the gradients are"
         )
-    for place in (json_path, html_path):
-        _check_place(report, place)
+    from traceview.read.formats import check_capture
+
+    check_capture(report)
+    check_outputs((report,), (html_path, json_path))
     from traceview.analyze import analyze
     from traceview.estimate import data_parallel
     from traceview.estimate import whatif as run
@@ -87,15 +87,3 @@ def _kernel(given: str) -> tuple[str, float]:
 
 def _refuse(given: str) -> str:
     raise RequestError(f"--faster {given}: give a kernel's name and how many times as fast, as in gemm=1.5")
-
-
-def _check_place(report: Path, json_path: Path | None) -> None:
-    from traceview.read.formats import check_capture
-    from traceview.report.write import check_place
-
-    check_capture(report)
-    if json_path is None or str(json_path) == STDOUT:
-        return
-    if json_path.resolve() == report.resolve():
-        raise OutputError(f"{report.name}: the report and what is written must be different files")
-    check_place(json_path)

@@ -7,13 +7,12 @@ from pathlib import Path
 from traceview.model import Trace
 from traceview.normalise import normalise
 from traceview.read import read_capture
-from traceview.read.ahead import Ahead
 
 
-def open_trace(path: str | Path, ahead: Ahead | None = None) -> Trace:
+def open_trace(path: str | Path) -> Trace:
     """Read and normalise one capture: an .sqlite, also packed, a .nsys-rep, or a parquetdir or arrowdir.
 
-    `ahead` (see traceview.read.ahead) may have decoded some of it. Raises ReportError (NotFoundError,
+    Raises ReportError (NotFoundError,
     NotAnExportError, DamagedExportError) when it cannot be read.
     """
-    return normalise(read_capture(path, ahead))
+    return normalise(read_capture(path))

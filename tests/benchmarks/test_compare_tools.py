@@ -49,7 +49,7 @@ def test_two_computations_agree(script: dict[str, Any], name: str) -> None:
 )
 def test_a_tool_that_fails_or_hangs_says_so(script: dict[str, Any], command: list[str], said: str) -> None:
     began = time.monotonic()
-    ended = script["run"](command, 1, {})
+    ended = script["run"](command, 1)
     assert ended.failed == said and time.monotonic() - began < 30
 
 
@@ -57,8 +57,8 @@ def test_the_peak_is_the_commands_own(script: dict[str, Any]) -> None:
     """A process that is forked from a large one has its parent's peak, as Linux counts."""
     large = bytearray(200 << 20)
     large[:: 1 << 12] = b"x" * len(large[:: 1 << 12])
-    small = script["run"]([sys.executable, "-S", "-c", ""], 30, {})
-    other = script["run"]([sys.executable, "-S", "-c", "x = b'x' * (100 << 20)"], 30, {})
+    small = script["run"]([sys.executable, "-S", "-c", ""], 30)
+    other = script["run"]([sys.executable, "-S", "-c", "x = b'x' * (100 << 20)"], 30)
     assert 0 < small.peak_bytes < 50 << 20 < 100 << 20 < other.peak_bytes < 150 << 20
 
 

@@ -40,7 +40,7 @@ def test_a_size_that_is_none_is_one_line(traceview: Command, report: Path, size:
     assert result.code == 2 and "write it like 15MB" in result.err and result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("size", "most"), [("2.5MB", 2_500_000), ("3MiB", 3 << 20), ("2600000", 2_600_000)])
+@pytest.mark.parametrize(("size", "most"), [("2.7MB", 2_700_000), ("3MiB", 3 << 20), ("2800000", 2_800_000)])
 def test_the_page_keeps_within_its_size(traceview: Command, report: Path, size: str, most: int) -> None:
     assert traceview("analyze", report, "--detail", size, "--quiet").code == 0
     [page] = report.parent.glob("*.overlap.html")

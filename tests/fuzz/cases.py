@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fuzz.corpus import Corpus
@@ -22,11 +21,8 @@ NAMES = (
 OLD = b"what was there before"
 COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compare", "whatif", "redact", "export")
 COMMANDS += ("whatif", "export")
-# Which part of the cases each kind of input has; "again" is asked twice, with damaged answers in between.
-KINDS = {
-    "sqlite": 30, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "hdf": 3, "lines": 12, "profiler": 16,
-    "fleet": 10, "again": 6,
-}  # fmt: skip
+# The share of each kind of input in the cases.
+KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +45,11 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     """Write the files of a case into an empty folder and say what is to be run; the same number gives the same case."""
     chance = random.Random(seed)
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
-    if kind == "hdf" and find_spec("h5py") is None:
-        kind = "sqlite"
     if kind == "fleet":
         return _fleet(seed, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
     given, story = one_report(kind, report, corpus.exports, corpus, chance)
-    command = "analyze" if kind == "again" else chance.choice(COMMANDS)
+    command = chance.choice(COMMANDS)
     inputs = [given.path]
     if command == "compare":
         other = folder / "other.sqlite"
@@ -81,14 +75,14 @@ def one_report(
     story = [base.name]
     if chance.random() < 0.75:
         story += changed(report, chance)
-    if kind not in ("sqlite", "again", "gz", "xz", "zst"):
+    if kind not in ("sqlite", "gz", "xz", "zst"):
         return hand_over(report, kind, corpus, chance), story
     sound = len(story) > 1
     if not sound or chance.random() < 0.15:
         sound = False
         report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in corpus.exports]))
         story.append("damaged")
-    if kind in ("sqlite", "again"):
+    if kind == "sqlite":
         return Given(report, "sqlite", report if sound else None), story
     return hand_over(report, kind, corpus, chance), story
 
@@ -110,7 +104,7 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
             if chance.random() < 0.5:
                 path.unlink()
         else:
-            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "lines", "profiler"))
+            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "profiler"))
             given, how = one_report(kind, path, (base,), corpus, chance)
             path, what = given.path, " ".join([given.form, *how[1:]])
         paths.append(path)
@@ -131,7 +125,7 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
 
 
 def _way(chance: random.Random) -> Way:
-    return chance.choices(("sqlite", "pages", "ahead", "apart"), (48, 48, 3, 1))[0]
+    return chance.choices(("sqlite", "pages", "apart"), (50, 49, 1))[0]
 
 
 def _arguments(

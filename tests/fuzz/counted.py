@@ -1,4 +1,4 @@
-"""How many kernels a file of JSON holds, read in the plainest way; nothing where two readers may differ."""
+"""The number of kernels in a trace of torch.profiler, read in the plainest way; None where two readers may differ."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ TORCH = ("kernel", "Kernel")
 
 
 def kernels_in(path: Path) -> int | None:
-    """Return the number of kernels in a trace of torch.profiler or in nsys's lines of JSON; None for all else."""
+    """Return the number of kernels in a trace of torch.profiler; None for all else."""
     if not path.is_file():
         return None
     try:
-        text = _unpacked(path.read_bytes()).decode("utf-8")
-        lines = text.split("\n")
-        strings = '"data"' in lines[0][:40] and '"traceEvents"' not in lines[0]
-        if text.lstrip().startswith('{"Type"') or strings:
-            return sum(is_record(line) for line in lines)
-        events = _loaded(text)["traceEvents"]
+        events = _loaded(_unpacked(path.read_bytes()).decode("utf-8"))["traceEvents"]
     except (ValueError, TypeError, KeyError, RecursionError, EOFError, OSError, lzma.LZMAError, AttributeError):
         return None
     return sum(one.get("ph") == "X" and one.get("cat") in TORCH for one in events if isinstance(one, dict))
@@ -40,16 +35,3 @@ def _loaded(text: str) -> Any:
         return dict(pairs)
 
     return json.loads(text, object_pairs_hook=once)
-
-
-def is_record(line: str) -> bool:
-    """Is a line nsys's record of a kernel? They all begin with the number of their type."""
-    found = _loaded(line) if line.strip() else {}
-    return (
-        isinstance(found, dict)
-        and next(iter(found), "") == "Type"
-        and type(found["Type"]) is int
-        and found["Type"] >= 0
-        and isinstance(found.get("CudaEvent"), dict)
-        and isinstance(found["CudaEvent"].get("kernel"), dict)
-    )

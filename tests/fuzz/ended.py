@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
-Way = Literal["sqlite", "pages", "ahead", "apart"]
+Way = Literal["sqlite", "pages", "apart"]
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 8  # seconds for a damaged HDF5 file, which the library may read for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +33,13 @@ class Ended:
 def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended:
     """Run the command line; `scratch` takes its temporary files.
 
-    By `way` SQLite reads small files, or their pages are decoded here, or by processes that begin while this one
-    still imports; or all of it runs in a process of its own, as a user's. Only there a fleet has workers.
+    With the way "sqlite", SQLite reads small tables; with "pages", the page decoder reads them too; with "apart", the
+    command runs in a separate process, as for a user. Only there a fleet has workers.
     """
     if way == "apart":
         return _run_apart(arguments, scratch)
     from traceview.program import main
-    from traceview.read import ahead, pages
+    from traceview.read import pages
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     code, raised = 0, ""
@@ -49,9 +48,6 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(pages, "SMALL", pages.SMALL if way == "sqlite" else 0),
-            mock.patch.object(ahead, "LARGE", 0 if way == "ahead" else ahead.LARGE),
-            mock.patch.object(ahead, "is_alone", lambda: True),  # threads of polars do nothing here
-            mock.patch("traceview.read.hdf.PATIENCE", PATIENCE),
             mock.patch("traceview.fleet.run.read_locally", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),

@@ -1,4 +1,4 @@
-"""The forms in which a report is handed over: packed, as a folder of tables, HDF5, lines of JSON, torch.profiler's."""
+"""The forms of a report in a case: packed, a folder of tables, a trace of torch.profiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.fuzz.corpus import Corpus
 from tests.fuzz.damage import damaged
 from tests.fuzz.plain import plain
 from tests.fuzz.texts import changed_values, dumped, encoded, littered
-from tests.read.as_exports import as_hdf, as_json
 
 TYPES: tuple[Any, ...] = (
     pl.Float64, pl.String, pl.Binary, pl.Boolean, pl.UInt64, pl.Int8, pl.UInt32, pl.Categorical, pl.Datetime,
@@ -44,22 +43,12 @@ def hand_over(report: Path, form: str, corpus: Corpus, chance: random.Random) ->
     if form in ("gz", "xz", "zst"):
         return _packed(report, form, corpus, chance)
     origin = report.with_name(".plain.sqlite")
-    if form not in ("parquet", "arrow", "hdf", "lines") or not plain(report, origin, form):
+    if form not in ("parquet", "arrow") or not plain(report, origin):
         origin.unlink(missing_ok=True)
         return Given(report, "sqlite")
     report.unlink()
     others = [one.read_bytes() for one in corpus.exports]
-    if form in ("parquet", "arrow"):
-        return _folder(origin, report.with_name("report_tables"), form, others, chance)
-    (_hdf if form == "hdf" else _lines)(origin, report)
-    how = chance.choice(("whole", "whole", "changed", "changed", "damaged"))
-    if how == "changed":
-        (_changed_hdf if form == "hdf" else _changed_lines)(report, chance)
-    elif how == "damaged":
-        report.write_bytes(damaged(report.read_bytes(), chance, others))
-    if form == "lines" and chance.random() < 0.2:
-        report.write_bytes(pack(report.read_bytes(), chance.choice(("gz", "xz", "zst"))))
-    return Given(report, f"{form} {how}", origin if how == "whole" else None)
+    return _folder(origin, report.with_name("report_tables"), form, others, chance)
 
 
 def pack(data: bytes, form: str) -> bytes:
@@ -113,74 +102,6 @@ def profiler_trace(corpus: Corpus, chance: random.Random) -> bytes:
     if chance.random() < 0.15:
         data = damaged(data, chance, [one.read_bytes() for one in corpus.profiler])
     return pack(data, "gz") if chance.random() < 0.3 else data
-
-
-def _lines(origin: Path, out: Path) -> None:
-    as_json(origin, out)
-
-
-def _changed_lines(path: Path, chance: random.Random) -> None:
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    strings = [place for place, line in enumerate(lines) if "data" in line or "type" in line]
-    if strings and chance.random() < 0.4:
-        chosen = [lines[chance.choice(strings)]]
-        changed_values(chosen, chance)
-        lines += chosen
-    if chance.random() < 0.9:
-        changed_values(lines, chance)
-    separators = chance.choice(((",", ":"), None))
-    text = "".join(json.dumps(line, separators=separators) + "\n" for line in lines)
-    data = encoded(text, chance)
-    path.write_bytes(littered(data, chance) if chance.random() < 0.2 else data)
-
-
-def _hdf(origin: Path, out: Path) -> None:
-    as_hdf(origin, out)
-
-
-def _changed_hdf(path: Path, chance: random.Random) -> None:
-    """Put some tables back in as something else."""
-    import h5py
-
-    with h5py.File(path, "r+") as file:
-        for name in chance.choices(sorted(file), k=chance.choice((1, 1, 3))):
-            if isinstance(file.get(name), h5py.Dataset) and file[name].dtype.names:
-                rows = file[name][:]
-                del file[name]
-                _other_table(file, name, rows, chance)
-
-
-def _other_table(file: Any, name: str, rows: Any, chance: random.Random) -> None:
-    import h5py
-
-    columns, how = list(rows.dtype.names), chance.randrange(9)
-    if how == 0:
-        file.create_group(name).create_dataset("a", data=[1, 2])
-    elif how == 1:
-        file[name] = h5py.SoftLink(chance.choice((f"/{name}", "/StringIds", "/nowhere")))
-    elif how == 2:
-        file.create_dataset(name, data=rows.reshape(1, -1))
-    elif how == 3:
-        file.create_dataset(name, data=list(range(5)))
-    elif how < 6:
-        file.create_dataset(name, data=rows[columns[:-1] or columns if how == 4 else [chance.choice(columns)]])
-    elif how < 8:
-        file.create_dataset(name, data=_retyped(rows, chance.choice(columns), chance))
-
-
-def _retyped(rows: Any, column: str, chance: random.Random) -> Any:
-    import h5py
-    import numpy as np
-
-    numbers = ("<i4", ">i8", "<u8", "<f8")
-    kind = chance.choice((*numbers, "S5", "<i1", "?", "V3", "(2,)<i8", h5py.string_dtype()))
-    made = np.zeros(len(rows), [(one, kind if one == column else rows.dtype[one]) for one in rows.dtype.names])
-    if made.dtype[column].kind == "O":
-        made[column] = b"x"
-    for one in rows.dtype.names:
-        if one != column or (kind in numbers and rows.dtype[one].kind != "O"):
-            made[one] = rows[one]
-    return made
 
 
 def _folder(origin: Path, folder: Path, form: str, others: Sequence[bytes], chance: random.Random) -> Given:

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.fuzz.counted import is_record
 from traceview.errors import ReportError
 from traceview.read import pages
-from traceview.read.json_lines import is_export, read_json_lines
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import KERNEL, MEMSET, STRINGS, TABLES, RawCapture
 from traceview.read.sqlite import read_sqlite
@@ -95,37 +93,7 @@ def _strict(text: bytes) -> Any:
     return json.loads(text.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
 
 
-def lines(data: bytes, folder: Path) -> None:
-    """nsys's lines of JSON are read or refused in one line, alike for blocks of any size; no kernel is lost."""
-    if not is_export(data[:512]):
-        data = b'{"data": ["a", "b"]}\n' + data
-    path = folder / "fuzzed.jsonl"
-    path.write_bytes(data)
-    found = []
-    for block in (1 << 20, 97):
-        with mock.patch("traceview.read.json_lines.BLOCK", block):
-            try:
-                found.append(read_json_lines(path))
-            except ReportError as error:
-                assert "\n" not in str(error) and path.name in str(error), str(error)
-                found.append(None)
-    whole, parts = found
-    assert (whole is None) == (parts is None)
-    if whole is None or parts is None:
-        return
-    assert whole.tables.keys() == parts.tables.keys()
-    for table, frame in whole.tables.items():
-        assert parts.tables[table].equals(frame), f"{table}: {parts.tables[table]} instead of {frame}"
-    try:
-        held = sum(is_record(line) for line in data.decode("utf-8").split("\n"))
-    except (ValueError, RecursionError):
-        return
-    assert len(whole.tables.get(KERNEL, ())) == held
-
-
-TARGETS: Mapping[str, Target] = {
-    "pages": decoded_pages, "pieces": pieces, "whole": is_refused_rightly, "lines": lines,
-}  # fmt: skip
+TARGETS: Mapping[str, Target] = {"pages": decoded_pages, "pieces": pieces, "whole": is_refused_rightly}
 
 
 def seeds(target: str) -> list[bytes]:
@@ -133,8 +101,6 @@ def seeds(target: str) -> list[bytes]:
     if target == "pages":
         with tempfile.TemporaryDirectory() as folder:
             return [_database(Path(folder) / f"{number}.sqlite", number) for number in (1, 12, 90)]
-    if target == "lines":
-        return [_LINES, _LINES.replace(b": ", b":").replace(b", ", b",")]
     texts = [json.dumps(_TRACE), json.dumps(_TRACE, separators=(",", ":")), json.dumps(_TRACE, indent=1)]
     return [bytes([block]) + text.encode() for block, text in zip((255, 40, 3), texts, strict=True)]
 
@@ -166,10 +132,3 @@ _TRACE = {
     ],
     "traceName": "x \"traceEvents\": [",
 }  # fmt: skip
-_LINES = b"""{"data": ["a", "b"], "files": []}
-{"Type": 79, "CudaEvent": {"startNs": "5", "endNs": "9", "correlationId": "1", "kernel": {"shortName": "1"}}}
-{"Type": 80, "CudaEvent": {"startNs": "5", "endNs": "9", "deviceId": 0, "memcpy": {"sizebytes": "8", "copyKind": 1}}}
-{"Type": 48, "TraceProcessEvent": {"startNs": "1", "endNs": "2", "name": "1", "eventClass": 1, "globalTid": "7"}}
-{"Type": 59, "NvtxEvent": {"Type": 59, "Timestamp": "1", "Text": "step 1", "GlobalTid": "7", "DomainId": "0"}}
-{"data": [{"nameIdx": "1", "globalTid": "7"}]}
-"""

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.again import asked_again
 from tests.fuzz.cases import OLD, Case
 from tests.fuzz.ended import Ended, run
 from tests.fuzz.results import results
 
-AGAIN = "traceview: this report was analyzed before, and nothing changed"
 SKIPPED = re.compile(r"traceview: (?:skipped \S.*: \S|skipped \d+ more; |--fail-if )")
 FAILED_CHECK, SOME_SKIPPED = 1, 3
 MISTAKE = "a mistake of traceview's own"
@@ -31,8 +29,6 @@ def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
     )
     if not wrong and ended.code in (0, SOME_SKIPPED):
         wrong += results(case, ended, scratch)
-    if not wrong and case.kind == "again":
-        wrong += asked_again(case, ended, scratch)
     return ended.code, wrong
 
 
@@ -53,7 +49,7 @@ def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
         yield from _refused(case, ended)
         return
     for line in ended.err.splitlines():
-        if not line.startswith(AGAIN) and not (checked and SKIPPED.match(line)):
+        if not (checked and SKIPPED.match(line)):
             yield f"said on standard error: {line[:2000]}"
     if any(not out.exists() or (out.is_file() and out.read_bytes() == OLD) for out in case.outputs):
         yield "an output is missing"

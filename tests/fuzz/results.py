@@ -122,7 +122,7 @@ def _copy(case: Case, out: Path, scratch: Path) -> list[str]:
     both = []
     for number, report in enumerate((case.inputs[0], out)):
         path = out.with_name(f"copy{number}.json")
-        ended = run(("analyze", str(report), "--json", str(path), "--no-html", "--quiet", "--no-cache"), scratch)
+        ended = run(("analyze", str(report), "--json", str(path), "--no-html", "--quiet"), scratch)
         both.append(json.loads(path.read_text(encoding="utf-8")) if ended.code == 0 else ended.code or ended.raised)
     if not all(isinstance(one, dict) for one in both):
         return [] if type(both[0]) is type(both[1]) else [f"one can be analyzed, the other not: {str(both)[:300]}"]

@@ -20,9 +20,8 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.mark.parametrize("first", range(0, 45, FEW))
 def test_no_crash_no_wrong_figure_nothing_left_behind(
-    first: int, exports: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, exports: Corpus, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TRACEVIEW_CACHE", str(tmp_path / "cache"))
     for seed in range(first, first + FEW):
         here, scratch = tmp_path / str(seed), tmp_path / f"temporary{seed}"
         here.mkdir()

@@ -19,7 +19,6 @@ from tests.fuzz.invariants import broken, of_compare, parsed
 from tests.fuzz.judge import judge
 from tests.oracle import figures
 from tests.oracle.differences import differences
-from tests.read.as_exports import as_json
 from traceview.analyze import analyze
 from traceview.compare import compare
 from traceview.errors import ReportError, RequestError
@@ -150,15 +149,6 @@ def test_impossible_sizes_are_not_added_up(report: Path) -> None:
     assert [note for note in found.notes if "impossible number of bytes" in note]
 
 
-def test_a_call_without_its_begin_is_counted_in_lines_of_json_too(report: Path) -> None:
-    """SQLite's reader counts it as left out; here it was gone without a word."""
-    lines = as_json(report, report.with_name("report.jsonl"))
-    text = lines.read_text(encoding="utf-8")
-    at = text.index('{"Type": 48')
-    lines.write_text(text[:at] + re.sub(r'"startNs": "[0-9]+", ', "", text[at:], count=3), encoding="utf-8")
-    assert [note for note in analyze(lines).notes if "CUPTI_ACTIVITY_KIND_RUNTIME: 3 rows left out" in note]
-
-
 @pytest.mark.parametrize("hidden", ['"a": {}}, {"cat": "kernel"}, "', "x", "{", "1, 2", ",,"])
 def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path: Path, hidden: str) -> None:
     """One flipped quote hid events up to the next bracket, without a word."""
@@ -174,18 +164,6 @@ def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path:
 def test_a_trace_without_a_brace_outside_of_texts() -> None:
     with pytest.raises(NotJsonError, match="no list of events"):
         list(Pieces(BytesIO(b'"{" "traceEvents": [')))
-
-
-@pytest.mark.parametrize(("sound", "damaged"), [('{"Type": 79, "Cuda', '{"Type": 79, "Cudb'), ('{"Type"', '{"Typf"')])
-def test_a_damaged_line_of_json_is_said(report: Path, sound: str, damaged: str) -> None:
-    """Beyond the first words of a line any damage is noticed; there a record was gone without a word."""
-    lines = as_json(report, report.with_name("report.jsonl"))
-    whole = lines.read_text(encoding="utf-8")
-    lines.write_text(whole.replace(sound, damaged, 2), encoding="utf-8")
-    before = analyze(report).devices[0].kernel_count
-    found = analyze(lines)
-    assert found.devices[0].kernel_count == before - 2
-    assert [note for note in found.notes if "2 lines are damaged, and were left out" in note]
 
 
 def test_no_iteration_is_predicted_to_take_less_than_no_time(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from traceview.errors import ReportError
 from traceview.report.to_json import document
 
 OLD = b"what was there before"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEVIEW_CACHE": "off", "POLARS_MAX_THREADS": "2"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,7 @@ def test_two_analyses_of_a_report_at_once(tmp_path: Path) -> None:
     report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite"))
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "traceview", "analyze", str(report), "--json", str(out), "--quiet"]
-    environment = {**ENVIRONMENT, "TRACEVIEW_CACHE": str(tmp_path / "cache")}
-    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
+    both = [subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE) for _ in range(2)]
     assert [(one.communicate(timeout=300)[1], one.returncode) for one in both] == [(b"", 0)] * 2
     assert parsed(out.read_text()) == document(analyze(report))
     assert not list(tmp_path.glob(".traceview-*"))
@@ -158,8 +157,7 @@ def test_a_report_on_a_read_only_mount(tmp_path: Path) -> None:
     ["-x.sqlite", "--json", "line\nend.sqlite", "تقرير.sqlite", "報告😀.sqlite", "e\u0301\u202egpj.sqlite",
      os.fsdecode(b"\xff\xfe.sqlite")],
 )  # fmt: skip
-def test_a_name_in_any_script(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEVIEW_CACHE", "off")
+def test_a_name_in_any_script(tmp_path: Path, name: str) -> None:
     scratch = tmp_path / "temporary"
     scratch.mkdir()
     report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / name))

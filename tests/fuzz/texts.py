@@ -1,4 +1,4 @@
-"""Changes to JSON, of torch.profiler or of nsys: keys gone, renamed or twice, values of another kind, other layouts."""
+"""Changes to the JSON of torch.profiler: keys gone, renamed or twice, values of another kind, other layouts."""
 
 from __future__ import annotations
 

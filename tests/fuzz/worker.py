@@ -32,7 +32,6 @@ def main(first: int, count: int, megabytes: int) -> None:
         folder = Path(name)
         (folder / "corpus").mkdir()
         exports = Corpus.make(folder / "corpus")
-        os.environ["TRACEVIEW_CACHE"] = str(folder / "cache")
         taken = _limit_memory(megabytes)
         for seed in range(first, first + count):
             print(seed, flush=True)

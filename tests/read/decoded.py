@@ -8,11 +8,10 @@ from pathlib import Path
 import polars as pl
 
 from traceview.read import pages
-from traceview.read.frames import frame_of
+from traceview.read.sqlite import decoded_frame
 
 
 def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
     """Return integer columns of a table from its pages, in the order of its rows; None where SQLite must do it."""
     planned = pages.plan(path, connection, table, columns)
-    found = None if planned is None else pages.decoded(planned)
-    return None if found is None else frame_of(found)
+    return None if planned is None else decoded_frame(planned)

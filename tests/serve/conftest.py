@@ -27,7 +27,7 @@ def analysis() -> Analysis:
 def server(analysis: Analysis) -> Iterator[Server]:
     # With this budget the page holds bins, and must ask for the rest.
     patch = pytest.MonkeyPatch()
-    patch.setattr(html_page, "LIVE", 2_600_000)
+    patch.setattr(html_page, "LIVE", 2_800_000)
     with Server(analysis) as made:
         patch.undo()
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})

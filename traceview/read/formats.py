@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
-from traceview.read import compressed, hdf, json_lines, kineto, nsys_rep, parquet
-from traceview.read.ahead import Ahead
+from traceview.read import compressed, kineto, nsys_rep, parquet
 from traceview.read.database import HEADER, check_file, shown
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite import read_sqlite
@@ -19,16 +18,13 @@ from traceview.read.to_sqlite import product_of, tables_of, write_sqlite
 HEAD = 512
 
 Reader = Callable[[Path], RawCapture]
-READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
-    (hdf.is_hdf, hdf.read_hdf),
-    (json_lines.is_export, json_lines.read_json_lines),
-    (kineto.is_trace, kineto.read_kineto),
-)
-def read_capture(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
+READERS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = ((kineto.is_trace, kineto.read_kineto),)
+
+
+def read_capture(path: str | Path) -> RawCapture:
     """Read an export of nsys (SQLite or a folder of tables), a .nsys-rep or a trace of torch.profiler, also packed.
 
-    `ahead` may have decoded some of an SQLite export that lies there as it is. `file` of the result is the name of
-    what was given. Raises ReportError as read_sqlite does.
+    `file` of the result is the name of the given file. Raises ReportError as read_sqlite does.
     """
     path = Path(path)
     if (suffix := _folder(path)) is not None:
@@ -39,7 +35,7 @@ def read_capture(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
             with _unchanged(inside):
                 return replace(reader(inside), file=path.name)
         with _exported(inside) as export:
-            capture = replace(read_sqlite(export, ahead if export == path else None), file=path.name)
+            capture = replace(read_sqlite(export), file=path.name)
             # A copy that redact made of a trace: nsys would have said its version.
             is_copy = capture.nsys_version is None and product_of(export) == kineto.PROFILER
             return kineto.with_lacks(capture) if is_copy else capture
@@ -63,7 +59,7 @@ def check_capture(path: Path) -> None:
 def as_sqlite(path: Path) -> Iterator[Path]:
     """Yield an SQLite export of a capture: itself, or one in a private folder that is then removed.
 
-    Raises ReportError, also for a json export, in which too much is missing.
+    Raises ReportError.
     """
     with ExitStack() as stack:
         if (suffix := _folder(path)) is not None:
@@ -75,14 +71,8 @@ def as_sqlite(path: Path) -> Iterator[Path]:
         if reader is None:
             yield stack.enter_context(_exported(inside))
             return
-        if reader is json_lines.read_json_lines:
-            raise NotAnExportError(
-                f"{shown(path)}: a json export of nsys; this needs more of the report: "
-                "nsys export --type sqlite REPORT.nsys-rep"
-            )
         folder = stack.enter_context(_private_folder(path))
-        tables = hdf.every_table(inside) if reader is hdf.read_hdf else tables_of(reader(inside))
-        yield write_sqlite(shown(path), tables, folder)
+        yield write_sqlite(shown(path), tables_of(reader(inside)), folder)
 
 
 @contextmanager
@@ -93,8 +83,7 @@ def with_tables(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
     """
     with ExitStack() as stack:
         inside = path if _folder(path) is not None else stack.enter_context(_unpacked(path))
-        reader = None if inside.is_dir() else _reader(_head(inside))
-        if reader in (kineto.read_kineto, json_lines.read_json_lines):
+        if not inside.is_dir() and _reader(_head(inside)) is not None:
             capture = read_capture(inside)
             folder = stack.enter_context(_private_folder(path))
             yield write_sqlite(shown(path), tables_of(capture), folder), capture

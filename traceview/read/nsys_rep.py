@@ -7,24 +7,29 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read.database import shown
+from traceview.read.nsys_json import is_export
 
 REPORT = b"NVIDIA Tegra Profiler Report "
 STREAM = b"NVIDIA Nsight Systems Stream"
-# How the exports begin that hold too little, or that nothing here can take apart.
-OTHER_EXPORTS = (
-    (re.compile(rb'\s*\{\s*"VmSystemInformation"'), "nsys export --type info, which has no events"),
-    (re.compile(rb'data: "'), "nsys export --type text, which is for reading"),
+# The first bytes of the exports that traceview does not read.
+OTHER_EXPORTS: tuple[tuple[Callable[[bytes], object], str], ...] = (
+    (re.compile(rb"\x89HDF\r\n\x1a\n").match, "an HDF5 file (nsys export --type hdf)"),
+    (is_export, "a JSON export (nsys export --type json or jsonlines)"),
+    (re.compile(rb'\s*\{\s*"VmSystemInformation"').match, "nsys export --type info, which has no events"),
+    (re.compile(rb'data: "').match, "nsys export --type text"),
     (
-        re.compile(rb"\xff\xff\xff\xff..\x00\x00\x10\x00\x00\x00", re.DOTALL),
-        "nsys export --type arrow, all tables in one file, which is not read (arrowdir is)",
+        re.compile(rb"\xff\xff\xff\xff..\x00\x00\x10\x00\x00\x00", re.DOTALL).match,
+        "nsys export --type arrow, all tables in one file (arrowdir is read)",
     ),
 )
+AS_SQLITE = "nsys export --type sqlite -o report.sqlite report.nsys-rep"
 SUFFIXES = (".nsys-rep", ".qdrep")
 VERSION = re.compile(rb"(\d{4})@(\d{1,3})@(\d{1,3})")
 OLDER = re.compile(rb"(\d{4})\.(\d{1,3})\.(\d{1,3})\.\d{1,9}-")  # until 2022, at the end of a report
@@ -54,10 +59,12 @@ def refuse_stream(path: Path, head: bytes) -> None:
 
 
 def refuse_other_exports(path: Path, head: bytes) -> None:
-    """Say what to export instead of what nsys writes too, but which is not read."""
-    found = next((what for mark, what in OTHER_EXPORTS if mark.match(head)), None)
-    if found is not None:
-        raise NotAnExportError(f"{shown(path)}: {found}; export it as nsys export --type sqlite REPORT.nsys-rep")
+    """Refuse an export in a format that traceview does not read. Raises NotAnExportError with the remedy."""
+    kind = next((kind for matches, kind in OTHER_EXPORTS if matches(head)), None)
+    if kind is not None:
+        raise NotAnExportError(
+            f"{shown(path)}: {kind}, which traceview does not read; export the report as SQLite: {AS_SQLITE}"
+        )
 
 
 def find_nsys(name: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,11 +28,6 @@ MAX_DEPTH = 20
 LEAST_CELL = 5  # bytes that a row takes on its page
 
 Columns = dict[str, Column]
-
-
-def empty_numbers(count: int) -> Numbers:
-    """Make room for so many numbers."""
-    return np.empty(count, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +68,14 @@ def _is_small(path: Path, root: int) -> bool:
         return True
 
 
-def decoded(of: Plan, empty: Callable[[int], Numbers] = empty_numbers) -> Columns | None:
-    """Return the columns in the order of the table's rows; None where SQLite must do it after all.
-
-    `empty` makes room for so many numbers.
-    """
+def decoded(of: Plan) -> Columns | None:
+    """Return the columns in the order of the table's rows; None where SQLite must do it after all."""
     wanted = sorted(of.names.index(column) for column in of.columns)
     try:
         with of.path.open("rb", buffering=0) as file:
             pages = _Pages.of(file.fileno())
             layout = Layout.of(pages.size, len(of.names), wanted[-1])
-            found = _decode_all(pages, of.root, layout, wanted, empty)
+            found = _decode_all(pages, of.root, layout, wanted)
     except (NotPlainError, OSError, ValueError, MemoryError):
         return None
     return {name: found[of.names.index(name)] for name in of.columns}
@@ -147,9 +138,7 @@ class _Leaves(NamedTuple):
     last: Numbers
 
 
-def _decode_all(
-    pages: _Pages, root: int, layout: Layout, wanted: list[int], empty: Callable[[int], Numbers]
-) -> dict[int, Column]:
+def _decode_all(pages: _Pages, root: int, layout: Layout, wanted: list[int]) -> dict[int, Column]:
     leaves = _leaves(pages, root)
     # Row numbers ascend by one unless rows were deleted, so they say where each page's rows go.
     before = _row_number(pages.one(int(leaves.pages[0])), 0) - 1
@@ -157,7 +146,7 @@ def _decode_all(
     if (np.diff(edges) <= 0).any() or edges[-1] > len(leaves.pages) * pages.size // LEAST_CELL:
         raise NotPlainError
     rows = int(edges[-1])
-    found = {column: Column(empty(rows)) for column in wanted}
+    found = {column: Column(np.empty(rows, np.int64)) for column in wanted}
 
     narrow = layout
 

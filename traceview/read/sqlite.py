@@ -10,7 +10,6 @@ import polars as pl
 
 from traceview.errors import DamagedExportError
 from traceview.read import pages
-from traceview.read.ahead import Ahead
 from traceview.read.database import (
     EXPORT_AGAIN,
     check_file,
@@ -22,15 +21,15 @@ from traceview.read.database import (
     state_of,
     versions,
 )
-from traceview.read.frames import frame_of
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
+from traceview.read.records import Column
 
 BATCH = 200_000
-TABLES_AT_ONCE = 3  # one may wait for what is decoded ahead
+DECODED_AT_ONCE = 2  # large tables, beside the one that SQLite reads
 
 
-def read_sqlite(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
-    """Read the tables and columns that the analysis needs; `ahead` may have decoded some.
+def read_sqlite(path: str | Path) -> RawCapture:
+    """Read the tables and columns that the analysis needs.
 
     Raises NotFoundError, NotAnExportError or DamagedExportError, each with one line that says what
     to do. The file and its folder stay as they were.
@@ -43,8 +42,7 @@ def read_sqlite(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
         if STRINGS not in present:
             raise not_an_export(shown(path), present)
         problems: list[str] = []
-        still = ahead if ahead is not None and ahead.state == before else None
-        tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems, still)
+        tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems)
         version, schema = versions(connection, present)
     if state_of(path) != before:
         raise DamagedExportError(f"{shown(path)}: changed while it was read; wait for nsys export to end")
@@ -52,22 +50,17 @@ def read_sqlite(path: str | Path, ahead: Ahead | None = None) -> RawCapture:
 
 
 def _read_tables(
-    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str], ahead: Ahead | None
+    connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str]
 ) -> dict[str, pl.DataFrame]:
-    """Read tables: columns of plain integers are decoded aside, while SQLite reads those of texts."""
-
-    def decoded(name: str, plan: pages.Plan) -> pl.DataFrame | None:
-        found = (None if ahead is None else ahead.columns(name, plan)) or pages.decoded(plan)
-        return None if found is None else frame_of(found)
-
+    """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text."""
     said: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
     columns = {
         name: wanted_columns(present[name], name, said[name], file=shown(path), remedy=EXPORT_AGAIN) for name in names
     }
-    with ThreadPoolExecutor(TABLES_AT_ONCE) as aside:
+    with ThreadPoolExecutor(DECODED_AT_ONCE) as aside:
         later = {
-            name: aside.submit(decoded, name, plan)
+            name: aside.submit(decoded_frame, plan)
             for name, some in sorted(columns.items(), key=lambda one: not TABLES[one[0]].text)
             if some and (plan := _plan(path, connection, name, some)) is not None
         }
@@ -81,6 +74,17 @@ def _read_tables(
         found = {name: read(name) for name in sorted(names, key=lambda name: (name in later, not TABLES[name].text))}
     problems.extend(line for name in names for line in said[name])
     return {name: found[name] for name in names}
+
+
+def decoded_frame(plan: pages.Plan) -> pl.DataFrame | None:
+    """Return a table's integer columns as a frame, nulls kept; None where SQLite must read them."""
+    columns = pages.decoded(plan)
+    return None if columns is None else pl.DataFrame([_series(name, column) for name, column in columns.items()])
+
+
+def _series(name: str, column: Column) -> pl.Series:
+    series = pl.Series(name, column.values)
+    return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)
 
 
 def _plan(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pages.Plan | None:

@@ -61,6 +61,6 @@ class Columns:
         return pack(self.raw())
 
 
-def pack(data: bytes) -> str:
+def pack(data: bytes, level: int = LEVEL) -> str:
     """Deflate and return as base64; the page inflates it with the browser's own DecompressionStream."""
-    return base64.b64encode(packer.compress(data, LEVEL)).decode("ascii")
+    return base64.b64encode(packer.compress(data, level)).decode("ascii")
