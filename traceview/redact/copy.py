@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.errors import OutputError
+from traceview.files import check_file, new_file
 from traceview.read import raw
 from traceview.read.database import not_an_export, rows_of, shown
 from traceview.read.formats import as_sqlite
 from traceview.read.guard import Guard
 from traceview.redact import keep
-from traceview.redact.databases import attached, encoding_of, new_file
+from traceview.redact.databases import attached, encoding_of
 from traceview.redact.names import Names
 from traceview.redact.secrets import HOST_OR_USER, Secrets, words_of_environment
-from traceview.report.write import check_place
 
 Step = Callable[[str, float], None]
 PROCESS = "(({} >> 24) & 16777215)"
@@ -45,7 +45,7 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
     with as_sqlite(report) as export:
         if out.exists() or out.is_symlink():
             raise OutputError(f"{out.name}: exists; redact writes a new file, so name another")
-        check_place(out)
+        check_file(out)
         encoding = encoding_of(export)
         with new_file(out) as part, attached(part, export, report, encoding) as (connection, guard):
             copy = _Copy(connection, guard, shown(report), hash_names, encoding)

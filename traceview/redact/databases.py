@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,28 +17,6 @@ def encoding_of(export: Path) -> str:
     """Return the encoding of a database's texts; SQLite attaches only databases of the same one."""
     with export.open("rb") as file:
         return {2: "utf-16-le", 3: "utf-16-be"}.get(int.from_bytes(file.read(60)[56:60], "big"), "utf-8")
-
-
-@contextmanager
-def new_file(out: Path) -> Iterator[Path]:
-    """Yield a file beside `out` that takes its place when all went well, and else is removed."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=".traceview-", suffix=".part", dir=out.parent)
-        os.close(handle)
-    except OSError as error:
-        raise OutputError(f"{out.name}: cannot be written ({error.strerror}); name another place for it") from None
-    part = Path(name)
-    try:
-        yield part
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        part.replace(out)
-    except OSError as error:
-        raise OutputError(f"{out.name}: cannot be written ({error.strerror}); name another place for it") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 @contextmanager
