@@ -6,14 +6,16 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from traceview.cli_options import EXPLAINED, all_options
-from traceview.cli_output import STDOUT, check_outputs, complain, draws, print_out, progress
+from traceview.cli_output import complain, draws, print_out, progress, write_results
 from traceview.errors import RequestError
+from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
     from traceview.model import Analysis
@@ -53,6 +55,7 @@ def analyze(
     """
     from traceview import fail_if
     from traceview.read.formats import check_capture
+    from traceview.report.to_json import to_json
 
     page = _page_path(report, html, no_html)
     if page is None and (opened or detail is not None):
@@ -64,8 +67,9 @@ def analyze(
         analysis = analysis_of(report, step, Asked(**asked))
         failed = tuple(fail_if.failures(checks, analysis))
         step("write", 0.95)
-        said = _write(analysis, page, json_path, detail, quiet, asked["top"])
-    print_out(said)
+        summary = None if quiet else partial(_summary, analysis, asked["top"])
+        text = write_results(page, partial(_page, analysis, detail), json_path, partial(to_json, analysis), summary)
+    print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     for line in failed:
@@ -97,34 +101,12 @@ def analysis_of(report: Path, step: Callable[[str, float], None], asked: Asked) 
 
 
 def _page_path(report: Path, html: Path | None, no_html: bool) -> Path | None:
-    if html is not None and (no_html or str(html) == STDOUT):
+    if html is not None and (no_html or is_stdout(html)):
         raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
     return None if no_html else html or report.with_name(f"{report.stem}.overlap.html")
 
 
-def _write(
-    analysis: Analysis, page: Path | None, json_path: Path | None, detail: int | None, quiet: bool, top: int
-) -> str:
-    """Write the page and the JSON once both are complete; return the text for standard output."""
-    from traceview.report.to_json import to_json
-    from traceview.report.words import plain
-    from traceview.report.write import write_whole
-
-    text = "" if json_path is None else to_json(analysis)
-    drawn = "" if page is None else _drawn(analysis, detail)
-    if page is not None:
-        write_whole(page, drawn)
-    if json_path is not None and str(json_path) == STDOUT:
-        return text
-    if json_path is not None:
-        write_whole(json_path, text)
-    if quiet:
-        return ""
-    summary = _summary(analysis, top)
-    return summary if page is None else f"{summary}\nThe page: {plain(str(page), 4000)}\n"
-
-
-def _drawn(analysis: Analysis, detail: int | None) -> str:
+def _page(analysis: Analysis, detail: int | None) -> str:
     from traceview.report.html import DETAIL, render
 
     return render(analysis, detail or DETAIL)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli_options import CAPTURE, FILE, NSYS
-from traceview.cli_output import STDOUT, check_outputs, complain, draws, print_out, progress
+from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import RequestError
+from traceview.files import STDOUT, check_outputs, is_stdout, write_text
 
 if TYPE_CHECKING:
     from traceview.model_compare import Comparison
@@ -94,7 +95,7 @@ def compare(
 
     checks = tuple(parse(condition) for condition in conditions)
     reports = (before, after, *more)
-    if html is not None and str(html) == STDOUT:
+    if is_stdout(html):
         raise RequestError("--html names the file for the page; it does not go with -")
     _check_places(reports, json_path, markdown, html)
     with progress(quiet) as step:
@@ -136,9 +137,8 @@ def _check_places(reports: tuple[Path, ...], *outputs: Path | None) -> None:
 
 def _write_page(comparison: Comparison, html: Path) -> None:
     from traceview.report.compare_html import render
-    from traceview.report.write import write_whole
 
-    write_whole(html, render(comparison))
+    write_text(html, render(comparison))
 
 
 def _write(comparison: Comparison, json_path: Path | None, markdown: Path | None, top: int, quiet: bool) -> None:
@@ -146,7 +146,6 @@ def _write(comparison: Comparison, json_path: Path | None, markdown: Path | None
     from traceview.report.compare_json import to_json
     from traceview.report.compare_markdown import to_markdown
     from traceview.report.compare_terminal import render
-    from traceview.report.write import write_whole
 
     documents = [
         (path, text)
@@ -157,10 +156,10 @@ def _write(comparison: Comparison, json_path: Path | None, markdown: Path | None
         if path is not None
     ]
     for path, text in documents:
-        if str(path) == STDOUT:
+        if is_stdout(path):
             print_out(text)
             quiet = True
         else:
-            write_whole(path, text)
+            write_text(path, text)
     if not quiet:
         print_out(render(comparison, top=top, unicode=draws("→…µ")))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from traceview.cli_options import CAPTURE, FILE, NSYS
-from traceview.cli_output import STDOUT, print_out, progress
+from traceview.cli_output import print_bytes, print_out, progress
 from traceview.errors import OutputError, RequestError
+from traceview.files import check_different, is_stdout
 
 if TYPE_CHECKING:
     from traceview.export import Format
@@ -83,9 +82,9 @@ def export(
         step("collect", 0.3)
         contents = collect(_narrowed(trace, start, end, range_name), device)
         step("write", 0.5)
-        if str(place) == STDOUT:
+        if is_stdout(place):
             assert isinstance(form, FileFormat), "_check_places refused a folder"
-            _print(form.pieces(contents))
+            print_bytes(form.pieces(contents))
             return
         form.write(contents, place)
     if not quiet:
@@ -104,14 +103,13 @@ def _check_places(report: Path, form: Format, place: Path) -> None:
     from traceview.read.formats import check_capture
 
     check_capture(report)
-    if str(place) == STDOUT:
+    if is_stdout(place):
         if isinstance(form, FolderFormat):
             raise OutputError(f"--to {form.name} is a folder of tables, which standard output cannot take; name one")
         if form.name == "perfetto" and sys.stdout.isatty():
             raise OutputError("a Perfetto trace is no text for a terminal; send it to a file or a program")
         return
-    if place.resolve() == report.resolve():
-        raise OutputError(f"{report.name}: the report and what is written must be different")
+    check_different((report,), (place,))
     form.check(place)
 
 
@@ -140,15 +138,3 @@ def _window(trace: Trace, start: str | None, end: str | None) -> Window | None:
             f"from {first} to {last} on the capture's clock"
         )
     return window
-
-
-def _print(pieces: Iterable[bytes]) -> None:
-    """Write bytes to standard output; a reader that has gone away (`| head`) is no error."""
-    try:
-        sys.stdout.buffer.writelines(pieces)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputError(f"standard output cannot be written ({error.strerror})") from None

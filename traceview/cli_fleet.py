@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from traceview.cli_options import FILE, NSYS
-from traceview.cli_output import STDOUT, check_outputs, complain, draws, print_out, progress
+from traceview.cli_output import complain, draws, print_out, progress, write_results
 from traceview.errors import RequestError
+from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
     from traceview.model_fleet import Fleet
@@ -85,7 +87,7 @@ def fleet(
     """
     if workers is not None and scheduler is not None:
         raise RequestError("--workers is about this machine, --scheduler about a cluster; give one of them")
-    if html is not None and (no_html or str(html) == STDOUT):
+    if html is not None and (no_html or is_stdout(html)):
         raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
     if opened and no_html:
         raise RequestError("--open is about the page; it does not go with --no-html")
@@ -94,6 +96,8 @@ def fleet(
     from traceview.fleet.run import fleet as run
     from traceview.fleet.sources import sources
     from traceview.read.nsys_rep import CHOSEN
+    from traceview.report.fleet_html import render
+    from traceview.report.fleet_json import to_json
 
     checks = tuple(parse(condition) for condition in conditions)
     paths = sources(reports)
@@ -104,8 +108,9 @@ def fleet(
         found = run(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
         failed = tuple(failures(checks, found))
         step("write", 0.95)
-        said = _write(found, page, json_path, top, quiet)
-    print_out(said)
+        summary = None if quiet else partial(_summary, found, top)
+        text = write_results(page, partial(render, found), json_path, partial(to_json, found), summary)
+    print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     _end(found, failed)
@@ -115,26 +120,10 @@ def _beside(paths: tuple[Path, ...]) -> Path:
     return Path(os.path.commonpath([path.absolute().parent for path in paths])) / PAGE
 
 
-def _write(found: Fleet, page: Path | None, json_path: Path | None, top: int, quiet: bool) -> str:
-    """Write what was asked for, nothing before all of it is made, and return what is to be printed."""
-    from traceview.report.fleet_html import render as document
-    from traceview.report.fleet_json import to_json
+def _summary(fleet: Fleet, top: int) -> str:
     from traceview.report.fleet_terminal import render
-    from traceview.report.words import plain
-    from traceview.report.write import write_whole
 
-    text = "" if json_path is None else to_json(found)
-    drawn = "" if page is None else document(found)
-    if page is not None:
-        write_whole(page, drawn)
-    if json_path is not None and str(json_path) == STDOUT:
-        return text
-    if json_path is not None:
-        write_whole(json_path, text)
-    if quiet:
-        return ""
-    summary = render(found, top=top, unicode=draws("·…µ±"))
-    return summary if page is None else f"{summary}\nThe page: {plain(str(page), 4000)}\n"
+    return render(fleet, top=top, unicode=draws("·…µ±"))
 
 
 def _end(found: Fleet, failed: tuple[str, ...]) -> None:

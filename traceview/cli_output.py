@@ -1,4 +1,4 @@
-"""What the command line writes: results to standard output, progress and complaints to standard error."""
+"""Output of the command line: results, and progress and errors on standard error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 
 from traceview.errors import OutputError
-
-STDOUT = "-"
+from traceview.files import is_stdout, write_text
 
 
 def draws(characters: str) -> bool:
@@ -25,9 +24,15 @@ def draws(characters: str) -> bool:
 
 
 def print_out(text: str) -> None:
-    """Write to standard output; a reader that has gone away (`| head`) is no error."""
+    """Write text to standard output, as far as its encoding goes."""
+    print_bytes((text.encode("utf-8" if draws("█") else "ascii", "replace"),))
+
+
+def print_bytes(pieces: Iterable[bytes]) -> None:
+    """Write bytes to standard output; a reader that is gone (`| head`) is no error. Raises OutputError."""
     try:
-        click.echo(text.encode("utf-8" if draws("█") else "ascii", "replace"), nl=False)
+        sys.stdout.buffer.writelines(pieces)
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
@@ -35,21 +40,27 @@ def print_out(text: str) -> None:
         raise OutputError(f"standard output cannot be written ({error.strerror})") from None
 
 
-def check_outputs(reports: Iterable[Path], outputs: Iterable[Path | None]) -> None:
-    """Refuse an output that would overwrite a report or another output, or that cannot be written.
+def write_results(
+    page: Path | None,
+    document: Callable[[], str],
+    json_path: Path | None,
+    to_json: Callable[[], str],
+    summary: Callable[[], str] | None,
+) -> str:
+    """Write the page and the JSON once both are complete; return the text for standard output."""
+    from traceview.report.words import plain
 
-    `-` is standard output. Raises OutputError.
-    """
-    from traceview.report.write import check_place
-
-    taken = {report.resolve() for report in reports}
-    for path in outputs:
-        if path is None or str(path) == STDOUT:
-            continue
-        if path.resolve() in taken:
-            raise OutputError(f"{path.name}: the reports and the outputs must be different files")
-        taken.add(path.resolve())
-        check_place(path)
+    drawn = None if page is None else document()
+    text = "" if json_path is None else to_json()
+    if page is not None and drawn is not None:
+        write_text(page, drawn)
+    if is_stdout(json_path):
+        return text
+    if json_path is not None:
+        write_text(json_path, text)
+    if summary is None:
+        return ""
+    return summary() if page is None else f"{summary()}\nThe page: {plain(str(page), 4000)}\n"
 
 
 @contextmanager

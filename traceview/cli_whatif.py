@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from traceview.cli_options import CAPTURE, FILE, size
-from traceview.cli_output import STDOUT, check_outputs, draws, print_out, progress
+from traceview.cli_output import draws, print_out, progress
 from traceview.errors import RequestError
+from traceview.files import check_outputs, is_stdout, write_text
 
 
 @click.command(short_help="Predict what changes would give, from the capture alone.")
@@ -57,7 +58,6 @@ def whatif(
     from traceview.report.html import render as page
     from traceview.report.whatif_json import to_json
     from traceview.report.whatif_terminal import render
-    from traceview.report.write import write_whole
 
     with progress(quiet) as step:
         analysis = analyze(report, iteration=iteration, skip=skip, progress=step)
@@ -67,12 +67,12 @@ def whatif(
     if isinstance(found, NotMeasured):
         raise RequestError(f"{report.name}: nothing can be predicted: {found.reason}")
     if html_path is not None:
-        write_whole(html_path, page(analysis, path=found.spans))
-    if json_path is not None and str(json_path) == STDOUT:
+        write_text(html_path, page(analysis, path=found.spans))
+    if is_stdout(json_path):
         print_out(to_json(found))
         return
     if json_path is not None:
-        write_whole(json_path, to_json(found))
+        write_text(json_path, to_json(found))
     if not quiet:
         print_out(render(found, unicode=draws("·→µ")))
 

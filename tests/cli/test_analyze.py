@@ -98,7 +98,7 @@ def test_conditions_that_do_not_hold_end_with_0(traceview: Command, report: Path
         (["--html", "{folder}/x", "--json", "{folder}/./x"], "must be different files"),
         (["--json", "{folder}/report.overlap.html"], "must be different files"),
         (["--json", "{folder}/link.sqlite"], "must be different files"),
-        (["--json", "{folder}"], "is a directory"),
+        (["--json", "{folder}"], "is a folder"),
         (["--html", "{folder}/none/x.html"], "x.html: the folder it should go into does not exist"),
         (["--html", "-"], "--html names the file"),
         (["--html", "{folder}/x", "--no-html"], "--html names the file"),

@@ -11,6 +11,7 @@ import pytest
 
 from tests.captures import ALL, ROOT, sample, shared
 from tests.export.hostile import hostile_export
+from tests.formulas import FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
 from traceview.export.csv import safe
 from traceview.export.tables import TABLES
@@ -78,8 +79,20 @@ def test_csv_keeps_hostile_names_and_computes_none(tmp_path: Path) -> None:
     with (tmp_path / "csv" / "operations.csv").open(newline="", encoding="utf-8") as file:
         names = [row["name"] for row in csv.DictReader(file)]
     wanted = [name.replace("\0", "\ufffd") for name in trace.operations["name"].cast(pl.String)]
-    assert names == [f"'{name}" if name[0] in "=+-@\t\r'" else name for name in wanted]
+    assert names == [f"'{name}" if name[0] in "=+-@\t\r\n'" else name for name in wanted]
     assert sum(name != same for name, same in zip(names, wanted, strict=True)) == 6
+
+
+@pytest.mark.parametrize("text", FORMULAS, ids=ascii)
+def test_a_formula_gets_an_apostrophe(text: str) -> None:
+    assert safe(pl.DataFrame({"a": [text]}))["a"].to_list() == ["'" + text]
+
+
+def test_other_texts_and_numbers_stay(tmp_path: Path) -> None:
+    safe(pl.DataFrame({"name": NO_FORMULAS, "number": [-3] * len(NO_FORMULAS)})).write_csv(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list(NO_FORMULAS) and {row["number"] for row in rows} == {"-3"}
 
 
 def test_taking_an_apostrophe_away_gives_every_text_back() -> None:

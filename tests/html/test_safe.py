@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
+from tests.formulas import FORMULAS, NO_FORMULAS
 from tests.html.browser import Opened, opened
 from tests.html.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.pipeline import analyze
@@ -171,6 +172,15 @@ def test_a_spreadsheet_gets_no_formula(page: Opened) -> None:
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert {len(row) for row in rows} == {7}
     assert [row[0] for row in rows[1:]] == [f"'{FORMULA}"]
+
+
+def test_the_page_guards_the_same_formulas(browser: Browser) -> None:
+    script = resources.files("traceview.report.html").joinpath("export.js").read_text(encoding="utf-8")
+    page = browser.new_page()
+    cells = page.evaluate(f"(values) => {{ {script}; return values.map(csvCell); }}", [*FORMULAS, *NO_FORMULAS, -3])
+    page.close()
+    [*written, number] = [next(csv.reader(io.StringIO(cell, newline="")), [""])[0] for cell in cells]
+    assert written == [*("'" + text for text in FORMULAS), *NO_FORMULAS] and number == "-3"
 
 
 def test_no_script_of_ours_makes_html_or_code_of_text() -> None:

@@ -138,18 +138,18 @@ def test_every_secret_leaves_the_bytes_and_the_rest_stays(secretive: Path, tmp_p
     before = hashlib.sha256(secretive.read_bytes()).hexdigest()
     done = redact(secretive, out)
     assert hashlib.sha256(secretive.read_bytes()).hexdigest() == before
-    assert b"SECRET" not in out.read_bytes().replace(b'"SECRET" TEXT', b"")
+    assert b"SECRET" not in out.read_bytes()
     kept = {text for (text,) in rows(out, "SELECT value FROM StringIds UNION SELECT value FROM META_DATA_EXPORT")}
-    assert kept == {"cudaLaunchKernel", "main", "load [removed f 1]", "3.11.1"}
+    assert kept == {"cudaLaunchKernel", "main", "load [removed c 1]", "3.11.1"}
     assert rows(out, "SELECT name FROM PROCESSES") == [("python",)]
-    assert rows(out, "SELECT text FROM NVTX_EVENTS") == [("of [removed d 1] at [removed c 1]",), (None,)]
+    assert rows(out, "SELECT text FROM NVTX_EVENTS") == [("of [removed f 1] at [removed b 1]",), (None,)]
     uuids = [uuid for (uuid,) in rows(out, "SELECT uuid FROM TARGET_INFO_GPU ORDER BY id")]
     assert len(set(uuids)) == 2
     assert rows(out, "SELECT uuid FROM TARGET_INFO_CUDA_DEVICE") == [(uuids[1],)]
     assert dict(done.secrets) == {"host or user": 2, "path": 1, "e-mail address": 1}
     assert done.serial_numbers == 2
     removed = {table: count for table, count, _ in done.rows}
-    assert removed["ANALYSIS_FILE"] == 1 and removed["A_TABLE_OF_A_LATER_VERSION"] == 1
+    assert removed["ANALYSIS_FILE"] == 1 and removed["other tables"] == 2 and done.columns == 3
     assert removed["PROCESSES"] == 1 and removed["META_DATA_CAPTURE"] == 3
     assert not [line for line in map(str, done.rows) if "SECRET" in line]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.sqlite", "secretive.sqlite"]
@@ -159,7 +159,7 @@ def test_redacting_again_changes_nothing(tmp_path: Path) -> None:
     redact(sample("dual.sqlite"), tmp_path / "one.sqlite")
     done = redact(tmp_path / "one.sqlite", tmp_path / "two.sqlite")
     assert (tmp_path / "one.sqlite").read_bytes() == (tmp_path / "two.sqlite").read_bytes()
-    assert not done.rows and not done.secrets
+    assert not done.rows and not done.columns and not done.secrets
 
 
 def test_nothing_half_written_stays(tmp_path: Path, secretive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

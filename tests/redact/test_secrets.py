@@ -22,7 +22,7 @@ SECRETS = {
     "AWS key": "AKIA" + "ABCDEFGH12345678",
     "Google key": "AIza" + "SyA1234567890abcdefghijklmnopqrstuv",
     "Slack token": "xoxb-1234567890-abcdefghij",
-    "API key": "sk-proj-" + "abc123DEF4" * 3,
+    "OpenAI or Anthropic key": "sk-proj-" + "abc123DEF4" * 3,
     "JSON web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP",
     "e-mail address": "jane.doe+x@mail.example.com",
     "path": "/home/jane/project/train.py",

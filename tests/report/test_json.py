@@ -1,8 +1,10 @@
-"""METRICS.md "JSON": every path is there, in the words of that page, and the bytes do not change."""
+"""docs/metrics.md "JSON": every path is there, in the words of that page, and the bytes do not change."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
 from traceview.model import CAUSES, Trace
 from traceview.pipeline import analyze
+from traceview.report.json import indented_text, plain
 from traceview.report.to_json import document, to_json
 
 CONTRACT = [
@@ -207,3 +210,30 @@ def test_real_captures_keep_the_contract(name: str) -> None:
         assert device["busy_ns"] + device["idle_ns"] == device["window_ns"][1] - device["window_ns"][0]
         for stream in device["streams"]:
             assert sum(stream["causes"].values()) == stream["gap_ns"]
+
+
+@dataclass(frozen=True)
+class Inner:
+    ratio: float
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outer:
+    lag: int
+    inner: Inner
+    causes: Mapping[str, int]
+
+
+def test_a_dataclass_becomes_an_object_of_its_fields() -> None:
+    value = [Outer(3, Inner(0.5, ("a", "b")), {"lag": 1})]
+    assert plain(value) == [{"lag": 3, "inner": {"ratio": 0.5, "names": ["a", "b"]}, "causes": {"lag": 1}}]
+    assert plain(value, {"lag": "lag_ns"})[0]["lag_ns"] == 3  # type: ignore[index, call-overload]
+    assert plain(value, {"lag": "lag_ns"})[0]["causes"] == {"lag": 1}  # type: ignore[index, call-overload]
+
+
+def test_a_value_without_json_is_refused() -> None:
+    with pytest.raises(AssertionError, match="has no JSON"):
+        plain(object())
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        indented_text(float("nan"))

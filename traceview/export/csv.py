@@ -1,7 +1,8 @@
 """One CSV file a table, safe to open in a spreadsheet.
 
-A text that a spreadsheet would take for a formula (it begins with = + - @, a tab or a return), or that begins
-with an apostrophe, gets an apostrophe in front: taking one away gives every text back. NUL, which some readers
+A text gets an apostrophe in front if a spreadsheet may read it as a formula: it begins with = + - @ or their
+full-width forms, white space before them included, or with a tab, return or line feed. So does a text that begins
+with an apostrophe: removing one apostrophe restores every text. Numbers stay numbers. NUL, which some readers
 refuse, becomes U+FFFD.
 """
 
@@ -14,7 +15,8 @@ import polars as pl
 from traceview.export.contents import Contents
 from traceview.export.tables import TABLES, tables
 
-FORMULA = r"^[=+\-@\t\r']"
+# The same rule as in the page's export.js. Spreadsheets strip white space and control characters in front.
+FORMULA = r"^(?:['\t\r\n]|[\s\x00-\x1f\x{200b}\x{feff}]*[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}])"
 FILES = tuple(f"{table.name}.csv" for table in TABLES)
 
 

@@ -1,9 +1,11 @@
 """A copy of a capture that can be shared: every figure stays, the machine and its secrets go.
 
-keep.py       what stays: tables, rows and columns of text; whatever is not named there goes
-secrets.py    what looks like a secret in a name, and the capture's own host, user and keys
+keep.py       what stays: tables, columns and rows; whatever is not named there goes
+shapes.py     the patterns of secrets
+secrets.py    finds and replaces them in many texts at once, with the capture's own host, user and keys
 names.py      a name as it is in the copy: kept, or hashed
-copy.py       the copy itself, made anew: nothing is in it that was not put there
+databases.py  the capture, read-only, and the new file
+copy.py       makes the copy and checks it
 """
 
 from traceview.redact.copy import Redacted, redact

@@ -1,26 +1,22 @@
-"""The copy: a new database into which what stays is put, table by table; the capture is only read."""
+"""The copy: a new database that takes the tables, columns and rows that stay; the capture is only read."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from traceview.errors import OutputError
+from traceview.files import check_file, new_file
 from traceview.read import raw
-from traceview.read.database import damaged, not_an_export, rows_of, shown
+from traceview.read.database import not_an_export, rows_of, shown
 from traceview.read.formats import as_sqlite
 from traceview.read.guard import Guard
 from traceview.redact import keep
+from traceview.redact.databases import attached, encoding_of
 from traceview.redact.names import Names
-from traceview.redact.secrets import Secrets, words_of_environment
-from traceview.report.write import check_place
+from traceview.redact.secrets import HOST_OR_USER, Secrets, words_of_environment
 
 Step = Callable[[str, float], None]
 PROCESS = "(({} >> 24) & 16777215)"
@@ -28,9 +24,10 @@ PROCESS = "(({} >> 24) & 16777215)"
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """What was removed: rows of each table that are not in the copy and what they said, secrets by kind."""
+    """What the copy lacks: rows by table and what they held, columns of the other rows, secrets by kind."""
 
     rows: tuple[tuple[str, int, str], ...]
+    columns: int
     serial_numbers: int
     secrets: Mapping[str, int]
     hashed: bool
@@ -40,76 +37,37 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
     """Write a copy of a capture that is safe to share, as SQLite, whole or not at all.
 
     With `hash_names`, names of ranges, kernels, threads and programs are hashed. Raises ReportError when
-    the capture cannot be read, OutputError when `out` exists or cannot be written.
+    the capture cannot be read, OutputError when `out` exists or cannot be written, or when the copy would still hold
+    something that matches the pattern of a secret.
     """
     report, out = Path(report), Path(out)
     step = progress or (lambda _step, _done: None)
     with as_sqlite(report) as export:
         if out.exists() or out.is_symlink():
             raise OutputError(f"{out.name}: exists; redact writes a new file, so name another")
-        check_place(out)
-        with _new_file(out) as part, _opened(part, export, report) as (connection, guard):
-            return _Copy(connection, guard, shown(report), hash_names).make(step)
-
-
-@contextmanager
-def _new_file(out: Path) -> Iterator[Path]:
-    """Yield a file beside `out` that takes its place when all went well, and else is removed."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=".traceview-", suffix=".part", dir=out.parent)
-        os.close(handle)
-    except OSError as error:
-        raise OutputError(f"{out.name}: cannot be written ({error.strerror}); name another place for it") from None
-    part = Path(name)
-    try:
-        yield part
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        part.replace(out)
-    except OSError as error:
-        raise OutputError(f"{out.name}: cannot be written ({error.strerror}); name another place for it") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-@contextmanager
-def _opened(part: Path, export: Path, report: Path) -> Iterator[tuple[sqlite3.Connection, Guard]]:
-    """Open the copy with the capture attached as `source`, read-only; nothing in the capture can run."""
-    try:
-        with closing(sqlite3.connect(f"file:{quote(bytes(part.resolve()))}", uri=True)) as connection:
-            connection.text_factory = lambda text: text.decode("utf-8", "replace")
-            connection.execute("PRAGMA journal_mode=OFF")
-            address = f"file:{quote(bytes(export.resolve()))}?mode=ro&immutable=1"
-            connection.execute("ATTACH ? AS source", (address,))
-            guard = Guard(connection, export.stat().st_size)
-            try:
-                with connection:
-                    yield connection, guard
-            except sqlite3.Error as error:
-                guard.reraise(error)
-                raise
-            guard.reraise()
-    except sqlite3.Error as error:
-        if "full" in str(error) or "disk I/O" in str(error):
-            raise OutputError("the copy cannot be written (no space is left, or the disk fails)") from None
-        raise damaged(shown(report), error) from None
-    except (OverflowError, MemoryError, UnicodeError) as error:  # a name of a table may be no text
-        raise damaged(shown(report), error) from None
+        check_file(out)
+        encoding = encoding_of(export)
+        with new_file(out) as part, attached(part, export, report, encoding) as (connection, guard):
+            copy = _Copy(connection, guard, shown(report), hash_names, encoding)
+            done = copy.make(step)
+            step("check the copy", 0.9)
+            if (problem := copy.problem()) is not None:
+                raise OutputError(f"{out.name}: not written, because {problem}; use --names hash, and report this")
+            return done
 
 
 class _Copy:
     """One copy being made."""
 
-    def __init__(self, connection: sqlite3.Connection, guard: Guard, file: str, hashed: bool) -> None:
-        self.connection, self.guard, self.hashed = connection, guard, hashed
+    def __init__(self, connection: sqlite3.Connection, guard: Guard, file: str, hashed: bool, encoding: str) -> None:
+        self.connection, self.guard, self.hashed, self.encoding = connection, guard, hashed, encoding
         connection.execute("BEGIN")
         self.present = self._tables(file)
-        self.columns = {table: self._columns(table) for table in self.present if keep.is_kept(table)}
+        self.left_out = 0
+        self.columns = {table: self._columns(table) for table in self.present if table in keep.COLUMNS}
         self.secrets = Secrets(self._private_words())
         self.names = Names(self.secrets, hashed)
-        self.removed: list[tuple[str, int, str]] = []
+        self.removed: dict[tuple[str, str], int] = {}
         self.serials: dict[str, str] = {}
 
     def _tables(self, file: str) -> list[str]:
@@ -123,16 +81,17 @@ class _Copy:
         return present
 
     def _columns(self, table: str) -> dict[str, str]:
-        """Return the declared type of each column that is stored and has a plain name."""
+        """Return the type to declare for each stored column that stays."""
         rows = self.connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?, 'source')", (table,))
-        found = [(str(name), str(kind).upper(), bool(key)) for name, kind, key, hidden in rows if not hidden]
-        alone = sum(key for *_, key in found) == 1
+        stored = [(str(name), str(kind).upper(), bool(key)) for name, kind, key, hidden in rows if not hidden]
+        alone = sum(key for *_, key in stored) == 1
+        self.left_out += sum(name not in keep.COLUMNS[table] for name, *_ in stored)
         return {
             name: "INTEGER PRIMARY KEY"
             if key and alone and kind == "INTEGER"
             else (kind if kind in ("INTEGER", "INT", "REAL", "TEXT", "BLOB", "BOOLEAN") else "")
-            for name, kind, key in found
-            if keep.PLAIN.fullmatch(name)
+            for name, kind, key in stored
+            if name in keep.COLUMNS[table]
         }
 
     def make(self, step: Step) -> Redacted:
@@ -140,35 +99,66 @@ class _Copy:
         self._functions()
         self._gpus()
         self._programs()
+        step("search the names", 0.0)
+        self.secrets.learn(self._texts("source"))
         tables = sorted(self.columns, key=lambda table: (table == raw.STRINGS, table))
         for index, table in enumerate(tables):
-            step(f"copy {table}", index / len(tables))
+            step(f"copy {table}", 0.1 + 0.8 * index / len(tables))
             self._copy(table)
         for table in self.present:
             if table not in self.columns:
                 self._note(table, 0)
-        return Redacted(tuple(self.removed), len(self.serials), dict(self.secrets.found), self.hashed)
+        removed = tuple((table, rows, what) for (table, what), rows in self.removed.items())
+        return Redacted(removed, self.left_out, len(self.serials), dict(self.secrets.found), self.hashed)
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the copy; None where no pattern matches and every column has values of its type."""
+        for table, columns in self.columns.items():
+            stray = [name for name in columns if name not in self._text_columns(table) and name != keep.SERIAL]
+            said = " OR ".join(f"(typeof(\"{name}\") IN ('text', 'blob') AND length(\"{name}\"))" for name in stray)
+            if said and self.connection.execute(f'SELECT 1 FROM main."{table}" WHERE {said} LIMIT 1').fetchone():
+                return f"{table} has a text in a column of numbers"
+        kind = self.secrets.kind_in(self._texts("main"))
+        return None if kind is None else f"a text in the copy still matches the pattern of: {kind}"
+
+    def _text_columns(self, table: str) -> tuple[str, ...]:
+        named = (*keep.WORDS.get(table, ()), *keep.NAMES.get(table, ()))
+        return tuple(name for name in self.columns[table] if name in named)
+
+    def _texts(self, database: str) -> Iterator[str]:
+        """Yield each text of a column whose texts stay, in the rows that stay."""
+        for table in self.columns:
+            if table == "PROCESSES" and database == "source":
+                continue  # only the last part of a program's path stays
+            stays = self._stays(table) if database == "source" else "1"
+            for name in self._text_columns(table):
+                rows = self.connection.execute(
+                    f'SELECT DISTINCT CAST("{name}" AS BLOB) FROM {database}."{table}" '
+                    f"WHERE typeof(\"{name}\") = 'text' AND {stays}"
+                )
+                yield from (text.decode(self.encoding, "replace") for (text,) in rows)
 
     def _private_words(self) -> dict[str, str]:
         """Return the capture's own host, user and keys: names may hold them too."""
-        found: dict[str, str] = {}
+        words: dict[str, str] = {}
         for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA"):
             if {"name", "value"} <= set(self.columns.get(table, ())):
                 for name, value in self.connection.execute(f'SELECT name, value FROM source."{table}"'):
                     if not isinstance(name, str) or not isinstance(value, str):
                         continue
                     if "ENVIRONMENT" in name.upper():
-                        found |= words_of_environment(value)
+                        words |= words_of_environment(value)
                     elif name.rsplit(":", 1)[-1] in keep.WHO:
-                        found[value] = "host or user"
-        return found
+                        words[value] = HOST_OR_USER
+        return words
 
     def _functions(self) -> None:
         makers = {"word": self.names.word, "range": self.names.range, "kernel": self.names.kernel}
         makers["program"] = lambda text: self.names.range(text.replace("\\", "/").rsplit("/", 1)[-1])
         makers["serial"] = lambda text: self.serials.get(text, "")
         for name, make in makers.items():
-            self.connection.create_function(f"as_{name}", 1, self.guard.watched(_once(make), ""), deterministic=True)
+            function = self.guard.watched(_once(make, self.encoding), "")
+            self.connection.create_function(f"as_{name}", 1, function, deterministic=True)
 
     def _gpus(self) -> None:
         """Make up a serial number for each GPU: two GPUs stay two, and neither is anybody's."""
@@ -235,16 +225,14 @@ class _Copy:
         self._note(table, added)
 
     def _value(self, table: str, column: str) -> str:
-        """Return SQL for a column as the copy has it: a text that nobody vouches for becomes an empty one."""
+        """Return SQL for a column as the copy has it: a text outside keep.WORDS and keep.NAMES becomes an empty one."""
         quoted = f'"{column}"'
-        if column in keep.GONE:
-            return "NULL"
         as_text = "''"
         if table == raw.STRINGS and column == "value":
             as_text = self._string()
         elif table == "TARGET_INFO_SYSTEM_ENV" and column == "devStateName":
             as_text = f"CASE {quoted} WHEN '{keep.LOCAL}' THEN {quoted} ELSE '' END"
-        elif column in keep.words_of(table):
+        elif column in keep.WORDS.get(table, ()):
             as_text = f"as_word(CAST({quoted} AS BLOB))"
         elif column in keep.NAMES.get(table, ()):
             as_text = f"as_{'program' if table == 'PROCESSES' else 'range'}(CAST({quoted} AS BLOB))"
@@ -263,17 +251,18 @@ class _Copy:
     def _note(self, table: str, copied: int) -> None:
         rows = rows_of(self.connection, table, "source")
         if rows > copied:
-            name = table if keep.PLAIN.fullmatch(table) else "a table with another name"
-            self.removed.append((name, rows - copied, keep.WHAT.get(table, keep.UNREAD)))
+            known = table in keep.WHAT or table in keep.COLUMNS
+            key = (table, keep.WHAT.get(table, keep.UNREAD)) if known else ("other tables", keep.UNREAD)
+            self.removed[key] = self.removed.get(key, 0) + rows - copied
 
 
-def _once(make: Callable[[str], str]) -> Callable[[bytes], str]:
+def _once(make: Callable[[str], str], encoding: str) -> Callable[[bytes], str]:
     """Return a function for SQL that makes each text once."""
     made: dict[bytes, str] = {}
 
-    def of(text: bytes) -> str:
+    def lookup(text: bytes) -> str:
         if text not in made:
-            made[text] = make(text.decode("utf-8", "replace"))
+            made[text] = make(text.decode(encoding, "replace"))
         return made[text]
 
-    return of
+    return lookup

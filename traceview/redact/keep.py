@@ -1,28 +1,68 @@
-"""What stays in a redacted copy. Whatever is not named here goes, also what a later version adds."""
+"""What stays in a redacted copy, by table and column. Whatever is not named here goes, also what a later nsys adds."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from traceview.read import raw
 
-TABLES = frozenset(
-    {
-        *raw.TABLES,
-        "ANALYSIS_DETAILS",
-        "CUDA_GRAPH_EVENTS",
-        "DIAGNOSTIC_EVENT",
-        "EXPORT_META_DATA",
-        "META_DATA_CAPTURE",
-        "META_DATA_EXPORT",
-        "PROCESSES",
-        "TARGET_INFO_CUDA_CONTEXT_INFO",
-        "TARGET_INFO_SYSTEM_ENV",
-    }
+_EVENT = ("start", "end", "eventClass", "globalTid", "correlationId", "nameId")
+_GEOMETRY = (
+    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "clusterX", "clusterY", "clusterZ"),
+    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal"),
+    *("sharedMemoryExecuted", "sharedMemoryLimitConfig", "sharedMemoryRequestedPercentage", "launchType"),
+    *("cacheConfig", "clusterSchedulingPolicy", "maxPotentialClusterSize", "maxActiveClusters"),
 )
-PREFIXES = ("CUPTI_ACTIVITY_KIND_", "ENUM_")
-PLAIN = re.compile(r"\w{1,64}", re.ASCII)  # a table or column that is called anything else goes
+_GPU = (
+    *("id", "name", "uuid", "busLocation", "cuDevice", "chipName", "isDiscrete", "l2CacheSize", "totalMemory"),
+    *("memoryBandwidth", "clockRate", "smCount", "constantMemory", "maxIPC", "asyncEngines", "threadsPerWarp"),
+    *("maxRegistersPerBlock", "maxRegistersPerSm", "maxShmemPerBlock", "maxShmemPerBlockOptin", "maxShmemPerSm"),
+    *("maxWarpsPerSm", "maxBlocksPerSm", "maxThreadsPerBlock", "computeMajor", "computeMinor", "smMajor", "smMinor"),
+)
+_ENUMS = (
+    *("CUDA_FUNC_CACHE_CONFIG", "CUDA_KERNEL_LAUNCH_TYPE", "CUDA_KRENEL_LAUNCH_TYPE", "CUDA_SHARED_MEM_LIMIT_CONFIG"),
+    *("CUDA_MEMCPY_OPER", "CUDA_MEM_KIND", "CUDA_UNIF_MEM_MIGRATION", "CUPTI_OVERHEAD_TYPE", "CUPTI_STREAM_TYPE"),
+    *("CUPTI_SYNC_TYPE", "NSYS_EVENT_CLASS", "NSYS_EVENT_TYPE", "OPENACC_DEVICE", "OPENACC_EVENT_KIND"),
+    *("DIAGNOSTIC_SEVERITY_LEVEL", "DIAGNOSTIC_SOURCE_TYPE", "DIAGNOSTIC_TIMESTAMP_SOURCE"),
+)
+_SETTINGS = ("name", "value")
+# Beyond what the analysis reads (raw.TABLES): sizes and ids that the driver or nsys gives. What a program can fill with
+# data of its own is absent: payloads, categories and colours of NVTX, values of memsets, tags of MPI, files, addresses.
+_MORE: Mapping[str, tuple[str, ...]] = {
+    raw.KERNEL: ("demangledName", "mangledName", "graphId", "graphNodeId", "gridId", "greenContextId", *_GEOMETRY),
+    raw.MEMCPY: (
+        *("greenContextId", "srcDeviceId", "srcContextId", "dstDeviceId", "dstContextId", "deprecatedSrcId"),
+        *("migrationCause", "graphNodeId", "copyCount"),
+    ),
+    raw.MEMSET: ("greenContextId", "graphNodeId", "memKind"),
+    raw.GRAPH: ("greenContextId", "graphExecId"),
+    raw.RUNTIME: ("eventClass", "returnValue"),
+    raw.SYNCHRONIZATION: ("start", "end", "deviceId", "greenContextId", "deprecatedSyncType", "eventSyncId"),
+    raw.CUDA_EVENT: ("deviceId", "greenContextId", "timestamp", "eventSyncId"),
+    raw.NVTX: ("rangeId", "endGlobalTid"),
+    raw.OVERHEAD: ("globalTid", "nameId", "returnValue", "correlationId", "overheadType"),
+    **dict.fromkeys(raw.OPENACC, ("eventKind", "DeviceType", "cuDeviceId", "cuContextId", "cuStreamId")),
+    "TARGET_INFO_GPU": _GPU,
+    "TARGET_INFO_CUDA_STREAM": ("priority",),
+    "TARGET_INFO_CUDA_NULL_STREAM": ("deviceId",),
+    "TARGET_INFO_NVTX_CUDA_STREAM": ("deviceId",),
+    "ThreadNames": ("priority",),
+    "ANALYSIS_DETAILS": ("duration", "startTime", "stopTime"),
+    "CUDA_GRAPH_EVENTS": (*_EVENT, "graphId", "originalGraphId", "graphExecId", "graphNodeId", "originalGraphNodeId"),
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": (*_EVENT, "overheadType"),
+    "DIAGNOSTIC_EVENT": ("timestamp", "timestampType", "source", "severity", "text", "globalPid"),
+    "PROCESSES": ("globalPid", "pid", "name"),
+    "TARGET_INFO_CUDA_CONTEXT_INFO": (
+        *("nullStreamId", "processId", "deviceId", "contextId", "parentContextId", "isGreenContext"),
+    ),
+    "TARGET_INFO_SYSTEM_ENV": ("devStateName", "nameEnum", *_SETTINGS),
+    **dict.fromkeys(("META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA"), _SETTINGS),
+    **{f"ENUM_{name}": ("id", "name", "label") for name in _ENUMS},
+}
+COLUMNS: Mapping[str, frozenset[str]] = {
+    table: frozenset((*(raw.TABLES[table].columns if table in raw.TABLES else ()), *_MORE.get(table, ())))
+    for table in {**raw.TABLES, **_MORE}
+}
 
 _EXPORT = ("EXPORT_PRODUCT_%", "EXPORT_SCHEMA_VERSION%", "EXPORT_PARAM_LAZY")
 # Of these tables of names and values, the rows with these names (as LIKE sees them).
@@ -32,31 +72,33 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "EXPORT_META_DATA": _EXPORT,
     "TARGET_INFO_SYSTEM_ENV": ("NvDriverVersion", "CudaDriverVersion"),
 }
-# Texts that are cleaned of secrets and stay; in every other column a text becomes an empty one.
+# Texts of nsys that stay, cleaned of secrets; in every column that is not named here or in NAMES a text becomes empty.
 WORDS: Mapping[str, tuple[str, ...]] = {
-    "META_DATA_CAPTURE": ("name", "value"),
-    "META_DATA_EXPORT": ("name", "value"),
-    "EXPORT_META_DATA": ("name", "value"),
-    "TARGET_INFO_SYSTEM_ENV": ("devStateName", "name", "value"),
+    "META_DATA_CAPTURE": _SETTINGS,
+    "META_DATA_EXPORT": _SETTINGS,
+    "EXPORT_META_DATA": _SETTINGS,
+    "TARGET_INFO_SYSTEM_ENV": ("devStateName", *_SETTINGS),
     "TARGET_INFO_GPU": ("name", "busLocation", "chipName"),
     "DIAGNOSTIC_EVENT": ("text",),
+    **{f"ENUM_{name}": ("name", "label") for name in _ENUMS},
 }
-ENUM_WORDS = ("name", "label")
 # Texts that are the program's own names.
 NAMES: Mapping[str, tuple[str, ...]] = {
     raw.NVTX: ("text",),
+    raw.STRINGS: ("value",),
     "PROCESSES": ("name",),
     "TARGET_INFO_NVTX_CUDA_STREAM": ("name",),
 }
 SERIAL = "uuid"
 IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
-GONE = ("jsonTextId", "jsonText", "binaryData")  # payloads of NVTX: they hold anything
 OWNERS = ("globalTid", "globalPid")  # (either >> 24) & 0xFFFFFF is the process
 DIRECTORIES = ("PROCESSES", "ThreadNames")  # they list every program of the machine
 LOCAL = "Local (CLI)"
 # Settings whose value is the host or the user, to be looked for in names too.
 WHO = frozenset({"Hostname", "DEVICE_DISPLAY_NAME", "USER_NAME", "EXPORT_HOST", "EXPORT_USER"})
 
+_STACKS = "call stacks: symbols and the files they are in"
+_SYSTEM = "calls, samples and scheduling of the operating system"
 WHAT: Mapping[str, str] = {
     "ANALYSIS_FILE": "files of the profiler and what the program printed",
     "ProcessStreams": "what the program printed",
@@ -69,18 +111,8 @@ WHAT: Mapping[str, str] = {
     "ThreadNames": "threads of other programs",
     "DIAGNOSTIC_EVENT": "messages with paths or settings",
     raw.STRINGS: "texts that nothing that stays refers to",
-    "SAMPLING_CALLCHAINS": "call stacks: symbols and the files they are in",
-    "CUDA_CALLCHAINS": "call stacks: symbols and the files they are in",
-    "OSRT_CALLCHAINS": "call stacks: symbols and the files they are in",
+    **dict.fromkeys(("SAMPLING_CALLCHAINS", "CUDA_CALLCHAINS", "OSRT_CALLCHAINS"), _STACKS),
+    **dict.fromkeys(("OSRT_API", "COMPOSITE_EVENTS", "SCHED_EVENTS"), _SYSTEM),
+    **dict.fromkeys(("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "payloads of NVTX"),
 }
 UNREAD = "no figure needs it"
-
-
-def is_kept(table: str) -> bool:
-    """Does this table stay?"""
-    return PLAIN.fullmatch(table) is not None and (table in TABLES or table.startswith(PREFIXES))
-
-
-def words_of(table: str) -> tuple[str, ...]:
-    """Return the columns of a table whose texts are cleaned and stay."""
-    return ENUM_WORDS if table.startswith("ENUM_") else WORDS.get(table, ())

@@ -27,21 +27,25 @@ class Names:
         return self._secrets.cleaned(text)
 
     def kernel(self, text: str) -> str:
-        """Return a kernel's name; hashed, it still says whether it communicates."""
+        """Return a kernel's name; hashed or cleaned, it still says whether it communicates."""
         clean = self._secrets.cleaned(text)
-        if not self._hashed:
-            return clean
-        kind = COMMUNICATION.match(clean)
-        return f"{kind[0]}_{_digest(clean)}" if kind else _digest(clean)
+        kind = COMMUNICATION.match(text)
+        if self._hashed:
+            return f"{kind[0]}_{_digest(clean)}" if kind else _digest(clean)
+        return f"{kind[0]}_{clean}" if kind and not COMMUNICATION.match(clean) else clean
 
     def range(self, text: str) -> str:
-        """Return a range's name; hashed, its numbers stay, for they make iterations one kind."""
+        """Return a range's name; hashed, its numbers stay, for they make iterations one kind.
+
+        A word that the rules look for stays, also where the secret that held it goes.
+        """
         clean = self._secrets.cleaned(text)
-        if not self._hashed or not clean:
-            return clean
+        if not self._hashed or clean == "":
+            lost = [hint for hint in (DATA, OPTIMIZER) if clean != text and not hint.search(clean)]
+            return " ".join([clean, *(word.lower() for hint in lost for word in hint.findall(text)[:1])])
         numbers = [found[1] or found[2] for found in re.finditer(rf"(?:^|[^\w.])(-\d+)|({NUMBER})", clean)]
         shape = re.sub(NUMBER, "#", re.sub(SIGNED, r"\1#", clean))
-        hint = DATA.search(shape) or OPTIMIZER.search(shape)
+        hint = DATA.search(text) or OPTIMIZER.search(text)
         return " ".join(
             [f"{hint[0].lower()}_{_digest(shape)}" if hint else _digest(shape), *map(self._number, numbers)]
         )

@@ -1,19 +1,16 @@
-"""A comparison as JSON: whole ns, keys as in METRICS.md, the same bytes every time."""
+"""A comparison as JSON: whole ns, keys as in docs/compare.md, the same bytes every time."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
-from traceview.model_compare import Against, Capture, Change, Comparison, KernelChange
-from traceview.report.to_json import Json
+from traceview.model_compare import Against, Change, Comparison, KernelChange
+from traceview.report.json import Json, indented_text, plain, rounded
 
 SCHEMA_VERSION = 1
 
 
 def to_json(comparison: Comparison) -> str:
     """Return the document as text."""
-    return json.dumps(document(comparison), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return indented_text(document(comparison))
 
 
 def document(comparison: Comparison) -> dict[str, Json]:
@@ -24,25 +21,21 @@ def document(comparison: Comparison) -> dict[str, Json]:
         "cut_why": comparison.cut_why,
         "level": comparison.level,
         "least": comparison.least,
-        "base": _capture(comparison.base),
+        "base": plain(comparison.base),
         "against": [_against(one) for one in comparison.against],
         "notes": list(comparison.notes),
     }
 
 
-def _capture(of: Capture) -> Json:
-    return asdict(of) | {name: list(getattr(of, name)) for name in ("devices", "wall_ns", "start_ns")}
-
-
 def _against(one: Against) -> Json:
     return {
-        "capture": _capture(one.capture),
+        "capture": plain(one.capture),
         "verdict": one.verdict,
         "why": one.why,
-        "confidence": _rounded(one.confidence),
-        "ratio": _rounded(one.ratio),
-        "ratio_low": _rounded(one.ratio_low),
-        "ratio_high": _rounded(one.ratio_high),
+        "confidence": rounded(one.confidence),
+        "ratio": rounded(one.ratio),
+        "ratio_low": rounded(one.ratio_low),
+        "ratio_high": rounded(one.ratio_high),
         "wall": _change(one.wall),
         "parts": {part.name: _change(part) for part in one.parts},
         "left_over_ns": one.left_over_ns,
@@ -51,10 +44,6 @@ def _against(one: Against) -> Json:
         "kernels": [_kernel(kernel) for kernel in one.kernels],
         "notes": list(one.notes),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
 
 
 def _change(change: Change) -> dict[str, Json]:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 from traceview.model import CAUSES
-from traceview.model_fleet import Advice, Clock, Fleet, Group, Heat, Pair, Rank, Straggler
-from traceview.report.to_json import Json
+from traceview.model_fleet import Fleet, Group, Heat, Rank
+from traceview.report.json import DIGITS, Json, indented_text, plain
 
 SCHEMA_VERSION = 1
+# The keys of fields that have a unit.
+STRAGGLER = {
+    "lag": "lag_ns",
+    "share": "lag_fraction",
+    "part_lag": "part_lag_ns",
+    "cost": "cost_ns",
+    "cost_each": "cost_each_ns",
+}
+ADVICE = {"cost": "cost_ns", "each": "cost_each_ns", "wall": "wall_ns"}
+CLOCK = {
+    "offset": "offset_ns",
+    "drift": "drift_ns_per_s",
+    "uncertainty": "uncertainty_ns",
+    "count": "collectives",
+    "session": "session_offset_ns",
+}
 
 
 def to_json(fleet: Fleet) -> str:
     """Return the document as text."""
-    return json.dumps(document(fleet), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return indented_text(document(fleet))
 
 
 def document(fleet: Fleet) -> dict[str, Json]:
@@ -21,15 +37,15 @@ def document(fleet: Fleet) -> dict[str, Json]:
     return {
         "schema_version": SCHEMA_VERSION,
         "reports": list(fleet.reports),
-        "skipped": [{"file": one.file, "reason": one.reason} for one in fleet.skipped],
+        "skipped": plain(fleet.skipped),
         "typical_own_ns": fleet.typical,
         "margin_fraction": fleet.margin,
         "ranks": [_rank(rank) for rank in fleet.ranks],
-        "stragglers": [_straggler(one) for one in fleet.stragglers],
-        "advice": [_advice(one) for one in fleet.advice],
+        "stragglers": plain([replace(one, share=round(one.share, DIGITS)) for one in fleet.stragglers], STRAGGLER),
+        "advice": plain(fleet.advice, ADVICE),
         "collectives": [_group(group) for group in fleet.groups],
-        "waits": {"count": fleet.pair_count, "longest": [_pair(pair) for pair in fleet.pairs]},
-        "clocks": [_clock(clock) for clock in fleet.clocks],
+        "waits": {"count": fleet.pair_count, "longest": plain(fleet.pairs, {"waited": "waited_ns"})},
+        "clocks": plain(fleet.clocks, CLOCK),
         "unmatched_collectives": fleet.unmatched,
         "heat": None if fleet.heat is None else _heat(fleet.heat),
         "notes": list(fleet.notes),
@@ -64,32 +80,6 @@ def _rank(rank: Rank) -> Json:
     }
 
 
-def _straggler(one: Straggler) -> Json:
-    return {
-        "rank": one.rank,
-        "lag_ns": one.lag,
-        "lag_fraction": round(one.share, 6),
-        "part": one.part,
-        "part_lag_ns": one.part_lag,
-        "more_kernels": one.more_kernels,
-        "cost_ns": one.cost,
-        "cost_each_ns": one.cost_each,
-        "waiting": one.waiting,
-    }
-
-
-def _advice(one: Advice) -> Json:
-    return {
-        "title": one.title,
-        "text": one.text,
-        "cost_ns": one.cost,
-        "cost_each_ns": one.each,
-        "waiting": one.waiting,
-        "wall_ns": one.wall,
-        "rank": one.rank,
-    }
-
-
 def _group(group: Group) -> Json:
     return {
         "name": group.name,
@@ -101,22 +91,6 @@ def _group(group: Group) -> Json:
         "transfer_ns": group.transfer,
         "waited_ns": group.waited,
         "last": {"rank": group.last, "count": group.last_count},
-    }
-
-
-def _pair(pair: Pair) -> Json:
-    return {"waiter": pair.waiter, "last": pair.last, "waited_ns": pair.waited, "count": pair.count}
-
-
-def _clock(clock: Clock) -> Json:
-    return {
-        "file": clock.file,
-        "method": clock.method,
-        "offset_ns": clock.offset,
-        "drift_ns_per_s": clock.drift,
-        "uncertainty_ns": clock.uncertainty,
-        "collectives": clock.count,
-        "session_offset_ns": clock.session,
     }
 
 

@@ -1,11 +1,9 @@
-"""The JSON document (METRICS.md "JSON"): whole numbers of ns and bytes, the same bytes every time."""
+"""The JSON document (docs/metrics.md "JSON"): whole numbers of ns and bytes, the same bytes every time."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from operator import attrgetter
-from typing import TypeAlias
 
 from traceview.model import (
     CAUSES,
@@ -21,37 +19,20 @@ from traceview.model import (
     StreamUse,
     SyncUse,
 )
+from traceview.report.json import Json, plain, rounded, row_text
 
 SCHEMA_VERSION = 1
-ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 OF_AN_ITERATION = tuple(field.name for field in fields(Iteration))
 FIGURES = attrgetter(*OF_AN_ITERATION)
-
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 
 def to_json(analysis: Analysis) -> str:
     """Return the document as text, a row of a list on one line; the same analysis gives the same bytes."""
-    return _text(document(analysis), 0) + "\n"
-
-
-def _text(value: Json, depth: int) -> str:
-    """Write what holds a list over several lines and the rest on one; json's own indentation is far slower."""
-    if isinstance(value, dict) and list in map(type, value.values()):
-        parts = [f"{ENCODE(key)}: {_text(inner, depth + 1)}" for key, inner in value.items()]
-        return _over_lines("{", parts, "}", depth)
-    if isinstance(value, list) and dict in map(type, value):
-        return _over_lines("[", [_text(inner, depth + 1) for inner in value], "]", depth)
-    return ENCODE(value)
-
-
-def _over_lines(first: str, parts: list[str], last: str, depth: int) -> str:
-    margin = "\n" + " " * depth
-    return f"{first}{margin} " + f",{margin} ".join(parts) + f"{margin}{last}"
+    return row_text(document(analysis))
 
 
 def document(analysis: Analysis) -> dict[str, Json]:
-    """Return the document as plain values, in METRICS.md's order."""
+    """Return the document as plain values, in docs/metrics.md's order."""
     nvtx = analysis.nvtx
     return {
         "schema_version": SCHEMA_VERSION,
@@ -66,10 +47,10 @@ def document(analysis: Analysis) -> dict[str, Json]:
             "sync": _sync(analysis.host.sync),
             "implicit_sync": _sync(analysis.host.implicit_sync),
         },
-        "nvtx": [] if isinstance(nvtx, NotMeasured) else [asdict(use) for use in nvtx],
+        "nvtx": [] if isinstance(nvtx, NotMeasured) else plain(nvtx),
         "iterations": _iterations(analysis.iterations),
         "findings": [_finding(finding, analysis) for finding in analysis.findings],
-        "unmatched": asdict(analysis.unmatched),
+        "unmatched": plain(analysis.unmatched),
         "notes": list(analysis.notes),
     }
 
@@ -85,8 +66,8 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
         "compute_ns": use.compute_ns,
         "communication_ns": use.communication_ns,
         "idle_ns": use.idle_ns,
-        "copies": [asdict(copies) for copies in use.copies],
-        "communication": asdict(use.communication),
+        "copies": plain(use.copies),
+        "communication": plain(use.communication),
         "streams": [_stream(stream) for stream in use.streams],
         "gaps": {
             "count": use.gaps.count,
@@ -139,12 +120,12 @@ def _sync(use: SyncUse) -> Json:
         "waited_ns": use.waited_ns,
         "starved_ns": use.starved_ns,
         "refill_ns": use.refill_ns,
-        "calls": [asdict(call) for call in use.calls],
+        "calls": plain(use.calls),
     }
 
 
-def _iterations(found: Iterations | NotMeasured) -> Json:
-    if isinstance(found, NotMeasured):
+def _iterations(iterations: Iterations | NotMeasured) -> Json:
+    if isinstance(iterations, NotMeasured):
         empty: Json = dict.fromkeys(("median", "p5", "p95"))
         return {
             "range": None,
@@ -152,18 +133,18 @@ def _iterations(found: Iterations | NotMeasured) -> Json:
             "skipped": 0,
             "wall_ns": empty,
             "per_iteration": [],
-            "not_measured": found.reason,
+            "not_measured": iterations.reason,
         }
-    spreads: dict[str, Json] = {name: _spread(of) for name, of in found.spreads.items() if name != "wall_ns"}
+    spreads: dict[str, Json] = {name: _spread(one) for name, one in iterations.spreads.items() if name != "wall_ns"}
     return {
-        "range": found.range,
-        "process_id": found.process_id,
-        "count": found.count,
-        "skipped": found.skipped,
-        "skipped_why": found.skipped_why,
-        "wall_ns": _spread(found.wall_ns),
+        "range": iterations.range,
+        "process_id": iterations.process_id,
+        "count": iterations.count,
+        "skipped": iterations.skipped,
+        "skipped_why": iterations.skipped_why,
+        "wall_ns": _spread(iterations.wall_ns),
         **spreads,
-        "per_iteration": [_iteration(one) for one in found.per_iteration],
+        "per_iteration": [_iteration(one) for one in iterations.per_iteration],
     }
 
 
@@ -171,8 +152,8 @@ def _iteration(one: Iteration) -> Json:
     return dict(zip(OF_AN_ITERATION, FIGURES(one), strict=True)) | {"idle": dict(one.idle)}
 
 
-def _spread(of: Spread) -> Json:
-    return {"median": of.median, "p5": of.p5, "p95": of.p95}
+def _spread(spread: Spread) -> Json:
+    return {"median": spread.median, "p5": spread.p5, "p95": spread.p95}
 
 
 def _finding(finding: Finding, analysis: Analysis) -> Json:
@@ -182,7 +163,7 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "title": finding.title,
         "device": finding.device,
         "cost_ns": finding.cost_ns,
-        "cost_fraction": round(finding.cost_fraction, 6),
+        "cost_fraction": rounded(finding.cost_fraction),
         "cost_per_iteration_ns": finding.cost_per_iteration_ns,
         "advice": finding.advice,
         "code": finding.code,

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
-from traceview.model_whatif import Prediction, WhatIf
-from traceview.report.to_json import Json
+from traceview.model_whatif import WhatIf
+from traceview.report.json import Json, indented_text, plain, rounded
 
 SCHEMA_VERSION = 1
+PREDICTION = {"path": "path_ns"}
 
 
-def to_json(found: WhatIf) -> str:
+def to_json(result: WhatIf) -> str:
     """Return the document as text."""
-    return json.dumps(document(found), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return indented_text(document(result))
 
 
-def document(found: WhatIf) -> dict[str, Json]:
+def document(result: WhatIf) -> dict[str, Json]:
     """Return the document as plain values."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "file": found.info.file,
-        "range": found.range,
-        "counted": found.counted,
-        "modelled": found.modelled,
-        "measured_ns": found.measured_ns,
-        "replayed_ns": found.replayed_ns,
-        "replay_error": round(found.error, 6),
-        "path_ns": dict(found.path),
-        "spans": [asdict(span) for span in found.spans],
-        "predictions": [_prediction(one) for one in found.predictions],
-        "together": [_prediction(one) for one in found.together],
-        "left_out": [asdict(one) for one in found.left_out],
-        "notes": list(found.notes),
+        "file": result.info.file,
+        "range": result.range,
+        "counted": result.counted,
+        "modelled": result.modelled,
+        "measured_ns": result.measured_ns,
+        "replayed_ns": result.replayed_ns,
+        "replay_error": rounded(result.error),
+        "path_ns": plain(result.path),
+        "spans": plain(result.spans),
+        "predictions": plain(result.predictions, PREDICTION),
+        "together": plain(result.together, PREDICTION),
+        "left_out": plain(result.left_out),
+        "notes": list(result.notes),
     }
-
-
-def _prediction(one: Prediction) -> dict[str, Json]:
-    values: dict[str, Json] = asdict(one) | {"path_ns": dict(one.path)}
-    del values["path"]
-    return values

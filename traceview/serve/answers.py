@@ -1,9 +1,9 @@
-"""What the page asks its server for, from all the marks that the timeline could show."""
+"""Answers to the page's requests, from all marks of the timeline."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,11 +20,22 @@ from traceview.report.html.rows import Group, Row
 from traceview.report.html.summary import merged
 from traceview.report.html.tally import Work, device_sums
 from traceview.report.html.timeline import works
+from traceview.serve.query import (
+    MAX_CORRELATION,
+    MAX_SHIFT,
+    Query,
+    moment,
+    row_numbers,
+    searched_text,
+    whole_number,
+)
 
-MOST_MARKS = 20_000  # of one lane in one answer; above that they are merged to the width that was asked for
-MOST_PLACES = 4096  # of one search, those nearest to where the page looks
+MAX_LANE_MARKS = 20_000  # of one lane in one answer; more are merged into bins
+MAX_LANE_BINS = 1 << 16  # of one lane in one answer: bins are wider than requested where more would be needed
+MAX_ANSWER_MARKS = 4_000_000  # of one answer, about 160 MB
+MAX_PLACES = 4096  # of one search, those nearest to where the page looks
+MAX_PARTNERS = 4096  # of one call
 Json = dict[str, Any]
-Query = Mapping[str, str]
 
 
 class Lane:
@@ -59,8 +70,8 @@ class Answers:
     zero: int
 
     @classmethod
-    def of(cls, analysis: Analysis, groups: Sequence[Group], names: Names, zero: int) -> Answers:
-        """Make ready to answer; nothing is copied."""
+    def from_groups(cls, analysis: Analysis, groups: Sequence[Group], names: Names, zero: int) -> Answers:
+        """Return the answers of a timeline's rows; no mark is copied."""
         rows = [row for group in groups for row in group.rows]
         lanes = [[Lane(marks) for marks in row.lanes] for row in rows]
         idle = [row.lanes[0] for row in rows if row.kind == "idle"]
@@ -70,26 +81,33 @@ class Answers:
         """Answer `from`, `to`, `shift`, `rows`: the marks of those rows, as a header and packed columns.
 
         The first four bytes are the length of the header, which is JSON: for each row and lane the bins' width
-        in ns (0: every event) and where its columns lie in what follows.
+        in ns (0: every event) and where its columns lie in what follows. Raises RequestError.
         """
-        start, end, shift = (_number(query, name) for name in ("from", "to", "shift"))
-        columns = Columns()
-        found = {}
-        for number in (self._row(text) for text in query.get("rows", "").split(",")):
-            found[number] = [self._lane(lane, start, end, shift, columns) for lane in self.lanes[number]]
-        header = json.dumps({"from": start, "to": end, "rows": found}).encode()
+        start, end = moment(query, "from"), moment(query, "to")
+        shift = max(whole_number(query, "shift", 0, MAX_SHIFT), (max(0, end - start) // MAX_LANE_BINS).bit_length())
+        columns, rows, total = Columns(), {}, 0
+        for number in row_numbers(query, "rows", len(self.rows)):
+            lanes = []
+            for lane in self.lanes[number]:
+                marks, width = self._lane_marks(lane, start, end, shift)
+                total += len(marks)
+                if total > MAX_ANSWER_MARKS:
+                    raise RequestError(f"rows: more than {MAX_ANSWER_MARKS} marks; request fewer rows")
+                lanes.append({"bin": width, "marks": marks.write(columns, self.zero)})
+            rows[number] = lanes
+        header = json.dumps({"from": start, "to": end, "rows": rows}).encode()
         return len(header).to_bytes(4, "little") + header + columns.raw()
 
-    def _lane(self, lane: Lane, start: int, end: int, shift: int, columns: Columns) -> Json:
+    def _lane_marks(self, lane: Lane, start: int, end: int, shift: int) -> tuple[Marks, int]:
+        """Return the marks of a lane between two moments and the width of their bins, 0 for single events."""
         marks = lane.between(start + self.zero, end + self.zero)
-        many = len(marks) > MOST_MARKS
-        if many:
-            marks = merged(marks, self.zero, min(max(shift, 0), 60))
-        return {"bin": 1 << shift if many else 0, "marks": marks.write(columns, self.zero)}
+        if len(marks) <= MAX_LANE_MARKS:
+            return marks, 0
+        return merged(marks, self.zero, shift), 1 << shift
 
     def measure(self, query: Query) -> Json:
         """Answer `from`, `to`: what each device did between the two moments, to the nanosecond."""
-        start, end = _number(query, "from"), _number(query, "to")
+        start, end = moment(query, "from"), moment(query, "to")
         edges = np.array([start, max(start, end)], np.int64) + self.zero
         devices = []
         for device, work, idle in zip(self.analysis.devices, self.work, self.idle, strict=True):
@@ -101,13 +119,13 @@ class Answers:
 
     def find(self, query: Query) -> Json:
         """Answer `text`, `at`: how many events have it in their names, and the places nearest to `at`."""
-        wanted = query.get("text", "").strip().lower()
+        wanted, at = searched_text(query, "text"), moment(query, "at")
         fits = np.array([bool(wanted) and wanted in text.lower() for text in self.texts], np.bool_)
         start, end, row = (np.concatenate(parts) for parts in zip(*self._fitting(fits), strict=True))
         order = np.lexsort((end, start))
-        middle = int(np.searchsorted(start[order], _number(query, "at") + self.zero))
-        first = max(0, min(middle - MOST_PLACES // 2, len(order) - MOST_PLACES))
-        chosen = order[first : first + MOST_PLACES]
+        middle = int(np.searchsorted(start[order], at + self.zero))
+        first = max(0, min(middle - MAX_PLACES // 2, len(order) - MAX_PLACES))
+        chosen = order[first : first + MAX_PLACES]
         places = np.stack([row[chosen], start[chosen] - self.zero, end[chosen] - self.zero], axis=1)
         return {"total": len(order), "first": first, "places": places.tolist()}
 
@@ -122,38 +140,26 @@ class Answers:
 
     def partner(self, query: Query) -> list[Json]:
         """Answer `row`, `correlation`: the call that launched this work, or the work that this call launched."""
-        asked, correlation = self.rows[self._row(query.get("row", ""))], _number(query, "correlation")
-        kind = {"stream": "call", "call": "stream"}.get(asked.kind)
-        found: list[Json] = []
-        for number, row in enumerate(self.rows):
-            if row.kind != kind or row.process != asked.process or correlation == 0:
+        row = self.rows[whole_number(query, "row", 0, len(self.rows) - 1)]
+        correlation = whole_number(query, "correlation", -MAX_CORRELATION, MAX_CORRELATION)
+        kind = {"stream": "call", "call": "stream"}.get(row.kind)
+        partners: list[Json] = []
+        for number, other in enumerate(self.rows):
+            if other.kind != kind or other.process != row.process or correlation == 0:
                 continue
             for lane in self.lanes[number]:
-                found.extend(self._mark(number, lane.marks, int(at)) for at in _same(lane.marks, correlation))
-        return found
+                rows = _rows_with(lane.marks, correlation)[: MAX_PARTNERS - len(partners)]
+                partners.extend(self._mark(number, lane.marks, at) for at in rows.tolist())
+        return partners
 
     def _mark(self, row: int, marks: Marks, at: int) -> Json:
         own = {"start": marks.start[at] - self.zero, "end": marks.end[at] - self.zero}
         rest = {"name": marks.name[at], "look": marks.look[at], "correlation": marks.details["correlation"][at]}
         return {"row": row, **{key: int(value) for key, value in {**own, **rest}.items()}}
 
-    def _row(self, text: str) -> int:
-        if not text.isdecimal() or int(text) >= len(self.rows):
-            raise RequestError(f"row {text[:20]!r}: the timeline has {len(self.rows)} rows, numbered from 0")
-        return int(text)
 
-
-def _same(marks: Marks, correlation: int) -> Times:
+def _rows_with(marks: Marks, correlation: int) -> Times:
+    """Return the rows of the marks with a correlation id."""
     if "correlation" not in marks.details:
         return np.empty(0, np.int64)
     return np.flatnonzero(marks.details["correlation"] == correlation)
-
-
-def _number(query: Query, name: str) -> int:
-    try:
-        value = int(query[name])
-    except (KeyError, ValueError):
-        raise RequestError(f"{name}: a whole number is needed") from None
-    if abs(value) >= 1 << 62:
-        raise RequestError(f"{name}: is too large")
-    return value

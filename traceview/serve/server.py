@@ -1,19 +1,21 @@
-"""Who may ask, and where an answer comes from: this machine alone, and only who knows the token."""
+"""The HTTP server: on the loopback address, for requests that know the token."""
 
 from __future__ import annotations
 
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from traceview.errors import OutputError, RequestError
 from traceview.model import Analysis
 from traceview.report.html.page import live
 from traceview.serve.answers import Answers
+from traceview.serve.query import Query, parse_query
 
 LOOPBACK = "127.0.0.1"
 HTML, JSON, BYTES, TEXT = "text/html; charset=utf-8", "application/json", "application/octet-stream", "text/plain"
@@ -28,15 +30,15 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """The page of one analysis and the answers that it needs, on a loopback port, behind a random token."""
+    """The page of one analysis and the answers to its requests, on a loopback port, behind a random token."""
 
     daemon_threads = True
 
     def __init__(self, analysis: Analysis, port: int = 0) -> None:
-        """Make the page and take the port; 0 is any free one. Raises OutputError where it is taken."""
+        """Make the page and listen on the port; 0 is any free one. Raises OutputError if it is taken."""
         document, groups, names, zero = live(analysis)
         self.document = document.encode("utf-8")
-        self.answers = Answers.of(analysis, groups, names, zero)
+        self.answers = Answers.from_groups(analysis, groups, names, zero)
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((LOOPBACK, port), _Handler)
@@ -51,24 +53,30 @@ class Server(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """What a browser of this machine may call the server; another name is another site's trick."""
+        """The Host headers of this machine's browser; another name is a DNS rebinding attempt."""
         return (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
 
-    def answer(self, path: str, query: dict[str, str]) -> tuple[str, bytes] | None:
-        """Return the type and the body of what lies at a path behind the token, or None.
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Report a failed request in one line; a client that went away is no error."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            sys.stderr.write(f"traceview: a request failed: {type(error).__name__}\n")
 
-        Raises RequestError where the query makes no sense.
+    def answer(self, path: str, query: Query) -> tuple[str, bytes] | None:
+        """Return the type and the body of the resource at a path behind the token, or None.
+
+        Raises RequestError if a parameter is missing or out of its bounds.
         """
         if path == "":
             return HTML, self.document
         if path == "marks":
             return BYTES, self.answers.marks(query)
-        found: dict[str, Callable[[dict[str, str]], Any]] = {
+        answers: dict[str, Callable[[Query], Any]] = {
             "measure": self.answers.measure,
             "find": self.answers.find,
             "partner": self.answers.partner,
         }
-        return (JSON, json.dumps(found[path](query)).encode()) if path in found else None
+        return (JSON, json.dumps(answers[path](query)).encode()) if path in answers else None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -79,19 +87,22 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            return self._send(HTTPStatus.BAD_REQUEST, TEXT, b"the address is not valid\n")
         _, _, rest = parts.path.partition("/")
         token, slash, path = rest.partition("/")
         known = secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode())
         if self.headers.get("Host") not in self.server.hosts or not known or not slash:
             return self._send(HTTPStatus.NOT_FOUND, TEXT, b"not found\n")
         try:
-            found = self.server.answer(path, dict(parse_qsl(parts.query, max_num_fields=20)))
-        except (RequestError, ValueError) as error:
+            answer = self.server.answer(path, parse_query(parts.query))
+        except RequestError as error:
             return self._send(HTTPStatus.BAD_REQUEST, TEXT, f"{error}\n".encode("utf-8", "replace"))
-        if found is None:
+        if answer is None:
             return self._send(HTTPStatus.NOT_FOUND, TEXT, b"not found\n")
-        return self._send(HTTPStatus.OK, *found)
+        return self._send(HTTPStatus.OK, *answer)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         try:
@@ -101,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the page asked for something newer meanwhile
+            self.close_connection = True  # the page has sent a newer request
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: an address holds the token."""
+        """Log nothing: an address holds the token."""

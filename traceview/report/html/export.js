@@ -1,6 +1,7 @@
 // Any table as CSV and any chart as PNG: files that the browser saves, made here without a network.
-// A spreadsheet runs a cell that begins so: a name that does gets an apostrophe in front.
-const FORMULA = /^[=+\-@\t\r]/;
+// A spreadsheet may run a cell that begins with = + - @ or their full-width forms, white space in front included:
+// such a text gets an apostrophe in front. The same rule as in export/csv.py; numbers stay numbers.
+const FORMULA = /^(?:['\t\r\n]|[\s\u0000-\u001f\u200b\ufeff]*[=+\-@\uff0b\uff0d\uff1d\uff20])/;
 
 function csvCell(value) {
   if (typeof value === "number" || typeof value === "boolean") return String(value);

@@ -29,6 +29,7 @@ function askLive() {
     const pad = (view.to - view.from) / 2, shift = Math.max(0, Math.floor(Math.log2((view.to - view.from) / view.width)));
     try {
       const answer = await ask("marks", { from: Math.floor(view.from - pad), to: Math.ceil(view.to + pad), shift, rows: rows.map((row) => row.number) });
+      if (!answer.ok) throw new Error(await answer.text());
       takeLive(await answer.arrayBuffer());
     } catch (error) {
       if (error.name !== "AbortError") byId("found").textContent = "the server does not answer";

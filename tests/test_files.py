@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from traceview.errors import OutputError
-from traceview.report.write import check_place, write_whole
+from traceview.files import check_file, write_text
 
 
 def test_a_file_is_written_as_it_is(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a.json", "é\n{}\n")
+    write_text(tmp_path / "a.json", "é\n{}\n")
     assert (tmp_path / "a.json").read_bytes() == "é\n{}\n".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
@@ -20,7 +20,7 @@ def test_a_file_is_written_as_it_is(tmp_path: Path) -> None:
 def test_a_new_file_has_the_access_that_the_shell_would_give(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "a.json", "{}")
+        write_text(tmp_path / "a.json", "{}")
     finally:
         os.umask(before)
     assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o640
@@ -38,7 +38,7 @@ def test_the_old_file_survives_whatever_goes_wrong(
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises((OutputError, KeyboardInterrupt, SystemExit)) as caught:
-        write_whole(place, "new")
+        write_text(place, "new")
     assert place.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     if isinstance(problem, OSError):
@@ -48,7 +48,7 @@ def test_the_old_file_survives_whatever_goes_wrong(
 def test_a_link_keeps_pointing(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
-    write_whole(tmp_path / "link.json", "new")
+    write_text(tmp_path / "link.json", "new")
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "real.json").read_text() == "new"
 
@@ -58,8 +58,8 @@ def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        check_place(pipe)
-        write_whole(pipe, "text")
+        check_file(pipe)
+        write_text(pipe, "text")
         assert os.read(reader, 100) == b"text"
         assert pipe.is_fifo()
     finally:
@@ -67,24 +67,24 @@ def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
 
 
 def test_places_that_cannot_be_written_are_refused_early(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="is a directory"):
-        check_place(tmp_path)
+    with pytest.raises(OutputError, match="is a folder"):
+        check_file(tmp_path)
     with pytest.raises(OutputError, match=r"a\.json: the folder it should go into does not exist"):
-        check_place(tmp_path / "none" / "a.json")
+        check_file(tmp_path / "none" / "a.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="does not exist"):
-        check_place(tmp_path / "file" / "a.json")
+        check_file(tmp_path / "file" / "a.json")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="its folder cannot be written"):
-        check_place(tmp_path / "a.json")
+        check_file(tmp_path / "a.json")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line() -> None:
     with pytest.raises(OutputError, match="full: cannot be written"):
-        write_whole(Path("/dev/full"), "text")
+        write_text(Path("/dev/full"), "text")
     assert not Path("/dev/full").is_file()
