@@ -11,7 +11,8 @@ import pytest
 
 from tests.captures import sample
 from tests.read.decoded import read_integers
-from traceview.read import pages, raw
+from traceview.read import raw
+from traceview.read.sqlite_pages import decoder, pages
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096
@@ -19,7 +20,7 @@ PAGE = 4096
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pages, "SMALL", 0)
+    monkeypatch.setattr(decoder, "SMALL", 0)
     yield
 
 
