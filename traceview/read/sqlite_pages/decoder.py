@@ -69,18 +69,10 @@ def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str
 
 
 def _root_page(connection: sqlite3.Connection, table: str) -> int | None:
-    """Return a table's root page; None unless sqlite_schema lists it once, with a definition of this name.
-
-    SQLite takes a table's name from its definition, so another name in the list could lead to another table.
-    """
-    query = "SELECT rootpage, sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+    """Return a table's root page; None where sqlite_schema holds something else than a whole number."""
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     entries = connection.execute(query, (table,)).fetchall()
-    if len(entries) != 1:
-        return None
-    root, definition = entries[0]
-    name = re.escape(table)
-    defines_it = re.compile(rf"CREATE TABLE (?:{name}|\"{name}\"|'{name}'|`{name}`|\[{name}\])\s*\(")
-    return root if isinstance(root, int) and defines_it.match(str(definition)) else None
+    return entries[0][0] if len(entries) == 1 and isinstance(entries[0][0], int) else None
 
 
 def _is_small(path: Path, root: int) -> bool:
