@@ -39,7 +39,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
     if way == "apart":
         return _run_apart(arguments, scratch)
     from traceview.program import main
-    from traceview.read import pages
+    from traceview.read.sqlite_pages import decoder
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     code, raised = 0, ""
@@ -47,7 +47,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
         with (
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
-            mock.patch.object(pages, "SMALL", pages.SMALL if way == "sqlite" else 0),
+            mock.patch.object(decoder, "SMALL", decoder.SMALL if way == "sqlite" else 0),
             mock.patch("traceview.fleet.run.read_locally", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),

@@ -16,10 +16,10 @@ from typing import Any
 from unittest import mock
 
 from traceview.errors import ReportError
-from traceview.read import pages
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import KERNEL, MEMSET, STRINGS, TABLES, RawCapture
 from traceview.read.sqlite import read_sqlite
+from traceview.read.sqlite_pages import decoder
 
 Target = Callable[[bytes, Path], None]
 NEVER = 1 << 60
@@ -29,9 +29,9 @@ def decoded_pages(data: bytes, folder: Path) -> None:
     """An SQLite file whose pages are decoded has the tables that SQLite reads."""
     path = folder / "fuzzed.sqlite"
     path.write_bytes(data)
-    with mock.patch.object(pages, "PAGES_AT_ONCE", 3), mock.patch.object(pages, "SMALL", 0):
+    with mock.patch.object(decoder, "PAGES_AT_ONCE", 3), mock.patch.object(decoder, "SMALL", 0):
         fast = _read(path)
-    with mock.patch.object(pages, "SMALL", NEVER):
+    with mock.patch.object(decoder, "SMALL", NEVER):
         slow = _read(path)
     assert fast is None or slow is not None, "what SQLite refuses was decoded"
     if fast is None or slow is None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import polars as pl
 
-from traceview.read import pages
 from traceview.read.sqlite import decoded_frame
+from traceview.read.sqlite_pages import table_decoder
 
 
 def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
-    """Return integer columns of a table from its pages, in the order of its rows; None where SQLite must do it."""
-    planned = pages.plan(path, connection, table, columns)
-    return None if planned is None else decoded_frame(planned)
+    """Return integer columns of a table from its pages, in row order; None where SQLite must read them."""
+    decoder = table_decoder(path, connection, table, columns)
+    return None if decoder is None else decoded_frame(decoder)

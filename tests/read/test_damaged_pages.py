@@ -11,7 +11,8 @@ import pytest
 
 from tests.captures import sample
 from tests.read.decoded import read_integers
-from traceview.read import pages, raw
+from traceview.read import raw
+from traceview.read.sqlite_pages import decoder, pages
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096
@@ -19,7 +20,7 @@ PAGE = 4096
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pages, "SMALL", 0)
+    monkeypatch.setattr(decoder, "SMALL", 0)
     yield
 
 
@@ -118,3 +119,71 @@ def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path) -> None:
     connection.commit()
     assert read_integers(path, connection, "t", ["a", "b"]) is None
     connection.close()
+
+
+def child_page(data: bytes, root: int) -> int:
+    """Return the first child of an interior page."""
+    first = (root - 1) * PAGE
+    cell = first + int.from_bytes(data[first + 12 : first + 14], "big")
+    return int.from_bytes(data[cell : cell + 4], "big")
+
+
+@pytest.mark.parametrize("level", ["interior", "leaf"])
+def test_a_page_without_cells_is_left_to_sqlite(tmp_path: Path, whole: bytes, level: str) -> None:
+    """SQLite calls the table malformed; its rows must not disappear."""
+    root = root_page(sample("dual.sqlite"))
+    page = root if level == "interior" else child_page(whole, root)
+    data = bytearray(whole)
+    data[(page - 1) * PAGE + 3 : (page - 1) * PAGE + 5] = bytes(2)
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+@pytest.mark.parametrize("place", [8, 9, PAGE - 3])
+@pytest.mark.parametrize("level", ["interior", "leaf"])
+def test_a_cell_within_the_pointers_or_the_last_bytes_is_left_to_sqlite(
+    tmp_path: Path, whole: bytes, place: int, level: str
+) -> None:
+    root = root_page(sample("dual.sqlite"))
+    page = root if level == "interior" else child_page(whole, root)
+    at = (page - 1) * PAGE + (12 if level == "interior" else 8)
+    data = bytearray(whole)
+    data[at : at + 2] = place.to_bytes(2, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+def test_a_key_that_runs_over_the_end_of_its_page_is_left_to_sqlite(tmp_path: Path, whole: bytes) -> None:
+    root = root_page(sample("dual.sqlite"))
+    first = (root - 1) * PAGE
+    data = bytearray(whole)
+    count = int.from_bytes(data[first + 3 : first + 5], "big")
+    last = first + 12 + 2 * (count - 1)
+    cell = first + int.from_bytes(data[last : last + 2], "big")
+    moved = first + PAGE - 5
+    data[moved : moved + 5] = data[cell : cell + 4] + b"\x81"
+    data[last : last + 2] = (PAGE - 5).to_bytes(2, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+def test_pages_beyond_the_stated_size_are_left_to_sqlite(tmp_path: Path, whole: bytes) -> None:
+    data = bytearray(whole)
+    assert data[24:28] == data[92:96]
+    data[28:32] = root_page(sample("dual.sqlite")).to_bytes(4, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+    data[95] ^= 1  # the stated size is not valid any more: SQLite takes the file's
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is not None
+
+
+def test_a_root_page_that_is_no_integer_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE a (value INTEGER)")
+    connection.execute("INSERT INTO a VALUES (1)")
+    connection.execute("PRAGMA writable_schema=ON")
+    connection.execute("UPDATE sqlite_master SET rootpage = X'32'")
+    connection.commit()
+    connection.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT value FROM a").fetchall() == [(1,)]
+    decoded = read_integers(path, connection, "a", ["value"])
+    connection.close()
+    assert decoded is None

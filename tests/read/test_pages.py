@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, sample, shared
 from tests.read.decoded import read_integers
-from traceview.read import pages, raw
+from traceview.read import raw
+from traceview.read.sqlite_pages import decoder
 
 NUMBER = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**15), 2**31), st.integers(-(2**63), 2**63 - 1))
 ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=40)
@@ -21,8 +22,8 @@ ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pages, "SMALL", 0)
-    monkeypatch.setattr(pages, "PAGES_AT_ONCE", 3)
+    monkeypatch.setattr(decoder, "SMALL", 0)
+    monkeypatch.setattr(decoder, "PAGES_AT_ONCE", 3)
     yield
 
 

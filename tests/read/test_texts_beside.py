@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.build_export import Nvtx, build_export
 from tests.captures import ALL, sample, shared
-from traceview.read import pages, raw, read_sqlite, sqlite
+from traceview.read import raw, read_sqlite, sqlite
+from traceview.read.sqlite_pages import decoder
 
 NEVER = 1 << 40
 TEXTS = st.one_of(
@@ -23,14 +24,14 @@ NUMBERS = st.one_of(st.none(), st.integers(0, 3), st.integers(-(2**63), 2**63 - 
 
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pages, "SMALL", 0)
+    monkeypatch.setattr(decoder, "SMALL", 0)
     yield
 
 
 def the_same_by_sqlite_alone(path: Path) -> bool:
     one = read_sqlite(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "SMALL", NEVER)
+        patch.setattr(decoder, "SMALL", NEVER)
         other = read_sqlite(path)
     return one.problems == other.problems and all(
         frame.equals(other.tables[name]) and frame.schema == other.tables[name].schema

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -107,6 +107,13 @@ def real_tables(connection: sqlite3.Connection, name: str) -> dict[str, int]:
         raise DamagedExportError(f"{name}: its list of tables is damaged ({_reason(error)}); {EXPORT_AGAIN}") from None
 
 
+def views_among(connection: sqlite3.Connection, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return those of these tables that are a view or a virtual table, each with what it is; neither is queried."""
+    query = "SELECT name, type FROM sqlite_master WHERE type = 'view' OR type = 'table' AND coalesce(rootpage, 0) = 0"
+    kinds = {name: "view" if kind == "view" else "virtual table" for name, kind in connection.execute(query)}
+    return [(name, kinds[name]) for name in names if name in kinds]
+
+
 def _reason(error: Exception) -> str:
     """Return what SQLite says without what it quotes from the file."""
     said = " ".join(str(error).split()).split(" - ")[0].split(" near ")[0][:80]
@@ -124,6 +131,17 @@ def not_an_export(name: str, present: dict[str, int]) -> ReportError:
 def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
     """Return a table's column names, in order."""
     return [str(row[0]) for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+def primary_key_order(connection: sqlite3.Connection, table: str) -> str:
+    """Return the ORDER BY clause of a table WITHOUT ROWID; empty for others, which have the order of their rowids.
+
+    Only for tables WITHOUT ROWID, SQLite lists an index with the name of the table: the primary key.
+    """
+    query = "SELECT name FROM pragma_index_info(?) WHERE name IN (SELECT name FROM pragma_table_info(?) WHERE pk)"
+    rows = connection.execute(f"{query} ORDER BY seqno", (table, table))
+    names = [str(name).replace('"', '""') for (name,) in rows]
+    return "ORDER BY " + ", ".join(f'"{name}"' for name in names) if names else ""
 
 
 def rows_of(connection: sqlite3.Connection, table: str, database: str = "main") -> int:

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import polars as pl
 
-from traceview.read import pages
 from traceview.read.database import (
     EXPORT_AGAIN,
     check_file,
     columns_of,
     not_an_export,
     open_read_only,
+    primary_key_order,
     real_tables,
     shown,
     versions,
+    views_among,
 )
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
-from traceview.read.records import Column
+from traceview.read.sqlite_pages import TableDecoder, table_decoder
+from traceview.read.sqlite_pages.column import Column
 from traceview.read.unchanged import unchanged
 
 BATCH = 200_000
@@ -39,7 +41,10 @@ def read_sqlite(path: str | Path) -> RawCapture:
         present = real_tables(connection, shown(path))
         if STRINGS not in present:
             raise not_an_export(shown(path), present)
-        problems: list[str] = []
+        problems = [
+            f"{name} is a {kind}, not a table: its rows are left out; {EXPORT_AGAIN}"
+            for name, kind in views_among(connection, TABLES)
+        ]
         tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems)
         version, schema = versions(connection, present)
     return RawCapture(path.name, version, schema, tables, tuple(problems))
@@ -56,9 +61,9 @@ def _read_tables(
     }
     with ThreadPoolExecutor(DECODED_AT_ONCE) as aside:
         later = {
-            name: aside.submit(decoded_frame, plan)
+            name: aside.submit(decoded_frame, decoder)
             for name, some in sorted(columns.items(), key=lambda one: not TABLES[one[0]].text)
-            if some and (plan := _plan(path, connection, name, some)) is not None
+            if some and (decoder := _decoder(path, connection, name, some)) is not None
         }
 
         def read(name: str) -> pl.DataFrame:
@@ -72,9 +77,9 @@ def _read_tables(
     return {name: found[name] for name in names}
 
 
-def decoded_frame(plan: pages.Plan) -> pl.DataFrame | None:
+def decoded_frame(decoder: TableDecoder) -> pl.DataFrame | None:
     """Return a table's integer columns as a frame, nulls kept; None where SQLite must read them."""
-    columns = pages.decoded(plan)
+    columns = decoder.decode()
     return None if columns is None else pl.DataFrame([_series(name, column) for name, column in columns.items()])
 
 
@@ -83,12 +88,12 @@ def _series(name: str, column: Column) -> pl.Series:
     return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)
 
 
-def _plan(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pages.Plan | None:
-    """Return how a table's numbers are decoded; None where every row has a text, too."""
-    of = TABLES[table]
-    if not set(of.text).isdisjoint(of.needed):
+def _decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:
+    """Return the decoder of a table's numbers; None where every row has a text, which SQLite must read anyway."""
+    wanted = TABLES[table]
+    if not set(wanted.text).isdisjoint(wanted.needed):
         return None
-    return pages.plan(path, connection, table, [column for column in columns if column not in of.text])
+    return table_decoder(path, connection, table, [column for column in columns if column not in wanted.text])
 
 
 def _read(
@@ -98,7 +103,10 @@ def _read(
     numbers: Future[pl.DataFrame | None] | None,
     problems: list[str],
 ) -> pl.DataFrame:
-    """Read a table whose numbers may be decoded aside: then SQLite reads its texts alone, a fifth of the time."""
+    """Read a table: its texts by SQLite, and its numbers too unless another thread decodes them.
+
+    Both read the rows in one order, that of the table's own b-tree.
+    """
     frame = None if numbers is None else numbers.result()
     if frame is None:
         return _read_slowly(connection, table, columns, problems)
@@ -114,6 +122,7 @@ def _read(
 
 
 def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str], problems: list[str]) -> pl.DataFrame:
+    """Read columns by SQLite, in the order of the table: an index that holds all of them would give its own order."""
     text = TABLES[table].text
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
@@ -122,7 +131,8 @@ def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str],
     kinds = {column: "text" if column in text else "integer" for column in columns}
     selected = ", ".join(_typed(column, kind) for column, kind in kinds.items())
     strange = [f"typeof(\"{one}\") NOT IN ('null', '{kind}')" for one, kind in kinds.items() if one not in TIMES]
-    cursor = connection.execute(f'SELECT {selected} FROM "{table}"')
+    order = primary_key_order(connection, table)
+    cursor = connection.execute(f'SELECT {selected} FROM "{table}" NOT INDEXED {order}')
     frames = []
     while rows := cursor.fetchmany(BATCH):
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))

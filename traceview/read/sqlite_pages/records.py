@@ -1,27 +1,26 @@
-"""The records of leaf pages, decoded column by column (https://www.sqlite.org/fileformat2.html, sections 1.6 and 2.1).
+"""The records of leaf pages, decoded column by column (sections 1.6 and 2.1 of the file format).
 
-Most records of a table have the same header: the same serial type for each column. Those that do are decoded
-together, as a matrix with one record a row, in which a column stands at one place.
+Most records of a table have the same header: the same serial type for each column. They are decoded together, as a
+matrix with one record per row, in which each column starts at one place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-LEAF = 13
-SHAPES = 12  # headers told apart in one chunk; what is left after them is decoded value by value
-WIDEST_ROWID = 9
+from traceview.read.sqlite_pages.column import Bytes, Column, NotPlainError, Numbers
+from traceview.read.sqlite_pages.pages import LEAF, cell_counts, check_cell_places
+from traceview.read.sqlite_pages.tree import WIDEST_VARINT
+
+MAX_SHAPES = 12  # headers told apart in one chunk; the records left after them are decoded value by value
 SLACK = 8  # bytes by which records may be wider than those before them
 
-Bytes = NDArray[np.uint8]
-Numbers = NDArray[np.int64]
 Rows = slice | Numbers
-Some = TypeVar("Some", bound=np.generic)
 
 # Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
 _SIZES = np.full(256, -1, np.int64)
@@ -34,53 +33,31 @@ _IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
 _NULL, _ZERO, _ONE = 0, 8, 9
 
 
-class NotPlainError(Exception):
-    """The table needs SQLite itself."""
-
-
-@dataclass(slots=True)
-class Column:
-    """A whole column under construction; `null` says which of its values are none, and is None before there is one."""
-
-    values: Numbers
-    null: NDArray[np.bool_] | None = None
-
-    def nulls(self) -> NDArray[np.bool_]:
-        """Return what is written to where a value may be none."""
-        if self.null is None:
-            self.null = np.zeros(len(self.values), np.bool_)
-        return self.null
-
-    def whole(self, parts: list[slice]) -> Column:
-        """Return the decoded parts, which ascend, as one column."""
-        return Column(_joined(self.values, parts), None if self.null is None else _joined(self.null, parts))
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table lies in its file: bytes of a page, columns of a record, and the bytes of a record that are looked at.
+    """The bytes of a page, and the bytes of each cell that are copied.
 
-    `width` holds the longest possible way from a cell's first byte to the end of the last column wanted, and what
-    an eight-byte look at that column needs; a multiple of 8.
+    `width` is the largest distance from a cell's first byte to the end of the last wanted column, plus what reading
+    eight bytes at that column needs; a multiple of 8.
     """
 
     page: int
     width: int
 
     @classmethod
-    def of(cls, page: int, columns: int, last: int) -> Layout:
-        """Return the layout of a table of so many columns, of which those up to `last` are looked at."""
-        return cls(page, _in_words(2 + WIDEST_ROWID + 1 + columns + 8 * (last + 1) + 8))
+    def for_table(cls, page: int, columns: int, last: int) -> Layout:
+        """Return the layout of a table with so many columns, of which those up to `last` are read."""
+        return cls(page, _in_words(2 + WIDEST_VARINT + 1 + columns + 8 * (last + 1) + 8))
 
     def narrowed(self, end: int) -> Layout:
-        """Return a layout for records of which the last column wanted ends about `end`: less is copied of each."""
+        """Return a layout for records whose last wanted column ends about `end`: less is copied of each."""
         return Layout(self.page, min(self.width, _in_words(end + 8 + SLACK)))
 
 
 class _Cells(NamedTuple):
-    """One record a row of `bytes`, from its cell's first byte on; `left` is how long a cell lies whole on its page.
+    """One record per row of `bytes`, from its cell's first byte on; `left` is how long a cell may be.
 
-    A payload of a page's size less 35 and no more lies there whole (section 1.6).
+    It ends on its page, and a record of at most page size - 35 bytes has no overflow page (section 1.6).
     """
 
     bytes: Bytes
@@ -94,56 +71,46 @@ def _in_words(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
-def counts_of(heads: Bytes, size: int) -> Numbers:
-    """Return the number of cells that each page's header states; a page is a row of at least its first 5 bytes."""
-    counts = heads[:, 3].astype(np.int64) << 8 | heads[:, 4]
-    if 2 * counts.max(initial=0) + 8 > size:
-        raise NotPlainError
-    return counts
-
-
-def decode(block: Bytes, layout: Layout, found: Mapping[int, Column], first: int) -> tuple[int, int]:
+def decode(block: Bytes, layout: Layout, columns: Mapping[int, Column], first: int) -> tuple[int, int]:
     """Decode leaf pages into rows `first`, `first + 1`, ... of the columns.
 
-    Returns how many, and how many bytes after its cell's first one the last column wanted ends at most. `block` holds
-    whole pages and `layout.width` bytes more. Raises NotPlainError where a record is not plain, or too wide for it.
+    Returns the number of rows, and the largest distance from a cell's first byte to the end of the last wanted column.
+    `block` holds whole pages and `layout.width` bytes more. Raises NotPlainError where a record is not plain, or too
+    wide for the layout.
     """
     cells = _cells(block, layout)
     count = len(cells.left)
-    if count > len(next(iter(found.values())).values) - first:
+    if count > len(next(iter(columns.values())).values) - first:
         raise NotPlainError
     left = np.ones(count, np.bool_)
     common: _Shape | None = None
     end = 0
-    for _ in range(SHAPES):
+    for _ in range(MAX_SHAPES):
         rest = np.flatnonzero(left)
         if len(rest) == 0:
             return count, end
-        # Of a record in the middle: times grow as a capture begins, and so do the first ones' shapes.
-        shape = _Shape.of(cells.bytes[rest[len(rest) // 2]].tobytes(), found)
+        # A record in the middle: times grow as a capture begins, so the first records are narrower than most.
+        shape = _Shape.from_record(cells.bytes[rest[len(rest) // 2]].tobytes(), columns)
         same = shape.fits(cells.bytes)
         rows = slice(None) if same.all() else np.flatnonzero(same)
         shape.check(cells, rows)
-        shape.put(cells.bytes, rows, common, found, first)
+        shape.put(cells.bytes, rows, common, columns, first)
         common = common or shape
         end = max(end, shape.end)
         left &= ~same
     rest = np.flatnonzero(left)
-    _put_one_by_one(cells.chosen(rest), found, rest + first)
+    _put_one_by_one(cells.chosen(rest), columns, rest + first)
     return count, layout.width
 
 
 def _cells(block: Bytes, layout: Layout) -> _Cells:
     size, width = layout.page, layout.width
     pages = block[: len(block) - width].reshape(-1, size)
-    if not (pages[:, 0] == LEAF).all():
-        raise NotPlainError
-    counts = counts_of(pages, size)
-    most = int(counts.max(initial=0))
+    counts = cell_counts(pages, LEAF)
+    most = int(counts.max())
     cell = np.ndarray((len(pages), most), ">u2", block, 8, (size, 2)).astype(np.int64)
     cell = cell.ravel() if (counts == most).all() else cell[np.arange(most) < counts[:, None]]
-    if len(cell) and (cell.max() > size - 4 or cell.min() < 8):
-        raise NotPlainError
+    check_cell_places(cell, counts, LEAF, size)
     at = cell + np.repeat(np.arange(len(pages)) * size, counts)
     records = np.ndarray(len(block) - width, f"V{width}", block, strides=(1,))[at]
     return _Cells(records.view(np.uint8).reshape(len(at), width), np.minimum(size - cell, size - 35))
@@ -151,7 +118,7 @@ def _cells(block: Bytes, layout: Layout) -> _Cells:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What records have in common: bits that say so, word by word, and where the columns stand."""
+    """What records of one header have in common: the bits that prove it, word by word, and where the columns start."""
 
     payload: int  # bytes of the payload's size
     header: int  # where the record's header begins
@@ -163,12 +130,12 @@ class _Shape:
     end: int
 
     @classmethod
-    def of(cls, record: bytes, wanted: Collection[int]) -> _Shape:
+    def from_record(cls, record: bytes, wanted: Collection[int]) -> _Shape:
         last = max(wanted)
         payload = _varint_end(record, 0, 2)
-        header = _varint_end(record, payload, WIDEST_ROWID)
+        header = _varint_end(record, payload, WIDEST_VARINT)
         size = record[header]
-        # A record of fewer columns than the table stops short; of such a table SQLite knows the defaults.
+        # A record with fewer columns than the table lacks columns that were added later: SQLite knows their defaults.
         if not last + 2 <= size < 128:
             raise NotPlainError
         kinds = record[header + 1 : header + 2 + last]
@@ -179,7 +146,8 @@ class _Shape:
             places.append(places[-1] + int(_SIZES[kind]))
         if places[-1] + 8 > len(record):
             raise NotPlainError
-        # Of the varints the bits that say how long they are, of the header all: but 0 or 1 is the same to who skips it.
+        # The top bits of the varints give their lengths. In the header all bits count, but a skipped column takes no
+        # bytes whether it is 0 or 1.
         skipped = [column not in wanted and kind in (_ZERO, _ONE) for column, kind in enumerate(kinds)]
         mask = bytes([128] * header + [255] + [254 if either else 255 for either in skipped])
         mask += bytes(-len(mask) % 8)
@@ -194,27 +162,27 @@ class _Shape:
         return same
 
     def check(self, cells: _Cells, rows: Rows) -> None:
-        """Refuse records of this shape that leave their page or end before their last column, or in their header."""
+        """Refuse records that leave their page, or end before or after their header says."""
         size = cells.bytes[rows, 0].astype(np.int64)
         if self.payload == 2:
             size = (size & 127) << 7 | cells.bytes[rows, 1]
         if (size + self.header > cells.left[rows]).any():
             raise NotPlainError
-        # Where the last column wanted is the last one, nothing may follow it: so SQLite finds a damaged header.
+        # Nothing may follow the last column of the header: SQLite calls such a record malformed.
         whole = self.header_size == len(self.kinds) + 1
         if size.min() + self.header < self.end or (whole and size.max() + self.header > self.end):
             raise NotPlainError
 
     def put(
-        self, records: Bytes, rows: Rows, common: _Shape | None, found: Mapping[int, Column], first: int
+        self, records: Bytes, rows: Rows, common: _Shape | None, columns: Mapping[int, Column], first: int
     ) -> None:
         """Decode the records `rows`, which have this shape, into the same rows of the columns from `first` on.
 
         Without a `common` shape all records are decoded as if they had this one; with it, only the columns that
-        stand elsewhere in this one. To take every row of a column is several times faster than to choose some.
+        start elsewhere in this one. Taking every row of a column is several times faster than choosing some.
         """
         count, width = records.shape
-        for column, into in found.items():
+        for column, into in columns.items():
             kind, before = self.kinds[column], None if common is None else common.kinds[column]
             if not _IS_INTEGER[kind]:
                 raise NotPlainError
@@ -223,11 +191,11 @@ class _Shape:
             chosen = slice(None) if common is None else rows
             values = into.values[first : first + count]
             if _NULL in (kind, before):
-                into.nulls()[first : first + count][chosen] = kind == _NULL
+                into.null_flags()[first : first + count][chosen] = kind == _NULL
             if _SIZES[kind] == 0:
                 values[chosen] = kind == _ONE
                 continue
-            # Eight bytes from the value's first one on, big-endian; what follows the value is shifted out.
+            # Eight bytes from the value's first byte on, big-endian; the shift drops what follows the value.
             eight = np.ndarray(count, ">i8", records, self.places[column], (width,))
             if isinstance(chosen, slice):
                 values[:] = eight
@@ -237,19 +205,15 @@ class _Shape:
                 values[chosen] = eight[chosen] >> _SHIFTS[kind]
 
 
-def _joined(whole: NDArray[Some], parts: list[slice]) -> NDArray[Some]:
-    return whole[parts[0]] if len(parts) == 1 else np.concatenate([whole[part] for part in parts])
-
-
 def _varint_end(record: bytes, at: int, longest: int) -> int:
     for end in range(at, at + longest):
-        if record[end] < 128 or end - at == WIDEST_ROWID - 1:
+        if record[end] < 128 or end - at == WIDEST_VARINT - 1:
             return end + 1
     raise NotPlainError
 
 
-def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -> None:
-    """Decode records of any headers: each steps over its own columns."""
+def _put_one_by_one(cells: _Cells, columns: Mapping[int, Column], rows: Numbers) -> None:
+    """Decode records with any headers: step over the columns of each."""
     count, width = cells.bytes.shape
     if count == 0:
         return
@@ -262,7 +226,7 @@ def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -
     header_size = flat[header].astype(np.int64)
     if (payload + header - base > cells.left).any() or (header_size > np.minimum(payload, 127)).any():
         raise NotPlainError
-    at, last = header + header_size, max(found)
+    at, last = header + header_size, max(columns)
     if header_size.min() < last + 2:
         raise NotPlainError
     for column in range(last + 1):
@@ -270,13 +234,13 @@ def _put_one_by_one(cells: _Cells, found: Mapping[int, Column], rows: Numbers) -
         size = _SIZES[kind]
         if size.min() < 0 or (at > ends).any():
             raise NotPlainError
-        if column in found:
+        if column in columns:
             if not _IS_INTEGER[kind].all():
                 raise NotPlainError
             values = eight[at] >> _SHIFTS[kind]
-            found[column].values[rows] = np.where(size == 0, kind == _ONE, values)
-            if found[column].null is not None or (kind == _NULL).any():
-                found[column].nulls()[rows] = kind == _NULL
+            columns[column].values[rows] = np.where(size == 0, kind == _ONE, values)
+            if columns[column].null is not None or (kind == _NULL).any():
+                columns[column].null_flags()[rows] = kind == _NULL
         at = at + size
     left_over = payload - (at - header)
     if (left_over < 0).any() or (left_over[header_size == last + 2] > 0).any():
@@ -295,7 +259,7 @@ def _after_varint(flat: Bytes, at: Numbers) -> Numbers:
     """Step over one varint: up to nine bytes, the last without its high bit."""
     at = at.copy()
     going = flat[at] > 127
-    for _ in range(WIDEST_ROWID - 1):
+    for _ in range(WIDEST_VARINT - 1):
         at += going
         if not going.any():
             break

@@ -1,0 +1,121 @@
+"""Which tables and columns the decoder reads, and the decoder of one table."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from traceview.read.sqlite_pages.column import Column, NotPlainError
+from traceview.read.sqlite_pages.pages import LEAF, Pages
+from traceview.read.sqlite_pages.records import Layout, decode
+from traceview.read.sqlite_pages.tree import Leaves, children, leaf_pages
+
+SMALL = 64 << 10  # bytes of a table's pages: below this SQLite is as fast
+PAGES_AT_ONCE = 256  # a chunk and its columns stay in the processor's cache
+REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDecoder:
+    """Decodes `columns` of the table at page `root`, whose records hold the columns `names` in this order."""
+
+    path: Path
+    root: int
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def decode(self) -> dict[str, Column] | None:
+        """Return the columns in the order of the table's rows; None where SQLite must read them."""
+        wanted = sorted(self.names.index(column) for column in self.columns)
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                pages = Pages.from_header(file.fileno())
+                layout = Layout.for_table(pages.size, len(self.names), wanted[-1])
+                decoded = _decode_leaves(pages, leaf_pages(pages, self.root), layout, wanted)
+        except (NotPlainError, OSError, ValueError, MemoryError):
+            return None
+        return {name: decoded[self.names.index(name)] for name in self.columns}
+
+
+def table_decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:
+    """Return a decoder of integer columns of a table; None where SQLite must read them, or is as fast.
+
+    `connection` has the same file open; it is used here and not kept.
+    """
+    if path.stat().st_size < SMALL or not columns:
+        return None
+    names = _stored_columns(connection, table, columns)
+    root = _root_page(connection, table)
+    if names is None or root is None or _is_small(path, root):
+        return None
+    return TableDecoder(path, root, tuple(names), tuple(columns))
+
+
+def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
+    """Return all columns in the order of a record; None where a record is not just its columns as they are."""
+    layout = connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    # A primary key may be the rowid or the order of the table, and a generated column may not be stored.
+    if any(key or hidden for _, _, key, hidden in layout):
+        return None
+    # A REAL column stores whole numbers as integers, but SQLite returns floats.
+    if any(name in wanted and REAL.search(kind) for name, kind, _, _ in layout):
+        return None
+    return [name for name, *_ in layout]
+
+
+def _root_page(connection: sqlite3.Connection, table: str) -> int | None:
+    """Return a table's root page; None where sqlite_schema holds something else than a whole number."""
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+    entries = connection.execute(query, (table,)).fetchall()
+    return entries[0][0] if len(entries) == 1 and isinstance(entries[0][0], int) else None
+
+
+def _is_small(path: Path, root: int) -> bool:
+    """Return whether SQLite is as fast, by the root page and its first child; also where one of them is damaged."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            pages = Pages.from_header(file.fileno())
+            top = pages.page(root)
+            if top[0] == LEAF:
+                return pages.size < SMALL
+            below, _ = children(top)
+            return pages.page(int(below[0]))[0] == LEAF and len(below) * pages.size < SMALL
+    except (NotPlainError, OSError, ValueError):
+        return True
+
+
+def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int]) -> dict[int, Column]:
+    edges = leaves.edges
+    rows = int(edges[-1])
+    columns = {place: Column(np.empty(rows, np.int64)) for place in wanted}
+    narrow = layout
+
+    def decode_chunk(first: int) -> slice:
+        nonlocal narrow
+        start = int(edges[first])
+        block = pages.block(leaves.pages[first : first + PAGES_AT_ONCE], layout.width)
+        try:
+            count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, columns, start)
+        except NotPlainError:
+            count, end = decode(block, layout, columns, start)
+        narrow = layout.narrowed(end)
+        return slice(start, start + count)
+
+    parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_AT_ONCE)]
+    # More rows than rowids: the next chunk has overwritten some.
+    if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):
+        raise NotPlainError
+    merged = _merged(parts)
+    return {place: columns.pop(place).joined(merged) for place in wanted}
+
+
+def _merged(parts: list[slice]) -> list[slice]:
+    """Return one slice where each begins at the end of the one before."""
+    if all(after.start == before.stop for before, after in pairwise(parts)):
+        return [slice(parts[0].start, parts[-1].stop)]
+    return parts
