@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,36 +12,15 @@ import pytest
 
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.cli.command import Command
+from tests.redact.figures import figures, numbers
 from traceview.errors import DamagedExportError, NotAnExportError, OutputError
-from traceview.pipeline import analyze
 from traceview.redact import redact
-from traceview.report.to_json import to_json
 
 MADE = [f"trainer/{path.name}" for path in sorted((SAMPLES / "trainer").glob("*.sqlite"))]
 
 
 def capture(name: str) -> Path:
     return shared(name) if name in ALL else sample(name)
-
-
-def figures(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(to_json(analyze(path)))
-    del found["report"]["file"]
-    return found
-
-
-def numbers(found: Any) -> list[float]:
-    """Return every number, in ascending order: where two names tie, the order in which they stand may change."""
-    waiting, seen = [found], []
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-        elif isinstance(one, (int, float)):
-            seen.append(one)
-    return sorted(seen)
 
 
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:

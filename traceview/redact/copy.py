@@ -154,7 +154,7 @@ class _Copy:
 
     def _functions(self) -> None:
         makers = {"word": self.names.word, "range": self.names.range, "kernel": self.names.kernel}
-        makers["program"] = lambda text: self.names.range(text.replace("\\", "/").rsplit("/", 1)[-1])
+        makers["program"] = self.names.program
         makers["serial"] = lambda text: self.serials.get(text, "")
         for name, make in makers.items():
             function = self.guard.watched(_once(make, self.encoding), "")

@@ -10,6 +10,7 @@ from traceview.normalise.operations import COMMUNICATION
 from traceview.redact.secrets import LETTERS, Secrets
 from traceview.rules.host_bound import DATA, OPTIMIZER
 
+PLAIN_PATH = re.compile(r"(?:[A-Za-z]:)?[^\s:]*")
 LONG = 7  # digits; a number that long may be a secret of its own
 
 
@@ -49,6 +50,11 @@ class Names:
         return " ".join(
             [f"{hint[0].lower()}_{_digest(shape)}" if hint else _digest(shape), *map(self._number, numbers)]
         )
+
+    def program(self, text: str) -> str:
+        """Return a program's name without the folders it lies in."""
+        whole = text if PLAIN_PATH.fullmatch(text) else self._secrets.cleaned(text)
+        return self.range(re.split(r"[/\\]", whole)[-1])
 
     def _number(self, digits: str) -> str:
         if len(digits) < LONG:

@@ -1,0 +1,53 @@
+"""The figures of a capture, and what its file holds."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from traceview.analyze import analyze
+
+from traceview.report.to_json import to_json
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """Return the JSON of a capture's analysis without the file's name."""
+    whole: dict[str, Any] = json.loads(to_json(analyze(path)))
+    del whole["report"]["file"]
+    return whole
+
+
+def numbers(whole: Any) -> list[float]:
+    """Return every number, in ascending order: where two names tie, the order in which they stand may change."""
+    waiting, seen = [whole], []
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, (int, float)):
+            seen.append(item)
+    return sorted(seen)
+
+
+def values(path: Path) -> Iterator[tuple[str, str, Any]]:
+    """Yield table, column and value of everything in a database, and its definitions."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+        database.text_factory = lambda text: text.decode("utf-8", "replace")
+        yield from (("sqlite_master", "sql", sql) for (sql,) in database.execute("SELECT sql FROM sqlite_master"))
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            cursor = database.execute(f'SELECT * FROM "{table}"')
+            names = [column[0] for column in cursor.description]
+            for row in cursor:
+                yield from ((table, name, value) for name, value in zip(names, row, strict=True))
+
+
+def texts(path: Path) -> str:
+    """Return every text and blob of a database in one text."""
+    found = {value for _, _, value in values(path) if isinstance(value, (str, bytes))}
+    return "\0".join(value if isinstance(value, str) else value.decode("utf-8", "replace") for value in found)

@@ -1,0 +1,173 @@
+"""Secrets planted in every place of a capture: none is in the copy, and no figure changes."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.captures import ALL, sample, shared
+from tests.redact.figures import figures, numbers, texts, values
+from tests.redact.planted import KINDS, POSITIONS
+from traceview.errors import OutputError
+from traceview.read import raw
+from traceview.redact import keep, redact
+from traceview.redact.names import Names
+from traceview.redact.secrets import Secrets
+
+EVERY_TABLE = ["dual.sqlite", "ddp2.sqlite", "cudagraph.sqlite", "mpi/ring.sqlite", "openacc/heat_as_2024.2.sqlite"]
+FAR = 4_611_686_018_427_000_000  # numbers from here on are planted ones
+
+
+def plant_names(path: Path, position: str) -> None:
+    """Put each kind into names that stay: ranges, kernels, threads, programs, streams, GPUs, settings, messages."""
+    with closing(sqlite3.connect(path)) as export, export:
+        (text_id,) = export.execute("SELECT max(id) + 1 FROM StringIds").fetchone()
+        start, thread = export.execute("SELECT min(start), globalTid FROM NVTX_EVENTS WHERE eventType = 59").fetchone()
+        kernels = [row for (row,) in export.execute(f"SELECT rowid FROM {raw.KERNEL} ORDER BY rowid")]
+        for index, secret in enumerate(KINDS.values()):
+            text, at = position.format(secret), start + 10_000 * index
+            for _ in range(3):  # three of a name are a range that repeats
+                export.execute(
+                    "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text) VALUES (?, ?, 59, ?, ?)",
+                    (at, at + 2000 + index, thread, text),
+                )
+                at += 3000
+            ids = range(text_id + 4 * index, text_id + 4 * index + 4)
+            export.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for number in ids])
+            export.execute(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, textId) VALUES (?, ?, 59, ?, ?)",
+                (at, at + 500 + index, thread, ids[0]),
+            )
+            export.execute(
+                f"UPDATE {raw.KERNEL} SET shortName = ?, demangledName = ?, mangledName = ? WHERE rowid = ?",
+                (*ids[1:], kernels[index]),
+            )
+            export.execute(
+                "INSERT INTO ThreadNames (nameId, globalTid) VALUES (?, ?)", (ids[0], thread + 1000 + index)
+            )
+            if "train.py" not in text:  # the last part of a program's path is its name, and stays
+                export.execute("INSERT INTO PROCESSES (globalPid, pid, name) VALUES (?, 0, ?)", (thread, text))
+            export.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 0, 0, 0, ?, 0)", (text,))
+            row = export.execute("INSERT INTO TARGET_INFO_GPU SELECT * FROM TARGET_INFO_GPU LIMIT 1").lastrowid
+            export.execute("UPDATE TARGET_INFO_GPU SET id = ?, name = ? WHERE rowid = ?", (100 + index, text, row))
+            export.execute("INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COLLECT_X', ?)", (text,))
+
+
+def in_utf16(path: Path, out: Path) -> None:
+    """Write the same tables into a database whose texts are UTF-16."""
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(out)) as made, made:
+        made.execute("PRAGMA encoding = 'UTF-16le'")
+        for table, sql in source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
+            made.execute(sql)
+            rows = source.execute(f'SELECT * FROM "{table}"').fetchall()
+            if rows:
+                made.executemany(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(rows[0]))})', rows)
+
+
+def assert_absent(path: Path, secrets: list[str]) -> None:
+    """Neither the bytes of the file nor any text or blob in it holds a secret, whole or its last eight letters."""
+    whole, every = path.read_bytes(), texts(path)
+    left = [
+        secret
+        for secret in secrets
+        for part in (secret, secret[-8:])
+        if part in every or any(part.encode(name) in whole for name in ("utf-8", "utf-16-le", "utf-16-be"))
+    ]
+    assert left == []
+
+
+def test_there_are_enough_kinds_and_positions() -> None:
+    assert len(KINDS) >= 40 and len(set(KINDS.values())) == len(KINDS)
+    assert len(POSITIONS) == 12
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_no_kind_is_left_in_any_position_and_no_figure_changes(position: str, tmp_path: Path) -> None:
+    planted, out = tmp_path / "planted.sqlite", tmp_path / "out.sqlite"
+    shutil.copy(sample("dual.sqlite"), planted)
+    plant_names(planted, position)
+    done = redact(planted, out)
+    assert sum(done.secrets.values()) >= len(KINDS)
+    assert_absent(out, list(KINDS.values()))
+    assert numbers(figures(out)) == numbers(figures(planted))
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_no_kind_is_left_in_a_database_of_utf16(hashed: bool, tmp_path: Path) -> None:
+    planted, wide, out = tmp_path / "planted.sqlite", tmp_path / "wide.sqlite", tmp_path / "out.sqlite"
+    shutil.copy(sample("dual.sqlite"), planted)
+    plant_names(planted, "key_{}")
+    in_utf16(planted, wide)
+    redact(wide, out, hash_names=hashed)
+    assert_absent(out, list(KINDS.values()))
+    assert numbers(figures(out)) == numbers(figures(planted))
+
+
+def plant_everywhere(path: Path, make: Callable[[int], object]) -> dict[tuple[str, str], object]:
+    """Add a row to every table with a value of its own in every column, and return them."""
+    planted: dict[tuple[str, str], object] = {}
+    with closing(sqlite3.connect(path)) as export, export:
+        for (table,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            columns = export.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
+            alone = sum(map(bool, (key for _, key in columns))) == 1  # SQLite numbers the rows then
+            named = {name: make(len(planted) + at) for at, (name, key) in enumerate(columns) if not (key and alone)}
+            planted.update({(table, name): value for name, value in named.items()})
+            listed, holes = ", ".join(f'"{name}"' for name in named), ", ".join("?" * len(named))
+            export.execute(f'INSERT INTO "{table}" ({listed}) VALUES ({holes})', tuple(named.values()))
+    return planted
+
+
+def token(number: int) -> str:
+    return f"auth_ghp_{number:04d}" + "aB3" * 10 + f"{number:04d}Zz"
+
+
+@pytest.mark.parametrize("name", [*EVERY_TABLE, *ALL])
+def test_a_text_or_blob_in_any_column_of_any_table_goes(name: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "planted.sqlite", tmp_path / "out.sqlite"
+    shutil.copy(sample(name) if name in EVERY_TABLE else shared(name), path)
+    path.chmod(0o600)
+    secrets = plant_everywhere(path, token)
+    plant_everywhere(path, lambda number: token(5000 + number).encode())
+    redact(path, out)
+    assert len(secrets) > 100
+    whole, every = out.read_bytes(), texts(out)
+    assert b"ghp_" not in whole and "ghp_" not in every and b"aB3aB3" not in whole
+    assert numbers(figures(out)) == numbers(figures(path))
+
+
+@pytest.mark.parametrize("name", [*EVERY_TABLE, *ALL])
+def test_a_number_goes_from_every_column_that_is_not_listed(name: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "planted.sqlite", tmp_path / "out.sqlite"
+    shutil.copy(sample(name) if name in EVERY_TABLE else shared(name), path)
+    path.chmod(0o600)
+    planted = plant_everywhere(path, lambda number: FAR + number)
+    payloads = ("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue")
+    assert not keep.COLUMNS["NVTX_EVENTS"].intersection((*payloads, "jsonText", "jsonTextId", "binaryData", "category"))
+    redact(path, out)
+    left = {(table, column) for table, column, value in values(out) if isinstance(value, (int, float)) and value >= FAR}
+    assert left <= {(table, column) for table, column in planted if column in keep.COLUMNS.get(table, ())}
+    assert numbers(figures(out)) == numbers(figures(path))
+
+
+def test_a_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = tmp_path / "planted.sqlite"
+    shutil.copy(sample("dual.sqlite"), planted)
+    plant_names(planted, "{}")
+    monkeypatch.setattr(Names, "range", lambda _self, text: text)
+    with pytest.raises(OutputError, match=r"^out\.sqlite: not written, because .* matches the pattern of"):
+        redact(planted, tmp_path / "out.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["planted.sqlite"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_replaced_by_a_mark_that_matches_nothing(kind: str) -> None:
+    secrets = Secrets({})
+    cleaned = [secrets.cleaned(position.format(KINDS[kind])) for position in POSITIONS]
+    assert all("[removed " in text for text in cleaned)
+    assert secrets.kind_in(cleaned) is None
+    assert len(set(cleaned)) == len(POSITIONS)
