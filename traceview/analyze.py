@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceview.measure import MEASURES
 from traceview.measure.activity import Activity
+from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.breakdown import Measured
 from traceview.measure.devices import idle_times, measure_devices
 from traceview.measure.host import host
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
 from traceview.measure.projection import Projection, project
-from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
 from traceview.model import Analysis, DeviceUse, Iterations, NotMeasured, Trace, Window
@@ -95,7 +96,6 @@ def _measure(
     # Ranges, calls and devices share nothing but the trace, and NumPy and polars let go of the interpreter.
     with ThreadPoolExecutor(1) as aside:
         projecting = aside.submit(project, trace)
-        ranges_later = aside.submit(lambda: measure_ranges(trace, projecting.result()))
         threads = host(trace)
         idle = idle_times(trace, threads, activities)
         measured = Measured(activities, {of.device: gaps for of, (_, gaps) in zip(activities, idle, strict=True)})
@@ -103,18 +103,21 @@ def _measure(
         calls_later = aside.submit(measure_host, trace, activities)
         devices = measure_devices(trace, threads, activities, idle)
         step("measure ranges and iterations", 0.7)
-        ranges, iterations, calls = ranges_later.result(), iterations_later.result(), calls_later.result()
+        iterations, calls = iterations_later.result(), calls_later.result()
+    given = CaptureInput(trace, calls, projecting.result())
+    tables = {one.table.name: one.measured(given) for one in MEASURES if isinstance(one, CaptureMeasure)}
     return Analysis(
         info=trace.info,
         trace=trace,
         devices=tuple(with_longest(trace, of, top) for of in devices),
         host=calls,
-        nvtx=ranges,
+        tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
         notes=(
             *trace.info.problems,
-            *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured)),
+            *(table.not_measured for table in tables.values() if table.not_measured is not None),
+            *([iterations.reason] if isinstance(iterations, NotMeasured) else []),
         ),
         projected=partial(_projected, trace, projecting.result()),
     )

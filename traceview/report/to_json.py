@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from traceview.model import (
     CAUSES,
     Analysis,
+    ApiTotal,
     DeviceUse,
     Finding,
     Gap,
@@ -18,9 +20,9 @@ from traceview.model import (
     NotMeasured,
     Place,
     Spread,
-    StreamUse,
     SyncUse,
 )
+from traceview.model_columns import Table, field_names
 
 SCHEMA_VERSION = 1
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -52,7 +54,6 @@ def _over_lines(first: str, parts: list[str], last: str, depth: int) -> str:
 
 def document(analysis: Analysis) -> dict[str, Json]:
     """Return the document as plain values, in METRICS.md's order."""
-    nvtx = analysis.nvtx
     return {
         "schema_version": SCHEMA_VERSION,
         "report": {
@@ -66,7 +67,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
             "sync": _sync(analysis.host.sync),
             "implicit_sync": _sync(analysis.host.implicit_sync),
         },
-        "nvtx": [] if isinstance(nvtx, NotMeasured) else [asdict(use) for use in nvtx],
+        **_tables(analysis.tables),
         "iterations": _iterations(analysis.iterations),
         "findings": [_finding(finding, analysis) for finding in analysis.findings],
         "unmatched": asdict(analysis.unmatched),
@@ -85,9 +86,7 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
         "compute_ns": use.compute_ns,
         "communication_ns": use.communication_ns,
         "idle_ns": use.idle_ns,
-        "copies": [asdict(copies) for copies in use.copies],
-        "communication": asdict(use.communication),
-        "streams": [_stream(stream) for stream in use.streams],
+        **_tables(use.tables),
         "gaps": {
             "count": use.gaps.count,
             "total_ns": use.gaps.total_ns,
@@ -97,24 +96,19 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
     }
 
 
-def _stream(use: StreamUse) -> Json:
-    return {
-        "id": use.id,
-        "process_id": use.process_id,
-        "context_id": use.context_id,
-        "label": use.label,
-        "kernel_count": use.kernel_count,
-        "copy_count": use.copy_count,
-        "operation_count": use.operation_count,
-        "bytes": use.bytes,
-        "busy_ns": use.busy_ns,
-        "compute_ns": use.compute_ns,
-        "communication_ns": use.communication_ns,
-        "copy_ns": use.copy_ns,
-        "gap_count": use.gaps.count,
-        "gap_ns": use.gaps.total_ns,
-        "causes": dict(use.gaps.causes),
-    }
+def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
+    """Return the declared tables, each a list of rows or, where it is single, one object."""
+    rows = {table.name: _rows(table.row_type, table.rows) for table in tables.values() if table.in_json}
+    return {name: found[0] if tables[name].single else found for name, found in rows.items()}
+
+
+def _rows(row_type: type, rows: Sequence[Any]) -> list[Json]:
+    """Return the declared fields of each row; columns that follow from others are left out."""
+    names = field_names(row_type)
+    return [
+        {name: dict(value) if isinstance(value, Mapping) else value for name, value in zip(names, values, strict=True)}
+        for values in ([getattr(row, name) for name in names] for row in rows)
+    ]
 
 
 def _gap(gap: Gap, analysis: Analysis) -> Json:
@@ -139,7 +133,7 @@ def _sync(use: SyncUse) -> Json:
         "waited_ns": use.waited_ns,
         "starved_ns": use.starved_ns,
         "refill_ns": use.refill_ns,
-        "calls": [asdict(call) for call in use.calls],
+        "calls": _rows(ApiTotal, use.calls),
     }
 
 
