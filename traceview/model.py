@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceview.model_columns import Table, column, derived
+
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
@@ -152,12 +154,11 @@ class ReportInfo:
 
 
 def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:
-    for column, wanted in schema.items():
-        if column not in frame.columns:
-            raise TypeError(f"{frame_name} lacks the column {column!r}")
-        found = frame.schema[column]
-        if found != wanted:
-            raise TypeError(f"{frame_name}.{column} is {found}, not {wanted}")
+    for name, wanted in schema.items():
+        if name not in frame.columns:
+            raise TypeError(f"{frame_name} lacks the column {name!r}")
+        if frame.schema[name] != wanted:
+            raise TypeError(f"{frame_name}.{name} is {frame.schema[name]}, not {wanted}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,27 +204,47 @@ class NotMeasured:
     reason: str
 
 
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
 @dataclass(frozen=True, slots=True)
 class CopyOverlap:
     """Copies of one kind and memory against compute (METRICS.md "Overlap")."""
 
-    kind: str
-    memory: str
-    count: int
-    bytes: int
-    busy_ns: int
-    overlapped_ns: int
-    exposed_ns: int
+    kind: str = column("text", "kind", "Direction of the copy, from copyKind.")
+    memory: str = column("text", "memory", "Memory of the host's side, from srcKind or dstKind.")
+    count: int = column("count", "count", "Number of copies.")
+    bytes: int = column("bytes", "size", "Bytes copied.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the copies.")
+    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+
+    @derived("text", "kind", "Kind and memory.")
+    def label(self) -> str:
+        return f"{self.kind} {self.memory}"
+
+    @derived("bytes_per_ns", "bandwidth", "Bytes over busy time.")
+    def bandwidth(self) -> float | None:
+        return _ratio(self.bytes, self.busy_ns)
+
+    @derived("fraction", "hidden", "Overlapped part of the busy time.")
+    def hidden(self) -> float | None:
+        return _ratio(self.overlapped_ns, self.busy_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicationOverlap:
     """Communication kernels against compute (METRICS.md "Overlap")."""
 
-    count: int
-    busy_ns: int
-    overlapped_ns: int
-    exposed_ns: int
+    count: int = column("count", "kernels", "Number of communication kernels.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
+    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+
+    @derived("fraction", "hidden", "Overlapped part of the busy time.")
+    def hidden(self) -> float | None:
+        return _ratio(self.overlapped_ns, self.busy_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,22 +283,24 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class StreamUse:
-    """One stream (METRICS.md "Identity", "Idle gaps")."""
+    """One stream (METRICS.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
 
-    stream: int  # row of Trace.streams
-    id: int
-    process_id: int
-    context_id: int
-    label: str
-    kernel_count: int
-    copy_count: int
-    operation_count: int
-    bytes: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    copy_ns: int
-    gaps: Gaps
+    stream: int
+    id: int = column("id", "id", "CUDA's id of the stream.")
+    process_id: int = column("id", "process", "Process that owns the stream.")
+    context_id: int = column("id", "context", "CUDA context of the stream.")
+    label: str = column("text", "stream", "Name of the stream, from NVTX where the program names it.")
+    kernel_count: int = column("count", "kernels", "Number of kernels.")
+    copy_count: int = column("count", "copies", "Number of copies.")
+    operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.")
+    bytes: int = column("bytes", "size", "Bytes copied.")
+    busy_ns: int = column("ns", "busy", "Length of the union of all operations.")
+    compute_ns: int = column("ns", "compute", "Length of the union of compute.")
+    communication_ns: int = column("ns", "communication", "Length of the union of communication kernels.")
+    copy_ns: int = column("ns", "copying", "Length of the union of copies.")
+    gap_count: int = column("count", "gaps", "Number of idle gaps between the stream's first and last operation.")
+    gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.")
+    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,22 +317,39 @@ class DeviceUse:
     compute_ns: int
     communication_ns: int
     idle_ns: int
-    copies: tuple[CopyOverlap, ...]
-    communication: CommunicationOverlap
-    streams: tuple[StreamUse, ...]
     gaps: Gaps
+    tables: Mapping[str, Table]  # every measure of MEASURES that is taken per device, by name
+
+    @property
+    def copies(self) -> tuple[CopyOverlap, ...]:
+        """One row for each (kind, memory) pair."""
+        return self.tables["copies"].rows
+
+    @property
+    def communication(self) -> CommunicationOverlap:
+        """The communication kernels."""
+        return self.tables["communication"].rows[0]  # type: ignore[no-any-return]
+
+    @property
+    def streams(self) -> tuple[StreamUse, ...]:
+        """One row for each stream."""
+        return self.tables["streams"].rows
 
 
 @dataclass(frozen=True, slots=True)
 class ApiTotal:
-    """Blocking calls of one name."""
+    """Blocking calls of one name (METRICS.md "Synchronization")."""
 
-    api: str
-    count: int
-    blocked_ns: int
-    waited_ns: int
-    starved_ns: int
-    refill_ns: int
+    api: str = column("text", "call", "CUDA API function.")
+    count: int = column("count", "count", "Number of calls.")
+    blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
+    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")
+    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.")
+    refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.")
+
+    @derived("ns", "cost", "GPU idle time inside the calls and in the restart gaps.")
+    def cost_ns(self) -> int:
+        return self.starved_ns + self.refill_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,16 +381,22 @@ class HostUse:
 class RangeUse:
     """One NVTX range name, projected on the GPU (METRICS.md "NVTX projected on the GPU")."""
 
-    name: str
-    domain: str
-    count: int
-    host_ns: int
-    gpu_busy_ns: int
-    gpu_span_ns: int  # first start to last end of all its operations
-    gpu_span_each_ns: int  # the same, range by range, added up
-    kernel_count: int
-    operation_count: int
-    via_process_count: int  # operations found through the annotating thread
+    name: str = column("text", "name", "Name of the range.")
+    domain: str = column("text", "domain", "NVTX domain; empty for the default domain.")
+    count: int = column("count", "count", "Number of ranges with this name.")
+    host_ns: int = column("ns", "host", "Sum of the ranges' lengths on the host.")
+    gpu_busy_ns: int = column("ns", "GPU busy", "Length of the union of the operations launched inside.")
+    gpu_span_ns: int = column("ns", "GPU span", "First start to last end of all operations launched inside.")
+    gpu_span_each_ns: int = column("ns", "GPU spans", "First start to last end, range by range, added up.")
+    kernel_count: int = column("count", "kernels", "Kernels launched inside.")
+    operation_count: int = column("count", "operations", "Operations launched inside.")
+    via_process_count: int = column(
+        "count", "via process", "Operations attributed through the thread of the process that carries the annotations."
+    )
+
+    @derived("text", "range", "Name, with its domain.")
+    def label(self) -> str:
+        return f"{self.name} ({self.domain})" if self.domain else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,10 +489,16 @@ class Analysis:
     trace: Trace
     devices: tuple[DeviceUse, ...]
     host: HostUse
-    nvtx: tuple[RangeUse, ...] | NotMeasured
+    tables: Mapping[str, Table]  # every measure of MEASURES that is taken of the whole capture, by name
     iterations: Iterations | NotMeasured
     unmatched: Unmatched
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[str, ...] = ()  # what could not be measured, and how to capture it
     charts: Callable[[], Charts] | None = None  # measures what only charts show, when a page asks for it
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED), when a timeline asks for them
+
+    @property
+    def nvtx(self) -> tuple[RangeUse, ...] | NotMeasured:
+        """One row for each name and domain of NVTX ranges, the busiest on the GPU first."""
+        table = self.tables["nvtx"]
+        return table.rows if table.not_measured is None else NotMeasured(table.not_measured)

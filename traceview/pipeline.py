@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from traceview.measure import MEASURES
 from traceview.measure.activity import Activity
+from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.breakdown import Measured
 from traceview.measure.charts import measure_charts
 from traceview.measure.devices import idle_times, measure_devices
@@ -16,7 +18,6 @@ from traceview.measure.iterations import measure_iterations
 from traceview.measure.longest import with_longest
 from traceview.measure.projected import measure_projected
 from traceview.measure.projection import project
-from traceview.measure.ranges import measure_ranges
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
 from traceview.measure.window import active_devices, window_of_range
@@ -80,18 +81,21 @@ def _measure(
     gaps = {work.device: device_gaps for work, (_, device_gaps) in zip(activities, idle, strict=True)}
     iterations = measure_iterations(trace, threads, Measured(activities, gaps), pattern=iteration, skip=skip)
     projection = project(trace)
-    ranges = measure_ranges(trace, projection)
+    calls = measure_host(trace, activities)
+    given = CaptureInput(trace, calls, projection)
+    tables = {one.table.name: one.measured(given) for one in MEASURES if isinstance(one, CaptureMeasure)}
     return Analysis(
         info=trace.info,
         trace=trace,
         devices=tuple(with_longest(trace, device, top) for device in devices),
-        host=measure_host(trace, activities),
-        nvtx=ranges,
+        host=calls,
+        tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
         notes=(
             *trace.info.problems,
-            *(part.reason for part in (ranges, iterations) if isinstance(part, NotMeasured)),
+            *(table.not_measured for table in tables.values() if table.not_measured is not None),
+            *([iterations.reason] if isinstance(iterations, NotMeasured) else []),
         ),
         charts=partial(measure_charts, trace, devices, iterations),
         projected=partial(measure_projected, trace, projection),

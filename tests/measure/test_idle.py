@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from traceview.measure.activity import activity
+from traceview.measure.base import DeviceInput
 from traceview.measure.host import host
 from traceview.measure.idle import device_gaps, idle_of
-from traceview.measure.streams import measure_streams
+from traceview.measure.streams import stream_uses
 from traceview.model import CAUSES, Trace, Window
 
 SPAN = st.tuples(st.integers(-20, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -96,7 +97,7 @@ def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
     device = activity(trace, 0)
     if device is None:
         return
-    for use in measure_streams(trace, host(trace), device, idle_of(trace, host(trace), device)):
+    for use in stream_uses(DeviceInput(trace, device, host(trace), idle_of(trace, host(trace), device))):
         own = [
             (max(row["start"], device.window.start), min(row["end"], device.window.end))
             for row in trace.operations.iter_rows(named=True)
@@ -112,8 +113,8 @@ def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
             else:
                 expected[cause_of(trace, moment, next_after(trace, moment, use.stream))] += 1
         assert use.busy_ns == len(busy)
-        assert dict(use.gaps.causes) == expected
-        assert use.gaps.total_ns == len(idle)
+        assert dict(use.causes) == expected
+        assert use.gap_ns == len(idle)
 
 
 @pytest.mark.parametrize("missing", [True, False])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from tests.made_trace import made_trace
+from traceview.measure import MEASURES
 from traceview.model import (
     CAUSES,
     Analysis,
@@ -30,8 +32,10 @@ from traceview.model import (
     Unmatched,
     Window,
 )
+from traceview.model_columns import Table
 
 MS = 1_000_000
+TABLES = {measure.table.name: measure.table for measure in MEASURES}
 OF_STREAMS = ("other_compute", "other_communication", "other_copy")
 
 
@@ -54,27 +58,37 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
         compute_ns=60 * MS,
         communication_ns=12 * MS,
         idle_ns=25 * MS,
-        copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
-        communication=CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),
-        streams=(
-            StreamUse(
-                stream=0,
-                id=7,
-                process_id=1,
-                context_id=1,
-                label=f"stream 7{names}",
-                kernel_count=7,
-                copy_count=3,
-                operation_count=10,
-                bytes=4096,
-                busy_ns=75 * MS,
-                compute_ns=60 * MS,
-                communication_ns=12 * MS,
-                copy_ns=8 * MS,
-                gaps=Gaps(2, 25 * MS, dict.fromkeys(OF_STREAMS, 0) | idle, pl.DataFrame()),
-            ),
-        ),
         gaps=Gaps(2, 25 * MS, idle, pl.DataFrame(), (gap,)),
+        tables=_device_tables(
+            copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
+            communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),),
+            streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),),
+        ),
+    )
+
+
+def _device_tables(**rows: tuple[Any, ...]) -> dict[str, Table]:
+    return {name: TABLES[name].with_rows(some) for name, some in rows.items()}
+
+
+def _stream(names: str, causes: dict[str, int]) -> StreamUse:
+    return StreamUse(
+        stream=0,
+        id=7,
+        process_id=1,
+        context_id=1,
+        label=f"stream 7{names}",
+        kernel_count=7,
+        copy_count=3,
+        operation_count=10,
+        bytes=4096,
+        busy_ns=75 * MS,
+        compute_ns=60 * MS,
+        communication_ns=12 * MS,
+        copy_ns=8 * MS,
+        gap_count=2,
+        gap_ns=25 * MS,
+        causes=causes,
     )
 
 
@@ -140,10 +154,16 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
         trace=trace,
         devices=tuple(made_device(f"GPU {index}", names=names) for index in range(devices)),
         host=HostUse(_sync(names), _sync(names)),
-        nvtx=tuple(
-            RangeUse(f"range {index}{names}", f"domain{names}", 2, 5 * MS, 4 * MS, 4 * MS, 4 * MS, 3, 4, 1)
-            for index in range(12)
-        ),
+        tables={
+            "sync_calls": TABLES["sync_calls"].with_rows(_sync(names).calls),
+            "implicit_sync_calls": TABLES["implicit_sync_calls"].with_rows(_sync(names).calls),
+            "nvtx": TABLES["nvtx"].with_rows(
+                tuple(
+                    RangeUse(f"range {index}{names}", f"domain{names}", 2, 5 * MS, 4 * MS, 4 * MS, 4 * MS, 3, 4, 1)
+                    for index in range(12)
+                )
+            ),
+        },
         iterations=_iterations(names),
         unmatched=Unmatched(1, 2, 3, 4),
         findings=tuple(made_finding(number, names=names) for number in range(findings)),
@@ -155,8 +175,7 @@ def bare_analysis() -> Analysis:
     """Return an analysis of a capture without ranges, findings, copies or calls."""
     device = replace(
         made_device(),
-        copies=(),
-        communication=CommunicationOverlap(0, 0, 0, 0),
+        tables=_device_tables(copies=(), communication=(CommunicationOverlap(0, 0, 0, 0),), streams=()),
         busy_ns=100 * MS,
         compute_ns=100 * MS,
         communication_ns=0,
@@ -168,7 +187,11 @@ def bare_analysis() -> Analysis:
         made_analysis(findings=0),
         devices=(device,),
         host=HostUse(none, none),
-        nvtx=NotMeasured("no NVTX ranges"),
+        tables={
+            "sync_calls": TABLES["sync_calls"],
+            "implicit_sync_calls": TABLES["implicit_sync_calls"],
+            "nvtx": TABLES["nvtx"].unmeasured("no NVTX ranges"),
+        },
         iterations=NotMeasured("no iterations"),
         notes=("no NVTX ranges", "no iterations"),
     )

@@ -19,7 +19,7 @@ from traceview.model import CAUSES, DeviceUse
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
 STREAM_FIGURES = (
     *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
-    *("busy_ns", "compute_ns", "communication_ns", "copy_ns"),
+    *("busy_ns", "compute_ns", "communication_ns", "copy_ns", "gap_count", "gap_ns"),
 )
 # Rows and ids have one type in all tables, so that any program can join them.
 WIDER = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
@@ -93,8 +93,6 @@ def _streams(_of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
             "context": [use.context_id for _, use in uses],
             "stream_id": [use.id for _, use in uses],
             **{name: [getattr(use, name) for _, use in uses] for name in STREAM_FIGURES},
-            "gap_count": [use.gaps.count for _, use in uses],
-            "gap_ns": [use.gaps.total_ns for _, use in uses],
         }
     )
 

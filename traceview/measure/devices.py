@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceview import intervals
+from traceview.measure import MEASURES
 from traceview.measure.activity import KERNEL, Activity
+from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.host import Host
 from traceview.measure.idle import Idle, device_gaps, idle_of
-from traceview.measure.overlap import communication_overlap, copy_overlaps
-from traceview.measure.streams import measure_streams
 from traceview.model import DeviceUse, Gaps, Trace
 
 
@@ -33,6 +33,7 @@ def _measure_device(trace: Trace, of: Host, device: Activity, idle: Idle, gaps: 
     row = trace.devices.row(device.device, named=True)
     source = device.of(trace.operations["source"].to_physical().to_numpy())
     busy = intervals.length(device.busy)
+    given = DeviceInput(trace, device, of, idle)
     return DeviceUse(
         device=device.device,
         id=row["id"],
@@ -44,8 +45,6 @@ def _measure_device(trace: Trace, of: Host, device: Activity, idle: Idle, gaps: 
         compute_ns=intervals.length(device.compute),
         communication_ns=intervals.length(device.communication),
         idle_ns=device.window.length - busy,
-        copies=copy_overlaps(trace, device),
-        communication=communication_overlap(device),
-        streams=measure_streams(trace, of, device, idle),
         gaps=gaps,
+        tables={one.table.name: one.measured(given) for one in MEASURES if isinstance(one, DeviceMeasure)},
     )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from traceview import intervals
-from traceview.measure.activity import COMMUNICATION, Activity
+from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
+from traceview.measure.activity import Activity
+from traceview.measure.base import DeviceMeasure
 from traceview.measure.copies import Copies
 from traceview.model import CommunicationOverlap, CopyOverlap, Trace
+from traceview.model_columns import Table
 
 
 def copy_overlaps(trace: Trace, of: Activity) -> tuple[CopyOverlap, ...]:
@@ -37,8 +40,30 @@ def communication_overlap(of: Activity) -> CommunicationOverlap:
     busy = intervals.length(of.communication)
     overlapped = intervals.overlap(of.communication, of.compute)
     return CommunicationOverlap(
-        count=int(np.count_nonzero(of.codes == COMMUNICATION)),
+        count=int(np.count_nonzero(of.codes == COMMUNICATION_CODE)),
         busy_ns=busy,
         overlapped_ns=overlapped,
         exposed_ns=busy - overlapped,
     )
+
+
+COPIES = DeviceMeasure(
+    Table(
+        name="copies",
+        title="Copies",
+        note="Hidden: the part of their time in which compute runs.",
+        row_type=CopyOverlap,
+        shown=("label", "count", "bytes", "bandwidth", "busy_ns", "hidden", "exposed_ns"),
+    ),
+    lambda given: copy_overlaps(given.trace, given.activity),
+)
+COMMUNICATION = DeviceMeasure(
+    Table(
+        name="communication",
+        title="Communication",
+        row_type=CommunicationOverlap,
+        shown=("count", "busy_ns", "hidden", "exposed_ns"),
+        single=True,
+    ),
+    lambda given: (communication_overlap(given.activity),),
+)

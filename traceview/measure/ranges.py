@@ -7,9 +7,11 @@ import polars as pl
 
 from traceview.capturing import capturing
 from traceview.measure.activity import within
+from traceview.measure.base import CaptureMeasure
 from traceview.measure.projection import Projection, project
 from traceview.measure.range_work import work_of_groups
 from traceview.model import NotMeasured, RangeUse, Trace, Window
+from traceview.model_columns import Table
 
 
 def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[RangeUse, ...] | NotMeasured:
@@ -50,3 +52,15 @@ def _on_host(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
     return ranges.group_by("group").agg(
         pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("host")
     )
+
+
+RANGES = CaptureMeasure(
+    Table(
+        name="nvtx",
+        title="NVTX ranges (GPU projection)",
+        note="Work belongs to the range that is open where it is launched, backward passes included.",
+        row_type=RangeUse,
+        shown=("label", "count", "host_ns", "gpu_busy_ns", "gpu_span_ns", "kernel_count", "via_process_count"),
+    ),
+    lambda given: measure_ranges(given.trace, given.projection),
+)

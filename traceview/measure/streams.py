@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
-from traceview.measure.host import Host
-from traceview.measure.idle import Idle
+from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.stream_gaps import OfDevice, stream_gaps
 from traceview.model import StreamUse, Trace
+from traceview.model_columns import Table
 
 SIDE_BY_SIDE = 2
 
 
-def measure_streams(trace: Trace, of: Host, device: Activity, idle: Idle) -> tuple[StreamUse, ...]:
-    """Return one StreamUse for each stream that worked in the window, by (process, context, stream id)."""
+def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
+    """Return one row for each stream that worked in the window, by (process, context, stream id)."""
+    trace, device = given.trace, given.activity
     stream = device.of(trace.operations["stream"].to_numpy())
     is_kernel = device.of(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    against = OfDevice.of(trace, of, device, idle)
+    against = OfDevice.of(trace, given.threads, device, given.idle)
 
     # NumPy lets go of the interpreter in its searches and sorts, which is most of this. One stream may have nearly
     # all the gaps, so that these are shared out too; to their own threads, since those of streams wait for them.
@@ -49,6 +50,8 @@ def _measure_stream(
     copies = device.rows[members[codes == COPY]]
     row = trace.streams.row(index, named=True)
 
+    gaps = stream_gaps(trace, device, against, members, pool)
+
     def busy(chosen: Rows) -> int:
         return intervals.united_length(device.start, device.end, chosen)
 
@@ -66,5 +69,29 @@ def _measure_stream(
         compute_ns=busy(members[codes == COMPUTE]),
         communication_ns=busy(members[codes == COMMUNICATION]),
         copy_ns=busy(members[codes == COPY]),
-        gaps=stream_gaps(trace, device, against, members, pool),
+        gap_count=gaps.count,
+        gap_ns=gaps.total_ns,
+        causes=gaps.causes,
     )
+
+
+STREAMS = DeviceMeasure(
+    Table(
+        name="streams",
+        title="Streams",
+        row_type=StreamUse,
+        shown=(
+            "label",
+            "process_id",
+            "kernel_count",
+            "copy_count",
+            "busy_ns",
+            "compute_ns",
+            "communication_ns",
+            "copy_ns",
+            "gap_count",
+            "gap_ns",
+        ),
+    ),
+    stream_uses,
+)

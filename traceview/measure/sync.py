@@ -10,8 +10,10 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity, within
+from traceview.measure.base import CaptureMeasure
 from traceview.measure.sums import covered
 from traceview.model import ROLES, ApiTotal, HostUse, SyncUse, Trace, Window
+from traceview.model_columns import Table
 
 TOTALS = ("blocked", "waited", "starved", "refill")
 
@@ -101,3 +103,20 @@ def _summed(frame: pl.DataFrame) -> SyncUse:
         calls=tuple(ApiTotal(*row) for row in calls.iter_rows()),
         frame=frame,
     )
+
+
+def _calls_table(name: str, title: str, note: str) -> Table:
+    shown = ("api", "count", "blocked_ns", "starved_ns", "refill_ns", "cost_ns", "waited_ns")
+    return Table(name=name, title=title, note=note, row_type=ApiTotal, shown=shown, in_json=False)
+
+
+SYNC_CALLS = CaptureMeasure(
+    _calls_table("sync_calls", "Synchronizations", "Waiting while the GPU is busy costs it nothing."),
+    lambda given: given.host.sync.calls,
+)
+IMPLICIT_CALLS = CaptureMeasure(
+    _calls_table(
+        "implicit_sync_calls", "Implicitly synchronizing calls", "Copies with pageable memory, allocation and free."
+    ),
+    lambda given: given.host.implicit_sync.calls,
+)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TypeAlias
 
+from traceview.model_columns import field_names
+
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -16,13 +18,13 @@ DIGITS = 6  # of a fraction
 def plain(value: object, keys: Mapping[str, str] | None = None) -> Json:
     """Return a result as plain values: a dataclass as an object of its fields, an iterable as a list.
 
-    `keys` renames fields.
+    Of a row that declares columns (traceview/model_columns.py) only those are written. `keys` renames fields.
     """
     if value is None or isinstance(value, (str, int, float)):
         return value
     if is_dataclass(value):
-        named = ((field.name, getattr(value, field.name)) for field in fields(value))
-        return {(keys or {}).get(name, name): plain(inner, keys) for name, inner in named}
+        names = field_names(type(value)) or [field.name for field in fields(value)]
+        return {(keys or {}).get(name, name): plain(getattr(value, name), keys) for name in names}
     if isinstance(value, Mapping):
         return {key: plain(inner, keys) for key, inner in value.items()}
     assert isinstance(value, Iterable), f"{type(value)} has no JSON"

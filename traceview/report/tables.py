@@ -1,73 +1,65 @@
-"""The summary's tables: copies, idle time by cause, calls that hold the host, iterations, NVTX ranges."""
+"""The summary's tables: every declared table, idle time by cause, iterations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from traceview.model import ITERATION_FIGURES, Analysis, ApiTotal, DeviceUse, Iterations, NotMeasured, RangeUse
-from traceview.report.layout import cut, left, wrap
-from traceview.report.words import CAUSE_WORDS, bandwidth, milliseconds, percent, plain, size
+from traceview.model import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured
+from traceview.model_columns import Table
+from traceview.report.layout import WIDTH, cut, left, width, wrap
+from traceview.report.words import CAUSE_WORDS, figure, milliseconds, percent, plain
+
+SPACES = 2  # between columns
+LONGEST_NAME = 34  # columns of the first column
 
 
 def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
     """Yield each table as lines, its heading first; `top` bounds the rows of each."""
     for device in analysis.devices[:top]:
-        yield from _of_device(device, top)
-    yield _calls("Synchronizations", analysis.host.sync.calls, top)
-    yield _calls(
-        "Calls that block although their name does not say so", analysis.host.implicit_sync.calls, top
-    )
+        name = cut(plain(device.id, 100), 24)
+        for table in device.tables.values():
+            yield text_table(table, top, f" on {name}")
+        yield _idle_causes(device, name)
+    for table in analysis.tables.values():
+        yield text_table(table, top)
     if not isinstance(analysis.iterations, NotMeasured):
         yield _iterations(analysis.iterations)
-    if not isinstance(analysis.nvtx, NotMeasured):
-        yield _ranges(analysis.nvtx, top)
 
 
-def _of_device(device: DeviceUse, top: int) -> Iterator[list[str]]:
-    rows = [
-        _overlap(f"{one.kind} {one.memory}", one.count, one.bytes, one.busy_ns, one.exposed_ns)
-        for one in device.copies[:top]
-    ]
-    communication = device.communication
-    if communication.count:
-        rows.append(
-            _overlap("communication", communication.count, 0, communication.busy_ns, communication.exposed_ns)
-        )
-    name = cut(plain(device.id, 100), 24)
-    if rows:
-        head = f"  {'':<16}{'count':>8}{'size':>10}{'rate':>13}{'busy':>11}{'exposed':>11}{'hidden':>9}"
-        yield [f"Copies and communication on {name}", head, *rows]
+def text_table(table: Table, top: int, place: str = "") -> list[str]:
+    """Return a declared table as lines: the first column on the left, as many of the others as fit in 80 columns."""
+    rows = [row for row in table.rows if getattr(row, "count", 1)]
+    if not rows:
+        return []
+    title = f"{table.title}{place}"
+    more = "" if len(rows) <= top else f" (first {top} of {len(rows)})"
+    columns = table.columns
+    cells = [[plain(figure(getattr(row, one.name), one.unit), 200) for one in columns] for row in rows[:top]]
+    first = [""] * len(cells)
+    if columns[0].unit == "text":
+        first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
+    margin = min(max(map(width, first)), LONGEST_NAME)
+    heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in first]
+    for place_of, column in enumerate(columns):
+        values = [row[place_of] for row in cells]
+        needed = SPACES + max(width(column.title), *map(width, values))
+        if width(heads) + needed > WIDTH:
+            break
+        heads += column.title.rjust(needed)
+        body = [line + " " * (needed - width(value)) + value for line, value in zip(body, values, strict=True)]
+    return [f"{title}{more}", heads, *body]
+
+
+def _idle_causes(device: DeviceUse, name: str) -> list[str]:
     if not device.idle_ns:
-        return
+        return []
     causes = sorted(device.gaps.causes.items(), key=lambda pair: -pair[1])
-    yield [
-        f"Why {name} was idle: {milliseconds(device.idle_ns)} in {device.gaps.count} gaps",
+    return [
+        f"Idle time of {name} by cause: {milliseconds(device.idle_ns)} in {device.gaps.count} gaps",
         *(
             f"  {cause:<14}{milliseconds(ns):>11}{percent(ns, device.idle_ns):>8}  {CAUSE_WORDS[cause]}"
             for cause, ns in causes
             if ns
-        ),
-    ]
-
-
-def _overlap(name: str, count: int, size_bytes: int, busy: int, exposed: int) -> str:
-    amount, rate = (size(size_bytes), bandwidth(size_bytes, busy)) if size_bytes else ("", "")
-    return (
-        f"  {name:<16}{count:>8}{amount:>10}{rate:>13}{milliseconds(busy):>11}"
-        f"{milliseconds(exposed):>11}{percent(busy - exposed, busy):>9}"
-    )
-
-
-def _calls(title: str, calls: Sequence[ApiTotal], top: int) -> list[str]:
-    if not calls:
-        return [f"{title}: none"]
-    return [
-        _first(title, len(calls), top),
-        f"  {'':<26}{'count':>8}{'blocked':>11}{'GPU busy':>11}{'starved':>11}{'refill':>11}",
-        *(
-            f"  {left(plain(call.api, 100), 26)}{call.count:>8}{milliseconds(call.blocked_ns):>11}"
-            f"{milliseconds(call.waited_ns):>11}{milliseconds(call.starved_ns):>11}{milliseconds(call.refill_ns):>11}"
-            for call in calls[:top]
         ),
     ]
 
@@ -85,23 +77,3 @@ def _iterations(found: Iterations) -> list[str]:
             if of.p95
         ),
     ]
-
-
-def _ranges(uses: Sequence[RangeUse], top: int) -> list[str]:
-    return [
-        _first("NVTX ranges, by GPU time", len(uses), top),
-        f"  {'':<32}{'count':>8}{'host':>13}{'GPU busy':>13}{'kernels':>10}",
-        *(
-            f"  {left(_named(use), 32)}{use.count:>8}{milliseconds(use.host_ns):>13}"
-            f"{milliseconds(use.gpu_busy_ns):>13}{use.kernel_count:>10}"
-            for use in uses[:top]
-        ),
-    ]
-
-
-def _named(use: RangeUse) -> str:
-    return plain(f"{use.domain}:{use.name}" if use.domain else use.name, 200)
-
-
-def _first(title: str, count: int, top: int) -> str:
-    return title if count <= top else f"{title} (first {top} of {count})"

@@ -37,7 +37,7 @@ def render(analysis: Analysis, *, top: int = 10, unicode: bool = True, colour: b
 
     Without `unicode` the text is ASCII; with `colour` it holds ANSI escapes.
     """
-    lines = [cut(line, WIDTH) for part in _parts(analysis, top) for line in (*part, "")]
+    lines = [cut(line, WIDTH) for part in _parts(analysis, top) if part for line in (*part, "")]
     if colour:
         lines = [_painted(line) for line in lines]
     text = "\n".join(lines).rstrip() + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from operator import attrgetter
 
@@ -16,9 +17,9 @@ from traceview.model import (
     NotMeasured,
     Place,
     Spread,
-    StreamUse,
     SyncUse,
 )
+from traceview.model_columns import Table
 from traceview.report.json import Json, plain, rounded, row_text
 
 SCHEMA_VERSION = 1
@@ -33,7 +34,6 @@ def to_json(analysis: Analysis) -> str:
 
 def document(analysis: Analysis) -> dict[str, Json]:
     """Return the document as plain values, in docs/metrics.md's order."""
-    nvtx = analysis.nvtx
     return {
         "schema_version": SCHEMA_VERSION,
         "report": {
@@ -47,7 +47,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
             "sync": _sync(analysis.host.sync),
             "implicit_sync": _sync(analysis.host.implicit_sync),
         },
-        "nvtx": [] if isinstance(nvtx, NotMeasured) else plain(nvtx),
+        **_tables(analysis.tables),
         "iterations": _iterations(analysis.iterations),
         "findings": [_finding(finding, analysis) for finding in analysis.findings],
         "unmatched": plain(analysis.unmatched),
@@ -66,9 +66,7 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
         "compute_ns": use.compute_ns,
         "communication_ns": use.communication_ns,
         "idle_ns": use.idle_ns,
-        "copies": plain(use.copies),
-        "communication": plain(use.communication),
-        "streams": [_stream(stream) for stream in use.streams],
+        **_tables(use.tables),
         "gaps": {
             "count": use.gaps.count,
             "total_ns": use.gaps.total_ns,
@@ -78,23 +76,10 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
     }
 
 
-def _stream(use: StreamUse) -> Json:
+def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
+    """Return the declared tables, each a list of rows or, where it is single, one object."""
     return {
-        "id": use.id,
-        "process_id": use.process_id,
-        "context_id": use.context_id,
-        "label": use.label,
-        "kernel_count": use.kernel_count,
-        "copy_count": use.copy_count,
-        "operation_count": use.operation_count,
-        "bytes": use.bytes,
-        "busy_ns": use.busy_ns,
-        "compute_ns": use.compute_ns,
-        "communication_ns": use.communication_ns,
-        "copy_ns": use.copy_ns,
-        "gap_count": use.gaps.count,
-        "gap_ns": use.gaps.total_ns,
-        "causes": dict(use.gaps.causes),
+        table.name: plain(table.rows[0] if table.single else table.rows) for table in tables.values() if table.in_json
     }
 
 

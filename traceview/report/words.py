@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
+
+from traceview.model_columns import Unit
 
 UNKNOWN = "\ufffd"
 CAUSE_WORDS = {
@@ -45,10 +48,22 @@ def size(count: int) -> str:
 
 def bandwidth(count: int, busy_ns: int) -> str:
     """Return bytes over busy time (METRICS.md "Overlap"), in GB/s or MB/s."""
-    if not busy_ns:
+    return figure(count / busy_ns if busy_ns else None, "bytes_per_ns")
+
+
+def figure(value: Any, unit: Unit) -> str:
+    """Return one figure of a declared column as people read it; `-` where it is undefined."""
+    if value is None:
         return "-"
-    rate = count / busy_ns
-    return f"{rate:,.1f} GB/s" if rate >= 0.1 else f"{1000 * rate:.1f} MB/s"
+    if unit == "ns":
+        return milliseconds(value)
+    if unit == "bytes":
+        return size(value)
+    if unit == "fraction":
+        return f"{100 * value:.1f}%"
+    if unit == "bytes_per_ns":
+        return f"{value:,.1f} GB/s" if value >= 0.1 else f"{1000 * value:.1f} MB/s"
+    return f"{value:,}" if unit == "count" else str(value)
 
 
 def _shown(char: str) -> str:

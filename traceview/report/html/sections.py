@@ -97,7 +97,7 @@ def _stream(use: StreamUse) -> Json:
     fields = ("stream", "label", "process_id", "kernel_count", "copy_count", "operation_count", "bytes")
     times = ("busy_ns", "compute_ns", "communication_ns", "copy_ns")
     row = {name: getattr(use, name) for name in (*fields, *times)}
-    return {**row, "gap_count": use.gaps.count, "gap_ns": use.gaps.total_ns}
+    return {**row, "gap_count": use.gap_count, "gap_ns": use.gap_ns}
 
 
 def _finding(finding: Finding, zero: int) -> Json:

@@ -1,0 +1,112 @@
+"""Columns and tables: a measure declares them once, and every report derives its form from them.
+
+A row of a measure is a frozen dataclass. Each field that reports show is made by `column`, each figure that follows
+from other columns is a property made by `derived`:
+
+    @dataclass(frozen=True, slots=True)
+    class LongestKernel:
+        stream: str = column("text", "stream", "The stream, as the capture names it.")
+        duration_ns: int = column("ns", "longest", "Length of its longest kernel.")
+
+The JSON holds the fields; terminal, page and CSV show the columns that `Table.shown` names, or all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+Unit = Literal["text", "id", "count", "ns", "bytes", "fraction", "bytes_per_ns", "causes"]
+Value = TypeVar("Value")
+
+METADATA_KEY = "traceview.column"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means."""
+
+    name: str
+    unit: Unit
+    title: str
+    description: str
+
+
+class DerivedColumn(property):
+    """A property that tables show; the JSON leaves it out, because it follows from other columns."""
+
+    unit: Unit
+    title: str
+    description: str
+
+
+def column(unit: Unit, title: str, description: str) -> Any:
+    """Return a dataclass field that declares a column."""
+    return dataclasses.field(metadata={METADATA_KEY: (unit, title, description)})
+
+
+def derived(unit: Unit, title: str, description: str) -> Callable[[Callable[[Any], Any]], DerivedColumn]:
+    """Return a decorator that declares a property as a column. Its value is None where it is undefined."""
+
+    def declare(function: Callable[[Any], Any]) -> DerivedColumn:
+        declared = DerivedColumn(function)
+        declared.unit, declared.title, declared.description = unit, title, description
+        return declared
+
+    return declare
+
+
+def field_names(row_type: type) -> tuple[str, ...]:
+    """Return the names of the fields that a row type declares as columns: what the JSON holds."""
+    return tuple(field.name for field in dataclasses.fields(row_type) if METADATA_KEY in field.metadata)
+
+
+def columns(row_type: type) -> tuple[Column, ...]:
+    """Return the columns that a row type declares, the derived ones last."""
+    fields = [
+        Column(field.name, *field.metadata[METADATA_KEY])
+        for field in dataclasses.fields(row_type)
+        if METADATA_KEY in field.metadata
+    ]
+    properties = [
+        Column(name, value.unit, value.title, value.description)
+        for name, value in vars(row_type).items()
+        if isinstance(value, DerivedColumn)
+    ]
+    return (*fields, *properties)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A measure's rows, with the declaration that every report derives its form from.
+
+    `name` is the table's key in the JSON. `shown` names the columns that terminal and page show, in their order; ()
+    shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
+    what the JSON holds elsewhere. `not_measured` is the reason why there are no rows.
+    """
+
+    name: str
+    title: str
+    row_type: type
+    note: str = ""
+    shown: tuple[str, ...] = ()
+    single: bool = False
+    in_json: bool = True
+    rows: tuple[Any, ...] = ()
+    not_measured: str | None = None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that terminal and page show."""
+        declared = {column.name: column for column in columns(self.row_type)}
+        return tuple(declared[name] for name in self.shown or declared)
+
+    def with_rows(self, rows: tuple[Any, ...]) -> Table:
+        """Return the table filled with rows."""
+        return replace(self, rows=rows)
+
+    def unmeasured(self, reason: str) -> Table:
+        """Return the table without rows, and the reason that reports show instead."""
+        return replace(self, not_measured=reason)
