@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-READ = "import sys; from traceview.trace import open_trace; open_trace(sys.argv[1])"
+READ = "import sys; from traceview.pipeline import open_trace; open_trace(sys.argv[1])"
 WAYS = {"perfetto": ".pftrace", "perfetto, packed": ".pftrace.gz", "chrome": ".json", "chrome, packed": ".json.gz"}
 WAYS |= {"csv": "", "parquet": ""}
 

@@ -69,8 +69,7 @@ def template(event: dict[str, Any]) -> tuple[str, int]:
 
 def measure(path: Path) -> None:
     """Print how long a trace takes to read and to analyze, and the most memory that took."""
-    from traceview.analyze import analyze
-    from traceview.trace import open_trace
+    from traceview.pipeline import analyze, open_trace
 
     begin, processor = time.perf_counter(), time.process_time()
     trace = open_trace(path)

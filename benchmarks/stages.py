@@ -30,14 +30,14 @@ class Clock:
 
 
 def main() -> None:
-    """Run the steps of traceview.analyze one by one."""
+    """Run the steps of traceview.pipeline one by one."""
     clock = Clock()
     import_module("polars")
     clock.lap("import polars, NumPy")
     import_module("traceview.cli")
     import_module("traceview.cli_analyze")
     to_json = import_module("traceview.report.to_json").to_json
-    steps = import_module("traceview.analyze")
+    steps = import_module("traceview.pipeline")
     read_capture = import_module("traceview.read").read_capture
     normalise = import_module("traceview.normalise").normalise
     clock.lap("import traceview")
@@ -46,7 +46,7 @@ def main() -> None:
     trace = normalise(tables.pop())
     clock.lap("normalise")
     activities = steps.active_devices(trace)
-    analysis = steps._measure(trace, activities, None, None, 10, lambda _step, _done: None)
+    analysis = steps._measure(trace, activities, None, None, 10)
     clock.lap("measure")
     analysis = replace(analysis, findings=steps.find(analysis, activities))
     clock.lap("find")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.oracle import figures
-from traceview.analyze import analyze
 from traceview.model import Window
+from traceview.pipeline import analyze
 from traceview.report.to_json import document
 
 Figures = Callable[..., dict[str, Any]]

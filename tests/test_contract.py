@@ -16,8 +16,8 @@ from instrument.config import Checkpoint, Config, Data, Model, StrategyName, Tra
 from instrument.run import train  # noqa: E402
 from instrument.strategies import STRATEGIES  # noqa: E402
 from tests.build_export import Nvtx, build_export  # noqa: E402
-from traceview.analyze import analyze  # noqa: E402
 from traceview.model import Analysis, Iterations  # noqa: E402
+from traceview.pipeline import analyze  # noqa: E402
 
 STEPS = 6
 OF_A_STEP = (names.DATA_LOAD, names.COPY, names.FORWARD, names.BACKWARD, names.OPTIMIZER)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
-from traceview.analyze import analyze
 from traceview.cli_options import EXPLAINED
 from traceview.errors import RequestError
 from traceview.fail_if import failures, parse
 from traceview.model import CAUSES, KINDS, Analysis
+from traceview.pipeline import analyze
 from traceview.quantities import KNOWN, values
 
 

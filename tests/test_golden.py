@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.captures import sample, shared
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 from traceview.report.to_json import document
 
 GOLDEN = Path(__file__).resolve().parent / "golden"

@@ -33,7 +33,7 @@ from tests.captures import ALL, sample, shared
 from tests.oracle.export import Export
 from traceview.model import Trace
 from traceview.normalise.api import role_of, without_suffix
-from traceview.trace import open_trace
+from traceview.pipeline import open_trace
 
 PROCESSES = st.sampled_from([10, 11, 0xFFFFFF, None])
 DEVICES = st.sampled_from([0, 0, 1, 7])

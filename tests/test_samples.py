@@ -11,8 +11,8 @@ import pytest
 
 from tests import test_scenarios
 from tests.captures import original, sample
-from traceview.analyze import analyze
 from traceview.model import Iterations
+from traceview.pipeline import analyze
 from traceview.redact import redact
 from traceview.report.to_json import to_json
 

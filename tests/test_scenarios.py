@@ -11,8 +11,8 @@ import pytest
 
 from tests.captures import sample
 from tests.test_against_oracle import compare
-from traceview.analyze import analyze
 from traceview.model import Analysis, CopyOverlap, DeviceUse, Finding, Window
+from traceview.pipeline import analyze
 
 ITERATIONS = 12
 NAMES = ("contexts", "graph_nodes", "graph_whole", "green", "managed", "many_streams", "p2p")

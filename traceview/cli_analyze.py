@@ -82,9 +82,9 @@ def analysis_of(report: Path, step: Callable[[str, float], None], asked: Asked) 
     """Read and measure a report. Raises TraceviewError."""
     if asked.range_name is not None and (asked.start, asked.end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; give one of them")
-    from traceview.analyze import analyze as run
     from traceview.moment import window_of_times
-    from traceview.trace import open_trace
+    from traceview.pipeline import analyze as run
+    from traceview.pipeline import open_trace
 
     step("read", 0.0)
     trace = open_trace(report)

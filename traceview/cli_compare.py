@@ -90,8 +90,8 @@ def compare(
 
     All are exports of nsys (.sqlite and others), .nsys-rep files, or Chrome traces of torch.profiler.
     """
-    from traceview.compare import compare as run
-    from traceview.compare.conditions import failures, parse
+    from traceview.comparison import compare as run
+    from traceview.comparison.conditions import failures, parse
 
     checks = tuple(parse(condition) for condition in conditions)
     reports = (before, after, *more)

@@ -75,7 +75,7 @@ def export(
     place = output or report.with_name(f"{_stem(report)}{form.suffix}")
     _check_places(report, form, place)
     with progress(quiet) as step:
-        from traceview.trace import open_trace
+        from traceview.pipeline import open_trace
 
         step("read", 0.0)
         trace = open_trace(report)
@@ -114,7 +114,7 @@ def _check_places(report: Path, form: Format, place: Path) -> None:
 
 
 def _narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
-    from traceview.window import window_of_range
+    from traceview.measure.window import window_of_range
 
     window = _window(trace, start, end) if range_name is None else window_of_range(trace, range_name)
     return trace if window is None else trace.narrowed(window)

@@ -51,10 +51,10 @@ def whatif(
 
     check_capture(report)
     check_outputs((report,), (html_path, json_path))
-    from traceview.analyze import analyze
     from traceview.estimate import data_parallel
     from traceview.estimate import whatif as run
     from traceview.model import NotMeasured
+    from traceview.pipeline import analyze
     from traceview.report.html import render as page
     from traceview.report.whatif_json import to_json
     from traceview.report.whatif_terminal import render

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.captures import ROOT, sample
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 
 BENCHMARKS = ROOT / "benchmarks"
 

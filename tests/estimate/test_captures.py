@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.captures import CAPTURES, H200, SAMPLES, sample
-from traceview.analyze import analyze
 from traceview.errors import RequestError
 from traceview.estimate import measured, predict, whatif
 from traceview.estimate.build import build
 from traceview.estimate.replay import replay
 from traceview.estimate.select import Selection, select
 from traceview.model import Analysis
+from traceview.pipeline import analyze
 
 TRAINER = ["serial", "pinned", "prefetch", "staged", "graph", "ddp"]
 FILES = [sample(f"trainer/{name}.sqlite") for name in TRAINER]

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 
 from tests.captures import sample
-from traceview.analyze import analyze
 from traceview.errors import RequestError
 from traceview.estimate import data_parallel, measured, predict
 from traceview.estimate.build import build
@@ -17,6 +16,7 @@ from traceview.estimate.graph import RUN
 from traceview.estimate.power import clocked
 from traceview.estimate.select import Selection, select
 from traceview.model import Analysis
+from traceview.pipeline import analyze
 
 
 @cache

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.captures import sample
 from tests.cli.command import Command, traceview
-from traceview.analyze import analyze
 from traceview.estimate import whatif
 from traceview.model_whatif import WhatIf
+from traceview.pipeline import analyze
 from traceview.report.html.bands import bands
 from traceview.report.html.mark_styles import LOOKS
 from traceview.report.html.marks import Names

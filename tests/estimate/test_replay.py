@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from tests.made_trace import made_trace
-from traceview.analyze import analyze
 from traceview.estimate import predict, whatif
 from traceview.estimate.build import build
 from traceview.estimate.graph import RUN, STREAM, Calls, Edges, Facts, Graph, Operations
@@ -19,6 +18,7 @@ from traceview.estimate.replay import CircleError, made_of, replay
 from traceview.estimate.select import Selection, select
 from traceview.model import Trace
 from traceview.model_whatif import WhatIf
+from traceview.pipeline import analyze
 
 
 def chain(lengths: list[int], gaps: list[int]) -> Graph:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from tests.made_trace import made_trace
-from traceview.analyze import analyze
 from traceview.errors import RequestError
 from traceview.estimate import predict
 from traceview.estimate.build import build
 from traceview.estimate.graph import Graph
 from traceview.estimate.select import Selection, select
 from traceview.estimate.storms import storms
+from traceview.pipeline import analyze
 
 STEP, TINY = 20_000, 2_000  # ns: between launches, and of a small operation
 

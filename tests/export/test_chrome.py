@@ -13,7 +13,7 @@ import pytest
 from tests.captures import ALL, sample, shared
 from tests.export.hostile import hostile_export
 from traceview.export import Contents, chrome, collect
-from traceview.trace import open_trace
+from traceview.pipeline import open_trace
 
 Event = dict[str, Any]
 CATEGORIES = {"kernel": "kernel", "graph": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}

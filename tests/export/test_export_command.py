@@ -14,11 +14,10 @@ from tests.captures import ROOT, sample
 from tests.cli.command import Command, in_a_process
 from tests.export.decode import decode
 from tests.export.sums import added, of_idle
-from traceview.analyze import analyze
 from traceview.export import FORMATS, collect
 from traceview.export.csv import FILES
 from traceview.model import CAUSES, Window
-from traceview.trace import open_trace
+from traceview.pipeline import analyze, open_trace
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from tests.captures import ALL, sample, shared
 from tests.export.decode import decode
 from tests.export.sums import added, of_idle, of_operations
 from tests.made_trace import made_trace
-from traceview.analyze import analyze
 from traceview.export import collect
 from traceview.model import Trace
-from traceview.trace import open_trace
+from traceview.pipeline import analyze, open_trace
 
 TRAINER = ["trainer/ddp.sqlite", "trainer/graph.sqlite"]
 WORK = ("kernel", "communication", "graph", "copy", "memset")

@@ -12,12 +12,11 @@ import pytest
 from tests.captures import ALL, ROOT, sample, shared
 from tests.export.hostile import hostile_export
 from tests.formulas import FORMULAS, NO_FORMULAS
-from traceview.analyze import analyze
 from traceview.export import FORMATS, collect
 from traceview.export.csv import safe
 from traceview.export.tables import TABLES
 from traceview.model import CAUSES
-from traceview.trace import open_trace
+from traceview.pipeline import analyze, open_trace
 
 CSV, PARQUET = FORMATS[2:]
 

@@ -10,10 +10,9 @@ from tests.captures import ALL, sample, shared
 from tests.export.hostile import hostile_export
 from tests.export.sums import Sums, of_host, of_idle, of_operations
 from tests.export.trace_processor import Row, ask
-from traceview.analyze import analyze
 from traceview.export import FORMATS, collect
 from traceview.model import Trace
-from traceview.trace import open_trace
+from traceview.pipeline import analyze, open_trace
 
 PERFETTO, CHROME = FORMATS[:2]
 COMPLAINTS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"

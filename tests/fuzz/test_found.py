@@ -19,10 +19,10 @@ from tests.fuzz.invariants import broken, of_compare, parsed
 from tests.fuzz.judge import judge
 from tests.oracle import figures
 from tests.oracle.differences import differences
-from traceview.analyze import analyze
-from traceview.compare import compare
+from traceview.comparison import compare
 from traceview.errors import ReportError, RequestError
 from traceview.estimate import predict
+from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.panics import unsaid
 from traceview.report.compare_json import document as compare_document

@@ -14,7 +14,7 @@ from tests.fuzz.forms import as_tables
 from tests.fuzz.test_found import change
 from tests.oracle import figures
 from tests.oracle.differences import differences
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 from traceview.redact import redact
 from traceview.report.to_json import document
 

@@ -20,7 +20,7 @@ from tests.captures import ROOT
 from tests.fuzz import corpus
 from tests.fuzz.invariants import parsed
 from tests.fuzz.test_found import change
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 from traceview.read.schema import too_large
 
 FOREVER = 300  # seconds; each takes a few

@@ -20,8 +20,8 @@ import pytest
 from tests.captures import ROOT, sample
 from tests.fuzz.ended import run
 from tests.fuzz.invariants import parsed
-from traceview.analyze import analyze
 from traceview.errors import ReportError
+from traceview.pipeline import analyze
 from traceview.report.to_json import document
 
 OLD = b"what was there before"

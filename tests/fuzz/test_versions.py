@@ -17,7 +17,7 @@ import pytest
 from tests.captures import sample
 from tests.fuzz.test_found import change
 from tests.oracle.differences import differences
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 from traceview.report.to_json import document
 
 K = "CUPTI_ACTIVITY_KIND_"

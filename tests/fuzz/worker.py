@@ -46,7 +46,7 @@ def _taken() -> int:
 
 
 def _limit_memory(megabytes: int) -> int:
-    import traceview.analyze
+    import traceview.pipeline
     import traceview.report.html  # noqa: F401
 
     taken = _taken()

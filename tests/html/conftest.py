@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.captures import sample
 from tests.html.browser import ARGUMENTS, executable
-from traceview.analyze import analyze
 from traceview.model import Analysis
+from traceview.pipeline import analyze
 
 
 @pytest.fixture(scope="package")

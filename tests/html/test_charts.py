@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Locator
 
 from tests.captures import shared
 from tests.html.browser import Opened, opened
-from traceview.analyze import analyze
 from traceview.model import Analysis, Iterations
+from traceview.pipeline import analyze
 from traceview.report.html import render
 from traceview.report.html.timeline import origin
 

@@ -15,8 +15,8 @@ from tests.captures import ALL, sample, shared
 from tests.html.browser import opened
 from tests.html.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
 from tests.made_trace import made_trace
-from traceview.analyze import analyze
 from traceview.model import Analysis, Finding, Place, Trace
+from traceview.pipeline import analyze
 from traceview.report.html import render
 from traceview.report.html.bands import bands
 from traceview.report.html.sections import sections

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser
 
 from tests.captures import PUBLIC, shared
 from tests.html.browser import Opened, opened
-from traceview.analyze import analyze
 from traceview.model import Analysis
+from traceview.pipeline import analyze
 from traceview.report.html import render
 
 SAMPLES = ["serial", "dual", "quad", "ddp2", "cudagraph"]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.html.test_content import repeated
-from traceview.analyze import analyze
 from traceview.model import Analysis
 from traceview.model_charts import Charts
+from traceview.pipeline import analyze
 from traceview.report.html import render
 
 

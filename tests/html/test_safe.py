@@ -23,7 +23,7 @@ from playwright.sync_api import Browser
 from tests.formulas import FORMULAS, NO_FORMULAS
 from tests.html.browser import Opened, opened
 from tests.html.hostile import IMAGE, SCRIPT, hostile_trace
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 from traceview.report.html import render
 from traceview.report.html.document import escaped_json
 

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser
 from tests.html.browser import READY, Opened, opened
 from tests.html.test_content import repeated
 from traceview import intervals
-from traceview.analyze import analyze
 from traceview.model import Analysis
+from traceview.pipeline import analyze
 from traceview.report.html import render
 from traceview.report.html.timeline import origin
 

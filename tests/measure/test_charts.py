@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
-from traceview.analyze import analyze
 from traceview.measure.concurrency import streams_at_once
 from traceview.measure.copy_sizes import copy_groups
 from traceview.measure.gap_lengths import EDGES
 from traceview.measure.iteration_bars import iteration_bars
 from traceview.model import Analysis, CopyKind, Iteration, Memory, Trace, Window
 from traceview.model_charts import Charts, CopyGroup
+from traceview.pipeline import analyze
 
 SPAN = st.tuples(st.integers(0, 200), st.integers(0, 40))
 OPERATION = st.builds(

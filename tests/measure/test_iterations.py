@@ -21,7 +21,7 @@ from traceview.measure.host import host
 from traceview.measure.iteration_ranges import folded
 from traceview.measure.iterations import measure_iterations, spread
 from traceview.model import CAUSES, Iteration, Iterations, NotMeasured, Trace, Window
-from traceview.trace import open_trace
+from traceview.pipeline import open_trace
 
 SPAN = st.tuples(st.integers(0, 50), st.integers(0, 15)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 NAMES = st.sampled_from(["step 1", "step 22", "step -3", "forward", "load"])

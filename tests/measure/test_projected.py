@@ -7,9 +7,9 @@ from collections import defaultdict
 import pytest
 
 from tests.captures import sample
-from traceview.analyze import analyze
 from traceview.measure.projected import measure_projected
 from traceview.model import NotMeasured, Window
+from traceview.pipeline import analyze
 
 
 @pytest.mark.parametrize("name", ["serial", "dual", "quad"])

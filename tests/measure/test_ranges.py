@@ -15,7 +15,7 @@ from traceview.intervals import Times
 from traceview.measure.projection import Projection, project
 from traceview.measure.ranges import measure_ranges
 from traceview.model import NotMeasured, RangeUse, Trace, Window
-from traceview.trace import open_trace
+from traceview.pipeline import open_trace
 
 SPAN = st.tuples(st.integers(0, 40), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from traceview.analyze import analyze
 from traceview.errors import (
     DamagedExportError,
     NoGpuWorkError,
@@ -19,8 +18,8 @@ from traceview.errors import (
     NotFoundError,
     TraceviewError,
 )
+from traceview.pipeline import analyze, open_trace
 from traceview.report.to_json import to_json
-from traceview.trace import open_trace
 
 CAPTURE = "cudagraph.sqlite"
 

@@ -17,9 +17,9 @@ import pytest
 
 from tests import profiling
 from tests.captures import H200, original, sample
-from traceview.analyze import analyze
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
 from traceview.info import describe
+from traceview.pipeline import analyze
 from traceview.read import nsys_rep
 from traceview.read.raw import STRINGS, TABLES
 from traceview.redact import redact

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.build_export import Call, Copy, Kernel, build_export
 from tests.captures import sample
+from tests.fuzz.forms import as_tables
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
-from traceview.read import read_sqlite, sqlite
-from traceview.trace import open_trace
+from traceview.pipeline import open_trace
+from traceview.read import read_capture, sqlite
 
 
 @pytest.mark.parametrize(
@@ -65,18 +69,60 @@ def test_a_file_in_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-def test_a_file_that_grows_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()])
-    versions = sqlite.versions
+def overwrite(path: Path) -> None:
+    """Write the same number of bytes and set the old times again."""
+    before, data = path.stat(), path.read_bytes()
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    def grow(*arguments: object) -> tuple[str | None, str | None]:
-        with path.open("ab") as file:
-            file.write(b"more")
-        return versions(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sqlite, "versions", grow)
-    with pytest.raises(DamagedExportError, match=r"report\.sqlite: changed while it was read"):
-        read_sqlite(path)
+def replace_file(path: Path) -> None:
+    """Put another file of the same size and times in the place of a file."""
+    other = path.with_name("other")
+    shutil.copy2(path, other)
+    other.replace(path)
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+@pytest.mark.parametrize("change", [grow, overwrite, replace_file])
+@pytest.mark.parametrize("form", ["sqlite", "gz", "parquet", "profiler"])
+def test_a_capture_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], form: str
+) -> None:
+    path = table = tmp_path / "report"
+    last_step = {
+        "sqlite": "sqlite.versions",
+        "gz": "compressed.unpack",
+        "parquet": "parquet._versions",
+        "profiler": "kineto.read.read_kineto",
+    }[form]
+    if form == "profiler":
+        shutil.copyfile(sample("torch_profiler/serial.json.gz"), path)
+        path.write_bytes(gzip.decompress(path.read_bytes()))
+    else:
+        build_export(path, kernels=[Kernel()])
+    if form == "gz":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    if form == "parquet":
+        path = tmp_path / "tables"
+        as_tables(tmp_path / "report", path, form)
+        table = path / "StringIds.parquet"
+    assert len(read_capture(path).tables)
+    module, _, name = f"traceview.read.{last_step}".rpartition(".")
+    step = getattr(importlib.import_module(module), name)
+
+    def then_change(*arguments: object) -> object:
+        result = step(*arguments)
+        change(table)
+        return result
+
+    monkeypatch.setattr(f"{module}.{name}", then_change)
+    with pytest.raises(DamagedExportError, match=rf"^{path.name}: changed while it was read; wait until it is"):
+        read_capture(path)
 
 
 def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:

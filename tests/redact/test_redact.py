@@ -13,8 +13,8 @@ import pytest
 
 from tests.captures import ALL, SAMPLES, sample, shared
 from tests.cli.command import Command
-from traceview.analyze import analyze
 from traceview.errors import DamagedExportError, NotAnExportError, OutputError
+from traceview.pipeline import analyze
 from traceview.redact import redact
 from traceview.report.to_json import to_json
 

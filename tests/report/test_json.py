@@ -11,8 +11,8 @@ import pytest
 
 from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
-from traceview.analyze import analyze
 from traceview.model import CAUSES, Trace
+from traceview.pipeline import analyze
 from traceview.report.json import indented_text, plain
 from traceview.report.to_json import document, to_json
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from tests.report.made_analysis import bare_analysis, made_analysis
-from traceview.analyze import analyze
 from traceview.model import Window
+from traceview.pipeline import analyze
 from traceview.report.layout import width
 from traceview.report.terminal import BAR, render
 

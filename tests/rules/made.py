@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from traceview.analyze import analyze
 from traceview.model import API, OPERATIONS, Finding, Trace
+from traceview.pipeline import analyze
 from traceview.rules.base import Rule, facts_of
 from traceview.rules.settle import settle
 

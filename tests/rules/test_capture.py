@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from tests.rules.made import MS, findings
-from traceview.analyze import analyze
 from traceview.errors import RequestError
 from traceview.model import CLASSES, ROLES, Trace, Window
+from traceview.pipeline import analyze
 from traceview.rules import RULES
 from traceview.rules.cut_capture import cut_capture
 from traceview.rules.missing_data import missing_data

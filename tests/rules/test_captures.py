@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 from tests.captures import ALL, H200, shared
-from traceview.analyze import analyze
 from traceview.errors import NoGpuWorkError
 from traceview.model import SEVERITIES, Analysis, Finding
+from traceview.pipeline import analyze
 
 TOP = {
     "h200_serial.sqlite": "pageable_copies",

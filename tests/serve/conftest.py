@@ -10,8 +10,8 @@ import pytest
 from tests.captures import sample
 from tests.html.conftest import browser
 from tests.html.test_content import repeated
-from traceview.analyze import analyze
 from traceview.model import Analysis
+from traceview.pipeline import analyze
 from traceview.report.html import page as html_page
 from traceview.serve import Server
 

@@ -11,8 +11,8 @@ import polars as pl
 from traceview.measure.activity import Activity, within
 from traceview.measure.host import Host, host
 from traceview.measure.idle import device_gaps, idle_of
+from traceview.measure.window import active_devices
 from traceview.model import Gaps, Trace
-from traceview.window import active_devices
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from traceview.measure.breakdown import Measured
 from traceview.measure.host import Host, host
 from traceview.measure.idle import device_gaps, idle_of
 from traceview.measure.iterations import find_iterations
+from traceview.measure.window import active_devices
 from traceview.model import CAUSES, NotMeasured, Trace
 from traceview.model_fleet import RankResult, ReportResult
+from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite
-from traceview.trace import open_trace
-from traceview.window import active_devices
 
 
 def read_report(path: Path, iteration: str | None, skip: int | None) -> ReportResult:

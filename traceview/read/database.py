@@ -17,15 +17,6 @@ HEADER = b"SQLite format 3\x00"
 EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 
 
-def state_of(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is written to; None where it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
-
-
 def check_file(path: Path) -> None:
     """Refuse what cannot be a finished export before SQLite sees it."""
     name = shown(path)

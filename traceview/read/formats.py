@@ -8,12 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from traceview.errors import DamagedExportError, NotAnExportError, ReportError
+from traceview.errors import NotAnExportError, ReportError
 from traceview.read import compressed, kineto, nsys_rep, parquet
 from traceview.read.database import HEADER, check_file, shown
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite import read_sqlite
 from traceview.read.to_sqlite import product_of, tables_of, write_sqlite
+from traceview.read.unchanged import unchanged
 
 HEAD = 512
 
@@ -28,11 +29,12 @@ def read_capture(path: str | Path) -> RawCapture:
     """
     path = Path(path)
     if (suffix := _folder(path)) is not None:
-        return parquet.read_directory(path, suffix)
+        with unchanged(path):
+            return parquet.read_directory(path, suffix)
     with _unpacked(path) as inside:
         reader = _reader(_head(inside))
         if reader is not None:
-            with _unchanged(inside):
+            with unchanged(inside):
                 return replace(reader(inside), file=path.name)
         with _exported(inside) as export:
             capture = replace(read_sqlite(export), file=path.name)
@@ -103,7 +105,7 @@ def _unpacked(path: Path) -> Iterator[Path]:
     if not compressed.is_packed(_head(path)):
         yield path
         return
-    with _private_folder(path) as folder, _unchanged(path):
+    with _private_folder(path) as folder, unchanged(path):
         inside = compressed.unpack(path, folder)
         if compressed.is_packed(_head(inside)):
             raise NotAnExportError(f"{shown(path)}: packed twice; unpack it once")
@@ -117,7 +119,7 @@ def _exported(path: Path) -> Iterator[Path]:
     if not nsys_rep.is_report(head := _head(path)):
         yield path
         return
-    with _private_folder(path) as folder, _unchanged(path):
+    with _private_folder(path) as folder, unchanged(path):
         yield nsys_rep.export(path, head, folder)
 
 
@@ -137,23 +139,6 @@ def _head(path: Path) -> bytes:
             return file.read(HEAD)
     except OSError:
         return b""
-
-
-@contextmanager
-def _unchanged(path: Path) -> Iterator[None]:
-    """Refuse a capture that is written to while it is read."""
-    before = _state(path)
-    yield
-    if _state(path) != before:
-        raise DamagedExportError(f"{shown(path)}: changed while it was read; wait until it is written")
-
-
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        raise DamagedExportError(f"{shown(path)}: went away while it was read") from None
-    return found.st_size, found.st_mtime_ns
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 
-from traceview.errors import DamagedExportError
 from traceview.read import pages
 from traceview.read.database import (
     EXPORT_AGAIN,
@@ -18,11 +17,11 @@ from traceview.read.database import (
     open_read_only,
     real_tables,
     shown,
-    state_of,
     versions,
 )
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
 from traceview.read.records import Column
+from traceview.read.unchanged import unchanged
 
 BATCH = 200_000
 DECODED_AT_ONCE = 2  # large tables, beside the one that SQLite reads
@@ -36,16 +35,13 @@ def read_sqlite(path: str | Path) -> RawCapture:
     """
     path = Path(path)
     check_file(path)
-    before = state_of(path)
-    with open_read_only(path) as connection:
+    with unchanged(path), open_read_only(path) as connection:
         present = real_tables(connection, shown(path))
         if STRINGS not in present:
             raise not_an_export(shown(path), present)
         problems: list[str] = []
         tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems)
         version, schema = versions(connection, present)
-    if state_of(path) != before:
-        raise DamagedExportError(f"{shown(path)}: changed while it was read; wait for nsys export to end")
     return RawCapture(path.name, version, schema, tables, tuple(problems))
 
 

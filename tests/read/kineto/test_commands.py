@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.captures import sample
-from traceview.analyze import analyze
 from traceview.cli import cli
+from traceview.pipeline import analyze
 from traceview.report.to_json import document
 
 GRAPH, SERIAL = "torch_profiler/graph.json.gz", "torch_profiler/serial.json.gz"

@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.read.test_formats import says
-from traceview.analyze import analyze
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, TraceviewError
+from traceview.pipeline import analyze, open_trace
 from traceview.read.kineto.decimals import nanoseconds
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import NOT_A_TIME
-from traceview.trace import open_trace
 
 ARGS = {"External id": 1, "device": 0, "context": 1, "stream": 7, "correlation": 5}
 KERNEL = {"ph": "X", "cat": "kernel", "name": "void f<int>(float)", "pid": 0, "tid": 7, "ts": 20.5, "dur": 1.25}

@@ -11,11 +11,10 @@ import pytest
 
 from tests.captures import sample
 from tests.read.kineto.plainly import read_plainly
-from traceview.analyze import analyze
 from traceview.errors import TraceviewError
 from traceview.model import Analysis, Iterations, Trace
 from traceview.normalise.api import without_suffix
-from traceview.trace import open_trace
+from traceview.pipeline import analyze, open_trace
 
 SERIAL, GRAPH = "torch_profiler/serial.json.gz", "torch_profiler/graph.json.gz"
 # Traces that are nobody's to copy here (those of Holistic Trace Analysis, say) are tested where they lie.

@@ -10,9 +10,9 @@ import pytest
 
 from tests.captures import sample
 from tests.read.kineto.as_kineto import EPOCH, as_kineto
-from traceview.analyze import analyze
 from traceview.info import describe
 from traceview.model import Trace
+from traceview.pipeline import analyze
 from traceview.report.to_json import document
 
 SINGLE = ["dual.sqlite", "trainer/prefetch.sqlite"]

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from traceview.analyze import Progress, analyze
-from traceview.compare.align import aligned, choose_cut, ranges_of
-from traceview.compare.change import LEAST, changed, judge
-from traceview.compare.kernels import kernel_changes
-from traceview.compare.noise import LEVEL, ratio_interval
-from traceview.compare.notes import notes_on
-from traceview.compare.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sample_of
-from traceview.compare.timeline import timelines
-from traceview.compare.whole import whole_sample
+from traceview.comparison.align import aligned, choose_cut, ranges_of
+from traceview.comparison.change import LEAST, changed, judge
+from traceview.comparison.kernels import kernel_changes
+from traceview.comparison.noise import LEVEL, ratio_interval
+from traceview.comparison.notes import notes_on
+from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sample_of
+from traceview.comparison.timeline import timelines
+from traceview.comparison.whole import whole_sample
 from traceview.errors import RequestError
 from traceview.model import Analysis, Iterations, Trace
 from traceview.model_compare import Against, Capture, Change, Comparison
+from traceview.pipeline import Progress, analyze
 
 Report = str | Path | Trace | Analysis
 

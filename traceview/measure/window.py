@@ -1,4 +1,4 @@
-"""The stretch of a capture and the devices that a question is about."""
+"""The time window and the devices that an analysis covers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def window_of_range(trace: Trace, name: str) -> Window:
 def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...]:
     """Return the work of every device inside the trace's window, or of the one that `only` names.
 
-    `only` is a device's id ("GPU 0") or its CUDA ordinal ("0"). None where the capture has ranges and no
-    GPU work. Raises NoGpuWorkError when it has neither, or a device is asked for; RequestError when the
-    window or the device leaves none.
+    `only` is a device's id ("GPU 0") or its CUDA ordinal ("0"). The result is empty for a capture with ranges
+    and no GPU work. Raises NoGpuWorkError when the capture has neither, or has no GPU work for `only`;
+    RequestError when the window or the device leaves no GPU work.
     """
     if trace.operations.is_empty() and only is None and not trace.ranges.is_empty():
-        return ()  # where the host's time went is an answer too
+        return ()  # the figures of the host remain
     if trace.operations.is_empty():
         raise NoGpuWorkError(
             f"{trace.info.file}: the capture holds no GPU work ({_contents(trace)}); "

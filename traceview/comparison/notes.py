@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from traceview.compare.align import Ranges
+from traceview.comparison.align import Ranges
 from traceview.model import Analysis, NotMeasured
 
 # Time between iterations is worth a word from this share of it on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from traceview.compare import noise
+from traceview.comparison import noise
 from traceview.intervals import Times
 from traceview.model_compare import Change
 

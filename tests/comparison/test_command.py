@@ -10,7 +10,7 @@ import pytest
 from tests.captures import sample
 from tests.cli.command import Command, traceview
 from traceview.cli_compare import EXPLAINED
-from traceview.compare.conditions import KNOWN
+from traceview.comparison.conditions import KNOWN
 
 __all__ = ["traceview"]
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from traceview.compare.sample import Sample
+from traceview.comparison.sample import Sample
 from traceview.model import Analysis, Iterations, Trace, Window
 from traceview.model_compare import Timeline
 

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from traceview import bounds
 from traceview.bounds import Bound
-from traceview.compare.sample import COUNTS, HOST_FIGURES, PARTS
+from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS
 from traceview.errors import RequestError
 from traceview.model_compare import Against, Change, Comparison
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceview.compare import noise
+from traceview.comparison import noise
 from traceview.intervals import Times
 
 TIMES = st.lists(st.integers(0, 1 << 55), min_size=noise.FEWEST, max_size=40).map(lambda each: np.array(each, np.int64))

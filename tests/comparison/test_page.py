@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import sample
-from tests.compare.test_captures import compared
+from tests.comparison.test_captures import compared
 from tests.html.browser import Opened, opened
 from traceview import compare, open_trace
 from traceview.report.compare_html import render

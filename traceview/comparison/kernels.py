@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.compare.align import Aligned
-from traceview.compare.change import changed
+from traceview.comparison.align import Aligned
+from traceview.comparison.change import changed
 from traceview.intervals import Times
 from traceview.model import SOURCES, Analysis
 from traceview.model_compare import KernelChange

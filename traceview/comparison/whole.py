@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.compare.align import Aligned
-from traceview.compare.kernels import kernels_of
-from traceview.compare.sample import GPU_PARTS, SYNCS, Sample, activities_of, named_work
+from traceview.comparison.align import Aligned
+from traceview.comparison.kernels import kernels_of
+from traceview.comparison.sample import GPU_PARTS, SYNCS, Sample, activities_of, named_work
 from traceview.errors import RequestError
 from traceview.intervals import Times, length
 from traceview.model import CAUSES, SOURCES, Analysis, DeviceUse, SyncUse

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compare.test_captures import compared
-from traceview.compare.conditions import KNOWN, failures, parse
+from tests.comparison.test_captures import compared
+from traceview.comparison.conditions import KNOWN, failures, parse
 from traceview.errors import RequestError
 
 

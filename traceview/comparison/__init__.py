@@ -12,6 +12,6 @@
 
 from __future__ import annotations
 
-from traceview.compare.run import compare
+from traceview.comparison.run import compare
 
 __all__ = ["compare"]
