@@ -20,9 +20,9 @@ FORMULA = r"^(?:['\t\r\n]|[\s\x00-\x1f\x{200b}\x{feff}]*[=+\-@\x{ff0b}\x{ff0d}\x
 FILES = tuple(f"{table.name}.csv" for table in TABLES)
 
 
-def write(of: Contents, folder: Path) -> None:
+def write(contents: Contents, folder: Path) -> None:
     """Write every table into a folder."""
-    for name, frame in tables(of):
+    for name, frame in tables(contents):
         safe(frame).write_csv(folder / f"{name}.csv")
 
 

@@ -12,9 +12,9 @@ from traceview.export.tables import TABLES, tables
 FILES = tuple(f"{table.name}.parquet" for table in TABLES)
 
 
-def write(of: Contents, folder: Path) -> None:
+def write(contents: Contents, folder: Path) -> None:
     """Write every table into a folder."""
-    for name, frame in tables(of):
+    for name, frame in tables(contents):
         try:
             frame.write_parquet(folder / f"{name}.parquet")
         except pl.exceptions.ComputeError as error:  # what polars makes of a full disk

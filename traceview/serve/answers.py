@@ -111,8 +111,8 @@ class Answers:
         edges = np.array([start, max(start, end)], np.int64) + self.zero
         devices = []
         for device, work, idle in zip(self.analysis.devices, self.work, self.idle, strict=True):
-            found = device_sums(self.analysis, device, work, idle, edges)
-            sums = {name: int(values[0]) for name, values in found.items()}
+            figures = device_sums(self.analysis, device, work, idle, edges)
+            sums = {name: int(values[0]) for name, values in figures.items()}
             causes = {cause: sums.pop(cause, 0) for cause in device.gaps.causes}
             devices.append({"id": device.id, **sums, "causes": {cause: ns for cause, ns in causes.items() if ns}})
         return {"from": start, "to": end, "exact": True, "devices": devices}
@@ -131,12 +131,12 @@ class Answers:
 
     def _fitting(self, fits: np.ndarray[Any, np.dtype[np.bool_]]) -> list[tuple[Times, Times, Times]]:
         nothing = np.empty(0, np.int64)
-        found = [(nothing, nothing, nothing)]
+        places = [(nothing, nothing, nothing)]
         for number, (row, lanes) in enumerate(zip(self.rows, self.lanes, strict=True)):
             for lane in lanes if row.kind in SEARCHED else ():
                 here = np.flatnonzero(fits[lane.marks.name])
-                found.append((lane.marks.start[here], lane.marks.end[here], np.full(len(here), number)))
-        return found
+                places.append((lane.marks.start[here], lane.marks.end[here], np.full(len(here), number)))
+        return places
 
     def partner(self, query: Query) -> list[Json]:
         """Answer `row`, `correlation`: the call that launched this work, or the work that this call launched."""

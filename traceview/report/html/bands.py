@@ -54,23 +54,23 @@ def bands(analysis: Analysis) -> dict[int, Bands]:
     What is exposed adds up to `busy_ns`.
     """
     codes = work_codes(analysis)
-    return {device.device: _of_device(analysis, device, codes) for device in analysis.devices}
+    return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}
 
 
-def _of_device(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
+def _device_bands(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
     operations = analysis.trace.operations
     start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
     mine = operations["device"].to_numpy() == device.device
     if not mine.all():
         start, end, codes = start[mine], end[mine], codes[mine]
     used = np.bincount(codes, minlength=len(WORK_CLASSES))
-    found: list[Band] = []
+    split: list[Band] = []
     for code, name in enumerate(WORK_CLASSES):
         chosen = np.flatnonzero(codes == code) if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
         union = intervals.union(start[chosen], end[chosen], ordered=True)
         union = intervals.clip(union, device.window.start, device.window.end)
         exposed = union
-        for before in found:
+        for before in split:
             exposed = intervals.subtract(exposed, before.all)
-        found.append(Band(name, union, intervals.length(exposed)))
-    return tuple(found)
+        split.append(Band(name, union, intervals.length(exposed)))
+    return tuple(split)

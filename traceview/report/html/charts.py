@@ -37,16 +37,16 @@ def charts(analysis: Analysis, zero: int) -> Json:
     }
 
 
-def _device(analysis: Analysis, device: DeviceUse, found: DeviceCharts, zero: int) -> Json:
+def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero: int) -> Json:
     names = {use.stream: _stream(device, use) for use in device.streams}
     return {
         "id": device.id,
-        "streams": [names[row] for row in found.streams.streams],
-        "together": found.streams.together_ns,
-        "streams_left_out": found.streams.left_out,
-        "gaps": [_gaps(one, zero) for one in found.gaps],
-        "copies": [_copies(one, names[one.stream], zero) for one in found.copies],
-        "copies_left_out": found.copies_left_out,
+        "streams": [names[row] for row in measured.streams.streams],
+        "together": measured.streams.together_ns,
+        "streams_left_out": measured.streams.left_out,
+        "gaps": [_gaps(one, zero) for one in measured.gaps],
+        "copies": [_copies(one, names[one.stream], zero) for one in measured.copies],
+        "copies_left_out": measured.copies_left_out,
     }
 
 

@@ -119,8 +119,8 @@ def _in_script(text: str) -> str:
     return text if text.isascii() else NOT_ASCII.sub(_as_escapes, text)
 
 
-def _as_escapes(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be")
+def _as_escapes(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 

@@ -169,7 +169,7 @@ class HostLanes:
 
     def _costs(self, rows: Rows, count: int) -> dict[str, Times]:
         """Return what each of some API calls waited, starved or let the GPU idle, in ns; nothing where none did."""
-        found: dict[str, Times] = {}
+        costs: dict[str, Times] = {}
         for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
             at = use.frame["api"].to_numpy()
             known: Rows = ALL
@@ -180,8 +180,8 @@ class HostLanes:
                 here = np.flatnonzero(rows[place] == at)
                 at, known = place[here], here
             for cost in COSTS if len(at) else ():
-                found.setdefault(cost, np.zeros(count, np.int64))[at] = use.frame[cost].to_numpy()[known]
-        return found
+                costs.setdefault(cost, np.zeros(count, np.int64))[at] = use.frame[cost].to_numpy()[known]
+        return costs
 
 
 def by_depth(marks: Marks) -> list[Marks]:

@@ -108,8 +108,8 @@ def joined(parts: Sequence[Marks]) -> Marks:
     if len(parts) == 1:
         return parts[0]
     merges = [part.merge for part in parts if part.merge is not None]
-    of_merges = zip(*((one.count, one.busy, one.top, *one.shares) for one in merges), strict=True)
-    count, busy, top, *shares = (np.concatenate(of) for of in of_merges)
+    columns = zip(*((one.count, one.busy, one.top, *one.shares) for one in merges), strict=True)
+    count, busy, top, *shares = (np.concatenate(column) for column in columns)
     return Marks(
         np.concatenate([part.start for part in parts]),
         np.concatenate([part.end for part in parts]),
@@ -165,10 +165,6 @@ class Names:
             self.texts.append(text)
         return self._known[text]
 
-    def numbers(self, names: pl.Series, *, of: Rows = ALL) -> NDArray[np.int32]:
-        """Return the numbers of a column of categories, all of them or those of some rows; every name gets one."""
-        return self.column(names).numbers(of)
-
     def column(self, names: pl.Series) -> NameColumn:
         """Give every name of a column of categories a number."""
         codes = names.to_physical().to_numpy()
@@ -188,8 +184,8 @@ class NameColumn:
 
     def numbers(self, rows: Rows = ALL) -> NDArray[np.int32]:
         """Return the numbers of the names of some rows."""
-        found: NDArray[np.int32] = self.lookup[self.codes[rows]]
-        return found
+        numbers: NDArray[np.int32] = self.lookup[self.codes[rows]]
+        return numbers
 
 
 def _categories(names: pl.Series) -> list[str]:

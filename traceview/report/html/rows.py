@@ -50,29 +50,29 @@ def device_bands(analysis: Analysis, device: DeviceUse, work: Bands, names: Name
 
 
 def _overlap(device: DeviceUse, work: Bands, names: Names) -> Row:
-    found = {band.name: band for band in work}
-    lanes = tuple(_lane([found[name] for name in lane], names) for lane in OVERLAP_LANES)
+    bands = {band.name: band for band in work}
+    lanes = tuple(_lane([bands[name] for name in lane], names) for lane in OVERLAP_LANES)
     return Row("overlap", f"o:{device.id}", "work, by class", "", lanes)
 
 
 def unions(overlap: Row) -> dict[str, Intervals]:
     """Return what a device did by class, each a union, from its overlap row."""
-    found = {}
+    classes = {}
     for names, lane in zip(OVERLAP_LANES, overlap.lanes, strict=True):
         for name in names:
             chosen = slice(None) if len(names) == 1 else lane.look == LOOKS.index(name)
-            found[name] = Intervals(lane.start[chosen], lane.end[chosen])
-    return found
+            classes[name] = Intervals(lane.start[chosen], lane.end[chosen])
+    return classes
 
 
-def _lane(found: list[Band], names: Names) -> Marks:
-    sizes = [len(band.all.start) for band in found]
-    name = np.array([names.number(WORDS[band.name]) for band in found], np.int32)
-    look = np.array([LOOKS.index(band.name) for band in found], np.uint8)
+def _lane(bands: list[Band], names: Names) -> Marks:
+    sizes = [len(band.all.start) for band in bands]
+    name = np.array([names.number(WORDS[band.name]) for band in bands], np.int32)
+    look = np.array([LOOKS.index(band.name) for band in bands], np.uint8)
     if not any(sizes[1:]):
-        return Marks(*found[0].all, np.repeat(name, sizes), np.repeat(look, sizes))
-    start = np.concatenate([band.all.start for band in found])
-    end = np.concatenate([band.all.end for band in found])
+        return Marks(*bands[0].all, np.repeat(name, sizes), np.repeat(look, sizes))
+    start = np.concatenate([band.all.start for band in bands])
+    end = np.concatenate([band.all.end for band in bands])
     marks = Marks(start, end, np.repeat(name, sizes), np.repeat(look, sizes))
     return marks.take(np.argsort(start, kind="stable"))
 
@@ -82,15 +82,15 @@ def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
 
     The columns come by ascending number.
     """
-    found = np.zeros(count, np.uint8)
+    numbers = np.zeros(count, np.uint8)
     for block in blocks(count):
         largest = np.zeros(block.stop - block.start, np.int64)
         for number, column in columns.items():
             # Of ascending numbers the largest is the last: far faster than to put one where there is more.
             more = (column[block] > largest).view(np.uint8) * np.uint8(number)
-            np.maximum(found[block], more, out=found[block])
+            np.maximum(numbers[block], more, out=numbers[block])
             np.maximum(largest, column[block], out=largest)
-    return found
+    return numbers
 
 
 def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
@@ -98,7 +98,7 @@ def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
     main = _largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
     ended_by = gaps["operation"].fill_null(-1).to_numpy()
-    ending = names.numbers(analysis.trace.operations["name"], of=np.maximum(ended_by, 0))
+    ending = names.column(analysis.trace.operations["name"]).numbers(np.maximum(ended_by, 0))
     none = names.number("")
     marks = Marks(
         gaps["start"].to_numpy(),

@@ -134,14 +134,14 @@ def _sync(use: SyncUse) -> Json:
     return {**totals, "calls": [asdict(call) for call in use.calls]}
 
 
-def _iterations(found: Iterations | NotMeasured) -> Json:
-    if isinstance(found, NotMeasured):
-        return _not_measured(found)
+def _iterations(iterations: Iterations | NotMeasured) -> Json:
+    if isinstance(iterations, NotMeasured):
+        return _not_measured(iterations)
     return {
-        "range": found.range,
-        "process": found.process_id,
-        "count": found.count,
-        "skipped": found.skipped,
-        "skipped_why": found.skipped_why,
-        "spreads": {name: asdict(spread) for name, spread in found.spreads.items()},
+        "range": iterations.range,
+        "process": iterations.process_id,
+        "count": iterations.count,
+        "skipped": iterations.skipped,
+        "skipped_why": iterations.skipped_why,
+        "spreads": {name: asdict(spread) for name, spread in iterations.spreads.items()},
     }

@@ -35,7 +35,7 @@ def merged_count(start: Times, end: Times, zero: int, shift: int) -> int:
 
 def _begins(start: Times, end: Times, zero: int, shift: int) -> Times:
     """Return the first mark of each group."""
-    found = [EMPTY.start]
+    starts = [EMPTY.start]
     for block in blocks(len(start)):
         # What the mark before the block is decides whether the block's first begins a group.
         rows = slice(max(block.start - 1, 0), block.stop)
@@ -47,8 +47,8 @@ def _begins(start: Times, end: Times, zero: int, shift: int) -> Times:
         begins[1:] |= alone[:-1]
         begins[1:] |= part[1:] != part[:-1]
         begins[0] = rows.start == block.start
-        found.append(np.flatnonzero(begins) + rows.start)
-    return np.concatenate(found)
+        starts.append(np.flatnonzero(begins) + rows.start)
+    return np.concatenate(starts)
 
 
 def _pieces(first: Times, total: int) -> Iterator[tuple[slice, Times]]:
@@ -110,17 +110,17 @@ def _longest(top: Times, first: Times, size: Times, shift: int) -> Times:
     key |= np.arange(total - 1, -1, -1)
     best = np.maximum.reduceat(key, first)
     best &= (1 << bits) - 1
-    found: Times = total - 1 - best
-    return found
+    longest: Times = total - 1 - best
+    return longest
 
 
 def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Numbers) -> Numbers:
     """Return the class with most of the time; of events without any length, the longest one's."""
-    most, found = np.zeros(len(otherwise), np.int64), otherwise.copy()
+    most, dominant = np.zeros(len(otherwise), np.int64), otherwise.copy()
     for look, share in zip(looks, shares, strict=True):
-        found[share > most] = look
+        dominant[share > most] = look
         np.maximum(most, share, out=most)
-    return found
+    return dominant
 
 
 def _shares(marks: Marks, known: Merge, size: Times, last: Times) -> tuple[Times, ...]:

@@ -51,7 +51,7 @@ def device_sums(analysis: Analysis, device: DeviceUse, work: Work, idle: Marks, 
     kernels and copy_count are those that begin there, and so are the gaps whose causes are summed: those of
     `idle`, merged or not, of which none spans gaps that begin on both sides of an edge.
     """
-    copies = _union([of for name, of in work.items() if name not in NOT_COPIES])
+    copies = _union([union for name, union in work.items() if name not in NOT_COPIES])
     gaps = device.gaps.frame
     times = {
         "compute": work["compute"],
@@ -60,7 +60,7 @@ def device_sums(analysis: Analysis, device: DeviceUse, work: Work, idle: Marks, 
         "hidden": intervals.intersect(work["compute"], copies),
         "idle": Intervals(gaps["start"].to_numpy(), gaps["end"].to_numpy()),
     }
-    sums = {name: np.diff(Coverage.of(of).before(edges)) for name, of in times.items()}
+    sums = {name: np.diff(Coverage.of(union).before(edges)) for name, union in times.items()}
     sums |= _counts(analysis, device, edges)
     first = np.searchsorted(idle.start, edges)
     for cause, column in idle.sums.items():
@@ -86,8 +86,8 @@ def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Ti
     first = np.searchsorted(start, edges)
     copy, others = work == CLASSES.index("copy"), work == CLASSES.index("memset")
     # Kernels and whole graphs are most of it by far: the others are counted.
-    begun = {name: np.searchsorted(np.flatnonzero(of), first) for name, of in (("copy", copy), ("none", copy | others))}
-    return {"kernels": np.diff(first - begun["none"]), "copy_count": np.diff(begun["copy"])}
+    copies, no_kernels = (np.searchsorted(np.flatnonzero(rows), first) for rows in (copy, copy | others))
+    return {"kernels": np.diff(first - no_kernels), "copy_count": np.diff(copies)}
 
 
 def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
