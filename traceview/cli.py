@@ -18,7 +18,7 @@ from traceview.cli_cache import cache
 from traceview.cli_compare import compare
 from traceview.cli_export import export
 from traceview.cli_fleet import fleet
-from traceview.cli_options import CAPTURE, CAPTURES, NSYS, serve_options
+from traceview.cli_options import CAPTURE, CAPTURES, reading_options, serve_options
 from traceview.cli_output import print_out, progress
 from traceview.cli_redact import redact
 from traceview.cli_whatif import whatif
@@ -87,7 +87,7 @@ def serve(
 
 @cli.command(short_help="Say what a capture holds and lacks.")
 @click.argument("report", type=CAPTURE)
-@NSYS
+@reading_options
 def info(report: Path) -> None:
     """Say what REPORT holds and lacks, without measuring it."""
     from traceview.info import describe, lines

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import CAPTURE, FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, reading_options
 from traceview.cli_output import print_out, progress
 from traceview.errors import OutputError, RequestError
 
@@ -53,7 +53,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     "--range", "range_name", metavar="NVTX", help="Narrow to the ranges of this name, first start to last end."
 )
 @click.option("--device", metavar="GPU", help="Only this device ('GPU 0', or its ordinal) and its processes.")
-@NSYS
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def export(
     report: Path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import FILE, NSYS
+from traceview.cli_options import FILE, reading_options
 from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import OutputError, RequestError
 
@@ -62,7 +62,7 @@ Exit codes: 0 done; 1 a --fail-if holds; 2 nothing can be said, and why;
 @click.option(
     "--fail-if", "conditions", multiple=True, metavar="EXPR", help="Exit with 1 when this holds: 'straggler > 5%'."
 )
-@NSYS
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
 def fleet(
     reports: tuple[str, ...],
@@ -94,13 +94,14 @@ def fleet(
     from traceview.fleet.job import Job
     from traceview.fleet.run import fleet as run
     from traceview.fleet.sources import sources
+    from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
 
     checks = tuple(parse(condition) for condition in conditions)
     paths = sources(reports)
     page = None if no_html else html or _beside(paths)
     _check_places(paths, page, json_path)
-    job = Job(iteration, skip, CHOSEN.get())
+    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
     with progress(quiet) as step:
         found = run(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
         failed = tuple(failures(checks, found))

@@ -42,7 +42,7 @@ def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Generator[
             while waiting and len(running) < at_once:
                 place = waiting.popleft()
                 path = paths[place].absolute()
-                told = (str(path), job.iteration, job.skip, job.nsys, path.exists())
+                told = (str(path), job, path.exists())
                 future = client.submit(work_unwatched, *told, pure=False, retries=RETRIES)
                 running[future.key] = place, future
                 future.add_done_callback(lambda done: ended.put(done.key))

@@ -54,7 +54,7 @@ def _batch(paths: Sequence[Path], job: Job, places: deque[int], workers: int) ->
             while places or running:
                 while places and len(running) < workers:
                     place = places.popleft()
-                    running[pool.submit(work, str(paths[place]), job.iteration, job.skip, job.nsys)] = place
+                    running[pool.submit(work, str(paths[place]), job)] = place
                 # Not for ever: polars has signals restart what they interrupt, so Ctrl-C would wait as well.
                 for future in wait(running, timeout=HEARD_IN, return_when=FIRST_COMPLETED).done:
                     result = future.result()

@@ -23,6 +23,7 @@ from traceview.read.database import (
     versions,
 )
 from traceview.read.frames import frame_of
+from traceview.read.limits import DecodedSize
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
 
 BATCH = 200_000
@@ -124,7 +125,9 @@ def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str],
     strange = [f"typeof(\"{one}\") NOT IN ('null', '{kind}')" for one, kind in kinds.items() if one not in TIMES]
     cursor = connection.execute(f'SELECT {selected} FROM "{table}"')
     frames = []
+    numbers = DecodedSize(table)  # open_read_only counts the texts
     while rows := cursor.fetchmany(BATCH):
+        numbers.add(8 * len(columns) * len(rows))
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
     query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(strange) or "0"}'
     if odd := int(connection.execute(query).fetchone()[0]):
