@@ -22,7 +22,7 @@ from traceview.cli_options import CAPTURE, CAPTURES, reading_options, serve_opti
 from traceview.cli_output import print_out, progress
 from traceview.cli_redact import redact
 from traceview.cli_whatif import whatif
-from traceview.errors import ReportError
+from traceview.errors import ReportError, is_out_of_memory
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -33,7 +33,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except MemoryError:
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
             names = ", ".join(path.name for path in ctx.meta.get(CAPTURES, ())) or "these captures"
             raise ReportError(f"{names}: not enough memory; take a machine with more, or a shorter capture") from None
 

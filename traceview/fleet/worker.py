@@ -22,12 +22,28 @@ def one_thread() -> None:
             os.environ[name] = "1"
 
 
+def begin() -> None:
+    """Prepare a new process of this machine before it imports what reads reports."""
+    from traceview.fleet.lifetime import begin_worker
+
+    begin_worker()
+    one_thread()
+
+
+def work_in_process(path: str, job: Job) -> bytes:
+    """Read one report in a process that `begin` prepared."""
+    from traceview.fleet.lifetime import ends_in_order
+
+    with ends_in_order():
+        return work(path, job)
+
+
 def work(path: str, job: Job) -> bytes:
     """Read one report; what is wrong with it comes back as one line."""
     one_thread()
     from pathlib import Path
 
-    from traceview.errors import TraceviewError
+    from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.fleet.form import packed
     from traceview.fleet.read_one import read_report
     from traceview.read.database import shown
@@ -39,13 +55,13 @@ def work(path: str, job: Job) -> bytes:
         return packed(read_report(Path(path), job.iteration, job.skip))
     except TraceviewError as error:
         return packed(_reason(str(error), shown(Path(path))))
-    except MemoryError:
-        return packed("not enough memory to read it")
     except (KeyboardInterrupt, SystemExit):
         raise
     except (
         BaseException
     ) as error:  # one report must not end the fleet, nor a panic inside polars, which is no Exception
+        if is_out_of_memory(error):
+            return packed("not enough memory to read it")
         return packed(f"a mistake of traceview's own ({type(error).__name__})")
     finally:
         CHOSEN.reset(nsys)
