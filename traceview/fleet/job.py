@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from traceview.read.limits import DEFAULT_MAX_DECODED
 
@@ -15,3 +16,12 @@ class Job:
     skip: int | None = None
     nsys: str | None = None
     max_decoded: int = DEFAULT_MAX_DECODED
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The PEM files of a cluster's authority, and of this client's certificate and key (None: in the same file)."""
+
+    ca_file: Path
+    cert: Path
+    key: Path | None = None
