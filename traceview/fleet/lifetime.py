@@ -66,6 +66,8 @@ def ends_in_order() -> Iterator[None]:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    # Where Python raises nothing, as at the end of an object, it prints this instead; the parent sends SIGTERM again.
+    sys.unraisablehook = lambda _: None
     sys.exit(1)
 
 
