@@ -94,7 +94,9 @@ def test_a_fleet_that_is_ended_leaves_no_worker_and_no_traceback(
         finally:
             if _alive(process.pid):
                 os.killpg(process.pid, signal.SIGKILL)
-    assert (tmp_path / "errors").read_text() in ("", "traceview: interrupted\n")
+    said = (tmp_path / "errors").read_text()
+    # After SIGKILL, Python's own tracker says that it removes the semaphores.
+    assert "Traceback" not in said and (number == signal.SIGKILL or said in ("", "traceview: interrupted\n"))
 
 
 def test_a_signal_in_the_block_is_delivered_behind_it() -> None:
