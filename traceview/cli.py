@@ -17,11 +17,11 @@ from traceview.cli_analyze import Asked, analysis_of, analyze
 from traceview.cli_compare import compare
 from traceview.cli_export import export
 from traceview.cli_fleet import fleet
-from traceview.cli_options import CAPTURE, CAPTURES, NSYS, serve_options
+from traceview.cli_options import CAPTURE, CAPTURES, reading_options, serve_options
 from traceview.cli_output import print_out, progress
 from traceview.cli_redact import redact
 from traceview.cli_whatif import whatif
-from traceview.errors import ReportError
+from traceview.errors import ReportError, is_out_of_memory
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -32,7 +32,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except MemoryError:
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
             names = ", ".join(path.name for path in ctx.meta.get(CAPTURES, ())) or "these captures"
             raise ReportError(f"{names}: not enough memory; take a machine with more, or a shorter capture") from None
 
@@ -86,7 +88,7 @@ def serve(
 
 @cli.command(short_help="Say what a capture holds and lacks.")
 @click.argument("report", type=CAPTURE)
-@NSYS
+@reading_options
 def info(report: Path) -> None:
     """Say what REPORT holds and lacks, without measuring it."""
     from traceview.info import describe, lines

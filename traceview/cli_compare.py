@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import CAPTURE, FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, reading_options
 from traceview.cli_output import complain, draws, print_out, progress
 from traceview.errors import RequestError
 from traceview.files import STDOUT, check_outputs, is_stdout, write_text
@@ -67,7 +67,7 @@ Exit codes: 0 done; 1 a --fail-if holds, or slower with --fail-on-regression;
     "--fail-if", "conditions", multiple=True, metavar="EXPR", help="Exit with 1 when this holds: 'wall > 3%'."
 )
 @click.option("--fail-on-regression", is_flag=True, help="Exit with 1 when a capture is slower beyond the noise.")
-@NSYS
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
 def compare(
     before: Path,

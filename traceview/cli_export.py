@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import CAPTURE, FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, reading_options
 from traceview.cli_output import print_bytes, print_out, progress
 from traceview.errors import OutputError, RequestError
 from traceview.files import check_different, is_stdout
@@ -51,7 +51,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     "--range", "range_name", metavar="NVTX", help="Narrow to the ranges of this name, first start to last end."
 )
 @click.option("--device", metavar="GPU", help="Only this device ('GPU 0', or its ordinal) and its processes.")
-@NSYS
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def export(
     report: Path,

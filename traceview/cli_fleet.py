@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli_options import FILE, NSYS
+from traceview.cli_options import FILE, reading_options
 from traceview.cli_output import complain, draws, print_out, progress, write_results
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
+    from traceview.fleet.job import Tls
     from traceview.model_fleet import Fleet
 
+PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 CHECK_FAILED, SOME_SKIPPED = 1, 3
 PAGE = "fleet.overlap.html"
 EXPLAINED = """\b
@@ -56,14 +58,22 @@ Exit codes: 0 done; 1 a --fail-if holds; 2 nothing can be said, and why;
     help="A rank is a straggler when its own time is longer than the others' by more than this and its scatter.",
 )
 @click.option("--workers", type=click.IntRange(1, 512), metavar="N", help="Processes here.  [default: one a CPU]")
-@click.option("--scheduler", metavar="ADDRESS", help="Read on a Dask cluster instead: tcp://host:8786.")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Read on a Dask cluster instead: tcp://host:8786. Whoever runs that address can run code here; "
+    "use tls:// where others could.",
+)
+@click.option("--tls-ca-file", type=PEM, help="Certificate authority of a tls:// cluster, as PEM.")
+@click.option("--tls-cert", type=PEM, help="Certificate of this client, as PEM.")
+@click.option("--tls-key", type=PEM, help="Its private key, as PEM.  [default: in --tls-cert]")
 @click.option(
     "--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How long the lists are."
 )
 @click.option(
     "--fail-if", "conditions", multiple=True, metavar="EXPR", help="Exit with 1 when this holds: 'straggler > 5%'."
 )
-@NSYS
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
 def fleet(
     reports: tuple[str, ...],
@@ -76,6 +86,9 @@ def fleet(
     margin: float,
     workers: int | None,
     scheduler: str | None,
+    tls_ca_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     top: int,
     conditions: tuple[str, ...],
     quiet: bool,
@@ -87,6 +100,7 @@ def fleet(
     """
     if workers is not None and scheduler is not None:
         raise RequestError("--workers is about this machine, --scheduler about a cluster; give one of them")
+    tls = _tls(scheduler, tls_ca_file, tls_cert, tls_key)
     if html is not None and (no_html or is_stdout(html)):
         raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
     if opened and no_html:
@@ -95,6 +109,7 @@ def fleet(
     from traceview.fleet.job import Job
     from traceview.fleet.run import fleet as run
     from traceview.fleet.sources import sources
+    from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
     from traceview.report.fleet_html import render
     from traceview.report.fleet_json import to_json
@@ -103,9 +118,9 @@ def fleet(
     paths = sources(reports)
     page = None if no_html else html or _beside(paths)
     check_outputs(paths, (page, json_path))
-    job = Job(iteration, skip, CHOSEN.get())
+    job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
     with progress(quiet) as step:
-        found = run(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
+        found = run(paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step)
         failed = tuple(failures(checks, found))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, found, top)
@@ -114,6 +129,19 @@ def fleet(
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     _end(found, failed)
+
+
+def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
+    """Return the TLS files of a cluster; None where none are named. Raises RequestError."""
+    if ca_file is None and cert is None and key is None:
+        return None
+    if scheduler is None or not scheduler.startswith("tls://"):
+        raise RequestError("--tls-ca-file, --tls-cert and --tls-key need an encrypted --scheduler tls://HOST:PORT")
+    if ca_file is None or cert is None:
+        raise RequestError("--tls-ca-file and --tls-cert belong together; --tls-key may be in the latter's file")
+    from traceview.fleet.job import Tls
+
+    return Tls(ca_file, cert, key)
 
 
 def _beside(paths: tuple[Path, ...]) -> Path:

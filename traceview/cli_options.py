@@ -82,13 +82,38 @@ def _with_nsys(context: click.Context, _option: click.Parameter, name: str | Non
         context.call_on_close(partial(CHOSEN.reset, CHOSEN.set(name)))
 
 
-NSYS = click.option(
-    "--nsys",
-    expose_value=False,
-    callback=_with_nsys,
-    metavar="PROGRAM",
-    help="The nsys that exports a .nsys-rep.  [default: the one on PATH]",
+def _with_max_decoded(context: click.Context, _option: click.Parameter, text: str | None) -> None:
+    """Set the limit on decoded data for this command."""
+    limit = size(context, _option, text)
+    if limit is not None:
+        from traceview.read.limits import MAX_DECODED
+
+        context.call_on_close(partial(MAX_DECODED.reset, MAX_DECODED.set(limit)))
+
+
+_READING = (
+    click.option(
+        "--nsys",
+        expose_value=False,
+        callback=_with_nsys,
+        metavar="PROGRAM",
+        help="The nsys that exports a .nsys-rep.  [default: the one on PATH]",
+    ),
+    click.option(
+        "--max-decoded",
+        expose_value=False,
+        callback=_with_max_decoded,
+        metavar="SIZE",
+        help="Refuse a capture that unpacks or decodes to more.  [default: 4GB]",
+    ),
 )
+
+
+def reading_options(command: Decorated) -> Decorated:
+    """Give a command the options that every reader of a capture follows."""
+    return _with(command, _READING)
+
+
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 OUTPUTS = (
     click.option("--html", type=FILE, help="Where the page goes.  [default: REPORT.overlap.html beside the report]"),
@@ -139,7 +164,7 @@ VERDICT = (
 
 def all_options(command: Decorated) -> Decorated:
     """Give a command the report and the options of an analysis with its outputs."""
-    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, NSYS, *VERDICT))
+    return _with(command, (REPORT, *OUTPUTS, *ANALYSIS, reading_options, *VERDICT))
 
 
 def serve_options(command: Decorated) -> Decorated:
@@ -147,7 +172,7 @@ def serve_options(command: Decorated) -> Decorated:
     port = click.option(
         "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port.  [default: any free one]"
     )
-    return _with(command, (REPORT, port, OPEN, *ANALYSIS, NSYS, VERDICT[-1]))
+    return _with(command, (REPORT, port, OPEN, *ANALYSIS, reading_options, VERDICT[-1]))
 
 
 def _with(command: Decorated, options: tuple[Callable[[Decorated], Decorated], ...]) -> Decorated:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traceview.cli_options import CAPTURE, FILE, NSYS
+from traceview.cli_options import CAPTURE, FILE, reading_options
 from traceview.cli_output import print_out, progress
 
 
@@ -20,7 +20,7 @@ from traceview.cli_output import print_out, progress
     show_default=True,
     help="What becomes of the names of kernels, NVTX ranges, threads and programs.",
 )
-@NSYS
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
     """Write OUT, a copy of REPORT without its environment, paths, host, user, command line and program output.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traceview.cli_options import CAPTURE, FILE, size
+from traceview.cli_options import CAPTURE, FILE, reading_options, size
 from traceview.cli_output import draws, print_out, progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout, write_text
@@ -23,6 +23,7 @@ from traceview.files import check_outputs, is_stdout, write_text
 )
 @click.option("--ranks", type=click.IntRange(min=2), metavar="N", help="The same on N GPUs of one host, a batch each.")
 @click.option("--gradients", callback=size, metavar="SIZE", help="What --ranks averages a step: 4 bytes a parameter.")
+@reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print no table and no progress.")
 def whatif(
     report: Path,

@@ -12,6 +12,20 @@
 
 from __future__ import annotations
 
+import errno
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that there is no memory, also none for another thread or process."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOMEM, errno.EAGAIN)
+    if isinstance(error, RuntimeError):
+        return "can't start new thread" in str(error)
+    # polars starts its threads at first use; its panic is no Exception.
+    return isinstance(error, MemoryError) or (
+        type(error).__name__ == "PanicException" and "ThreadPoolBuildError" in str(error)
+    )
+
 
 class TraceviewError(Exception):
     """One line that names the file, the reason and the remedy."""

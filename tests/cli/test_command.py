@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import subprocess
@@ -122,9 +123,16 @@ def test_ctrl_c_that_is_ignored_stays_ignored(report: Path) -> None:
     assert in_a_process(ignored, "analyze", report, "--quiet") == (0, "", "")
 
 
-def test_too_little_memory_names_the_capture(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "Cannot allocate memory")],
+    ids=["for data", "for a thread", "for a process"],
+)
+def test_too_little_memory_names_the_capture(
+    traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def too_large(*_: object, **__: object) -> None:
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr(importlib.import_module("traceview.report.to_json"), "to_json", too_large)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -175,15 +176,16 @@ def _alive(group: int) -> bool:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Have a scheduler and two workers of one thread."""
+def cluster(folder: Path, tls: Sequence[str] = ()) -> Iterator[str]:
+    """Have a scheduler and two workers of one thread; `tls` are Dask's own options."""
     pytest.importorskip("distributed")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    address = f"tcp://127.0.0.1:{port}"
-    scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
-    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard"]
+    address = f"{'tls' if tls else 'tcp'}://127.0.0.1:{port}"
+    scheduler = ["distributed.cli.dask_scheduler", "--host", f"{address.partition(':')[0]}://127.0.0.1"]
+    scheduler += ["--port", str(port), "--no-dashboard", *tls]
+    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard", *tls]
     with (folder / "dask.log").open("w") as log:
         started = [
             subprocess.Popen([sys.executable, "-m", *one], env=ENVIRONMENT, stdout=log, stderr=log, cwd=folder)
@@ -198,6 +200,69 @@ def cluster(folder: Path) -> Iterator[str]:
             for one in reversed(started):
                 one.terminate()
                 one.wait(timeout=30)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate that signs itself, and its key, with the program openssl; made for this test alone."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the program openssl")
+    folder.mkdir()
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
+         "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+def on_cluster(out: Path, address: str, *arguments: object) -> tuple[int, str]:
+    """Read a sample on a cluster; return the exit code and what stands on standard error."""
+    command = [sys.executable, "-m", "traceview", "fleet", sample("ddp2.sqlite"), "--no-html", "-q", "--json", out]
+    ended = subprocess.run(
+        [*map(str, command), "--scheduler", address, *map(str, arguments)],
+        env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr
+
+
+def test_a_cluster_with_tls(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path / "ours")
+    other_cert, other_key = certificate(tmp_path / "another")
+    out = tmp_path / "out.json"
+    ours = ("--tls-ca-file", str(cert), "--tls-cert", str(cert), "--tls-key", str(key))
+    with cluster(tmp_path, ours) as address:
+        assert on_cluster(out, address, *ours) == (0, "")
+        assert json.loads(out.read_text())["reports"] == ["ddp2.sqlite"]
+        both = tmp_path / "both.pem"
+        both.write_text(key.read_text() + cert.read_text())
+        assert on_cluster(out, address, "--tls-ca-file", cert, "--tls-cert", both) == (0, "")
+        for arguments, words in (
+            (("--tls-ca-file", other_cert, "--tls-cert", cert, "--tls-key", key), "no scheduler can be reached there"),
+            (("--tls-ca-file", cert, "--tls-cert", other_cert, "--tls-key", key), "not PEM files that belong together"),
+            ((), "TLS needs certificates"),
+        ):
+            code, said = on_cluster(out, address, *arguments)
+            assert (code, said.count("\n")) == (2, 1) and words in said, said
+    assert other_key.is_file()
+
+
+def test_tls_files_and_a_plain_address_are_refused(traceview: Command, tmp_path: Path) -> None:
+    pem = tmp_path / "any.pem"
+    pem.write_text("nothing")
+    encrypted = "need an encrypted --scheduler tls://HOST:PORT"
+    for arguments, words in (
+        (("--scheduler", "tcp://127.0.0.1:1", "--tls-ca-file", pem, "--tls-cert", pem), encrypted),
+        (("--tls-ca-file", pem), encrypted),
+        (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", pem), "--tls-ca-file and --tls-cert belong together"),
+        (("--scheduler", "tls://127.0.0.1:1", "--tls-ca-file", tmp_path / "gone.pem"), "does not exist"),
+    ):
+        code, _, said = traceview("fleet", sample("ddp2.sqlite"), "--no-html", *arguments)
+        assert (code, said.count("\n")) == (2, 1) and words in said
+
+
+def test_help_says_that_a_scheduler_is_trusted(traceview: Command) -> None:
+    assert "can run code here" in " ".join(traceview("fleet", "--help").out.split())
 
 
 def functions_sampled(address: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from tests.captures import sample
 from tests.fleet.reports import ranks_of, result_of
 from traceview.fleet.form import packed, unpacked
+from traceview.fleet.job import Job
 from traceview.fleet.worker import work
 from traceview.model_fleet import ReportResult
 
@@ -28,9 +29,9 @@ def test_a_result_is_the_same_after_the_journey() -> None:
 
 
 def test_what_a_worker_cannot_read_comes_back_as_words() -> None:
-    text = unpacked(work(str(sample("README.md")), None, None, None))
+    text = unpacked(work(str(sample("README.md")), Job()))
     assert text == "not an SQLite file; export it again: nsys export --type sqlite REPORT.nsys-rep"
-    reason = unpacked(work("/nowhere/none.sqlite", None, None, None))
+    reason = unpacked(work("/nowhere/none.sqlite", Job()))
     assert reason == "no such file; make it with: nsys export --type sqlite REPORT.nsys-rep"
 
 
@@ -53,7 +54,7 @@ def test_whatever_goes_wrong_with_a_report_ends_with_it(
         raise error
 
     monkeypatch.setattr("traceview.fleet.read_one.read_report", fail)
-    assert unpacked(work("x.sqlite", None, None, None)) == words
+    assert unpacked(work("x.sqlite", Job())) == words
 
 
 @pytest.mark.parametrize(

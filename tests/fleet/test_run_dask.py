@@ -13,6 +13,7 @@ import pytest
 from traceview.errors import RequestError
 from traceview.fleet import run_dask
 from traceview.fleet.form import packed, unpacked
+from traceview.fleet.job import Job
 from traceview.fleet.worker import work, work_unwatched
 
 ADDRESS = "tcp://127.0.0.1:8786"
@@ -83,7 +84,7 @@ def test_no_worker_and_no_scheduler_end_in_one_line() -> None:
 def on_a_worker(path: str, *, seen: bool) -> bytes:
     # In a thread of its own: a browser of other tests has a loop running in this one.
     with ThreadPoolExecutor(1) as aside:
-        return aside.submit(lambda: asyncio.run(work_unwatched(path, None, None, None, seen))).result()
+        return aside.submit(lambda: asyncio.run(work_unwatched(path, Job(), seen))).result()
 
 
 def test_a_worker_that_does_not_see_a_report_says_so(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_worker_that_does_not_see_a_report_says_so(tmp_path: Path) -> None:
     assert str(there).startswith("the worker does not see it; ")
     # Nobody has it: the same words as on one machine.
     nowhere = on_a_worker(path, seen=False)
-    assert nowhere == work(path, None, None, None) and str(unpacked(nowhere)).startswith("no such file; ")
+    assert nowhere == work(path, Job()) and str(unpacked(nowhere)).startswith("no such file; ")
 
 
 def test_what_a_report_became() -> None:

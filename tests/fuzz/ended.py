@@ -83,7 +83,7 @@ def _read_here(paths: Sequence[Path], job: Any, _workers: int) -> Iterator[tuple
     from traceview.fleet.worker import work
 
     for place, path in enumerate(paths):
-        yield place, work(str(path), job.iteration, job.skip, job.nsys)
+        yield place, work(str(path), job)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceview.errors import ReportError
 from traceview.fleet.form import unpacked
-from traceview.fleet.job import Job
+from traceview.fleet.job import Job, Tls
 from traceview.fleet.merge import MARGIN, merge
 from traceview.fleet.run_dask import read_on_cluster
 from traceview.fleet.run_local import read_locally
@@ -25,18 +25,20 @@ def fleet(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
+    tls: Tls | None = None,
     margin: float = MARGIN,
     progress: Progress | None = None,
 ) -> Fleet:
     """Read many reports and merge what they say; where they are read changes nothing of the result.
 
     `workers` are processes of this machine (one for each CPU by default), `scheduler` a Dask scheduler's address
-    instead. `margin` is how much longer than the others' a rank's own time may be. A report that cannot be read is
+    instead. Its answers are unpickled, so whoever runs that address is trusted; `tls` names the files for `tls://`.
+    `margin` is how much longer than the others' a rank's own time may be. A report that cannot be read is
     skipped and named in the result. Raises ReportError when none can be read, RequestError for a cluster.
     """
     step = progress or (lambda _step, _done: None)
     files = names(reports)
-    found, skipped = _collected(reports, files, _read(reports, job or Job(), workers, scheduler), step)
+    found, skipped = _collected(reports, files, _read(reports, job or Job(), workers, scheduler, tls), step)
     if not found:
         first = skipped[min(skipped)]
         more = f"; nor can {len(skipped) - 1} more" if len(skipped) > 1 else ""
@@ -75,10 +77,10 @@ def _collected(
 
 
 def _read(
-    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None
+    reports: Sequence[Path], job: Job, workers: int | None, scheduler: str | None, tls: Tls | None
 ) -> Generator[tuple[int, bytes], None, None]:
     if scheduler is not None:
-        return read_on_cluster(reports, job, scheduler)
+        return read_on_cluster(reports, job, scheduler, tls)
     return read_locally(reports, job, workers or default_workers())
 
 

@@ -1,8 +1,13 @@
-"""Reports read by the workers of a Dask cluster, which see the same files under the same paths."""
+"""Reports read by the workers of a Dask cluster, which see the same files under the same paths.
+
+Dask sends pickled code and unpickles what comes back, so whoever runs the scheduler's address can run code here and
+on its workers. TLS proves that the scheduler is one that the certificate authority signed.
+"""
 
 from __future__ import annotations
 
 import logging
+import ssl
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +19,7 @@ from typing import Any
 
 from traceview.errors import RequestError
 from traceview.fleet.form import packed
-from traceview.fleet.job import Job
+from traceview.fleet.job import Job, Tls
 from traceview.fleet.worker import version, work_unwatched
 from traceview.version import __version__
 
@@ -27,13 +32,15 @@ LOST = "the workers that read it were lost, most likely for want of memory; give
 REMEDY = "start one with: dask scheduler, then dask worker ADDRESS --nthreads 1, with traceview installed there"
 
 
-def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Generator[tuple[int, bytes], None, None]:
+def read_on_cluster(
+    paths: Sequence[Path], job: Job, address: str, tls: Tls | None = None
+) -> Generator[tuple[int, bytes], None, None]:
     """Yield (place in `paths`, packed result) as they come. A lost worker's reports are read by another.
 
     Raises RequestError where distributed is missing, the scheduler cannot be reached or is lost, no worker is left,
     or one has not this version of traceview.
     """
-    with _client(address) as client:
+    with _client(address, tls) as client:
         waiting = deque(range(len(paths)))
         at_once = IN_FLIGHT * max(sum(client.nthreads().values()), 1)
         running: dict[str, tuple[int, Any]] = {}
@@ -42,7 +49,7 @@ def read_on_cluster(paths: Sequence[Path], job: Job, address: str) -> Generator[
             while waiting and len(running) < at_once:
                 place = waiting.popleft()
                 path = paths[place].absolute()
-                told = (str(path), job.iteration, job.skip, job.nsys, path.exists())
+                told = (str(path), job, path.exists())
                 future = client.submit(work_unwatched, *told, pure=False, retries=RETRIES)
                 running[future.key] = place, future
                 future.add_done_callback(lambda done: ended.put(done.key))
@@ -91,7 +98,7 @@ def _gone(address: str) -> RequestError:
 
 
 @contextmanager
-def _client(address: str) -> Iterator[Any]:
+def _client(address: str, tls: Tls | None) -> Iterator[Any]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
@@ -100,7 +107,8 @@ def _client(address: str) -> Iterator[Any]:
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        client = distributed.Client(address, timeout=REACHED_IN, set_as_default=False)
+        security = _security(distributed, address, tls)
+        client = distributed.Client(address, timeout=REACHED_IN, set_as_default=False, security=security)
     except (OSError, ValueError) as error:
         raise RequestError(
             f"--scheduler {address[:200]}: no scheduler can be reached there ({type(error).__name__}); {REMEDY}"
@@ -110,6 +118,30 @@ def _client(address: str) -> Iterator[Any]:
         yield client
     finally:
         client.close()
+
+
+def _security(distributed: Any, address: str, tls: Tls | None) -> Any:
+    """Return Dask's settings of TLS, which refuse plain text: from files, or without those from Dask's own settings.
+
+    Raises RequestError where certificates are missing or do not belong together.
+    """
+    files = {} if tls is None else {"tls_ca_file": str(tls.ca_file), "tls_client_cert": str(tls.cert)}
+    if tls is not None and tls.key is not None:
+        files["tls_client_key"] = str(tls.key)
+    security = distributed.security.Security(**files, **({"require_encryption": True} if files else {}))
+    try:
+        certified = security.get_connection_args("client").get("ssl_context") is not None
+    except ssl.SSLError as error:
+        raise RequestError(
+            f"--tls-ca-file, --tls-cert, --tls-key: not PEM files that belong together ({error.reason}); "
+            "name the files that the cluster was started with"
+        ) from None
+    if address.startswith("tls://") and not certified:
+        raise RequestError(
+            f"--scheduler {address[:200]}: TLS needs certificates; "
+            "name them with --tls-ca-file, --tls-cert and --tls-key"
+        )
+    return security
 
 
 def _check(client: Any, address: str) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.process
-import signal
-import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from traceview.fleet.form import packed
 from traceview.fleet.job import Job
-from traceview.fleet.worker import one_thread, work
+from traceview.fleet.lifetime import signals_deferred
+from traceview.fleet.worker import begin, work_in_process
 
 RECYCLED = 64  # reports after which a worker makes room for a new one: heaps only grow
 HEARD_IN = 0.2  # seconds
@@ -54,7 +51,8 @@ def _batch(paths: Sequence[Path], job: Job, places: deque[int], workers: int) ->
             while places or running:
                 while places and len(running) < workers:
                     place = places.popleft()
-                    running[pool.submit(work, str(paths[place]), job.iteration, job.skip, job.nsys)] = place
+                    with signals_deferred():  # the first calls start the workers
+                        running[pool.submit(work_in_process, str(paths[place]), job)] = place
                 # Not for ever: polars has signals restart what they interrupt, so Ctrl-C would wait as well.
                 for future in wait(running, timeout=HEARD_IN, return_when=FIRST_COMPLETED).done:
                     result = future.result()
@@ -69,7 +67,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Have workers with one thread each; on the way out of an error they are ended, not waited for."""
     # Spawned, not forked: polars has threads, which a fork would lose.
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=begin)
     try:
         yield pool
         pool.shutdown()
@@ -91,15 +89,3 @@ def _end(children: set[multiprocessing.process.BaseProcess]) -> None:
     for child in children:
         if child.is_alive():
             child.kill()
-
-
-def _begin() -> None:
-    one_thread()
-    # Ctrl-C reaches the whole group; the first process says what becomes of the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ended)
-
-
-def _ended(_signal: int, _frame: FrameType | None) -> NoReturn:
-    # An exception, so that an nsys under way and temporary folders go on the way out.
-    sys.exit(1)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traceview.fleet.job import Job
 
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -18,36 +22,53 @@ def one_thread() -> None:
             os.environ[name] = "1"
 
 
-def work(path: str, iteration: str | None, skip: int | None, nsys: str | None) -> bytes:
+def begin() -> None:
+    """Prepare a new process of this machine before it imports what reads reports."""
+    from traceview.fleet.lifetime import begin_worker
+
+    begin_worker()
+    one_thread()
+
+
+def work_in_process(path: str, job: Job) -> bytes:
+    """Read one report in a process that `begin` prepared."""
+    from traceview.fleet.lifetime import ends_in_order
+
+    with ends_in_order():
+        return work(path, job)
+
+
+def work(path: str, job: Job) -> bytes:
     """Read one report; what is wrong with it comes back as one line."""
     one_thread()
     from pathlib import Path
 
-    from traceview.errors import TraceviewError
+    from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.fleet.form import packed
     from traceview.fleet.read_one import read_report
     from traceview.read.database import shown
+    from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
 
-    token = CHOSEN.set(nsys) if nsys is not None else None
+    nsys, limit = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(job.max_decoded)
     try:
-        return packed(read_report(Path(path), iteration, skip))
+        return packed(read_report(Path(path), job.iteration, job.skip))
     except TraceviewError as error:
         return packed(_reason(str(error), shown(Path(path))))
-    except MemoryError:
-        return packed("not enough memory to read it")
     except (KeyboardInterrupt, SystemExit):
         raise
     except (
         BaseException
     ) as error:  # one report must not end the fleet, nor a panic inside polars, which is no Exception
+        if is_out_of_memory(error):
+            return packed("not enough memory to read it")
         return packed(f"a mistake of traceview's own ({type(error).__name__})")
     finally:
-        if token is not None:
-            CHOSEN.reset(token)
+        CHOSEN.reset(nsys)
+        MAX_DECODED.reset(limit)
 
 
-async def work_unwatched(path: str, iteration: str | None, skip: int | None, nsys: str | None, seen: bool) -> bytes:
+async def work_unwatched(path: str, job: Job, seen: bool) -> bytes:
     """Do the same for a Dask worker, in a thread that its profiler does not know.
 
     `seen`: who asks has a report of that name, so that a worker that has none is told apart from a mistyped one.
@@ -61,7 +82,7 @@ async def work_unwatched(path: str, iteration: str | None, skip: int | None, nsy
         from traceview.fleet.form import packed
 
         return packed("the worker does not see it; a cluster's workers need the reports under the same absolute paths")
-    return await asyncio.to_thread(work, path, iteration, skip, nsys)
+    return await asyncio.to_thread(work, path, job)
 
 
 def _reason(line: str, name: str) -> str:

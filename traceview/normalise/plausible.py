@@ -10,9 +10,9 @@ import polars as pl
 from traceview.errors import DamagedExportError
 from traceview.intervals import Times
 from traceview.read import raw
+from traceview.read.limits import MAX_NAME
 
 DEEPEST = 128  # ranges open at once on a thread; a program that pushes and never pops reaches any number
-LONGEST_TEXT = 1 << 15  # characters; demangled names of templates have more than 10,000
 # What a record may say at most, and what to call it. CUPTI's correlation ids have 32 bits.
 LARGEST = {"bytes": (1 << 50, "number of bytes"), "correlationId": ((1 << 32) - 1, "correlation id")}
 MOST = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
@@ -41,8 +41,8 @@ def _short_texts(frame: pl.DataFrame) -> pl.DataFrame:
     """Cut long texts off, with an ellipsis to say so: nsys keeps what the program printed among the names."""
     for name in [name for name, kind in frame.schema.items() if kind == pl.String]:
         # Bytes are known without counting characters, of which there are no more.
-        if (long := frame[name].str.len_bytes() > LONGEST_TEXT).any():
-            cut = pl.col(name).str.slice(0, LONGEST_TEXT) + "…"
+        if (long := frame[name].str.len_bytes() > MAX_NAME).any():
+            cut = pl.col(name).str.slice(0, MAX_NAME) + "…"
             frame = frame.with_columns(pl.when(long).then(cut).otherwise(name).alias(name))
     return frame
 

@@ -14,10 +14,11 @@ from typing import IO, Any, NamedTuple
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read.database import shown
+from traceview.read.limits import MAX_DECODED, size_text
 
 CHUNK = 1 << 20
 SMALL = 64 << 20  # below this no ratio is suspicious
-MOST_TIMES = 200  # real exports shrink 4 to 10 times
+MAX_RATIO = 200  # real exports shrink 4 to 10 times
 SPARE = 256 << 20  # left free on the disk that holds temporary files
 
 
@@ -60,8 +61,8 @@ def is_packed(head: bytes) -> bool:
 def unpack(path: Path, folder: Path) -> Path:
     """Unpack a file into `folder` under its name without .gz, .xz or .zst, and return where it is.
 
-    Stops with ReportError at more than MOST_TIMES the packed size, or at what the disk can hold; with
-    DamagedExportError where the packed data ends early or is damaged.
+    Raises ReportError above --max-decoded, above MAX_RATIO times the packed size, and where the disk has no room,
+    which is checked before the first byte is written; DamagedExportError where the packed data is cut off or damaged.
     """
     name = shown(path)
     with ExitStack() as stack:
@@ -78,26 +79,37 @@ def unpack(path: Path, folder: Path) -> Path:
                 f"{name}: zstd needs the package zstandard; pip install 'traceview[zstd]', or unpack it: unzstd {name}"
             ) from None
         out = folder / (path.name.removesuffix(packing.suffix) or "capture")
-        most = max(SMALL, MOST_TIMES * path.stat().st_size)
-        _copy(unpacked, stack.enter_context(out.open("xb")), most, name, packing.by_hand)
+        packed_size = path.stat().st_size
+        _check_room(folder, packed_size, name, packing.by_hand)
+        _copy(unpacked, stack.enter_context(out.open("xb")), packed_size, name, packing.by_hand)
     return out
 
 
-def _copy(source: Any, out: IO[bytes], most: int, name: str, by_hand: str) -> None:
-    room = shutil.disk_usage(Path(out.name).parent).free - SPARE
+def _check_room(folder: Path, size: int, name: str, by_hand: str) -> None:
+    """Raise ReportError if the folder's disk has no room for so many bytes more, with SPARE left."""
+    if shutil.disk_usage(folder).free < size + SPARE:
+        raise ReportError(
+            f"{name}: the folder for temporary files has no room for it; set TMPDIR to one that has, "
+            f"or unpack it yourself: {by_hand} {name}"
+        )
+
+
+def _copy(source: Any, out: IO[bytes], packed_size: int, name: str, by_hand: str) -> None:
+    limit, suspicious = MAX_DECODED.get(), max(SMALL, MAX_RATIO * packed_size)
     written = 0
     while chunk := _read(source, name, by_hand):
         written += len(chunk)
-        if written > most:
+        if written > limit:
             raise ReportError(
-                f"{name}: unpacks to more than {most >> 20} MB, {MOST_TIMES} times its size, and was left alone; "
+                f"{name}: unpacks to more than {size_text(limit)}; if you trust it, raise the limit: "
+                f"--max-decoded {size_text(2 * limit)}"
+            )
+        if written > suspicious:
+            raise ReportError(
+                f"{name}: unpacks to more than {size_text(suspicious)}, {MAX_RATIO} times its size; "
                 f"if you trust it, unpack it yourself: {by_hand} {name}"
             )
-        if written > room:
-            raise ReportError(
-                f"{name}: the folder for temporary files has no room for it; set TMPDIR to one that has, "
-                f"or unpack it yourself: {by_hand} {name}"
-            )
+        _check_room(Path(out.name).parent, len(chunk), name, by_hand)
         try:
             out.write(chunk)
         except OSError as error:

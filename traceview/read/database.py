@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.read.guard import Guard
+from traceview.read.limits import MAX_NAME_BYTES, DecodedSize
 from traceview.read.raw import ESSENTIAL
 from traceview.read.schema import too_large
 
@@ -76,7 +77,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     address = f"file:{quote(bytes(path.resolve()))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            connection.text_factory = _text_decoder(shown(path))
             connection.execute("PRAGMA query_only=ON")
             guard = Guard(connection, path.stat().st_size)
             try:
@@ -88,6 +89,22 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
         raise damaged(shown(path), error) from None
     except (OverflowError, MemoryError, UnicodeError) as error:  # a name of a table may be no text
         raise damaged(shown(path), error) from None
+
+
+def _text_decoder(name: str) -> Callable[[bytes], str]:
+    """Return a function that decodes SQLite's texts up to MAX_NAME_BYTES, and raises ReportError above the limits."""
+    size = DecodedSize(name)
+
+    def decode(raw: bytes) -> str:
+        if len(raw) > MAX_NAME_BYTES:
+            size.check_text(len(raw))
+            raw = raw[:MAX_NAME_BYTES]
+        size.total += len(raw)
+        if size.total > size.limit:
+            size.check(0)
+        return raw.decode("utf-8", "replace")
+
+    return decode
 
 
 def damaged(name: str, error: Exception) -> DamagedExportError:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read.database import shown
+from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import is_export
 
 REPORT = b"NVIDIA Tegra Profiler Report "
@@ -36,6 +37,7 @@ OLDER = re.compile(rb"(\d{4})\.(\d{1,3})\.(\d{1,3})\.\d{1,9}-")  # until 2022, a
 END = 4096
 SAID = re.compile(r"version (\d{4})\.(\d{1,3})\.(\d{1,3})")
 ASKING = 30  # seconds that `nsys --version` may take
+CHECK_EVERY = 0.2  # seconds between two looks at the size of an export
 
 # What --nsys names, for the command under way; None is the one on PATH.
 CHOSEN: ContextVar[str | None] = ContextVar("nsys", default=None)
@@ -93,14 +95,17 @@ def export(path: Path, head: bytes, folder: Path) -> Path:
     link.symlink_to(path.resolve())
     made = folder / "report.sqlite"
     command = [nsys, "export", "--type", "sqlite", "--output", str(made), str(link)]
-    code = _run(command, folder, name)
+    code = _run(command, folder, name, made)
     if code or not made.is_file():
         raise _failed(nsys, path, head, code)
     return made.rename(out)
 
 
-def _run(command: list[str], folder: Path, name: str) -> int:
-    """Run nsys without input or output of its own; when we are interrupted it ends as well."""
+def _run(command: list[str], folder: Path, name: str, made: Path) -> int:
+    """Run nsys without input or output, and return its exit code; an exception here ends nsys too.
+
+    Raises ReportError when the file that it makes exceeds --max-decoded.
+    """
     try:
         running = subprocess.Popen(
             command,
@@ -116,13 +121,26 @@ def _run(command: list[str], folder: Path, name: str) -> int:
             f"{name}: nsys does not run ({error.strerror}); name another with --nsys, or export it by hand: "
             f"nsys export --type sqlite {name}"
         ) from None
+    size = DecodedSize(name)
     try:
-        return running.wait()
+        while True:
+            size.check(_size_of(made))
+            with suppress(subprocess.TimeoutExpired):
+                code = running.wait(CHECK_EVERY)
+                size.check(_size_of(made))
+                return code
     finally:
         if running.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _failed(nsys: str, path: Path, head: bytes, code: int) -> ReportError:

@@ -9,31 +9,37 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
+from traceview.read.arrow_buffers import decoded_size
 from traceview.read.database import shown, version_text
+from traceview.read.limits import DecodedSize
 from traceview.read.panics import unsaid
 from traceview.read.parquet_pages import check_pages
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, Table, wanted_columns
+from traceview.read.texts import CODED, as_text, with_shared_texts
 
 AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
 END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 META = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # the latter until 2022
 ROWS_A_BYTE, SMALL = 16, 100_000  # more rows than that in a file is no capture, but a bomb
 
-Reader = Callable[[Path], pl.LazyFrame]
+# Returns a table and how many bytes each of its columns decodes to at least; under None, what all share.
+Reader = Callable[[Path, DecodedSize], tuple[pl.LazyFrame, dict[str | None, int]]]
 
 
-def _arrow(path: Path) -> pl.LazyFrame:
+def _arrow(path: Path, size: DecodedSize) -> tuple[pl.LazyFrame, dict[str | None, int]]:
     """Read a stream whole; without its end mark it was cut off, which polars takes for its end."""
     with path.open("rb") as file:
         file.seek(-min(len(END), path.stat().st_size), os.SEEK_END)
         if file.read() != END:
             raise ValueError("no end mark")
-    return pl.read_ipc_stream(path).lazy()
+    decoded = decoded_size(path)
+    size.check(decoded)
+    return pl.read_ipc_stream(path).lazy(), {None: decoded}
 
 
-def _parquet(path: Path) -> pl.LazyFrame:
-    check_pages(path)
-    return pl.scan_parquet(path)
+def _parquet(path: Path, _size: DecodedSize) -> tuple[pl.LazyFrame, dict[str | None, int]]:
+    decoded = check_pages(path)
+    return pl.scan_parquet(path), dict(decoded)
 
 
 READERS: dict[str, Reader] = {".parquet": _parquet, ".arrow": _arrow}
@@ -51,28 +57,28 @@ def read_directory(folder: Path, suffix: str) -> RawCapture:
     """
     problems: list[str] = []
     tables = {}
+    size = DecodedSize(shown(folder))
     for name, wanted in TABLES.items():
         path = folder / f"{name}{suffix}"
         if path.is_file():
-            tables[name] = _table(folder, path, name, wanted, problems)
-    version, schema = _versions(folder, suffix)
+            tables[name] = _table(path, name, wanted, size, problems)
+    version, schema = _versions(folder, suffix, size)
     return RawCapture(folder.name, version, schema, tables, tuple(problems))
 
 
 def every_table(folder: Path, suffix: str) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield all tables of an export with all their columns, as they are. Raises as read_directory does."""
+    size = DecodedSize(shown(folder))
     for path in sorted(folder.glob(f"*{suffix}")):
-        said = f"{shown(folder)}: {shown(path)}"
-        yield path.stem, _read(said, path, _read(said, path, None).columns)
+        yield path.stem, _read(path, _read(path, None, size).columns, size)
 
 
-def _table(folder: Path, path: Path, table: str, wanted: Table, problems: list[str]) -> pl.DataFrame:
-    said = f"{shown(folder)}: {path.name}"
-    present = _read(said, path, None)
-    columns = wanted_columns(present.columns, table, problems, file=shown(folder), remedy=AGAIN)
+def _table(path: Path, table: str, wanted: Table, size: DecodedSize, problems: list[str]) -> pl.DataFrame:
+    present = _read(path, None, size)
+    columns = wanted_columns(present.columns, table, problems, file=size.name, remedy=AGAIN)
     if columns is None:
         return pl.DataFrame()
-    return typed(_read(said, path, columns), table, wanted, problems)
+    return typed(_read(path, columns, size), table, wanted, problems)
 
 
 def typed(frame: pl.DataFrame, table: str, wanted: Table, problems: list[str]) -> pl.DataFrame:
@@ -90,16 +96,19 @@ def typed(frame: pl.DataFrame, table: str, wanted: Table, problems: list[str]) -
 
 
 @unsaid()
-def _read(said: str, path: Path, columns: list[str] | None) -> pl.DataFrame:
-    """Return some columns, or with None an empty frame of all of them, once the number of rows is plausible."""
+def _read(path: Path, columns: list[str] | None, size: DecodedSize) -> pl.DataFrame:
+    """Return some columns, or with None an empty frame of all, once the number of rows and of bytes is plausible."""
+    said = f"{size.name}: {shown(path)}"
     try:
-        lazy = READERS[path.suffix](path)
+        lazy, decoded = READERS[path.suffix](path, size)
         if columns is None:
             return lazy.collect_schema().to_frame()
         rows = lazy.select(pl.len()).collect().item()
         if rows > SMALL + ROWS_A_BYTE * path.stat().st_size:
             raise DamagedExportError(f"{said} claims {rows} rows, more than its size can hold; {AGAIN}")
-        return lazy.select(columns).collect()
+        expected = sum(decoded.get(name, 0) for name in (None, *columns))
+        size.check(expected)
+        return with_shared_texts(lazy.select(columns).collect(), size, expected)
     except OSError as error:
         if error.errno is None:
             raise DamagedExportError(f"{said} is cut off or damaged; {AGAIN}") from None
@@ -121,19 +130,15 @@ def _whole(column: pl.Series) -> pl.Series:
 
 
 def _text(column: pl.Series) -> pl.Series:
-    if column.dtype == pl.Binary:
-        texts = [None if one is None else one.decode("utf-8", "replace") for one in column.to_list()]
-        return pl.Series(column.name, texts, pl.String)
-    if column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-        return column.cast(pl.String)
+    if column.dtype in (pl.String, pl.Binary, *CODED):
+        return as_text(column)
     return pl.Series(column.name, [None], pl.String).new_from_index(0, len(column))
 
 
-def _versions(folder: Path, suffix: str) -> tuple[str | None, str | None]:
+def _versions(folder: Path, suffix: str, size: DecodedSize) -> tuple[str | None, str | None]:
     for table in META:
         path = folder / f"{table}{suffix}"
-        said = f"{shown(folder)}: {path.name}"
-        if path.is_file() and {"name", "value"} <= set(_read(said, path, None).columns):
-            found = dict(_read(said, path, ["name", "value"]).rows())
+        if path.is_file() and {"name", "value"} <= set(_read(path, None, size).columns):
+            found = dict(_read(path, ["name", "value"], size).rows())
             return version_text(found.get("EXPORT_PRODUCT_VERSION")), version_text(found.get("EXPORT_SCHEMA_VERSION"))
     return None, None

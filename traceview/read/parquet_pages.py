@@ -15,13 +15,20 @@ DEEPEST = 16  # structures inside each other; a footer has six
 HEADER, LONG_HEADER = 1 << 12, 1 << 20  # bytes of a page's header: statistics may hold long texts
 # Fields of parquet.thrift.
 ROW_GROUPS, COLUMNS, META = 4, 1, 3
-VALUES, PACKED, DATA_AT, DICTIONARY_AT = 5, 7, 9, 11
+PATH, VALUES, PACKED, DATA_AT, DICTIONARY_AT = 3, 5, 7, 9, 11
 UNPACKED_SIZE, PACKED_SIZE, KINDS = 2, 3, (5, 7, 8)  # a page's sizes; headers of data, dictionary and data of version 2
 DICTIONARY = 7
+ENCODING = {5: 2, 8: 4}  # where a data page of either version names the encoding of its values
+SHARED_PREFIXES = 7  # DELTA_BYTE_ARRAY: each value may begin with all of the one before
+VALUE_BYTES = 8  # of a decoded number, or at least of a text
 
 
-def check_pages(path: Path) -> None:
-    """Raise ValueError where a page of a Parquet file cannot be what its header says. Raises OSError."""
+def check_pages(path: Path) -> dict[str, int]:
+    """Return how many bytes each column decodes to, without the repeated values of its dictionary.
+
+    Raises ValueError where a page cannot be what its header says, OSError where the file cannot be read.
+    """
+    decoded: dict[str, int] = {}
     with path.open("rb") as file:
         size = path.stat().st_size
         file.seek(max(size - 8, 0))
@@ -33,7 +40,9 @@ def check_pages(path: Path) -> None:
         footer = _Compact(file.read(length)).structure()
         for group in _several(footer, ROW_GROUPS):
             for column in _several(group, COLUMNS):
-                _check_column(file, column.get(META), size)
+                name, count = _check_column(file, column.get(META), size)
+                decoded[name] = decoded.get(name, 0) + count
+    return decoded
 
 
 def _several(structure: dict[int, Any], field: int) -> list[dict[int, Any]]:
@@ -43,7 +52,8 @@ def _several(structure: dict[int, Any], field: int) -> list[dict[int, Any]]:
     return found
 
 
-def _check_column(file: IO[bytes], meta: object, size: int) -> None:
+def _check_column(file: IO[bytes], meta: object, size: int) -> tuple[str, int]:
+    """Return a column's name and how many bytes a part of it decodes to."""
     if not isinstance(meta, dict):
         raise ValueError("a column without its description")
     starts = [_whole(meta, field) for field in (DICTIONARY_AT, DATA_AT) if meta.get(field)]
@@ -51,12 +61,17 @@ def _check_column(file: IO[bytes], meta: object, size: int) -> None:
     end = at + _whole(meta, PACKED)
     if not (starts or values == 0) or end > size:
         raise ValueError("a column outside its file")
+    decoded = 0
     while at < end:
-        at += _check_page(file, at, end, values)
+        length, count = _check_page(file, at, end, values)
+        at, decoded = at + length, decoded + count
+    path = meta.get(PATH)
+    name = path[0].decode("utf-8", "replace") if isinstance(path, list) and path and isinstance(path[0], bytes) else ""
+    return name, max(decoded, VALUE_BYTES * values)
 
 
-def _check_page(file: IO[bytes], at: int, end: int, values: int) -> int:
-    """Return how many bytes a page and its header take."""
+def _check_page(file: IO[bytes], at: int, end: int, values: int) -> tuple[int, int]:
+    """Return how many bytes a page and its header take, and how many it decodes to."""
     page, length = _header(file, at, end)
     kind = next((kind for kind in KINDS if isinstance(page.get(kind), dict)), None)
     packed, unpacked = _whole(page, PACKED_SIZE), _whole(page, UNPACKED_SIZE)
@@ -64,7 +79,8 @@ def _check_page(file: IO[bytes], at: int, end: int, values: int) -> int:
         raise ValueError("a page longer than its column")
     if kind is not None and _whole(page[kind], 1) > (unpacked if kind == DICTIONARY else values):
         raise ValueError("a page of more values than its column")
-    return length + packed
+    repeated = kind in ENCODING and page[kind].get(ENCODING[kind]) == SHARED_PREFIXES
+    return length + packed, unpacked * max(_whole(page[kind], 1), 1) if repeated else unpacked
 
 
 def _header(file: IO[bytes], at: int, end: int) -> tuple[dict[int, Any], int]:

@@ -20,6 +20,7 @@ from traceview.read.database import (
     versions,
     views_among,
 )
+from traceview.read.limits import DecodedSize
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
 from traceview.read.sqlite_pages import TableDecoder, table_decoder
 from traceview.read.sqlite_pages.column import Column
@@ -134,7 +135,9 @@ def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str],
     order = primary_key_order(connection, table)
     cursor = connection.execute(f'SELECT {selected} FROM "{table}" NOT INDEXED {order}')
     frames = []
+    numbers = DecodedSize(table)  # open_read_only counts the texts
     while rows := cursor.fetchmany(BATCH):
+        numbers.add(8 * len(columns) * len(rows))
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
     query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(strange) or "0"}'
     if odd := int(connection.execute(query).fetchone()[0]):

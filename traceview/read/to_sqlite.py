@@ -13,8 +13,9 @@ import polars as pl
 from traceview.errors import ReportError
 from traceview.read.database import columns_of, open_read_only, real_tables, shown
 from traceview.read.raw import RawCapture
+from traceview.read.texts import CODED, as_text
 
-BATCH = 100_000
+BATCH, BATCH_BYTES = 100_000, 256 << 20  # rows and bytes of texts that are Python's at once
 PLAIN = re.compile(r"\w{1,64}", re.ASCII)  # a table or column that is called anything else stays behind
 META = "META_DATA_EXPORT"
 PRODUCT = "EXPORT_PRODUCT_NAME"  # nsys says NVIDIA Nsight Systems there
@@ -68,8 +69,15 @@ def _write(connection: sqlite3.Connection, table: str, frame: pl.DataFrame) -> N
     declared = ", ".join(f'"{one.name}" {kinds.get(type(one.dtype), "INTEGER")}' for one in columns)
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
     holes = ", ".join("?" * len(columns))
-    for part in pl.DataFrame(columns).iter_slices(BATCH):
+    longest = sum(_longest(one) for one in columns)
+    for part in pl.DataFrame(columns).iter_slices(max(1, min(BATCH, BATCH_BYTES // (longest + 1)))):
         connection.executemany(f'INSERT INTO "{table}" VALUES ({holes})', part.rows())
+
+
+def _longest(column: pl.Series) -> int:
+    """Return how many bytes the longest text of a column has."""
+    longest = column.str.len_bytes().max() if column.dtype == pl.String else 0
+    return longest if isinstance(longest, int) else 0
 
 
 def _stored(column: pl.Series) -> pl.Series:
@@ -80,9 +88,6 @@ def _stored(column: pl.Series) -> pl.Series:
         return column.cast(pl.Int64)
     if column.dtype.is_float():
         return column.cast(pl.Float64)
-    if column.dtype == pl.Binary:
-        texts = [None if one is None else one.decode("utf-8", "replace") for one in column.to_list()]
-        return pl.Series(column.name, texts, pl.String)
-    if column.dtype in (pl.String, pl.Categorical, pl.Enum):
-        return column.cast(pl.String)
+    if column.dtype in (pl.String, pl.Binary, *CODED):
+        return as_text(column)
     return column.to_frame().select(pl.when(column.is_not_null()).then(pl.lit(b"")).alias(column.name)).to_series()

@@ -182,6 +182,6 @@ def test_a_list_of_events_is_looked_for_once() -> None:
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceview.read.kineto.pieces.MOST", 1000)
+    monkeypatch.setattr("traceview.read.kineto.pieces.MAX_TEXT", 1000)
     with pytest.raises(NotJsonError, match="more than"):
         list(Pieces(BytesIO(b'{"traceEvents": [{"a": "' + b"x" * 5000), 64))

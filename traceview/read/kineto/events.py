@@ -6,6 +6,7 @@ import polars as pl
 
 from traceview.read.kineto.decimals import nanoseconds
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
+from traceview.read.limits import MAX_NAME
 
 # Kineto's ActivityType names, and those of 2021.
 SORTS = {
@@ -74,8 +75,8 @@ def _typed(events: pl.DataFrame) -> pl.DataFrame:
     return (
         events.select(
             pl.when(metadata).then(pl.lit(METADATA)).when(pl.col("ph") == "X").then(sort).alias("sort"),
-            pl.col("name").fill_null(""),
-            args.field("name").alias("label"),
+            pl.col("name").fill_null("").str.slice(0, MAX_NAME + 1),
+            args.field("name").str.slice(0, MAX_NAME + 1).alias("label"),
             _whole(pl.col("pid")).alias("pid"),
             _whole(pl.col("tid")).alias("tid"),
             start.alias("start"),

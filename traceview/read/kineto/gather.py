@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.read.kineto.events import METADATA, decode
+from traceview.read.limits import DecodedSize
 from traceview.read.raw import NOT_A_TIME
 
 HOST = ("pid", "tid", "start", "end", "correlation", "name")
@@ -28,6 +29,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     METADATA: ("pid", "tid", "name", "label"),
 }
 AT_ONCE = 2  # pieces; each takes some ten times its size while it is decoded
+LONG_PIECE = 32 << 20  # bytes; such a piece holds one long event, and is decoded alone
 TIMED = ("kernel", "memcpy", "memset", "call", "range", "overhead")
 
 
@@ -39,14 +41,15 @@ class Gathered:
     names: tuple[str, ...]
 
 
-def gather(pieces: Iterable[bytes]) -> Gathered:
-    """Decode all pieces. Raises NotJsonError."""
+def gather(pieces: Iterable[bytes], size: DecodedSize) -> Gathered:
+    """Decode all pieces. Raises NotJsonError, and ReportError above the limit of `size`."""
     places: dict[str, int] = {}
     parts: dict[str, list[pl.DataFrame]] = {sort: [] for sort in KEPT}
     for found in _decoded(pieces):
-        found = found.with_columns(_place(found["name"], places), _place(found["label"], places), _end())
+        found = found.with_columns(_place(found["name"], places, size), _place(found["label"], places, size), _end())
         for (sort,), part in found.partition_by("sort", as_dict=True).items():
             parts[str(sort)].append(part.select(KEPT[str(sort)]))
+            size.add(8 * part.width * part.height)
     return Gathered({sort: _joined(sort, part) for sort, part in parts.items()}, tuple(places))
 
 
@@ -74,15 +77,16 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[pl.DataFrame]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for piece in pieces:
             waiting.append(pool.submit(decode, piece))
-            if len(waiting) > AT_ONCE:
+            while len(waiting) > (AT_ONCE if len(piece) < LONG_PIECE else 0):
                 yield waiting.popleft().result()
         for last in waiting:
             yield last.result()
 
 
-def _place(texts: pl.Series, places: dict[str, int]) -> pl.Series:
+def _place(texts: pl.Series, places: dict[str, int], size: DecodedSize) -> pl.Series:
     """Return each text's place among all names so far; null for null."""
     unique = texts.unique().drop_nulls()
+    size.add(int(unique.str.len_bytes().sum()))
     known = [places.setdefault(text, len(places)) for text in unique.to_list()]
     coded = pl.DataFrame({"text": unique, "place": pl.Series(known, dtype=pl.Int64)})
     rows = texts.to_frame("text").join(coded, on="text", how="left", maintain_order="left")

@@ -12,8 +12,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.read.limits import MAX_TEXT
+
 BLOCK = 8 << 20
-MOST = 256 << 20  # of one event
 MOST_AROUND = 16 << 20  # of all that is no event, before and behind them; it becomes Python's own values
 DEEPEST = 64  # events have two levels; a parser may not survive a hundred thousand
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -55,6 +56,7 @@ class Pieces:
                 rest, comma_due = rest[1:], False
             ends, last = _ends(np.frombuffer(rest, np.uint8))
             if len(ends):
+                _refuse_long_events(int(np.diff(ends, prepend=0).max()))
                 yield _separated(rest, ends)
                 comma_due = True
             if last is not None:
@@ -78,10 +80,9 @@ class Pieces:
         raise NotJsonError("has no list of events", cut_off=len(depth) > 0 and int(depth[-1]) > 0)
 
     def _more(self, rest: bytes) -> bytes:
-        if len(rest) > MOST:
-            raise NotJsonError("holds an event of more than 256 MB")
+        _refuse_long_events(len(rest))
         # Twice what is left over, so that one long event is not scanned once a block.
-        more = self.source.read(max(self.block, len(rest)))
+        more = self.source.read(min(max(self.block, len(rest)), MAX_TEXT + 1))
         if not more:
             raise NotJsonError("ends in the middle of its events", cut_off=True)
         return rest + more
@@ -91,6 +92,11 @@ class Pieces:
         if self.source.read(1):
             raise NotJsonError("has more than 16 MB behind its events")
         return rest
+
+
+def _refuse_long_events(length: int) -> None:
+    if length > MAX_TEXT:
+        raise NotJsonError(f"holds an event of more than {MAX_TEXT >> 20} MB")
 
 
 def _list_of_events(text: bytes) -> int | None:

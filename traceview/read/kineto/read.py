@@ -16,6 +16,7 @@ from traceview.read.kineto.known import PROFILER
 from traceview.read.kineto.lacks import lacks
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.kineto.tables import tables_of
+from traceview.read.limits import DecodedSize
 from traceview.read.raw import RawCapture
 
 SESSION = "TARGET_INFO_SESSION_START_TIME"  # when it was 0 on the capture's clock: what lays ranks side by side
@@ -32,7 +33,7 @@ def read_kineto(path: Path) -> RawCapture:
     try:
         with path.open("rb") as file:
             pieces = Pieces(file)
-            found, zero = from_zero(gather(pieces))
+            found, zero = from_zero(gather(pieces, DecodedSize(name)))
             around = read_around(pieces.around)
     except OSError as error:
         raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None

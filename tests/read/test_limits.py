@@ -1,0 +1,290 @@
+"""Small files that decode to gigabytes: memory stays bounded, or one line refuses them. All are made by hand."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.captures import ROOT, sample
+from tests.cli.command import Command, traceview
+from tests.read.kineto.test_hostile import CALL, KERNEL, trace
+from tests.read.test_formats import REPORT, as_directory, script, zstd
+from traceview.errors import ReportError
+from traceview.read import parquet_pages
+from traceview.read.arrow_buffers import decoded_size
+from traceview.read.database import open_read_only
+from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
+from traceview.read.texts import as_text
+
+__all__ = ["traceview"]
+
+MEGABYTE, PAGE = 1 << 20, 4096
+PEAK = 1500  # MB that analyze may hold
+MEASURED = """
+import resource, subprocess, sys
+ended = subprocess.run([sys.executable, "-m", "traceview", *sys.argv[1:]], capture_output=True, text=True)
+print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10, ended.stderr)
+"""
+
+
+def peak(command: str, path: Path, *more: str) -> tuple[int, int, str]:
+    """Run a command in a process of its own; return its exit code, its peak memory in MB and its errors."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURED, command, str(path), *more],
+        env=environment, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    code, memory, said = ended.stdout.split(" ", 2)
+    return int(code), int(memory), said.strip()
+
+
+def repeated(count: int, length: int = MEGABYTE) -> pl.Series:
+    """Return rows of two texts that share their bytes in memory."""
+    texts = pl.Series("value", ["x" * length, "y" * length])
+    return texts.gather([row % 2 for row in range(count)])
+
+
+def folder_with(folder: Path, suffix: str, texts: pl.Series, **options: object) -> Path:
+    """Write a sample as a folder of tables whose StringIds has these texts too."""
+    made = as_directory(sample("cudagraph.sqlite"), folder / suffix[1:], suffix)
+    path = made / f"StringIds{suffix}"
+    known = pl.read_parquet(path) if suffix == ".parquet" else pl.read_ipc_stream(path)
+    rows = pl.DataFrame({"id": pl.int_range(1_000_000, 1_000_000 + len(texts), eager=True), "value": texts})
+    both = pl.concat([known.select("id", pl.col("value").cast(texts.dtype)), rows.cast({"id": known["id"].dtype})])
+    write = both.write_parquet if suffix == ".parquet" else both.write_ipc_stream
+    write(path, **options)  # type: ignore[operator]
+    return made
+
+
+@pytest.mark.parametrize("command", ["analyze", "info"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_dictionary_with_long_texts_takes_little_memory(tmp_path: Path, suffix: str, command: str) -> None:
+    """1.5 GB of names, below the limit: each is kept once."""
+    texts = repeated(1500) if suffix == ".parquet" else repeated(1500).cast(pl.Categorical)
+    folder = folder_with(tmp_path, suffix, texts)
+    assert (folder / f"StringIds{suffix}").stat().st_size < 3 * MEGABYTE
+    code, memory, said = peak(command, folder, *(["--no-html"] if command == "analyze" else []))
+    assert (code, said) == (0, "")
+    assert memory < PEAK // 2
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [(".parquet", {}), (".parquet", {"use_dictionary": False}), (".arrow", {"compression": "zstd"})],
+)
+def test_tables_beyond_the_limit_are_refused(tmp_path: Path, suffix: str, options: dict[str, object]) -> None:
+    """600 MB of names in a dictionary, in compressed pages, and in compressed buffers."""
+    if options.pop("use_dictionary", True) is False:
+        texts = pl.Series("value", [f"{row:08}{'x' * MEGABYTE}" for row in range(600)])  # no two are equal
+        folder, limit = folder_with(tmp_path, suffix, texts, compression="zstd", **options), "600MB"
+    else:
+        if suffix == ".arrow":
+            options["compat_level"] = pl.CompatLevel.oldest()  # later levels share the bytes of equal texts
+        folder, limit = folder_with(tmp_path, suffix, repeated(600), **options), "600MB"
+    assert (folder / f"StringIds{suffix}").stat().st_size < MEGABYTE
+    code, memory, said = peak("analyze", folder, "--no-html", "--max-decoded", limit)
+    assert (code, said) == (
+        2,
+        f"traceview: error: {folder.name}: decodes to more than 600MB; if you trust it, raise the limit: "
+        "--max-decoded 1.2GB",
+    )
+    assert memory < 400
+
+
+def test_a_parquet_page_whose_values_share_prefixes_counts_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"value": ["ab"] * 1000}).write_parquet(path, compression="uncompressed")
+    plainly = parquet_pages.check_pages(path)["value"]
+    monkeypatch.setattr(parquet_pages, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
+    assert plainly == 8 * 1000
+    assert parquet_pages.check_pages(path)["value"] > 1000 * 10
+
+
+def test_the_decoded_size_of_an_arrow_stream(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    numbers = pl.DataFrame({"a": range(10_000), "b": range(10_000)})
+    for compression in ("uncompressed", "lz4", "zstd"):
+        numbers.write_ipc_stream(path, compression=compression)  # type: ignore[arg-type]
+        assert decoded_size(path) in range(160_000, 161_000)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 97):  # never another error than the one that is caught
+        path.write_bytes(whole[:cut] + bytes(40) + whole[cut + 40 :])
+        try:
+            assert decoded_size(path) >= 0
+        except ValueError:
+            continue
+
+
+def test_categories_and_bytes_become_texts() -> None:
+    assert as_text(pl.Series(["a", None, "b", "a"], dtype=pl.Categorical)).to_list() == ["a", None, "b", "a"]
+    assert as_text(pl.Series(["a", None, "b"], dtype=pl.Enum(["b", "a"]))).to_list() == ["a", None, "b"]
+    assert as_text(pl.Series([b"a", None, b"\xff", b"a"])).to_list() == ["a", None, "\ufffd", "a"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_text_of_more_than_64_mb_is_refused(tmp_path: Path, suffix: str) -> None:
+    folder = folder_with(tmp_path, suffix, repeated(1, 65 * MEGABYTE))
+    code, memory, said = peak("analyze", folder, "--no-html")
+    assert (code, said.count("\n")) == (2, 0)
+    assert said.startswith(f"traceview: error: {folder.name}: holds a text of 68.2MB, and texts end at 67.1MB; ")
+    assert memory < PEAK
+
+
+@pytest.mark.parametrize("length", [120, 240])
+def test_a_trace_with_a_name_of_many_megabytes_is_refused(tmp_path: Path, length: int) -> None:
+    path = trace(tmp_path / "run.json", {**KERNEL, "name": "k" * (length * MEGABYTE)}, CALL)
+    code, memory, said = peak("analyze", path, "--no-html")
+    assert (code, said.count("\n")) == (2, 0)
+    assert said.startswith("traceview: error: run.json: ") and "holds an event of more than 64 MB" in said
+    assert memory < PEAK
+
+
+def test_a_trace_with_names_below_64_mb_takes_little_memory(tmp_path: Path) -> None:
+    path = trace(tmp_path / "run.json", *[{**KERNEL, "name": name * (40 * MEGABYTE)} for name in "abcd"], CALL)
+    code, memory, said = peak("analyze", path, "--no-html")
+    assert (code, said) == (0, "")
+    assert memory < PEAK
+
+
+def test_a_trace_beyond_the_limit_is_refused(traceview: Command, tmp_path: Path) -> None:
+    path = trace(tmp_path / "run.json", *[KERNEL] * 100, CALL)
+    assert traceview("analyze", path, "--no-html", "--quiet", "--max-decoded", "100kB").code == 0
+    code, _, said = traceview("analyze", path, "--no-html", "--max-decoded", "5kB")
+    assert (code, said.count("\n")) == (2, 1) and "run.json: decodes to more than 5kB" in said
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstd)])
+def test_unpacking_stops_at_the_limit(
+    traceview: Command, tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / f"bomb.sqlite.{suffix}"
+    path.write_bytes(pack(b"SQLite format 3\x00" + bytes(20 * MEGABYTE)))
+    code, out, said = traceview("analyze", path, "--max-decoded", "10MB")
+    assert (code, out, said) == (
+        2, "",
+        f"traceview: error: {path.name}: unpacks to more than 10MB; if you trust it, raise the limit: "
+        "--max-decoded 20MB\n",
+    )  # fmt: skip
+
+
+def test_a_disk_without_room_is_noticed_before_the_first_byte(
+    traceview: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.sqlite.gz"
+    path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
+    usage = shutil.disk_usage(tmp_path)._replace(free=(256 << 20) + path.stat().st_size - 1)
+    monkeypatch.setattr("traceview.read.compressed.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("traceview.read.compressed._copy", None)  # nothing may be written
+    code, _, said = traceview("analyze", path)
+    assert (code, said.count("\n")) == (2, 1) and "no room for it; set TMPDIR" in said
+
+
+def shared_overflow(path: Path, rows: int, length: int) -> Path:
+    """Write a database in which the texts of all rows lie on the same overflow pages, which SQLite does not check."""
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA page_size = {PAGE}")
+    connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    connection.execute("INSERT INTO StringIds VALUES (0, ?)", ("x" * length,))
+    connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(row, "y" * length) for row in range(1, rows)])
+    connection.commit()
+    root = connection.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
+    connection.close()
+    data = bytearray(path.read_bytes())
+
+    def page(number: int) -> int:
+        return (number - 1) * PAGE
+
+    def cells(number: int) -> list[int]:
+        at = page(number)
+        header = 8 if data[at] == 13 else 12
+        count = int.from_bytes(data[at + 3 : at + 5], "big")
+        places = range(at + header, at + header + 2 * count, 2)
+        return [at + int.from_bytes(data[place : place + 2], "big") for place in places]
+
+    leaves = [root] if data[page(root)] == 13 else [
+        *(int.from_bytes(data[cell : cell + 4], "big") for cell in cells(root)),
+        int.from_bytes(data[page(root) + 8 : page(root) + 12], "big"),
+    ]  # fmt: skip
+    usable = PAGE - int(data[20])
+    least = (usable - 12) * 32 // 255 - 23
+    chain = b""
+    for leaf in leaves:
+        for cell in cells(leaf):
+            payload, at = _varint(data, cell)
+            _, at = _varint(data, at)
+            local = least + (payload - least) % (usable - 4)
+            local = local if local <= usable - 35 else least
+            chain = chain or bytes(data[at + local : at + local + 4])
+            data[at + local : at + local + 4] = chain
+    path.write_bytes(data)
+    return path
+
+
+def _varint(data: bytearray, at: int) -> tuple[int, int]:
+    value = 0
+    while True:
+        value, at = value << 7 | data[at] & 127, at + 1
+        if data[at - 1] < 128:
+            return value, at
+
+
+def test_rows_that_share_a_long_text_in_a_database(tmp_path: Path) -> None:
+    """Each row may point at the same pages. The texts are cut off as they are read, and counted."""
+    path = shared_overflow(tmp_path / "a.sqlite", 40, 3 * MEGABYTE)
+    with open_read_only(path) as connection:
+        texts = {text for (text,) in connection.execute("SELECT value FROM StringIds")}
+    assert all(text.endswith("x") and len(text) < 140_000 for text in texts)
+    before = MAX_DECODED.set(2_000_000)
+    try:
+        refused = pytest.raises(ReportError, match=r"a\.sqlite: decodes to more than 2MB")
+        with refused, open_read_only(path) as connection:
+            connection.execute("SELECT value FROM StringIds").fetchall()
+    finally:
+        MAX_DECODED.reset(before)
+
+
+def test_numbers_of_a_database_count_too(traceview: Command, tmp_path: Path) -> None:
+    path = Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "run.sqlite"))
+    code, _, said = traceview("analyze", path, "--no-html", "--max-decoded", "10kB")
+    assert (code, said.count("\n")) == (2, 1) and "decodes to more than 10kB" in said
+
+
+def test_an_export_that_nsys_makes_beyond_the_limit_is_stopped(traceview: Command, tmp_path: Path) -> None:
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(REPORT)
+    endless = script(tmp_path, 'while :; do head -c 1000000 /dev/zero >> "$5"; done')
+    code, _, said = traceview("analyze", path, "--nsys", endless, "--max-decoded", "5MB")
+    assert (code, said.count("\n")) == (2, 1) and "run.nsys-rep: decodes to more than 5MB" in said
+
+
+def test_the_workers_of_a_fleet_have_the_limit(traceview: Command, tmp_path: Path) -> None:
+    path = Path(shutil.copyfile(sample("ddp2.sqlite"), tmp_path / "run.sqlite"))
+    code, _, said = traceview("fleet", path, "--no-html", "--workers", 1, "--max-decoded", "10kB")
+    assert (code, said.count("\n")) == (2, 1) and "decodes to more than 10kB" in said
+
+
+@pytest.mark.parametrize("command", ["analyze", "compare", "export", "fleet", "info", "redact", "serve", "whatif"])
+def test_every_command_that_reads_has_the_option(traceview: Command, command: str) -> None:
+    assert "--max-decoded SIZE" in traceview(command, "--help").out
+
+
+def test_sizes_are_written_as_the_option_takes_them() -> None:
+    assert [size_text(count) for count in (4 * 10**9, 1_500_000_000, 64 << 20, 2000, 7)] == [
+        "4GB", "1.5GB", "67.1MB", "2kB", "7B",
+    ]  # fmt: skip
+    size = DecodedSize("a.sqlite")
+    size.add(4 * 10**9)
+    with pytest.raises(ReportError, match=r"a\.sqlite: decodes to more than 4GB"):
+        size.add(1)
