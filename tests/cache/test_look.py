@@ -117,7 +117,7 @@ def test_every_byte_of_the_source_counts(tmp_path: Path, monkeypatch: pytest.Mon
     before = question.source()
     monkeypatch.setattr(question, "PACKAGE", tmp_path / "traceview")
     assert question.source() == before
-    script = tmp_path / "traceview" / "report" / "html" / "main.js"
+    script = tmp_path / "traceview" / "report" / "assets" / "analysis" / "main.js"
     script.write_bytes(script.read_bytes() + b" ")
     assert question.source() != before
 

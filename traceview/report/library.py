@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from traceview.report.assets import sha256
+
 FILE = "package_data/plotly.min.js"
 LEVEL = 6  # of zlib's
 KEPT = f"deflated, level {LEVEL}, with its hash and its style elements"
@@ -76,8 +78,3 @@ def _text() -> bytes:
     if found is None or found.origin is None:
         raise ModuleNotFoundError("plotly is not installed")
     return (Path(found.origin).parent / FILE).read_bytes()
-
-
-def sha256(text: bytes) -> str:
-    """Return a hash as a content security policy names it."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode('ascii')}"
