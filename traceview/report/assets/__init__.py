@@ -17,6 +17,7 @@ import base64
 import hashlib
 import html
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from pathlib import PurePosixPath
 # Characters that could end a script element, or that HTML would interpret.
 ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&")
 NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+# The only forms that the scripts use; tests/report/test_assets.py finds any other.
+IMPORT = re.compile(r'^import \{([^{}]*)\} from "([^"]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class PageFiles:
 
     template: str
     styles: tuple[str, ...]
-    scripts: tuple[str, ...]
+    entry: str  # the script that imports all others
 
     def document(
         self,
@@ -51,17 +55,17 @@ class PageFiles:
         `parts` fill the places of the template. The content security policy allows the page's own style and script
         by their hashes, and also the hashes in `scripts` and `styles`; `more` are further directives.
         """
-        style, script = "\n".join(map(_text, self.styles)), _script(self.scripts)
+        style, code = "\n".join(map(_text, self.styles)), script(self.entry)
         policy = [
             "default-src 'none'",
-            " ".join(["script-src", *(f"'{digest}'" for digest in (sha256(script), *scripts))]),
+            " ".join(["script-src", *(f"'{digest}'" for digest in (sha256(code), *scripts))]),
             " ".join(["style-src-elem", *(f"'{digest}'" for digest in (sha256(style), *styles))]),
             *more,
             "img-src data: blob:",
             "base-uri 'none'",
             "form-action 'none'",
         ]
-        known = {"policy": ["; ".join(policy)], "title": [_title(title)], "style": [style], "script": [script], **parts}
+        known = {"policy": ["; ".join(policy)], "title": [_title(title)], "style": [style], "script": [code], **parts}
         first, *others = _text(self.template).split("{{")
         pieces = [first]
         for name, rest in (other.split("}}", 1) for other in others):
@@ -79,29 +83,17 @@ ANALYSIS = PageFiles(
         "analysis/beside.css",
         "analysis/print.css",
     ),
-    (
-        *(f"core/{name}.js" for name in ("words", "dom", "table", "export", "columns", "palette")),
-        *(f"timeline/{name}.js" for name in ("rows", "levels", "live", "axis", "draw", "view", "hover", "panel")),
-        *(f"timeline/{name}.js" for name in ("search", "select", "measure", "address", "keys")),
-        *(f"analysis/{name}.js" for name in ("answer", "findings", "beside", "tables")),
-        *(f"charts/{name}.js" for name in ("charts", "iterations", "gaps", "copies", "streams")),
-        "analysis/print.js",
-        "analysis/main.js",
-    ),
+    "analysis/main.js",
 )
 COMPARISON = PageFiles(
     "comparison/page.html",
     ("core/palette.css", "comparison/comparison.css"),
-    ("comparison/main.js",),
+    "comparison/main.js",
 )
 FLEET = PageFiles(
     "fleet/page.html",
     ("core/palette.css", "core/page.css", "fleet/fleet.css"),
-    (
-        *(f"core/{name}.js" for name in ("words", "dom", "table", "export", "columns", "palette")),
-        "fleet/ranks.js",
-        "fleet/main.js",
-    ),
+    "fleet/main.js",
 )
 
 
@@ -121,8 +113,36 @@ def escaped_json(content: object) -> str:
     return text
 
 
-def _script(names: Iterable[str]) -> str:
-    body = "\n".join(map(_text, names))
+def modules(entry: str) -> list[str]:
+    """Return a script and all that it imports, every script after those that it imports itself."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name not in order:
+            for imported in imports(name):
+                visit(imported)
+            order.append(name)
+
+    visit(entry)
+    return order
+
+
+def imports(name: str) -> dict[str, list[str]]:
+    """Return the names that a script imports, by the script that exports them."""
+    folder = posixpath.dirname(name)
+    return {
+        posixpath.normpath(posixpath.join(folder, path)): [word.strip() for word in words.split(",") if word.strip()]
+        for words, path in IMPORT.findall(_text(name))
+    }
+
+
+@cache
+def script(entry: str) -> str:
+    """Return one classic script that does what the module does: a document's inline module can import nothing.
+
+    All modules share one scope, so that no two of them may declare the same name at the top level.
+    """
+    body = "\n".join(EXPORT.sub("", IMPORT.sub("", _text(name))) for name in modules(entry))
     return f'"use strict";\n(() => {{\n{body}\n}})();\n'
 
 

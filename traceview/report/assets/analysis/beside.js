@@ -1,15 +1,43 @@
-// The findings and their worst places beside the timeline: a list that drives it, one place after the other.
+// The findings and their worst places beside the timeline; a click moves the timeline there.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { count, milliseconds } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+
 const beside = { places: [], at: -1 };
 
-function showBeside() {
+export function showBeside() {
   const lists = page.findings.filter((finding) => finding.evidence.length).map(besideFinding);
   beside.said = el("span", { class: "soft", role: "status", text: besideCount() });
-  const inner = el("div", { class: "beside-inner", id: "beside-inner" },
-    ...(lists.length ? [el("ol", { class: "beside-list" }, ...lists)] : [el("p", { class: "soft", text: "Nothing found that has a place in the timeline." })]));
-  const step = (by, sign, word) => el("button", { type: "button", text: sign, "aria-label": word, title: `${word} (${by < 0 ? "[" : "]"})`, disabled: !lists.length, onclick: () => besideStep(by) });
+  const inner = el(
+    "div",
+    { class: "beside-inner", id: "beside-inner" },
+    ...(lists.length
+      ? [el("ol", { class: "beside-list" }, ...lists)]
+      : [el("p", { class: "soft", text: "Nothing found that has a place in the timeline." })]),
+  );
+  const step = (by, sign, word) =>
+    el("button", {
+      type: "button",
+      text: sign,
+      "aria-label": word,
+      title: `${word} (${by < 0 ? "[" : "]"})`,
+      disabled: !lists.length,
+      onclick: () => besideStep(by),
+    });
   byId("beside").replaceChildren(
-    el("div", { class: "beside-head" }, el("h2", { id: "beside-title", text: "Worst places" }), beside.said, el("span", { class: "spacer" }),
-      step(-1, "‹", "Previous place"), step(1, "›", "Next place"), besideFold()), inner);
+    el(
+      "div",
+      { class: "beside-head" },
+      el("h2", { id: "beside-title", text: "Worst places" }),
+      beside.said,
+      el("span", { class: "spacer" }),
+      step(-1, "‹", "Previous place"),
+      step(1, "›", "Next place"),
+      besideFold(),
+    ),
+    inner,
+  );
   document.addEventListener("keydown", besideKey);
 }
 
@@ -18,17 +46,35 @@ function besideCount() {
 }
 
 function besideFinding(finding, number) {
-  const places = el("ol", { class: "places", hidden: true, id: "beside-places-" + number }, ...finding.evidence.map((place) => {
-    const at = beside.places.length;
-    const button = el("button", { type: "button", text: place.text, onclick: () => besideGo(at) });
-    beside.places.push({ place, button, open: () => open(true) });
-    return el("li", {}, button);
-  }));
+  const places = el(
+    "ol",
+    { class: "places", hidden: true, id: "beside-places-" + number },
+    ...finding.evidence.map((place) => {
+      const at = beside.places.length;
+      const button = el("button", { type: "button", text: place.text, onclick: () => besideGo(at) });
+      beside.places.push({ place, button, open: () => open(true) });
+      return el("li", {}, button);
+    }),
+  );
   const first = beside.places.length - finding.evidence.length;
-  const head = el("button", { type: "button", class: "goto", "aria-expanded": "false", "aria-controls": places.id, onclick: () => (places.hidden ? besideGo(first) : open(false)) },
-    el("span", { text: finding.title }), el("span", { class: "beside-price" }, el("span", { class: "tone", text: finding.severity }),
+  const head = el(
+    "button",
+    {
+      type: "button",
+      class: "goto",
+      "aria-expanded": "false",
+      "aria-controls": places.id,
+      onclick: () => (places.hidden ? besideGo(first) : open(false)),
+    },
+    el("span", { text: finding.title }),
+    el(
+      "span",
+      { class: "beside-price" },
+      el("span", { class: "tone", text: finding.severity }),
       finding.cost_ns ? ` · ${milliseconds(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%` : "",
-      finding.device && page.devices.length > 1 ? ` · ${finding.device}` : ""));
+      finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
+    ),
+  );
   const open = (yes) => {
     places.hidden = !yes;
     head.setAttribute("aria-expanded", String(yes));
@@ -43,23 +89,32 @@ function besideStep(by) {
 }
 
 function besideGo(at) {
-  const { place, button, open } = beside.places[at], inner = byId("beside-inner");
+  const { place, button, open } = beside.places[at],
+    inner = byId("beside-inner");
   beside.at = at;
   open();
   beside.said.textContent = besideCount();
   goTo(place, button);
   // Only the list scrolls, never the page.
-  const { top, bottom } = button.getBoundingClientRect(), box = inner.getBoundingClientRect();
+  const { top, bottom } = button.getBoundingClientRect(),
+    box = inner.getBoundingClientRect();
   if (top < box.top || bottom > box.bottom) inner.scrollTop += top - box.top - box.height / 3;
 }
 
 function besideFold() {
-  const fold = el("button", { type: "button", "aria-expanded": "true", "aria-controls": "beside-inner", "aria-label": "Findings beside the timeline", title: "Fold away: more room for the timeline", text: "▸",
+  const fold = el("button", {
+    type: "button",
+    "aria-expanded": "true",
+    "aria-controls": "beside-inner",
+    "aria-label": "Findings beside the timeline",
+    title: "Fold away: more room for the timeline",
+    text: "▸",
     onclick: () => {
       const folded = byId("beside").classList.toggle("folded");
       fold.setAttribute("aria-expanded", String(!folded));
       fold.textContent = folded ? "◂" : "▸";
-    } });
+    },
+  });
   return fold;
 }
 

@@ -1,5 +1,29 @@
-// The order of things: the answer and the timeline at a glance, then finer levels and the library as they arrive.
-const page = { looks: [], names: [] };
+// Entry of the page: the answer and the coarse timeline first, then finer levels and the charts as they are unpacked.
+import { repaintCharts } from "../charts/chart.js";
+import { loadCharts } from "../charts/charts.js";
+import { showIterations } from "../charts/iterations.js";
+import { busyOf, chunks, eventsOf, inflated } from "../core/columns.js";
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { lookWord, swatch, watchTheme } from "../core/palette.js";
+import { count } from "../core/words.js";
+import { readAddress, watchAddress, writeAddress } from "../timeline/address.js";
+import { drawn } from "../timeline/draw.js";
+import { watchHover } from "../timeline/hover.js";
+import { watchHands } from "../timeline/keys.js";
+import { marksOf, sources } from "../timeline/levels.js";
+import { askLive } from "../timeline/live.js";
+import { showHint } from "../timeline/panel.js";
+import { watchExport } from "../timeline/picture.js";
+import { loadRows } from "../timeline/rows.js";
+import { search, watchSearch } from "../timeline/search.js";
+import { board, measure, selected, view } from "../timeline/state.js";
+import { afterRedraw, rebuild, schedule, setView, startView } from "../timeline/view.js";
+import { showCards, showDevices, showHead } from "./answer.js";
+import { showBeside } from "./beside.js";
+import { showFindings } from "./findings.js";
+import { watchPrinting } from "./print.js";
+import { showNotes, showTables } from "./tables.js";
 
 function showLegend() {
   const used = new Set(page.timeline.used);
@@ -8,9 +32,11 @@ function showLegend() {
 }
 
 function showSummarised() {
-  const { whole, events } = page.timeline, notice = byId("summarised");
+  const { whole, events } = page.timeline,
+    notice = byId("summarised");
   notice.hidden = whole || page.live;
-  if (!whole) notice.textContent = `Summarised: this page holds the ${count(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
+  if (!whole)
+    notice.textContent = `Summarised: this page holds the ${count(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
 }
 
 async function loadLibrary() {
@@ -21,7 +47,9 @@ async function loadLibrary() {
 }
 
 function parsed() {
-  return new Promise((resolve) => (document.readyState === "loading" ? addEventListener("DOMContentLoaded", resolve, { once: true }) : resolve()));
+  return new Promise((resolve) =>
+    document.readyState === "loading" ? addEventListener("DOMContentLoaded", resolve, { once: true }) : resolve(),
+  );
 }
 
 // Chunks come in the order in which they sharpen the picture; the screen may draw between any two.
@@ -37,7 +65,10 @@ async function loadChunks() {
 async function start() {
   Object.assign(page, JSON.parse(byId("content").textContent));
   page.looks = page.timeline.looks;
-  watchTheme(async () => { await rebuild(); await repaintCharts(); });
+  watchTheme(async () => {
+    await rebuild();
+    await repaintCharts();
+  });
   for (const show of [showHead, showDevices, showCards, showSummarised, showBeside]) show();
   const [buffer, names] = await Promise.all([inflated("columns"), inflated("names")]);
   chunks[0] = buffer;
@@ -46,12 +77,27 @@ async function start() {
   showLegend();
   showHint();
   startView(page.timeline.span);
+  afterRedraw.push(askLive, writeAddress);
   await rebuild();
   for (const watch of [watchHands, watchHover, watchSearch, watchAddress, watchExport]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // when it is on the screen
-  window.traceview = { view, drawn, board, page, chunks, selected, measure, search, setView, marksOf, sources, eventsOf, busyOf };
+  window.traceview = {
+    view,
+    drawn,
+    board,
+    page,
+    chunks,
+    selected,
+    measure,
+    search,
+    setView,
+    marksOf,
+    sources,
+    eventsOf,
+    busyOf,
+  };
   document.documentElement.dataset.drawn = "true";
   await parsed();
   for (const show of [showFindings, showIterations, showTables, showNotes]) show();

@@ -1,8 +1,15 @@
-// Paper is white and narrower than a screen: before printing every chart is drawn for it, afterwards for the screen again.
+// Paper is white and narrower than a screen: charts are redrawn for it before printing, and for the screen afterwards.
+import { charts, paintChart } from "../charts/chart.js";
+import { byId } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { readPalette, useTheme } from "../core/palette.js";
+import { rebuild, redraw } from "../timeline/view.js";
+
 const PAPER = 690; // px of A4 or Letter, upright, inside the margins of print.css
+
 const printing = { dark: null };
 
-function watchPrinting() {
+export function watchPrinting() {
   addEventListener("beforeprint", () => {
     printing.dark = document.documentElement.dataset.theme === "dark";
     useTheme(false);

@@ -1,67 +1,161 @@
-// Everything behind the answer, as tables.
+// The detailed tables.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { swatch } from "../core/palette.js";
+import { counted, fast, lasting, named, sharing, sized, table } from "../core/table.js";
+import { count, milliseconds, percent } from "../core/words.js";
+
 function section(heading, note, ...children) {
-  return el("section", {}, el("h2", { text: heading }), note ? el("p", { class: "soft", text: note }) : null, ...children);
+  return el(
+    "section",
+    {},
+    el("h2", { text: heading }),
+    note ? el("p", { class: "soft", text: note }) : null,
+    ...children,
+  );
 }
 
-function showTables() {
+export function showTables() {
   const several = page.devices.length > 1;
   const on = (device) => (several ? ` of ${device.id}` : "");
   const parts = page.devices.flatMap((device) => [copiesTable(device, on(device)), causesTable(device, on(device))]);
-  byId("tables").replaceChildren(el("div", { class: "grid" }, ...parts, syncTable(), implicitTable()),
-    ...page.devices.map((device) => streamsTable(device, on(device))), rangesTable());
+  byId("tables").replaceChildren(
+    el("div", { class: "grid" }, ...parts, syncTable(), implicitTable()),
+    ...page.devices.map((device) => streamsTable(device, on(device))),
+    rangesTable(),
+  );
 }
 
 function copiesTable(device, on) {
   const rows = [...device.copies];
   const columns = [
-    named("kind", (row) => `${row.kind} ${row.memory}`), counted("count", (row) => row.count), sized("size", (row) => row.bytes),
-    fast("bandwidth", (row) => row.bytes, (row) => row.busy_ns), lasting("busy", (row) => row.busy_ns),
-    sharing("hidden", (row) => row.overlapped_ns, (row) => row.busy_ns), lasting("exposed", (row) => row.exposed_ns),
+    named("kind", (row) => `${row.kind} ${row.memory}`),
+    counted("count", (row) => row.count),
+    sized("size", (row) => row.bytes),
+    fast(
+      "bandwidth",
+      (row) => row.bytes,
+      (row) => row.busy_ns,
+    ),
+    lasting("busy", (row) => row.busy_ns),
+    sharing(
+      "hidden",
+      (row) => row.overlapped_ns,
+      (row) => row.busy_ns,
+    ),
+    lasting("exposed", (row) => row.exposed_ns),
   ];
   const { communication } = device;
   const nccl = communication.count
-    ? el("p", {}, `Communication: ${count(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden under compute, ${milliseconds(communication.exposed_ns)} exposed.`)
+    ? el(
+        "p",
+        {},
+        `Communication: ${count(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden under compute, ${milliseconds(communication.exposed_ns)} exposed.`,
+      )
     : null;
-  return section("Copies" + on, "Hidden: the part of their time in which something computes.",
-    rows.length ? table("Copies" + on, columns, rows) : el("p", { text: "No copies." }), nccl);
+  return section(
+    "Copies" + on,
+    "Hidden: the part of their time in which something computes.",
+    rows.length ? table("Copies" + on, columns, rows) : el("p", { text: "No copies." }),
+    nccl,
+  );
 }
 
 function causesTable(device, on) {
-  const rows = Object.entries(device.causes).filter(([, ns]) => ns).sort((a, b) => b[1] - a[1]);
-  return section("Why it was idle" + on, `${milliseconds(device.idle_ns)} in ${count(device.gap_count)} gaps; each nanosecond has one cause.`,
-    table("Idle causes" + on, [
-      named("cause", ([cause]) => cause, ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause])),
-      lasting("idle", ([, ns]) => ns), sharing("share", ([, ns]) => ns, () => device.idle_ns), sharing("of the run", ([, ns]) => ns, () => device.window_ns),
-    ], rows));
+  const rows = Object.entries(device.causes)
+    .filter(([, ns]) => ns)
+    .sort((a, b) => b[1] - a[1]);
+  return section(
+    "Why it was idle" + on,
+    `${milliseconds(device.idle_ns)} in ${count(device.gap_count)} gaps; each nanosecond has one cause.`,
+    table(
+      "Idle causes" + on,
+      [
+        named(
+          "cause",
+          ([cause]) => cause,
+          ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause]),
+        ),
+        lasting("idle", ([, ns]) => ns),
+        sharing(
+          "share",
+          ([, ns]) => ns,
+          () => device.idle_ns,
+        ),
+        sharing(
+          "of the run",
+          ([, ns]) => ns,
+          () => device.window_ns,
+        ),
+      ],
+      rows,
+    ),
+  );
 }
 
 function streamsTable(device, on) {
   const streams = [...device.streams].sort((a, b) => b.busy_ns - a.busy_ns);
-  return section("Streams" + on, null, table("Streams" + on, [
-    named("stream", (row) => (device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label)),
-    counted("kernels", (row) => row.kernel_count), counted("copies", (row) => row.copy_count), lasting("busy", (row) => row.busy_ns),
-    lasting("compute", (row) => row.compute_ns), lasting("communication", (row) => row.communication_ns), lasting("copying", (row) => row.copy_ns),
-    counted("gaps", (row) => row.gap_count), lasting("in gaps", (row) => row.gap_ns),
-  ], streams));
+  return section(
+    "Streams" + on,
+    null,
+    table(
+      "Streams" + on,
+      [
+        named("stream", (row) => (device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label)),
+        counted("kernels", (row) => row.kernel_count),
+        counted("copies", (row) => row.copy_count),
+        lasting("busy", (row) => row.busy_ns),
+        lasting("compute", (row) => row.compute_ns),
+        lasting("communication", (row) => row.communication_ns),
+        lasting("copying", (row) => row.copy_ns),
+        counted("gaps", (row) => row.gap_count),
+        lasting("in gaps", (row) => row.gap_ns),
+      ],
+      streams,
+    ),
+  );
 }
 
 const CALL_COLUMNS = [
-  named("call", (row) => row.api, (row) => el("span", { class: "mono", text: row.api })), counted("count", (row) => row.count),
-  lasting("held the host", (row) => row.blocked_ns), lasting("GPU worked", (row) => row.waited_ns),
-  lasting("GPU starved", (row) => row.starved_ns), lasting("refill", (row) => row.refill_ns),
-  lasting("cost", (row) => row.starved_ns + row.refill_ns, (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) })),
+  named(
+    "call",
+    (row) => row.api,
+    (row) => el("span", { class: "mono", text: row.api }),
+  ),
+  counted("count", (row) => row.count),
+  lasting("held the host", (row) => row.blocked_ns),
+  lasting("GPU worked", (row) => row.waited_ns),
+  lasting("GPU starved", (row) => row.starved_ns),
+  lasting("refill", (row) => row.refill_ns),
+  lasting(
+    "cost",
+    (row) => row.starved_ns + row.refill_ns,
+    (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) }),
+  ),
 ];
 
 function calls(heading, note, use) {
-  return section(heading, note, use.calls.length ? table(heading, CALL_COLUMNS, use.calls) : el("p", { text: "None." }));
+  return section(
+    heading,
+    note,
+    use.calls.length ? table(heading, CALL_COLUMNS, use.calls) : el("p", { text: "None." }),
+  );
 }
 
 function syncTable() {
-  return calls("Synchronize calls", "A wait while the GPU works costs it nothing; starved and refill are what a call cost.", page.sync);
+  return calls(
+    "Synchronize calls",
+    "A wait while the GPU works costs it nothing; starved and refill are what a call cost.",
+    page.sync,
+  );
 }
 
 function implicitTable() {
-  return calls("Calls that block without saying so", "Copies with pageable memory, allocation and free.", page.implicit_sync);
+  return calls(
+    "Calls that block without saying so",
+    "Copies with pageable memory, allocation and free.",
+    page.implicit_sync,
+  );
 }
 
 const FIRST_RANGES = 24;
@@ -69,22 +163,46 @@ const FIRST_RANGES = 24;
 function rangesTable() {
   const made = page.nvtx.not_measured
     ? section("NVTX ranges", null, el("p", { text: page.nvtx.not_measured }))
-    : section("NVTX ranges, projected on the GPU", "By GPU time. Work belongs to the range open where it was launched, backward on its own thread included.", table("NVTX ranges", [
-      named("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)), counted("count", (row) => row.count),
-      lasting("host", (row) => row.host_ns), lasting("GPU busy", (row) => row.gpu_busy_ns), lasting("GPU span", (row) => row.gpu_span_ns),
-      counted("kernels", (row) => row.kernel_count), counted("found by process", (row) => row.via_process_count),
-    ], page.nvtx, FIRST_RANGES),
-      page.nvtx_count > page.nvtx.length ? el("p", { class: "soft", text: `The first ${count(page.nvtx.length)} of ${count(page.nvtx_count)} names; --json writes them all.` }) : null);
+    : section(
+        "NVTX ranges, projected on the GPU",
+        "By GPU time. Work belongs to the range open where it was launched, backward on its own thread included.",
+        table(
+          "NVTX ranges",
+          [
+            named("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)),
+            counted("count", (row) => row.count),
+            lasting("host", (row) => row.host_ns),
+            lasting("GPU busy", (row) => row.gpu_busy_ns),
+            lasting("GPU span", (row) => row.gpu_span_ns),
+            counted("kernels", (row) => row.kernel_count),
+            counted("found by process", (row) => row.via_process_count),
+          ],
+          page.nvtx,
+          FIRST_RANGES,
+        ),
+        page.nvtx_count > page.nvtx.length
+          ? el("p", {
+              class: "soft",
+              text: `The first ${count(page.nvtx.length)} of ${count(page.nvtx_count)} names; --json writes them all.`,
+            })
+          : null,
+      );
   return made;
 }
 
-function showNotes() {
+export function showNotes() {
   const { kernels, copies, memsets, graphs } = page.unmatched;
   const cut = kernels + copies + memsets + graphs;
   const notes = [...page.notes];
-  if (cut) notes.push(`${count(cut)} GPU operations have no launch in the capture (kernels ${count(kernels)}, copies ${count(copies)}, memsets ${count(memsets)}, graphs ${count(graphs)}): it is a slice, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`);
-  byId("lacks").replaceChildren(notes.length
-    ? el("ul", { class: "notes" }, ...notes.map((text) => el("li", { text })))
-    : el("p", { text: "Nothing: the capture held all that was asked of it." }));
-  byId("foot").textContent = "Times count from the first event of the capture. In the bars each nanosecond counts once: compute first, then communication, copies and memset. The tables measure copies and communication against compute alone.";
+  if (cut)
+    notes.push(
+      `${count(cut)} GPU operations have no launch in the capture (kernels ${count(kernels)}, copies ${count(copies)}, memsets ${count(memsets)}, graphs ${count(graphs)}): it is a slice, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`,
+    );
+  byId("lacks").replaceChildren(
+    notes.length
+      ? el("ul", { class: "notes" }, ...notes.map((text) => el("li", { text })))
+      : el("p", { text: "Nothing: the capture held all that was asked of it." }),
+  );
+  byId("foot").textContent =
+    "Times count from the first event of the capture. In the bars each nanosecond counts once: compute first, then communication, copies and memset. The tables measure copies and communication against compute alone.";
 }

@@ -1,120 +1,27 @@
-// Charts: a heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
-// A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what a
-// person can point at: { text, place, mark }: words, where the timeline goes, and what to outline in the picture.
-const charts = { all: [], watcher: null };
-const SHAPES = { striped: "\\", slashed: "/", hatched: "/", dotted: ".", upright: "|", level: "-", crossed: "x", checked: "+" };
+// All charts of the page.
+import { inflated } from "../core/columns.js";
+import { byId, el } from "../core/dom.js";
+import { chartSection, charts, drawChart } from "./chart.js";
+import { copyChart } from "./copies.js";
+import { gapChart } from "./gaps.js";
+import { showIterationChart } from "./iterations.js";
+import { streamChart } from "./streams.js";
 
-async function loadCharts() {
+export async function loadCharts() {
   const figures = JSON.parse(new TextDecoder().decode(await inflated("charts-data")));
-  charts.watcher = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) if (isIntersecting) drawChart(charts.all.find(({ stage }) => stage === target));
-  }, { rootMargin: "300px" });
+  charts.watcher = new IntersectionObserver(
+    (entries) => {
+      for (const { target, isIntersecting } of entries)
+        if (isIntersecting) drawChart(charts.all.find(({ stage }) => stage === target));
+    },
+    { rootMargin: "300px" },
+  );
   if (figures.iterations) showIterationChart(figures.iterations);
   const several = figures.devices.length > 1;
-  byId("charts").replaceChildren(...figures.devices.map((device) => {
-    const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? `, ${device.id}` : ""));
-    return el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection));
-  }));
-}
-
-function chartSection(spec) {
-  return el("section", { class: "figure", id: spec.id }, ...chartParts(spec, "h2"));
-}
-
-function chartParts(spec, heading) {
-  const stage = el("div", { class: "chart", tabindex: 0, role: "application", "aria-roledescription": "chart",
-    "aria-label": `${spec.heading}. Arrow keys go from one to the next${spec.items.some(({ place }) => place) ? ", Enter shows it in the timeline" : ""}. The button Table has the same figures.` });
-  if (spec.height) stage.style.height = spec.height + "px";
-  const chart = { spec, stage, said: el("p", { class: "said", role: "status" }), at: -1, drawn: false };
-  charts.all.push(chart);
-  charts.watcher.observe(stage);
-  stage.addEventListener("keydown", (event) => chartKey(chart, event));
-  const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
-  const tabled = el("button", { type: "button", class: "small", text: "Table", "aria-expanded": "false", "aria-controls": behind.id,
-    onclick: () => showBehind(chart, behind, tabled) });
-  const png = el("button", { type: "button", class: "small", text: "PNG", "aria-label": `Save as PNG: ${spec.heading}`, title: "Save this chart as PNG", onclick: () => savePng(chart) });
-  return [el("div", { class: "figure-head" }, el(heading, { text: spec.heading }), el("span", { class: "spacer" }), tabled, png),
-    el("p", { class: "soft", text: spec.note }), legendOf(spec), stage, chart.said, behind].filter(Boolean);
-}
-
-function legendOf({ looks = [] }) {
-  return looks.length ? el("ul", { class: "looks" }, ...looks.map(([look, word]) => el("li", {}, swatch(look), word))) : null;
-}
-
-function showBehind(chart, behind, button) {
-  behind.hidden = !behind.hidden;
-  button.setAttribute("aria-expanded", String(!behind.hidden));
-  if (!behind.hidden && !behind.firstChild) behind.append(chart.spec.table());
-}
-
-async function drawChart(chart) {
-  if (chart.drawn) return;
-  chart.drawn = true;
-  charts.watcher.unobserve(chart.stage);
-  await paintChart(chart);
-  chart.stage.on("plotly_click", ({ points }) => point(chart, points[0].customdata, true));
-  chart.stage.dataset.drawn = "true";
-}
-
-// After a change of colours.
-async function repaintCharts() {
-  await Promise.all(charts.all.filter(({ drawn }) => drawn).map((chart) => paintChart(chart)));
-}
-
-// As wide as there is room, or `width` px.
-function paintChart(chart, width) {
-  const { traces, layout } = chart.spec.picture();
-  const sized = width ? { ...layout, width } : layout;
-  return Plotly.react(chart.stage, traces, { ...sized, shapes: outline(chart) }, { displayModeBar: false, responsive: true });
-}
-
-// Point at an item: say it, outline it, and let the timeline follow where that is wanted.
-function point(chart, at, go) {
-  const item = chart.spec.items[at];
-  if (!item) return;
-  chart.at = at;
-  chart.said.textContent = item.text;
-  Plotly.relayout(chart.stage, { shapes: outline(chart) });
-  if (go && item.place) goTo(item.place);
-}
-
-function outline({ spec, at }) {
-  if (at < 0) return [];
-  return [{ type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, ...spec.items[at].mark, line: { width: 2, color: css("--mark") }, fillcolor: "rgba(0,0,0,0)" }];
-}
-
-function chartKey(chart, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const last = chart.spec.items.length - 1, line = chart.spec.columns ?? 1;
-  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line, Home: -Infinity, End: Infinity };
-  const enter = event.key === "Enter" || event.key === " ";
-  if (!enter && !(event.key in steps)) return;
-  event.preventDefault();
-  event.stopPropagation();
-  if (enter) return point(chart, Math.max(0, chart.at), true);
-  const next = chart.at + steps[event.key];
-  point(chart, chart.at < 0 && event.key !== "End" ? 0 : Math.min(last, Math.max(0, next)), false);
-}
-
-// Plotly reads some tags in its texts: a name is no tag.
-function plotlyText(name) {
-  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-}
-
-// Bars without a gap between them have no edges either.
-function filled(look, edge = 0.5) {
-  const shape = SHAPES[patternOf(look)] ?? "";
-  const fgcolor = patternOf(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";
-  return { color: css("--" + look), line: { width: edge, color: css("--edge") }, pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor } };
-}
-
-function chartLayout(xaxis, yaxis, more = {}) {
-  const axis = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), fixedrange: true, tickangle: 0, automargin: true };
-  return {
-    margin: { l: 52, r: 10, t: 8, b: 40 }, showlegend: false, barmode: "stack", bargap: 0.2, hovermode: "closest",
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: "system-ui, sans-serif", size: 12, color: css("--soft") },
-    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), align: "left", font: { color: css("--ink"), size: 12 } },
-    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...more,
-  };
+  byId("charts").replaceChildren(
+    ...figures.devices.map((device) => {
+      const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? `, ${device.id}` : ""));
+      return el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection));
+    }),
+  );
 }

@@ -1,4 +1,13 @@
-// What each iteration was made of, bar by bar; the spread and every figure as tables.
+// The composition of each iteration as bars; the spread and all figures as tables.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { css, lookWord } from "../core/palette.js";
+import { counted, lasting, named, table } from "../core/table.js";
+import { count, milliseconds } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+import { chartParts } from "./chart.js";
+import { chartLayout, filled, plotlyText } from "./style.js";
+
 const WALL = "wall"; // where no GPU worked, all that is known
 
 function iterationLook(part) {
@@ -10,36 +19,56 @@ function iterationWord(part) {
   return part.startsWith("exposed_") ? "exposed " + lookWord(iterationLook(part)) : lookWord(part);
 }
 
-function showIterations() {
-  const found = page.iterations, each = byId("each");
+export function showIterations() {
+  const found = page.iterations,
+    each = byId("each");
   if (found.not_measured) return each.replaceChildren(el("p", { text: found.not_measured }));
   const aside = found.skipped ? `; ${found.skipped} set aside (${found.skipped_why})` : "";
   each.replaceChildren(
     el("p", { class: "soft", text: `${count(found.count)} of ${found.range}${aside}.` }),
-    el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadsTable(found)));
+    el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadsTable(found)),
+  );
 }
 
 function spreadsTable(found) {
   const rows = Object.entries(found.spreads).filter(([, spread]) => spread.p95);
-  return table("Iterations, spread", [
-    named("per iteration", ([name]) => name.replace(/_ns$/, "").replaceAll("_", " ")), lasting("median", ([, spread]) => spread.median),
-    lasting("5%", ([, spread]) => spread.p5), lasting("95%", ([, spread]) => spread.p95),
-  ], rows);
+  return table(
+    "Iterations, spread",
+    [
+      named("per iteration", ([name]) => name.replace(/_ns$/, "").replaceAll("_", " ")),
+      lasting("median", ([, spread]) => spread.median),
+      lasting("5%", ([, spread]) => spread.p5),
+      lasting("95%", ([, spread]) => spread.p95),
+    ],
+    rows,
+  );
 }
 
-function showIterationChart(found) {
-  const parts = page.looks.flatMap((look) => [look, "exposed_" + look]).filter((part) => found.bars.some((bar) => bar.parts[part]));
+export function showIterationChart(found) {
+  const parts = page.looks
+    .flatMap((look) => [look, "exposed_" + look])
+    .filter((part) => found.bars.some((bar) => bar.parts[part]));
   if (!parts.length) {
     parts.push(WALL);
     for (const bar of found.bars) bar.parts = { [WALL]: bar.wall };
   }
   const grouped = found.bars.some((bar) => bar.count > 1);
-  byId("bars").replaceChildren(...chartParts({
-    id: "bars-chart", heading: "What each iteration was made of", looks: parts.map((part) => [iterationLook(part), iterationWord(part)]),
-    note: grouped ? "Each bar is the average of iterations that follow each other; a click shows the slowest of them in the timeline." : "A click on a bar shows the iteration in the timeline.",
-    items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
-    picture: () => iterationPicture(found.bars, parts, grouped), table: () => eachTable(found),
-  }, "h3"));
+  byId("bars").replaceChildren(
+    ...chartParts(
+      {
+        id: "bars-chart",
+        heading: "What each iteration was made of",
+        looks: parts.map((part) => [iterationLook(part), iterationWord(part)]),
+        note: grouped
+          ? "Each bar is the average of iterations that follow each other; a click shows the slowest of them in the timeline."
+          : "A click on a bar shows the iteration in the timeline.",
+        items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
+        picture: () => iterationPicture(found.bars, parts, grouped),
+        table: () => eachTable(found),
+      },
+      "h3",
+    ),
+  );
 }
 
 function barName({ first, last, count: of }) {
@@ -47,51 +76,109 @@ function barName({ first, last, count: of }) {
 }
 
 function iterationItem(bar, at, parts) {
-  const { slowest } = bar, wall = milliseconds(slowest.end - slowest.start);
-  const made = parts.filter((part) => bar.parts[part]).map((part) => `${iterationWord(part)} ${milliseconds(bar.parts[part] / bar.count)}`);
+  const { slowest } = bar,
+    wall = milliseconds(slowest.end - slowest.start);
+  const made = parts
+    .filter((part) => bar.parts[part])
+    .map((part) => `${iterationWord(part)} ${milliseconds(bar.parts[part] / bar.count)}`);
   const head = bar.count > 1 ? `${barName(bar)}, on average` : `${barName(bar)}, ${wall}`;
   const tail = bar.count > 1 ? `; slowest: ${slowest.name}, ${wall}` : "";
-  return { text: `${head}${bar.skipped ? ", set aside" : ""}: ${made.join(", ")}${tail}`,
-    place: { start: slowest.start, end: slowest.end, rows: ["ruler"], text: slowest.name }, mark: { x0: at - 0.5, x1: at + 0.5 } };
+  return {
+    text: `${head}${bar.skipped ? ", set aside" : ""}: ${made.join(", ")}${tail}`,
+    place: { start: slowest.start, end: slowest.end, rows: ["ruler"], text: slowest.name },
+    mark: { x0: at - 0.5, x1: at + 0.5 },
+  };
 }
 
 function iterationPicture(bars, parts, grouped) {
   const x = bars.map((_, at) => at);
   const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (set aside)" : ""));
   const traces = parts.map((part) => ({
-    type: "bar", x, y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / 1e6), name: iterationWord(part), text: names, customdata: x, textposition: "none",
-    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`, marker: filled(iterationLook(part), bars.length > 60 ? 0 : 0.5),
+    type: "bar",
+    x,
+    y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / 1e6),
+    name: iterationWord(part),
+    text: names,
+    customdata: x,
+    textposition: "none",
+    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`,
+    marker: filled(iterationLook(part), bars.length > 60 ? 0 : 0.5),
   }));
   const step = Math.max(1, Math.ceil(x.length / 20));
   const ticks = x.filter((at) => at % step === 0);
   const title = grouped ? "ms per iteration, on average" : "ms";
   const { top, cut } = barTop(bars);
-  return { traces, layout: chartLayout(
-    { tickvals: ticks, ticktext: ticks.map((at) => plotlyText(bars[at].first.match(/-?\d+/)?.[0] ?? String(bars[at].at))), title: { text: "iteration", standoff: 6 }, showgrid: false, zeroline: false, range: [-0.6, x.length - 0.4] },
-    { title: { text: title }, range: [0, top] }, { annotations: cut, bargap: x.length > 60 ? 0 : 0.2 }) };
+  return {
+    traces,
+    layout: chartLayout(
+      {
+        tickvals: ticks,
+        ticktext: ticks.map((at) => plotlyText(bars[at].first.match(/-?\d+/)?.[0] ?? String(bars[at].at))),
+        title: { text: "iteration", standoff: 6 },
+        showgrid: false,
+        zeroline: false,
+        range: [-0.6, x.length - 0.4],
+      },
+      { title: { text: title }, range: [0, top] },
+      { annotations: cut, bargap: x.length > 60 ? 0 : 0.2 },
+    ),
+  };
 }
 
 // A warm-up far above the rest would press the rest flat: its bar is cut, and its sum stands on it.
 function barTop(bars) {
   const sums = bars.map((bar) => Object.values(bar.parts).reduce((sum, ns) => sum + ns, 0) / bar.count / 1e6);
-  const usual = Math.max(0, ...sums.filter((_, at) => !bars[at].skipped)), highest = Math.max(...sums);
+  const usual = Math.max(0, ...sums.filter((_, at) => !bars[at].skipped)),
+    highest = Math.max(...sums);
   if (!usual || highest < 2.5 * usual) return { top: 1.05 * highest, cut: [] };
   const top = 1.25 * usual;
-  const cut = sums.flatMap((sum, at) => (sum > top ? [{ x: at, y: top, yanchor: "top", text: `↑ ${milliseconds(1e6 * sum)}`, showarrow: false, bgcolor: css("--card"), font: { size: 11, color: css("--ink") } }] : []));
+  const cut = sums.flatMap((sum, at) =>
+    sum > top
+      ? [
+          {
+            x: at,
+            y: top,
+            yanchor: "top",
+            text: `↑ ${milliseconds(1e6 * sum)}`,
+            showarrow: false,
+            bgcolor: css("--card"),
+            font: { size: 11, color: css("--ink") },
+          },
+        ]
+      : [],
+  );
   return { top, cut };
 }
 
 const FIRST_ITERATIONS = 50;
 
 function eachTable({ each, fields, causes }) {
-  const go = (one) => el("button", { type: "button", class: "small", text: one.name, onclick: () => goTo({ start: one.start, end: one.end, rows: ["ruler"], text: one.name }) });
-  const made = table("Every iteration", [
-    named("iteration", (one) => one.name, go), lasting("start", (one) => one.start), named("set aside", (one) => (one.skipped ? "yes" : "")),
-    ...fields.map((field, at) => lasting(field.replaceAll("_", " "), (one) => one.ns[at])),
-    ...causes.map((cause) => lasting("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
-    counted("kernels", (one) => one.kernels),
-  ], each, FIRST_ITERATIONS);
+  const go = (one) =>
+    el("button", {
+      type: "button",
+      class: "small",
+      text: one.name,
+      onclick: () => goTo({ start: one.start, end: one.end, rows: ["ruler"], text: one.name }),
+    });
+  const made = table(
+    "Every iteration",
+    [
+      named("iteration", (one) => one.name, go),
+      lasting("start", (one) => one.start),
+      named("set aside", (one) => (one.skipped ? "yes" : "")),
+      ...fields.map((field, at) => lasting(field.replaceAll("_", " "), (one) => one.ns[at])),
+      ...causes.map((cause) => lasting("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
+      counted("kernels", (one) => one.kernels),
+    ],
+    each,
+    FIRST_ITERATIONS,
+  );
   if (each.length < page.iterations.count)
-    made.prepend(el("p", { class: "soft", text: `The ${count(each.length)} slowest of ${count(page.iterations.count)}; --json writes them all.` }));
+    made.prepend(
+      el("p", {
+        class: "soft",
+        text: `The ${count(each.length)} slowest of ${count(page.iterations.count)}; --json writes them all.`,
+      }),
+    );
   return made;
 }

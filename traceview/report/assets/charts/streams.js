@@ -1,38 +1,101 @@
-// Which streams worked at the same time: of each row's busy time, the part in which the column's stream was busy too.
-const SPACIOUS = 5, LABELLED = 10; // of more streams there is no room for all the words; the pointer and the table have them
+// Which streams ran at the same time: the part of each row's busy time in which the column's stream was busy too.
+import { fieldOf } from "../core/export.js";
+import { css } from "../core/palette.js";
+import { lasting, named, table } from "../core/table.js";
+import { count, milliseconds, percent } from "../core/words.js";
+import { chartLayout, plotlyText } from "./style.js";
 
-function streamChart(device, on) {
-  const { streams, together, streams_left_out: left } = device, n = streams.length;
+const SPACIOUS = 5;
+
+const LABELLED = 10; // of more streams there is no room for all the words; the pointer and the table have them
+
+export function streamChart(device, on) {
+  const { streams, together, streams_left_out: left } = device,
+    n = streams.length;
   if (n < 2) return null;
   return {
-    id: fieldOf("chart streams " + device.id), heading: "Streams at once" + on, bare: true, columns: n, height: Math.max(210, 80 + 40 * n),
-    note: "Of each row's busy time, the part in which the column's stream was busy too." + (left ? ` ${count(left)} less busy streams are left out.` : ""),
+    id: fieldOf("chart streams " + device.id),
+    heading: "Streams at once" + on,
+    bare: true,
+    columns: n,
+    height: Math.max(210, 80 + 40 * n),
+    note:
+      "Of each row's busy time, the part in which the column's stream was busy too." +
+      (left ? ` ${count(left)} less busy streams are left out.` : ""),
     items: together.flatMap((row, i) => row.map((ns, j) => streamItem(streams, together, i, j))),
-    picture: () => streamPicture(streams, together), table: () => streamTable(streams, together, on),
+    picture: () => streamPicture(streams, together),
+    table: () => streamTable(streams, together, on),
   };
 }
 
 function streamItem(streams, together, i, j) {
-  const busy = together[i][i], text = i === j
-    ? `${streams[i]} was busy for ${milliseconds(busy)}`
-    : `${milliseconds(together[i][j])} of the ${milliseconds(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) had ${streams[j]} busy too`;
+  const busy = together[i][i],
+    text =
+      i === j
+        ? `${streams[i]} was busy for ${milliseconds(busy)}`
+        : `${milliseconds(together[i][j])} of the ${milliseconds(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) had ${streams[j]} busy too`;
   return { text, place: null, mark: { x0: j - 0.5, x1: j + 0.5, yref: "y", y0: i - 0.5, y1: i + 0.5 } };
 }
 
 function streamPicture(streams, together) {
-  const n = streams.length, places = streams.map((_, at) => at), names = streams.map((name) => plotlyText(shortened(name)));
+  const n = streams.length,
+    places = streams.map((_, at) => at),
+    names = streams.map((name) => plotlyText(shortened(name)));
   const share = (i, j) => (i === j ? null : together[i][i] ? together[i][j] / together[i][i] : 0);
   const each = (cell) => places.map((i) => places.map((j) => cell(i, j)));
-  const word = (i, j) => (i === j ? "" : !together[i][j] ? (n <= SPACIOUS ? "never" : "0") : (n <= SPACIOUS ? milliseconds(together[i][j]) + "<br>" : "") + percent(together[i][j], together[i][i]));
-  const traces = [{
-    type: "heatmap", x: places, y: places, z: each(share), zmin: 0, zmax: 1, xgap: 2, ygap: 2, showscale: false, customdata: each((i, j) => i * n + j), hoverongaps: false,
-    colorscale: [[0, css("--sunk")], [1, css("--compute")]], text: each(word),
-    texttemplate: n <= LABELLED ? "%{text}" : "", hovertext: each((i, j) => plotlyText(streamItem(streams, together, i, j).text)), hoverinfo: "text",
-  }];
+  const word = (i, j) =>
+    i === j
+      ? ""
+      : !together[i][j]
+        ? n <= SPACIOUS
+          ? "never"
+          : "0"
+        : (n <= SPACIOUS ? milliseconds(together[i][j]) + "<br>" : "") + percent(together[i][j], together[i][i]);
+  const traces = [
+    {
+      type: "heatmap",
+      x: places,
+      y: places,
+      z: each(share),
+      zmin: 0,
+      zmax: 1,
+      xgap: 2,
+      ygap: 2,
+      showscale: false,
+      customdata: each((i, j) => i * n + j),
+      hoverongaps: false,
+      colorscale: [
+        [0, css("--sunk")],
+        [1, css("--compute")],
+      ],
+      text: each(word),
+      texttemplate: n <= LABELLED ? "%{text}" : "",
+      hovertext: each((i, j) => plotlyText(streamItem(streams, together, i, j).text)),
+      hoverinfo: "text",
+    },
+  ];
   const busy = names.map((name, at) => `${name}<br>${milliseconds(together[at][at])}`);
-  const axis = { tickvals: places, showgrid: false, zeroline: false, showline: false, ticks: "", range: [-0.5, n - 0.5] };
-  return { traces, layout: chartLayout({ ...axis, ticktext: names, side: "top", tickangle: n > LABELLED || names.some((name) => name.length > 60 / n) ? -35 : 0 }, { ...axis, ticktext: busy, range: [n - 0.5, -0.5] },
-    { margin: { l: 60, r: 10, t: 30, b: 10 }, height: Math.max(210, 80 + 40 * n) }) };
+  const axis = {
+    tickvals: places,
+    showgrid: false,
+    zeroline: false,
+    showline: false,
+    ticks: "",
+    range: [-0.5, n - 0.5],
+  };
+  return {
+    traces,
+    layout: chartLayout(
+      {
+        ...axis,
+        ticktext: names,
+        side: "top",
+        tickangle: n > LABELLED || names.some((name) => name.length > 60 / n) ? -35 : 0,
+      },
+      { ...axis, ticktext: busy, range: [n - 0.5, -0.5] },
+      { margin: { l: 60, r: 10, t: 30, b: 10 }, height: Math.max(210, 80 + 40 * n) },
+    ),
+  };
 }
 
 function shortened(name) {
@@ -40,8 +103,11 @@ function shortened(name) {
 }
 
 function streamTable(streams, together, on) {
-  const caption = "Streams at once" + on, rows = streams.map((_, at) => at);
-  return table(caption, [
-    named("stream", (i) => streams[i]), ...streams.map((name, j) => lasting(name, (i) => together[i][j])),
-  ], rows);
+  const caption = "Streams at once" + on,
+    rows = streams.map((_, at) => at);
+  return table(
+    caption,
+    [named("stream", (i) => streams[i]), ...streams.map((name, j) => lasting(name, (i) => together[i][j]))],
+    rows,
+  );
 }

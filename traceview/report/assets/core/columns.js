@@ -1,8 +1,11 @@
-// The other half of columns.py: packed columns back into typed arrays.
-const chunks = []; // buffers by number, as far as they have arrived
+// Unpacks the columns that columns.py packs into typed arrays.
+import { byId } from "./dom.js";
 
-async function inflated(id) {
-  const element = byId(id), text = atob(element.textContent);
+export const chunks = []; // buffers by number, as far as they have arrived
+
+export async function inflated(id) {
+  const element = byId(id),
+    text = atob(element.textContent);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   element.remove(); // the packed text is as large as what it holds, and nobody reads it again
@@ -11,10 +14,11 @@ async function inflated(id) {
 }
 
 // Numbers lie as planes: all lowest bytes, then all second bytes, and so on.
-function column(buffer, [place, width], length) {
+export function column(buffer, [place, width], length) {
   const bytes = new Uint8Array(buffer, place, width * length);
   if (width === 1) return bytes;
-  const values = width === 2 ? new Uint16Array(length) : width <= 4 ? new Uint32Array(length) : new Float64Array(length);
+  const values =
+    width === 2 ? new Uint16Array(length) : width <= 4 ? new Uint32Array(length) : new Float64Array(length);
   for (let plane = 0, scale = 1; plane < width; plane++, scale *= 256)
     for (let i = 0, at = plane * length; i < length; i++, at++) values[i] += bytes[at] * scale;
   return values;
@@ -25,7 +29,7 @@ function unsigned(value) {
   return value % 2 ? -(value + 1) / 2 : value / 2;
 }
 
-function stepped(values) {
+export function stepped(values) {
   const found = new Float64Array(values.length);
   for (let i = 0, at = 0; i < values.length; i++) found[i] = at += unsigned(values[i]);
   return found;
@@ -34,10 +38,12 @@ function stepped(values) {
 const SIGNED = new Set(["correlation", "host_memory"]);
 
 // start, end: ns from the page's zero. reach: the latest end so far, which ascends and can be searched.
-function decoded(buffer, places) {
+export function decoded(buffer, places) {
   const { n, start: steps, length, count: more, busy: unused, ...others } = places;
-  const step = column(buffer, steps, n), span = column(buffer, length, n);
-  const start = new Float64Array(n), end = new Float64Array(n);
+  const step = column(buffer, steps, n),
+    span = column(buffer, length, n);
+  const start = new Float64Array(n),
+    end = new Float64Array(n);
   let reach = end;
   for (let i = 0, at = 0, far = -Infinity; i < n; i++) {
     start[i] = at += step[i];
@@ -59,17 +65,18 @@ function decoded(buffer, places) {
   return marks;
 }
 
-function eventsOf(marks, i) {
+export function eventsOf(marks, i) {
   return marks.count ? marks.count[i] + 1 : 1;
 }
 
-function busyOf(marks, i) {
+export function busyOf(marks, i) {
   return marks.busyOf ? marks.busyOf(i) : marks.end[i] - marks.start[i];
 }
 
 // The first place whose value is greater than `at`, in ascending values.
-function above(values, at) {
-  let low = 0, high = values.length;
+export function above(values, at) {
+  let low = 0,
+    high = values.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (values[middle] > at) high = middle;

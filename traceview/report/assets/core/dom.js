@@ -1,9 +1,9 @@
 // Elements are built, never parsed: no text of a capture is ever read as HTML.
-function byId(id) {
+export function byId(id) {
   return document.getElementById(id);
 }
 
-function el(tag, options = {}, ...children) {
+export function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
     if (value === undefined || value === null || value === false) continue;

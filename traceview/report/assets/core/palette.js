@@ -1,42 +1,104 @@
-// Colours come from palette.css; patterns and words are here. Both say the same thing twice on purpose.
-const LOOK_WORDS = {
-  compute: "compute", communication: "communication", h2d: "copy h2d", d2h: "copy d2h",
-  d2d: "copy d2d, p2p", copy: "other copy", memset: "memset",
-  call_sync: "synchronize call", call_blocking_copy: "blocking copy call",
-  call_memory: "allocation or free", call_api: "other CUDA call",
-  range: "NVTX range", iteration: "iteration", skipped: "iteration, set aside",
+// Patterns and words of the styles of marks; palette.css has their colours. The repetition is deliberate: no meaning depends on colour alone.
+import { byId, el } from "./dom.js";
+
+export const LOOK_WORDS = {
+  compute: "compute",
+  communication: "communication",
+  h2d: "copy h2d",
+  d2h: "copy d2h",
+  d2d: "copy d2d, p2p",
+  copy: "other copy",
+  memset: "memset",
+  call_sync: "synchronize call",
+  call_blocking_copy: "blocking copy call",
+  call_memory: "allocation or free",
+  call_api: "other CUDA call",
+  range: "NVTX range",
+  iteration: "iteration",
+  skipped: "iteration, set aside",
 };
+
 // Whoever sees no colours tells causes apart by these.
 const PATTERNS = {
-  communication: "hatched", h2d: "dotted", d2h: "checked", d2d: "level", copy: "dotted", memset: "crossed",
-  call_sync: "hatched", call_blocking_copy: "dotted",
-  idle_profiler: "dotted", idle_queued: "slashed", idle_launch: "upright", idle_sync: "crossed", idle_blocking_copy: "striped",
-  idle_memory: "checked", idle_api: "level", idle_host: "striped",
+  communication: "hatched",
+  h2d: "dotted",
+  d2h: "checked",
+  d2d: "level",
+  copy: "dotted",
+  memset: "crossed",
+  call_sync: "hatched",
+  call_blocking_copy: "dotted",
+  idle_profiler: "dotted",
+  idle_queued: "slashed",
+  idle_launch: "upright",
+  idle_sync: "crossed",
+  idle_blocking_copy: "striped",
+  idle_memory: "checked",
+  idle_api: "level",
+  idle_host: "striped",
 };
-// Lines of a pattern inside a tile of 8 by 8, from x, y to x, y.
-const STROKES = {
-  striped: [[-8, 0, 0, 8], [0, 0, 8, 8], [8, 0, 16, 8]], slashed: [[-8, 8, 0, 0], [0, 8, 8, 0], [8, 8, 16, 0]],
-  upright: [[2, 0, 2, 8], [6, 0, 6, 8]], level: [[0, 2, 8, 2], [0, 6, 8, 6]], checked: [[4, 0, 4, 8], [0, 4, 8, 4]],
-};
-STROKES.hatched = STROKES.slashed;
-STROKES.crossed = [...STROKES.striped, ...STROKES.slashed];
-const RANGE_COLOURS = 8;
-const STRENGTHS = [0.72, 0.86, 1];
-const palette = { fill: [], ink: [], pattern: [], range: [], rangeInk: [], strip: [], stripRange: [], css: null, known: new Map() };
 
-function lookWord(look) {
+// Lines of a pattern inside a tile of 8 by 8, from x, y to x, y.
+const FALLING = [
+  [-8, 0, 0, 8],
+  [0, 0, 8, 8],
+  [8, 0, 16, 8],
+];
+
+const RISING = [
+  [-8, 8, 0, 0],
+  [0, 8, 8, 0],
+  [8, 8, 16, 0],
+];
+
+const STROKES = {
+  striped: FALLING,
+  slashed: RISING,
+  hatched: RISING,
+  crossed: [...FALLING, ...RISING],
+  upright: [
+    [2, 0, 2, 8],
+    [6, 0, 6, 8],
+  ],
+  level: [
+    [0, 2, 8, 2],
+    [0, 6, 8, 6],
+  ],
+  checked: [
+    [4, 0, 4, 8],
+    [0, 4, 8, 4],
+  ],
+};
+
+export const RANGE_COLOURS = 8;
+
+const STRENGTHS = [0.72, 0.86, 1];
+
+export const palette = {
+  fill: [],
+  ink: [],
+  pattern: [],
+  range: [],
+  rangeInk: [],
+  strip: [],
+  stripRange: [],
+  css: null,
+  known: new Map(),
+};
+
+export function lookWord(look) {
   return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
 }
 
-function patternOf(look) {
+export function patternOf(look) {
   return PATTERNS[look] ?? "";
 }
 
-function swatch(look) {
+export function swatch(look) {
   return el("span", { class: "swatch " + patternOf(look), "--fill": `var(--${look})`, "aria-hidden": "true" });
 }
 
-function css(name) {
+export function css(name) {
   if (!palette.known.has(name)) palette.known.set(name, palette.css.getPropertyValue(name).trim());
   return palette.known.get(name);
 }
@@ -47,9 +109,14 @@ function pixelsOf(colour) {
   return STRENGTHS.map((strength) => ((Math.round(255 * strength) << 24) | (b << 16) | (g << 8) | r) >>> 0);
 }
 
-function readPalette(looks, context) {
+// Read the colours again after a change of theme.
+export function refreshColours() {
   palette.css = getComputedStyle(document.documentElement);
   palette.known.clear();
+}
+
+export function readPalette(looks, context) {
+  refreshColours();
   palette.fill = looks.map((look) => css("--" + look));
   palette.ink = palette.fill.map(inkOn);
   palette.pattern = looks.map((look) => patternOf(look) && canvasPattern(context, patternOf(look)));
@@ -68,7 +135,7 @@ function inkOn(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10151c" : "#ffffff";
 }
 
-function canvasPattern(context, name) {
+export function canvasPattern(context, name) {
   const tile = el("canvas", { width: 8, height: 8 });
   const pen = tile.getContext("2d");
   pen.strokeStyle = name === "hatched" ? "rgb(255 255 255 / 38%)" : "rgb(0 0 0 / 20%)";
@@ -80,18 +147,23 @@ function canvasPattern(context, name) {
     pen.lineTo(toX, toY);
   }
   pen.stroke();
-  if (name === "dotted") for (const [x, y] of [[1, 1], [5, 5]]) pen.fillRect(x, y, 2, 2);
+  if (name === "dotted")
+    for (const [x, y] of [
+      [1, 1],
+      [5, 5],
+    ])
+      pen.fillRect(x, y, 2, 2);
   return context.createPattern(tile, "repeat");
 }
 
 const THEMES = matchMedia("(prefers-color-scheme: dark)");
 
-function useTheme(dark) {
+export function useTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   byId("theme").setAttribute("aria-pressed", String(dark));
 }
 
-function watchTheme(changed) {
+export function watchTheme(changed) {
   let asked = false;
   useTheme(THEMES.matches);
   THEMES.addEventListener("change", () => {

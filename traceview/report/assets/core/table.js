@@ -1,55 +1,93 @@
-// Tables: what a person reads in each cell, and the same as plain figures for a CSV file.
-// A column is { heading, cell(row), field, value(row) }; the first names the row, and one without a cell is for the file alone.
-function fieldOf(heading, suffix = "") {
-  return heading.toLowerCase().replace(/[^a-z0-9]+/g, "_").replace(/^_|_$/g, "") + suffix;
-}
+// Tables: formatted cells on the page, plain numbers in the CSV file.
+// A column is { heading, cell(row), field, value(row) }. The first column names the row; a column without a cell is for the CSV file only.
+import { el } from "./dom.js";
+import { fieldOf, saveCsv } from "./export.js";
+import { bandwidth, count, milliseconds, percent, size } from "./words.js";
 
-function named(heading, value, cell = value) {
+export function named(heading, value, cell = value) {
   return { heading, cell, field: fieldOf(heading), value };
 }
 
-function counted(heading, value) {
+export function counted(heading, value) {
   return { heading, cell: (row) => count(value(row)), field: fieldOf(heading), value };
 }
 
-function lasting(heading, value, cell = (row) => milliseconds(value(row))) {
+export function lasting(heading, value, cell = (row) => milliseconds(value(row))) {
   return { heading, cell, field: fieldOf(heading, "_ns"), value };
 }
 
-function sized(heading, value) {
+export function sized(heading, value) {
   return { heading, cell: (row) => size(value(row)), field: fieldOf(heading, "_bytes"), value };
 }
 
-function sharing(heading, part, whole) {
-  return { heading, cell: (row) => percent(part(row), whole(row)), field: fieldOf(heading, "_fraction"), value: (row) => (whole(row) ? part(row) / whole(row) : "") };
+export function sharing(heading, part, whole) {
+  return {
+    heading,
+    cell: (row) => percent(part(row), whole(row)),
+    field: fieldOf(heading, "_fraction"),
+    value: (row) => (whole(row) ? part(row) / whole(row) : ""),
+  };
 }
 
-function fast(heading, bytes, ns) {
-  return { heading, cell: (row) => bandwidth(bytes(row), ns(row)), field: fieldOf(heading, "_gb_per_s"), value: (row) => (ns(row) ? bytes(row) / ns(row) : "") };
+export function fast(heading, bytes, ns) {
+  return {
+    heading,
+    cell: (row) => bandwidth(bytes(row), ns(row)),
+    field: fieldOf(heading, "_gb_per_s"),
+    value: (row) => (ns(row) ? bytes(row) / ns(row) : ""),
+  };
 }
 
-function unseen(field, value) {
+export function unseen(field, value) {
   return { field, value };
 }
 
-function table(caption, all, rows, most = Infinity) {
+export function table(caption, all, rows, most = Infinity) {
   const columns = all.filter(({ cell }) => cell);
   const line = (row) =>
-    el("tr", {}, ...columns.map(({ cell }, place) => (place ? el("td", {}, cell(row)) : el("th", { scope: "row" }, cell(row)))));
+    el(
+      "tr",
+      {},
+      ...columns.map(({ cell }, place) => (place ? el("td", {}, cell(row)) : el("th", { scope: "row" }, cell(row)))),
+    );
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
   const under = el("div", { class: "under" });
   if (rows.length > most) {
-    const rest = el("button", { type: "button", class: "small", text: `Show all ${count(rows.length)}`,
-      onclick: () => { body.append(...rows.slice(most).map(line)); rest.remove(); } });
+    const rest = el("button", {
+      type: "button",
+      class: "small",
+      text: `Show all ${count(rows.length)}`,
+      onclick: () => {
+        body.append(...rows.slice(most).map(line));
+        rest.remove();
+      },
+    });
     under.append(rest);
   }
-  under.append(el("button", { type: "button", class: "small", text: "CSV", "aria-label": `Save as CSV: ${caption}`, title: "Save this table, all of its rows, as CSV",
-    onclick: () => saveCsv(caption, all, rows) }));
-  return el("div", { class: "tabled" },
-    el("div", { class: "table", tabindex: 0, role: "region", "aria-label": caption },
-      el("table", {},
+  under.append(
+    el("button", {
+      type: "button",
+      class: "small",
+      text: "CSV",
+      "aria-label": `Save as CSV: ${caption}`,
+      title: "Save this table, all of its rows, as CSV",
+      onclick: () => saveCsv(caption, all, rows),
+    }),
+  );
+  return el(
+    "div",
+    { class: "tabled" },
+    el(
+      "div",
+      { class: "table", tabindex: 0, role: "region", "aria-label": caption },
+      el(
+        "table",
+        {},
         el("caption", { class: "hidden", text: caption }),
         el("thead", {}, el("tr", {}, ...columns.map(({ heading }) => el("th", { scope: "col", text: heading })))),
-        body)),
-    under);
+        body,
+      ),
+    ),
+    under,
+  );
 }

@@ -1,8 +1,9 @@
-// Figures as people read them; the same forms as report/words.py.
+// Figures as text, in the same forms as report/words.py.
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
 
-function milliseconds(ns) {
+export const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
+
+export function milliseconds(ns) {
   const value = ns / 1e6;
   if (Math.abs(value) >= 1000) return WHOLE.format(value) + " ms";
   if (Math.abs(value) >= 10) return value.toFixed(1) + " ms";
@@ -10,7 +11,7 @@ function milliseconds(ns) {
 }
 
 // A length in the unit that suits it: 780 ns, 12.4 µs, 3.21 ms, 1.25 s.
-function duration(ns) {
+export function duration(ns) {
   const size = Math.abs(ns);
   if (size < 1e3) return Math.round(ns) + " ns";
   const [scale, unit] = size < 1e6 ? [1e3, "µs"] : size < 1e9 ? [1e6, "ms"] : [1e9, "s"];
@@ -19,24 +20,28 @@ function duration(ns) {
 }
 
 // A moment, exact to the nanosecond.
-function moment(ns) {
+export function moment(ns) {
   return EXACT.format(ns / 1e6) + " ms";
 }
 
-function percent(part, whole) {
+export function percent(part, whole) {
   return whole ? ((100 * part) / whole).toFixed(1) + "%" : "-";
 }
 
-function size(bytes) {
-  for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
+export function size(bytes) {
+  for (const [unit, scale] of [
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ])
     if (bytes >= scale) return (bytes / scale).toFixed(1) + " " + unit;
   return bytes + " B";
 }
 
-function bandwidth(bytes, ns) {
+export function bandwidth(bytes, ns) {
   return ns ? (bytes / ns).toFixed(1) + " GB/s" : "-";
 }
 
-function count(number) {
+export function count(number) {
   return WHOLE.format(number);
 }

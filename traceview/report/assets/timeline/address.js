@@ -1,12 +1,17 @@
-// The view in the address, so that a link leads to a place: #t=FROM-TO in ns from the page's zero, &row= what is selected.
+// The view in the page's address, so that a link leads to a place: #t=FROM..TO in ns from the page's zero, &row= the selected row.
+import { bringInSight } from "./go.js";
+import { selected, view } from "./state.js";
+import { setView } from "./view.js";
+
 const address = { timer: 0, own: "" };
 
-function writeAddress() {
+export function writeAddress() {
   clearTimeout(address.timer);
   address.timer = setTimeout(() => {
     const whole = view.from <= view.whole[0] + 1 && view.to >= view.whole[1] - 1;
     const place = `#t=${Math.round(view.from)}..${Math.round(view.to)}`;
-    const wanted = whole && !selected.hit ? "" : place + (selected.hit ? `&row=${encodeURIComponent(selected.hit.item.id)}` : "");
+    const wanted =
+      whole && !selected.hit ? "" : place + (selected.hit ? `&row=${encodeURIComponent(selected.hit.item.id)}` : "");
     if (wanted === address.own || (!wanted && !location.hash.startsWith("#t="))) return;
     address.own = wanted;
     history.replaceState(null, "", wanted || location.pathname + location.search);
@@ -14,7 +19,7 @@ function writeAddress() {
 }
 
 // Go where the address says; anything else in it is left alone.
-function readAddress() {
+export function readAddress() {
   const found = location.hash.match(/^#t=(-?\d+)\.\.(-?\d+)(?:&row=([^&]*))?$/);
   if (!found || location.hash === address.own || Number(found[2]) <= Number(found[1])) return false;
   address.own = location.hash;
@@ -23,6 +28,6 @@ function readAddress() {
   return true;
 }
 
-function watchAddress() {
+export function watchAddress() {
   addEventListener("hashchange", readAddress);
 }

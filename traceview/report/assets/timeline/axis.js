@@ -1,8 +1,13 @@
-// The axis of time, its grid, and what lies over the marks: the highlight, the selection, the arrow, the measure.
+// The time axis and its grid.
+import { byId } from "../core/dom.js";
+import { css } from "../core/palette.js";
+import { AXIS, view } from "./state.js";
+
 const TICK_PIXELS = 120;
 
 function ticks(from, to, width) {
-  const rough = ((to - from) / width) * TICK_PIXELS, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = ((to - from) / width) * TICK_PIXELS,
+    power = 10 ** Math.floor(Math.log10(rough));
   const step = Math.max(1, [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough) ?? 10 * power);
   const found = [];
   for (let at = Math.ceil(from / step); at * step <= to; at++) found.push(at * step + 0);
@@ -12,58 +17,38 @@ function ticks(from, to, width) {
 function tickText(ns, step) {
   const [unit, scale] = step >= 1e8 ? ["s", 1e9] : step >= 1e5 ? ["ms", 1e6] : step >= 100 ? ["µs", 1e3] : ["ns", 1];
   const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
-  return ((ns || 0) / scale).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }) + " " + unit;
+  return (
+    ((ns || 0) / scale).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }) +
+    " " +
+    unit
+  );
 }
 
-function toX(ns) {
+export function toX(ns) {
   return ((ns - view.from) / (view.to - view.from)) * view.width;
 }
 
-function drawAxis() {
-  const canvas = byId("axis"), context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
+export function drawAxis() {
+  const canvas = byId("axis"),
+    context = canvas.getContext("2d"),
+    ratio = devicePixelRatio || 1;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, view.width, AXIS);
   context.font = '11.5px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
   context.textBaseline = "middle";
   const { step, found } = ticks(view.from, view.to, view.width);
   for (const at of found) {
-    const x = Math.round(toX(at)), text = tickText(at, step), wide = context.measureText(text).width;
+    const x = Math.round(toX(at)),
+      text = tickText(at, step),
+      wide = context.measureText(text).width;
     context.fillStyle = css("--line");
     context.fillRect(x, AXIS - 6, 1, 6);
     context.fillStyle = css("--soft");
     context.fillText(text, Math.min(Math.max(x - wide / 2, 2), view.width - wide - 2), AXIS / 2 - 1);
   }
-  if (measure.points.length) drawMeasureBar(context);
 }
 
-function drawGrid(context, { height }) {
+export function drawGrid(context, { height }) {
   context.fillStyle = css("--grid");
   for (const at of ticks(view.from, view.to, view.width).found) context.fillRect(Math.round(toX(at)), 0, 1, height);
-}
-
-function drawOver(context, state) {
-  if (view.lit) drawLit(context, state);
-  drawSelected(context, state);
-  drawMeasure(context, state);
-  if (view.box) drawBox(context, view.box.map(toX), state.height);
-}
-
-function drawLit(context, { top, height, lit }) {
-  const x = toX(lit.start), w = Math.max(2, toX(lit.end) - x);
-  context.globalAlpha = 0.2;
-  context.fillStyle = css("--glow");
-  context.fillRect(x, 0, w, height);
-  context.globalAlpha = 1;
-  context.strokeStyle = css("--mark");
-  context.lineWidth = 2;
-  for (const item of board.shown)
-    if (lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
-}
-
-function drawBox(context, [one, other], height) {
-  context.fillStyle = css("--focus");
-  context.globalAlpha = 0.18;
-  context.fillRect(Math.min(one, other), 0, Math.abs(other - one), height);
-  context.globalAlpha = 1;
-  for (const x of [one, other]) context.fillRect(Math.round(x), 0, 1, height);
 }

@@ -1,17 +1,33 @@
-// Marks on a canvas, at the resolution of the screen. What is narrower than a few pixels is added up into a strip,
-// one line of pixels a lane, which is then stretched to the lane's height: the cost depends on the screen alone.
-const MIN_TEXT = 34, THIN = 4;
-const drawn = { marks: 0 };
+// Draws marks on a canvas at the resolution of the screen. Marks narrower than a few pixels are summed into a strip,
+// one line of pixels per lane, which is stretched to the lane's height: the cost depends on the screen only.
+import { above, busyOf, eventsOf } from "../core/columns.js";
+import { el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { RANGE_COLOURS, css, lookWord, palette } from "../core/palette.js";
+import { count } from "../core/words.js";
+import { drawGrid } from "./axis.js";
+import { sources } from "./levels.js";
+import { drawOver } from "./overlay.js";
+import { board, view } from "./state.js";
+
+const MIN_TEXT = 34;
+
+const THIN = 4;
+
+export const drawn = { marks: 0 };
+
 const strips = { canvas: null, context: null, image: null, pixels: null, full: null, widest: null, look: null };
 
-function drawRows(context, state) {
-  const { width, height, top } = state, ratio = devicePixelRatio || 1;
+export function drawRows(context, state) {
+  const { width, height, top } = state,
+    ratio = devicePixelRatio || 1;
   context.clearRect(0, 0, width, height);
   context.font = '11px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
   context.textBaseline = "middle";
   drawn.marks = 0;
   const boxes = visibleBoxes(top, height);
-  for (const item of board.shown) if (item.y - top + item.h >= 0 && item.y - top <= height) drawBackground(context, item, item.y - top, width);
+  for (const item of board.shown)
+    if (item.y - top + item.h >= 0 && item.y - top <= height) drawBackground(context, item, item.y - top, width);
   drawGrid(context, state);
   const wide = Math.round(width * ratio);
   sizeStrips(wide, boxes.length);
@@ -28,10 +44,15 @@ function visibleBoxes(top, height) {
     const y = item.y - top;
     if (!item.lanes || y + item.h < 0 || y > height) continue;
     const tall = (item.h - 3) / item.lanes.length;
-    item.lanes.forEach((lane, place) => boxes.push({
-      item, lane, kind: item.kind, y: Math.round(y + 1 + place * tall),
-      h: Math.max(2, Math.round(tall - (item.lanes.length > 1 ? 2 : 1))),
-    }));
+    item.lanes.forEach((lane, place) =>
+      boxes.push({
+        item,
+        lane,
+        kind: item.kind,
+        y: Math.round(y + 1 + place * tall),
+        h: Math.max(2, Math.round(tall - (item.lanes.length > 1 ? 2 : 1))),
+      }),
+    );
   }
   return boxes;
 }
@@ -77,23 +98,33 @@ function strengthOf(full) {
 }
 
 function drawSource(context, box, source, wide, ratio) {
-  const { marks } = source, { full, widest, look } = strips, range = isRange(box.kind);
-  const scale = wide / (view.to - view.from), zero = view.from;
-  const first = above(marks.reach, source.from), last = above(marks.start, source.to);
-  const left = Math.max(0, (source.from - zero) * scale), right = Math.min(wide, (source.to - zero) * scale);
+  const { marks } = source,
+    { full, widest, look } = strips,
+    range = isRange(box.kind);
+  const scale = wide / (view.to - view.from),
+    zero = view.from;
+  const first = above(marks.reach, source.from),
+    last = above(marks.start, source.to);
+  const left = Math.max(0, (source.from - zero) * scale),
+    right = Math.min(wide, (source.to - zero) * scale);
   for (let i = first; i < last; i++) {
-    const x = Math.max(left, (marks.start[i] - zero) * scale), w = Math.min(right, (marks.end[i] - zero) * scale) - x;
+    const x = Math.max(left, (marks.start[i] - zero) * scale),
+      w = Math.min(right, (marks.end[i] - zero) * scale) - x;
     if (w >= THIN * ratio) {
       drawMark(context, box, source, i, x / ratio, w / ratio);
       continue;
     }
     const tint = range ? marks.name[i] % RANGE_COLOURS : marks.look[i];
     const share = marks.count && w > 0 ? Math.min(1, busyOf(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
-    let at = Math.min(x | 0, wide - 1), rest = Math.max(w, 0);
+    let at = Math.min(x | 0, wide - 1),
+      rest = Math.max(w, 0);
     do {
       const part = Math.min(rest, at + 1 - Math.max(x, at));
       full[at] += part * share;
-      if (part >= widest[at]) { widest[at] = part; look[at] = tint; }
+      if (part >= widest[at]) {
+        widest[at] = part;
+        look[at] = tint;
+      }
       rest -= part;
       at++;
     } while (rest > 0.05 && at < wide);
@@ -105,8 +136,12 @@ function isRange(kind) {
 }
 
 function drawMark(context, box, source, i, x, w) {
-  const { marks } = source, range = isRange(box.kind), look = marks.look[i], tint = marks.name[i] % RANGE_COLOURS;
-  const left = Math.round(x), wide = Math.max(1, Math.round(x + w) - left - (w > 5 ? 1 : 0));
+  const { marks } = source,
+    range = isRange(box.kind),
+    look = marks.look[i],
+    tint = marks.name[i] % RANGE_COLOURS;
+  const left = Math.round(x),
+    wide = Math.max(1, Math.round(x + w) - left - (w > 5 ? 1 : 0));
   const several = eventsOf(marks, i);
   context.fillStyle = range ? palette.range[tint] : palette.fill[look];
   if (several > 1) drawSummary(context, box, marks, i, left, wide);

@@ -1,30 +1,53 @@
-// What is under the pointer, and what is known of it.
+// The mark under the pointer, and its details.
+import { above, busyOf, eventsOf } from "../core/columns.js";
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { lookWord } from "../core/palette.js";
+import { bandwidth, count, duration, moment, percent, size } from "../core/words.js";
+import { sourceAt } from "./levels.js";
+import { rowAt } from "./rows.js";
+import { view } from "./state.js";
+
 function markAt(item, x, y) {
   if (!item?.lanes?.length) return null;
   const place = Math.min(item.lanes.length - 1, Math.max(0, Math.floor(((y - item.y) / item.h) * item.lanes.length)));
-  const each = (view.to - view.from) / view.width, at = view.from + x * each;
+  const each = (view.to - view.from) / view.width,
+    at = view.from + x * each;
   const source = sourceAt(item.lanes[place], at);
   if (!source) return null;
   const { marks } = source;
-  let best = null, nearest = 3 * each;
+  let best = null,
+    nearest = 3 * each;
   for (let i = above(marks.reach, at - 3 * each), last = above(marks.start, at + 3 * each); i < last; i++) {
     const away = at < marks.start[i] ? marks.start[i] - at : at > marks.end[i] ? at - marks.end[i] : 0;
-    if (away <= nearest) { nearest = away; best = i; }
+    if (away <= nearest) {
+      nearest = away;
+      best = i;
+    }
   }
   return best === null ? null : { item, lane: item.lanes[place], marks, i: best, bin: source.bin };
 }
 
-function facts({ item, marks, i }) {
-  const length = marks.end[i] - marks.start[i], look = page.looks[marks.look[i]];
-  const several = eventsOf(marks, i), busy = busyOf(marks, i);
+export function facts({ item, marks, i }) {
+  const length = marks.end[i] - marks.start[i],
+    look = page.looks[marks.look[i]];
+  const several = eventsOf(marks, i),
+    busy = busyOf(marks, i);
   const what = item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
-  const rows = [["what", several > 1 ? `${count(several)} events, summarised; mostly ${what}` : what],
-    ["start", moment(marks.start[i])], ["duration", duration(length)]];
+  const rows = [
+    ["what", several > 1 ? `${count(several)} events, summarised; mostly ${what}` : what],
+    ["start", moment(marks.start[i])],
+    ["duration", duration(length)],
+  ];
   if (several > 1) rows.push(["their time", `${duration(busy)}, ${percent(busy, length)} of it`]);
   if (marks.bytes?.[i]) rows.push(["bytes", size(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
   if (marks.operations?.[i]) rows.push(["GPU operations", count(marks.operations[i])]);
   if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
-  for (const [cost, word] of [["waited", "GPU worked"], ["starved", "GPU starved"], ["refill", "refill after"]])
+  for (const [cost, word] of [
+    ["waited", "GPU worked"],
+    ["starved", "GPU starved"],
+    ["refill", "refill after"],
+  ])
     if (marks[cost]?.[i]) rows.push([word, duration(marks[cost][i])]);
   if (item.kind === "idle")
     for (const cause of Object.keys(page.cause_words))
@@ -34,13 +57,13 @@ function facts({ item, marks, i }) {
   return rows;
 }
 
-function headline({ item, marks, i }) {
+export function headline({ item, marks, i }) {
   const name = page.names[marks.name[i]] ?? "";
   if (item.kind === "idle") return name ? `idle, until ${name}` : "idle";
   return eventsOf(marks, i) > 1 ? `longest: ${name}` : name;
 }
 
-function hitOf(event) {
+export function hitOf(event) {
   const box = byId("canvas").getBoundingClientRect();
   const y = event.clientY - box.top + byId("scroll").scrollTop;
   return markAt(rowAt(y), event.clientX - box.left, y);
@@ -53,14 +76,17 @@ function showTip(event) {
   if (!hit) return;
   const pairs = facts(hit).flatMap(([word, value]) => [el("dt", { text: word }), el("dd", { text: value })]);
   tip.replaceChildren(el("b", { text: headline(hit) }), el("dl", {}, ...pairs));
-  const left = event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
+  const left =
+    event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
   const top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8);
   tip.style.left = Math.max(4, left) + "px";
   tip.style.top = Math.max(4, top) + "px";
 }
 
-function watchHover() {
+export function watchHover() {
   const stage = byId("stage");
   stage.addEventListener("pointermove", showTip);
-  stage.addEventListener("pointerleave", () => { byId("tip").hidden = true; });
+  stage.addEventListener("pointerleave", () => {
+    byId("tip").hidden = true;
+  });
 }

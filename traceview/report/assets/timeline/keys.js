@@ -1,18 +1,43 @@
-// The hands: wheel, drag, box, click, double click, keys and buttons.
+// Mouse, wheel, keyboard and buttons of the timeline.
+import { byId } from "../core/dom.js";
+import { hitOf } from "./hover.js";
+import { clearMeasure, followMeasure, measureHere } from "./measure.js";
+import { showHelp } from "./panel.js";
+import { findNext } from "./search.js";
+import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
+import { hands, selected, view } from "./state.js";
+import { fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
+
 const MOVES = {
-  w: () => zoom(0.7), ArrowUp: () => zoom(0.7), "+": () => zoom(0.7), "=": () => zoom(0.7),
-  s: () => zoom(1 / 0.7), ArrowDown: () => zoom(1 / 0.7), "-": () => zoom(1 / 0.7),
-  a: () => pan(-0.2), ArrowLeft: () => pan(-0.2),
-  d: () => pan(0.2), ArrowRight: () => pan(0.2),
-  Home: fit, 0: fit, f: fitSelected,
-  PageUp: () => scrollRows(-0.8), PageDown: () => scrollRows(0.8),
-  n: () => findNext(byId("search").value), N: () => findNext(byId("search").value, -1),
-  ".": () => stepSelected(1), ",": () => stepSelected(-1), l: () => selected.partners.length && goToPartner(),
-  m: measureHere, "?": showHelp, Escape: clearLit,
+  w: () => zoom(0.7),
+  ArrowUp: () => zoom(0.7),
+  "+": () => zoom(0.7),
+  "=": () => zoom(0.7),
+  s: () => zoom(1 / 0.7),
+  ArrowDown: () => zoom(1 / 0.7),
+  "-": () => zoom(1 / 0.7),
+  a: () => pan(-0.2),
+  ArrowLeft: () => pan(-0.2),
+  d: () => pan(0.2),
+  ArrowRight: () => pan(0.2),
+  Home: fit,
+  0: fit,
+  f: fitSelected,
+  PageUp: () => scrollRows(-0.8),
+  PageDown: () => scrollRows(0.8),
+  n: () => findNext(byId("search").value),
+  N: () => findNext(byId("search").value, -1),
+  ".": () => stepSelected(1),
+  ",": () => stepSelected(-1),
+  l: () => selected.partners.length && goToPartner(),
+  m: measureHere,
+  "?": showHelp,
+  Escape: clearLit,
 };
+
 const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "?", ".", ",", "l", "f", "Escape"]);
+
 const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
-const hands = { x: null, from: null, last: null, moved: false };
 
 function scrollRows(share) {
   byId("scroll").scrollTop += share * view.height;
@@ -21,8 +46,18 @@ function scrollRows(share) {
 function fitSelected() {
   const { hit } = selected;
   if (!hit) return fit();
-  const start = hit.marks.start[hit.i], end = hit.marks.end[hit.i], air = Math.max(end - start, 100);
+  const start = hit.marks.start[hit.i],
+    end = hit.marks.end[hit.i],
+    air = Math.max(end - start, 100);
   setView(start - air, end + air);
+}
+
+function clearLit() {
+  view.lit = null;
+  clearSelected();
+  clearMeasure();
+  document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
+  rebuild();
 }
 
 function momentAt(event) {
@@ -30,19 +65,27 @@ function momentAt(event) {
   return view.from + ((event.clientX - box.left) / box.width) * (view.to - view.from);
 }
 
-function watchHands() {
+export function watchHands() {
   const stage = byId("stage");
   stage.addEventListener("wheel", wheeled, { passive: false });
   byId("axis").addEventListener("wheel", wheeled, { passive: false });
   stage.addEventListener("dblclick", fit);
-  for (const [name, area] of [["stage", stage], ["axis", byId("axis")]]) {
+  for (const [name, area] of [
+    ["stage", stage],
+    ["axis", byId("axis")],
+  ]) {
     area.addEventListener("pointerdown", (event) => takeHold(event, name === "axis" || event.shiftKey));
     area.addEventListener("pointermove", dragged);
     area.addEventListener("pointerup", (event) => letGo(event, name));
     area.addEventListener("pointercancel", () => Object.assign(hands, { last: null }));
   }
-  stage.addEventListener("pointermove", (event) => { hands.x = momentAt(event); followMeasure(hands.x); });
-  stage.addEventListener("pointerleave", () => { hands.x = null; });
+  stage.addEventListener("pointermove", (event) => {
+    hands.x = momentAt(event);
+    followMeasure(hands.x);
+  });
+  stage.addEventListener("pointerleave", () => {
+    hands.x = null;
+  });
   document.addEventListener("keydown", pressed);
   byId("scroll").addEventListener("scroll", schedule);
   for (const button of document.querySelectorAll("[data-move]"))
@@ -53,7 +96,8 @@ function watchHands() {
 function wheeled(event) {
   event.preventDefault();
   const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
-  if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(((event.deltaX || event.deltaY) * unit) / view.width);
+  if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
+    pan(((event.deltaX || event.deltaY) * unit) / view.width);
   else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
 }
 
@@ -74,7 +118,8 @@ function dragged(event) {
     view.box[1] = momentAt(event);
     return schedule();
   }
-  const each = (view.to - view.from) / view.width, shift = (event.clientX - last.clientX) * each;
+  const each = (view.to - view.from) / view.width,
+    shift = (event.clientX - last.clientX) * each;
   setView(view.from - shift, view.to - shift);
   if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
 }
@@ -90,7 +135,14 @@ function letGo(event, name) {
 
 // Letters work wherever the person is; the arrows and the rest belong to the timeline while it has the focus.
 function pressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open || event.target.closest("input, textarea, select")) return;
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    byId("help").open ||
+    event.target.closest("input, textarea, select")
+  )
+    return;
   if (event.key === "/") {
     event.preventDefault();
     byId("search").select();

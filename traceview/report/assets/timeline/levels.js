@@ -1,15 +1,25 @@
-// Which of a lane's levels shows: bins of about a pixel, every event where the page holds them.
+// Which level of a lane is drawn: bins of about one pixel, or every event where the page holds them.
+import { above, chunks, decoded } from "../core/columns.js";
+import { board, view } from "./state.js";
 
-// Columns are unpacked when they are first looked at.
-function marksOf(piece) {
+export function marksOf(piece) {
   if (!piece) return null;
   if (!piece.made && chunks[piece.chunk]) piece.made = decoded(chunks[piece.chunk], piece.marks);
   return piece.made ?? null;
 }
 
+// The server's marks, where they cover the stretch and are no coarser than the screen.
+export function liveMarks(lane, from, to) {
+  const each = (view.to - view.from) / view.width,
+    found = lane.live;
+  return !lane.whole && found && found.from <= from && found.to >= to && found.bin <= each
+    ? { marks: found.marks, bin: found.bin }
+    : null;
+}
+
 // What to draw between two moments: pieces of [from, to) with the marks that tell most about each.
 // `bin` is the width of the bins in ns, 0 where every event is there.
-function sources(lane, from, to) {
+export function sources(lane, from, to) {
   const each = (view.to - view.from) / view.width;
   const live = liveMarks(lane, from, to);
   if (live) return [{ ...live, from, to }];
@@ -23,12 +33,17 @@ function sources(lane, from, to) {
   if (!level) return exact ? [{ marks: exact, bin: 0, from, to }] : [];
   if (!exact) return [{ marks: marksOf(level), bin, from, to }];
   if (lane.whole) return [{ marks: exact, bin: 0, from, to }];
-  return split(from, to).map((piece) => ({ ...piece, marks: piece.full ? exact : marksOf(level), bin: piece.full ? 0 : bin }));
+  return split(from, to).map((piece) => ({
+    ...piece,
+    marks: piece.full ? exact : marksOf(level),
+    bin: piece.full ? 0 : bin,
+  }));
 }
 
 // A stretch cut where full detail begins and ends.
 function split(from, to) {
-  const pieces = [], { starts, ends } = board.cover;
+  const pieces = [],
+    { starts, ends } = board.cover;
   let at = from;
   for (let i = above(ends, from); i < starts.length && starts[i] < to; i++) {
     if (starts[i] > at) pieces.push({ from: at, to: starts[i], full: false });
@@ -40,12 +55,15 @@ function split(from, to) {
 }
 
 // Is every event of [from, to) in the page?
-function inFull(lanes, from, to) {
-  return lanes.every((lane) => (lane.whole && marksOf(lane.exact)) || split(from, to).every((piece) => piece.full) && marksOf(lane.exact));
+export function inFull(lanes, from, to) {
+  return lanes.every(
+    (lane) =>
+      (lane.whole && marksOf(lane.exact)) || (split(from, to).every((piece) => piece.full) && marksOf(lane.exact)),
+  );
 }
 
 // The marks of a lane that touch a moment, give or take; every event where the page has them.
-function sourceAt(lane, at) {
+export function sourceAt(lane, at) {
   const each = (view.to - view.from) / view.width;
   return sources(lane, view.from, view.to).find((one) => at >= one.from - each && at <= one.to + each) ?? null;
 }

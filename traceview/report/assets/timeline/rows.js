@@ -1,16 +1,35 @@
-// Where each row stands, and its label. Groups and parts fold; rows move and are filtered; "more" rows show on request.
-const HEIGHTS = { group: 23, ruler: 18, overlap: 32, idle: 17, stream: 22, call: 20, range: 17, projected: 17, more: 22 };
+// Where each row stands. Groups and parts fold; rows are filtered; "more" rows show on request.
+import { byId } from "../core/dom.js";
+import { board } from "./state.js";
 
-const board = { groups: [], numbered: [], shown: [], height: 0, filter: "", cover: { starts: [], ends: [] } };
+const HEIGHTS = {
+  group: 23,
+  ruler: 18,
+  overlap: 32,
+  idle: 17,
+  stream: 22,
+  call: 20,
+  range: 17,
+  projected: 17,
+  more: 22,
+};
 
-function loadRows(timeline) {
-  board.groups = timeline.groups.map((group, number) => ({ ...group, number, folded: false, all: false, shut: new Set() }));
+export function loadRows(timeline) {
+  board.groups = timeline.groups.map((group, number) => ({
+    ...group,
+    number,
+    folded: false,
+    all: false,
+    shut: new Set(),
+  }));
   board.numbered = allRows();
-  board.numbered.forEach((row, number) => { row.number = number; });
+  board.numbered.forEach((row, number) => {
+    row.number = number;
+  });
   board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
 }
 
-function allRows() {
+export function allRows() {
   return board.groups.flatMap((group) => group.rows);
 }
 
@@ -19,9 +38,17 @@ function fits(row, group) {
   return [row.label, row.note, row.id, group.label, ROW_WORDS[row.kind]].join(" ").toLowerCase().includes(board.filter);
 }
 
-const ROW_WORDS = { ruler: "iterations", overlap: "work", idle: "idle gaps", stream: "stream", call: "api calls cuda", range: "nvtx ranges", projected: "nvtx ranges on the gpu" };
+const ROW_WORDS = {
+  ruler: "iterations",
+  overlap: "work",
+  idle: "idle gaps",
+  stream: "stream",
+  call: "api calls cuda",
+  range: "nvtx ranges",
+  projected: "nvtx ranges on the gpu",
+};
 
-function placeRows() {
+export function placeRows() {
   let y = 0;
   board.shown = [];
   const put = (item) => {
@@ -48,84 +75,8 @@ function isShut(group, row) {
   return row.part && group.shut.has(row.part) && group.rows.find((one) => one.part === row.part) !== row;
 }
 
-function showLabels(changed) {
-  const labels = byId("labels");
-  const focused = document.activeElement?.dataset?.fold;
-  labels.replaceChildren(...board.shown.map((item) => labelOf(item, changed)));
-  byId("rows").style.height = board.height + "px";
-  if (focused) labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`)?.focus();
-}
-
-function labelOf(item, changed) {
-  const made = el("div", { class: "label row-" + item.kind });
-  made.style.top = item.y + "px";
-  made.style.height = item.h + "px";
-  if (item.kind === "group") fillGroupLabel(made, item.group, changed);
-  else if (item.kind === "more") fillMoreLabel(made, item, changed);
-  else fillRowLabel(made, item, changed);
-  return made;
-}
-
-function fillGroupLabel(made, group, changed) {
-  const flip = () => { group.folded = !group.folded; changed(); };
-  const button = el("button", { class: "fold", type: "button", "aria-expanded": String(!group.folded), "data-fold": "g" + group.number,
-    onclick: flip, text: (group.folded ? "▸ " : "▾ ") + group.label, title: "Fold or unfold; Alt and up or down moves it" });
-  made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
-  makeMovable(made, button, board.groups, () => group, changed);
-}
-
-function fillMoreLabel(made, { group, more }, changed) {
-  const flip = () => { group.all = !group.all; changed(); };
-  const unused = more.every((row) => !row.lanes.length);
-  const text = group.all ? "fold" : unused ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}` : `+ ${more.length} more`;
-  made.append(el("button", { type: "button", onclick: flip, "data-fold": "m" + group.number, "aria-expanded": String(group.all), text }));
-}
-
-function fillRowLabel(made, row, changed) {
-  row.labelElement = made;
-  made.title = [row.label, row.note].filter(Boolean).join(", ");
-  const heads = row.part && row.group.rows.find((one) => one.part === row.part) === row
-    && row.group.rows.some((one) => one.part === row.part && one !== row);
-  const name = heads ? partButton(row, changed) : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
-  made.append(...(row.label ? [name] : []), ...(row.note ? [el("span", { class: "soft", text: row.note })] : []));
-  if (row.label) makeMovable(made, name, row.group.rows, () => row, changed);
-}
-
-function partButton(row, changed) {
-  const shut = row.group.shut.has(row.part);
-  const flip = () => { if (!row.group.shut.delete(row.part)) row.group.shut.add(row.part); changed(); };
-  return el("button", { class: "name", type: "button", "data-fold": row.id, "aria-expanded": String(!shut), onclick: flip, text: (shut ? "▸ " : "▾ ") + row.label });
-}
-
-// Drag a label, or press Alt and an arrow on it, to put it elsewhere among its likes; a part moves as a whole.
-function makeMovable(made, button, list, get, changed) {
-  made.draggable = true;
-  made.addEventListener("dragstart", (event) => { board.dragged = get(); event.dataTransfer.setData("text/plain", "row"); });
-  made.addEventListener("dragover", (event) => { if (list.includes(board.dragged)) event.preventDefault(); });
-  made.addEventListener("drop", (event) => { event.preventDefault(); moveTo(list, board.dragged, get()); changed(); });
-  button.addEventListener("keydown", (event) => {
-    if (!event.altKey || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const heads = list.filter((one) => !one.part || list.find((other) => other.part === one.part) === one);
-    const next = heads[heads.indexOf(get()) + (event.key === "ArrowUp" ? -1 : 1)];
-    if (next) moveTo(list, get(), next);
-    changed();
-  });
-}
-
-function moveTo(list, what, where) {
-  if (!what || what === where || !list.includes(what)) return;
-  const mine = what.part ? list.filter((one) => one.part === what.part) : [what];
-  const down = list.indexOf(what) < list.indexOf(where);
-  const rest = list.filter((one) => !mine.includes(one));
-  const theirs = where.part ? rest.filter((one) => one.part === where.part) : [where];
-  rest.splice(rest.indexOf(theirs[0]) + (down ? theirs.length : 0), 0, ...mine);
-  list.splice(0, list.length, ...rest);
-}
-
 // The row of an id, unfolded so that it shows; "d:" rows are a device's idle band.
-function revealed(id) {
+export function revealed(id) {
   for (const group of board.groups)
     for (const row of group.rows)
       if (row.id === id) {
@@ -139,11 +90,11 @@ function revealed(id) {
   return null;
 }
 
-function rowAt(y) {
+export function rowAt(y) {
   return board.shown.find((item) => y >= item.y && y < item.y + item.h) ?? null;
 }
 
-function setFilter(text) {
+export function setFilter(text) {
   board.filter = text.trim().toLowerCase();
   if (byId("filter").value !== text) byId("filter").value = text;
 }

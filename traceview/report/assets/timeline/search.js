@@ -1,5 +1,17 @@
-// The search for a name: a page in full looks at every event, a summary at the places that search.py chose.
-const search = { text: "", places: [], total: 0, first: 0, at: -1 };
+// Search by name. A page that holds every event searches them all; a summarised page searches the places that index.py chose.
+import { chunks, column, stepped } from "../core/columns.js";
+import { byId } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { count } from "../core/words.js";
+import { goTo } from "./go.js";
+import { marksOf } from "./levels.js";
+import { foundLive } from "./live.js";
+import { allRows, setFilter } from "./rows.js";
+import { selectPlace } from "./select.js";
+import { view } from "./state.js";
+import { rebuild } from "./view.js";
+
+export const search = { text: "", places: [], total: 0, first: 0, at: -1 };
 
 // Every place whose name holds the text, in order of time; looked up once for each text.
 async function lookUp(text) {
@@ -10,7 +22,9 @@ async function lookUp(text) {
   if (page.live) return void Object.assign(search, await foundLive(wanted));
   const fitting = new Set(page.names.flatMap((name, number) => (name.toLowerCase().includes(wanted) ? [number] : [])));
   if (page.timeline.index) indexed(fitting);
-  else for (const row of allRows()) if (SEARCHED.has(row.kind)) for (const lane of row.lanes) findIn(row, marksOf(lane.exact), fitting);
+  else
+    for (const row of allRows())
+      if (SEARCHED.has(row.kind)) for (const lane of row.lanes) findIn(row, marksOf(lane.exact), fitting);
   search.places.sort((a, b) => a.start - b.start || a.end - b.end);
 }
 
@@ -18,14 +32,18 @@ const SEARCHED = new Set(["ruler", "stream", "call", "range"]);
 
 function findIn(row, marks, fitting) {
   for (let i = 0; i < (marks?.n ?? 0); i++)
-    if (fitting.has(marks.name[i])) search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id], found: true });
+    if (fitting.has(marks.name[i]))
+      search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id], found: true });
   search.total = search.places.length;
 }
 
 function indexed(fitting) {
-  const { n, rows, columns } = page.timeline.index, buffer = chunks[page.timeline.summary_chunk];
+  const { n, rows, columns } = page.timeline.index,
+    buffer = chunks[page.timeline.summary_chunk];
   if (!buffer) return;
-  const [name, total, row, start, length] = ["name", "count", "row", "start", "length"].map((one) => column(buffer, columns[one], n));
+  const [name, total, row, start, length] = ["name", "count", "row", "start", "length"].map((one) =>
+    column(buffer, columns[one], n),
+  );
   const begin = stepped(start);
   for (let i = 0, at = 0, last = -1; i < n; i++) {
     at += name[i];
@@ -37,7 +55,7 @@ function indexed(fitting) {
 }
 
 // Step to the next or the previous one, going round; from the highlight, or else from the left edge.
-async function findNext(text, step = 1) {
+export async function findNext(text, step = 1) {
   await lookUp(text);
   const { places, total } = search;
   if (!search.text) return void (byId("found").textContent = "");
@@ -45,14 +63,16 @@ async function findNext(text, step = 1) {
   const inSight = places.findIndex((one) => one.start >= view.from);
   const from = search.at >= 0 ? search.at + step : Math.max(0, inSight) - (step < 0 ? 1 : 0);
   search.at = ((from % places.length) + places.length) % places.length;
-  byId("found").textContent = page.live ? `${count(search.first + search.at + 1)} of ${count(total)} found`
-    : `${count(search.at + 1)} of ${count(places.length)} found` + (total > places.length ? `, of ${count(total)} in the capture` : "");
+  byId("found").textContent = page.live
+    ? `${count(search.first + search.at + 1)} of ${count(total)} found`
+    : `${count(search.at + 1)} of ${count(places.length)} found` +
+      (total > places.length ? `, of ${count(total)} in the capture` : "");
   const place = places[search.at];
   selectPlace(place);
   goTo(place);
 }
 
-function watchSearch() {
+export function watchSearch() {
   const field = byId("search");
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);
@@ -60,5 +80,8 @@ function watchSearch() {
     event.preventDefault(); // which would empty the field
     byId("stage").focus();
   });
-  byId("filter").addEventListener("input", (event) => { setFilter(event.target.value); rebuild(); });
+  byId("filter").addEventListener("input", (event) => {
+    setFilter(event.target.value);
+    rebuild();
+  });
 }

@@ -1,9 +1,21 @@
-// A click on an operation: what it was, what launched it and where, and the way to its neighbours.
-const selected = { hit: null, partners: [], path: "" };
-
+// Selects an operation: its launch, its NVTX ranges and its neighbours.
 // GPU work and the calls that launched it share their process and their correlation.
+import { above, eventsOf } from "../core/columns.js";
+import { el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { duration } from "../core/words.js";
+import { bringInSight } from "./go.js";
+import { facts, headline } from "./hover.js";
+import { marksOf, sourceAt, sources } from "./levels.js";
+import { partnersLive } from "./live.js";
+import { showHint, showPanel } from "./panel.js";
+import { allRows } from "./rows.js";
+import { board, selected, view } from "./state.js";
+import { schedule, setView } from "./view.js";
+
 function partnersOf({ item, marks, i }) {
-  const number = marks.correlation?.[i], kind = { stream: "call", call: "stream" }[item.kind];
+  const number = marks.correlation?.[i],
+    kind = { stream: "call", call: "stream" }[item.kind];
   if (!number || !kind) return [];
   const found = [];
   for (const row of allRows())
@@ -27,7 +39,8 @@ function openRanges(part, at) {
   for (const row of allRows()) {
     if (row.kind !== "range" || row.part !== part) continue;
     for (const lane of row.lanes) {
-      const source = sourceAt(lane, at) ?? { marks: marksOf(lane.exact) }, { marks } = source;
+      const source = sourceAt(lane, at) ?? { marks: marksOf(lane.exact) },
+        { marks } = source;
       for (let i = marks ? above(marks.reach, at) : 0; marks && i < marks.n && marks.start[i] <= at; i++)
         if (marks.end[i] > at && eventsOf(marks, i) === 1) names.push(page.names[marks.name[i]]);
     }
@@ -35,7 +48,7 @@ function openRanges(part, at) {
   return names;
 }
 
-function select(hit) {
+export function select(hit) {
   if (!hit) return clearSelected();
   Object.assign(selected, { hit, partners: partnersOf(hit) });
   if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) askPartners(hit);
@@ -50,13 +63,18 @@ async function askPartners(hit) {
 }
 
 function describe(hit) {
-  const call = hit.item.kind === "call" ? { row: hit.item, marks: hit.marks, i: hit.i } : hit.item.kind === "stream" ? selected.partners[0] : null;
+  const call =
+    hit.item.kind === "call"
+      ? { row: hit.item, marks: hit.marks, i: hit.i }
+      : hit.item.kind === "stream"
+        ? selected.partners[0]
+        : null;
   selected.path = call ? pathAt(call.row.part, call.row.process, call.marks.start[call.i]) : "";
   showSelected();
   schedule();
 }
 
-function clearSelected() {
+export function clearSelected() {
   if (!selected.hit) return;
   Object.assign(selected, { hit: null, partners: [], path: "" });
   showHint();
@@ -67,32 +85,58 @@ function partnerFacts(hit) {
   const [first] = selected.partners;
   if (hit.item.kind === "stream" && first) {
     const began = first.marks.start[first.i];
-    return [["launched by", `${page.names[first.marks.name[first.i]]}, ${duration(first.marks.end[first.i] - began)}`],
-      ["on thread", first.row.label], ["called", `${duration(hit.marks.start[hit.i] - began)} before it ran`]];
+    return [
+      ["launched by", `${page.names[first.marks.name[first.i]]}, ${duration(first.marks.end[first.i] - began)}`],
+      ["on thread", first.row.label],
+      ["called", `${duration(hit.marks.start[hit.i] - began)} before it ran`],
+    ];
   }
   if (hit.item.kind === "call" && first)
-    return [["launched", `${page.names[first.marks.name[first.i]]} on ${first.row.label}`], ["it ran", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`]];
+    return [
+      ["launched", `${page.names[first.marks.name[first.i]]} on ${first.row.label}`],
+      ["it ran", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`],
+    ];
   if (hit.item.kind !== "stream" || eventsOf(hit.marks, hit.i) > 1) return [];
-  return [["launched by", hit.marks.correlation?.[hit.i] ? "a call that the capture or this page does not hold" : "not known here: this stretch is summarised"]];
+  return [
+    [
+      "launched by",
+      hit.marks.correlation?.[hit.i]
+        ? "a call that the capture or this page does not hold"
+        : "not known here: this stretch is summarised",
+    ],
+  ];
 }
 
 function showSelected() {
   const { hit, partners, path } = selected;
   const pairs = [...facts(hit), ...partnerFacts(hit), ...(path ? [["NVTX", path]] : [])];
   const go = partners.length
-    ? el("button", { type: "button", text: hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch", onclick: () => goToPartner() })
+    ? el("button", {
+        type: "button",
+        text: hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch",
+        onclick: () => goToPartner(),
+      })
     : null;
   const actions = el("p", { class: "actions" }, stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸"), go);
-  showPanel(el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), actions), el("dl", { class: "facts-list" }, ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), el("dd", { text: value })))));
+  showPanel(
+    el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), actions),
+    el(
+      "dl",
+      { class: "facts-list" },
+      ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), el("dd", { text: value }))),
+    ),
+  );
 }
 
 function stepButton(step, text) {
   return el("button", { type: "button", text, onclick: () => stepSelected(step) });
 }
 
-function goToPartner() {
-  const [{ row, marks, i }] = selected.partners, { hit } = selected;
-  const start = Math.min(marks.start[i], hit.marks.start[hit.i]), end = Math.max(marks.end[i], hit.marks.end[hit.i]);
+export function goToPartner() {
+  const [{ row, marks, i }] = selected.partners,
+    { hit } = selected;
+  const start = Math.min(marks.start[i], hit.marks.start[hit.i]),
+    end = Math.max(marks.end[i], hit.marks.end[hit.i]);
   const air = (end - start) * 0.2 + 200;
   setView(start - air, end + air);
   select({ item: row, lane: null, marks, i, bin: 0 });
@@ -100,14 +144,16 @@ function goToPartner() {
 }
 
 // The next or the previous mark of the same row; the view follows where it would leave the screen.
-function stepSelected(step) {
+export function stepSelected(step) {
   const { hit } = selected;
   if (!hit) return selectFirst();
   const i = hit.i + step;
   if (i < 0 || i >= hit.marks.n) return;
   select({ ...hit, i });
-  const { start, end } = hit.marks, length = Math.max(view.to - view.from, 1.2 * (end[i] - start[i]));
-  if (start[i] < view.from || end[i] > view.to) setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
+  const { start, end } = hit.marks,
+    length = Math.max(view.to - view.from, 1.2 * (end[i] - start[i]));
+  if (start[i] < view.from || end[i] > view.to)
+    setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
 }
 
 // Without a selection, the keys begin at the first operation in sight on the busiest stream.
@@ -120,7 +166,7 @@ function selectFirst() {
 }
 
 // What was found by name becomes the selection, if the page holds it by itself.
-function selectPlace({ start, end, rows }) {
+export function selectPlace({ start, end, rows }) {
   const row = allRows().find((one) => one.id === rows[0]);
   for (const lane of row?.lanes ?? []) {
     const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksOf(lane.exact);
@@ -128,44 +174,4 @@ function selectPlace({ start, end, rows }) {
       if (marks.end[i] === end) return select({ item: row, lane, marks, i, bin: 0 });
   }
   clearSelected();
-}
-
-function middleOf(id, top) {
-  const item = board.shown.find((one) => one.id === id);
-  return item ? item.y - top + item.h / 2 : null;
-}
-
-function drawSelected(context, { top }) {
-  const { hit, partners } = selected;
-  if (!hit) return;
-  const item = board.shown.find((one) => one.id === hit.item.id);
-  if (!item) return;
-  const x = toX(hit.marks.start[hit.i]), w = Math.max(3, toX(hit.marks.end[hit.i]) - x);
-  context.strokeStyle = css("--ink");
-  context.lineWidth = 2;
-  context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
-  for (const { row, marks, i } of partners.slice(0, 20)) {
-    const y = middleOf(row.id, top), mine = item.y - top + item.h / 2;
-    if (y === null) continue;
-    const launch = item.kind === "call";
-    const from = launch ? [x, mine] : [toX(marks.start[i]), y], to = launch ? [toX(marks.start[i]), y] : [x, mine];
-    drawArrow(context, from, to);
-  }
-}
-
-function drawArrow(context, [x0, y0], [x1, y1]) {
-  const bend = Math.max(24, Math.abs(x1 - x0) / 3);
-  for (const [colour, width] of [[css("--card"), 4], [css("--mark"), 1.75]]) {
-    context.strokeStyle = context.fillStyle = colour;
-    context.lineWidth = width;
-    context.beginPath();
-    context.moveTo(x0, y0);
-    context.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 6, y1);
-    context.stroke();
-  }
-  context.beginPath();
-  context.moveTo(x1, y1);
-  context.lineTo(x1 - 8, y1 - 4);
-  context.lineTo(x1 - 8, y1 + 4);
-  context.fill();
 }

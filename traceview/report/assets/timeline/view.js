@@ -1,15 +1,26 @@
-// What stretch of time shows, and when it is drawn.
-const NARROWEST = 20, AXIS = 28; // ns, pixels
-const view = { from: 0, to: 1, whole: [0, 1], lit: null, box: null, pending: false, width: 0, height: 0, frames: 0 };
+// Which range of time shows, and when it is drawn.
+import { byId } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { readPalette } from "../core/palette.js";
+import { duration, moment } from "../core/words.js";
+import { drawAxis } from "./axis.js";
+import { drawRows } from "./draw.js";
+import { showLabels } from "./labels.js";
+import { drawMeasureBar } from "./overlay.js";
+import { placeRows } from "./rows.js";
+import { AXIS, board, view } from "./state.js";
 
-function startView(span) {
+const NARROWEST = 20; // ns
+export const afterRedraw = []; // functions to call after each redraw
+
+export function startView(span) {
   // A little air on both sides keeps the first and the last event off the edge.
   const air = Math.max(1, (span[1] - span[0]) * 0.005);
   view.whole = [span[0] - air, span[1] + air];
   [view.from, view.to] = view.whole;
 }
 
-function setView(from, to) {
+export function setView(from, to) {
   const most = view.whole[1] - view.whole[0];
   const length = Math.min(most, Math.max(NARROWEST, to - from));
   const middle = (from + to) / 2;
@@ -19,23 +30,23 @@ function setView(from, to) {
 }
 
 // Zoom by a factor about a moment, which stays where it is on the screen.
-function zoom(factor, about = (view.from + view.to) / 2) {
+export function zoom(factor, about = (view.from + view.to) / 2) {
   const length = view.to - view.from;
   const wanted = Math.min(Math.max(length * factor, NARROWEST), view.whole[1] - view.whole[0]);
   const from = about - ((about - view.from) * wanted) / length;
   setView(from, from + wanted);
 }
 
-function pan(share) {
+export function pan(share) {
   const shift = (view.to - view.from) * share;
   setView(view.from + shift, view.to + shift);
 }
 
-function fit() {
+export function fit() {
   setView(...view.whole);
 }
 
-function schedule() {
+export function schedule() {
   if (view.pending) return;
   view.pending = true;
   requestAnimationFrame(() => {
@@ -44,17 +55,18 @@ function schedule() {
   });
 }
 
-function redraw() {
-  const ratio = devicePixelRatio || 1, began = performance.now();
+export function redraw() {
+  const ratio = devicePixelRatio || 1,
+    began = performance.now();
   const context = byId("canvas").getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawRows(context, { ...view, top: byId("scroll").scrollTop });
   drawAxis();
+  drawMeasureBar();
   byId("range").textContent = `${duration(view.to - view.from)} from ${moment(Math.max(0, view.from))}`;
   view.frames++;
   view.took = performance.now() - began;
-  askLive();
-  writeAddress();
+  for (const action of afterRedraw) action();
 }
 
 function sizeCanvas(canvas, width, height) {
@@ -66,7 +78,7 @@ function sizeCanvas(canvas, width, height) {
 }
 
 // After a change of size, theme or rows.
-async function rebuild() {
+export async function rebuild() {
   const scroll = byId("scroll");
   placeRows();
   showLabels(rebuild);
@@ -79,34 +91,4 @@ async function rebuild() {
   sizeCanvas(byId("axis"), view.width, AXIS);
   readPalette(page.looks, byId("canvas").getContext("2d"));
   redraw();
-}
-
-// Go to a place: the stretch with as much again on both sides, lit, its row in sight.
-async function goTo(place, button) {
-  const length = Math.max(place.end - place.start, 500);
-  view.lit = place;
-  setView(place.start - length, place.end + length);
-  document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
-  button?.setAttribute("aria-current", "true");
-  await bringInSight(place.rows);
-  for (const item of board.shown) item.labelElement?.classList.toggle("lit", place.rows.includes(item.id));
-  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
-}
-
-// Unfold what hides the rows, and scroll to the first of them.
-async function bringInSight(ids) {
-  const rows = ids.map(revealed).filter(Boolean);
-  await rebuild();
-  if (!rows.length) return;
-  const { y, h } = rows[0].row, scroll = byId("scroll");
-  if (y < scroll.scrollTop || y + h > scroll.scrollTop + view.height) scroll.scrollTop = Math.max(0, y - view.height / 3);
-}
-
-function clearLit() {
-  view.lit = null;
-  clearSelected();
-  clearMeasure();
-  document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
-  rebuild();
 }
