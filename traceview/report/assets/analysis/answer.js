@@ -1,8 +1,8 @@
 // The first screen: where the time went, and the three findings with the highest cost.
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { patternOf, swatch } from "../core/palette.js";
-import { count, milliseconds, percent } from "../core/words.js";
+import { patternName, swatch } from "../core/palette.js";
+import { countText, milliseconds, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
 const CARDS = 3;
@@ -17,8 +17,8 @@ export function showHead() {
   const words = [
     page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys of unknown version",
     page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
-    `${count(kernels)} kernels`,
-    `${count(page.timeline.events)} events`,
+    `${countText(kernels)} kernels`,
+    `${countText(page.timeline.events)} events`,
     page.narrowed ? "narrowed to a window" : null,
   ];
   byId("facts").textContent = words.filter(Boolean).join(" · ");
@@ -40,7 +40,7 @@ function deviceBar(device) {
     { class: "stack", role: "img", "aria-label": label },
     ...device.parts.map((part) => {
       const piece = el("span", {
-        class: patternOf(part.look),
+        class: patternName(part.look),
         title: `${part.word}: ${milliseconds(part.ns)}, ${percent(part.ns, whole)}`,
       });
       piece.style.flex = `${part.ns} 0 0`;
@@ -85,7 +85,7 @@ function deviceBar(device) {
       el("span", { class: "soft", text: device.name }),
       el("span", {}, `${milliseconds(whole)} from first to last GPU work`),
       el("span", {}, `busy ${percent(device.busy_ns, whole)}`),
-      el("span", {}, `idle ${percent(device.idle_ns, whole)} in ${count(device.gap_count)} gaps`),
+      el("span", {}, `idle ${percent(device.idle_ns, whole)} in ${countText(device.gap_count)} gaps`),
     ),
     bar,
     items,
@@ -93,25 +93,25 @@ function deviceBar(device) {
 }
 
 export function showCards() {
-  const cards = page.findings.slice(0, CARDS).map(card);
+  const cards = page.findings.slice(0, CARDS).map(findingCard);
   byId("cards").replaceChildren(
     ...(cards.length ? cards : [el("li", { text: "Nothing found that cost the GPU time." })]),
   );
 }
 
-function card(finding) {
+function findingCard(finding) {
   return el(
     "li",
     { class: "card " + finding.severity },
-    title(finding),
-    price(finding),
-    advice(finding.advice),
-    code(finding.code, 1),
+    findingTitle(finding),
+    findingCost(finding),
+    shortAdvice(finding.advice),
+    codeSnippet(finding.code, 1),
   );
 }
 
 // Whole sentences, as many as a card holds; the rest on request.
-function advice(text) {
+function shortAdvice(text) {
   const sentences = text.split(/(?<=[.:)]) (?=[A-Z(])/);
   let kept = 1;
   while (kept < sentences.length && sentences.slice(0, kept + 1).join(" ").length <= CARD_ADVICE) kept++;
@@ -132,7 +132,7 @@ function advice(text) {
 }
 
 // A title goes to the worst place, where there is one.
-export function title(finding) {
+export function findingTitle(finding) {
   const [worst] = finding.evidence;
   const text = finding.title;
   if (!worst) return el("span", { class: "goto", text });
@@ -145,7 +145,7 @@ export function title(finding) {
   });
 }
 
-export function price(finding) {
+export function findingCost(finding) {
   const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
   if (finding.cost_ns) {
     parts.push(
@@ -160,7 +160,7 @@ export function price(finding) {
 }
 
 // The first lines of code at once, the rest on request.
-export function code(text, lines) {
+export function codeSnippet(text, lines) {
   if (!text) return null;
   const all = text.split("\n");
   while (lines < all.length && all[lines - 1].startsWith("#")) lines++;

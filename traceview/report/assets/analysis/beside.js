@@ -1,14 +1,14 @@
 // The findings and their worst places beside the timeline; a click moves the timeline there.
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { count, milliseconds } from "../core/words.js";
+import { countText, milliseconds } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
 const beside = { places: [], at: -1 };
 
 export function showBeside() {
-  const lists = page.findings.filter((finding) => finding.evidence.length).map(besideFinding);
-  beside.said = el("span", { class: "soft", role: "status", text: besideCount() });
+  const lists = page.findings.filter((finding) => finding.evidence.length).map(placesOfFinding);
+  beside.said = el("span", { class: "soft", role: "status", text: placeCount() });
   const inner = el(
     "div",
     { class: "beside-inner", id: "beside-inner" },
@@ -23,7 +23,7 @@ export function showBeside() {
       "aria-label": word,
       title: `${word} (${by < 0 ? "[" : "]"})`,
       disabled: !lists.length,
-      onclick: () => besideStep(by),
+      onclick: () => stepPlace(by),
     });
   byId("beside").replaceChildren(
     el(
@@ -34,24 +34,24 @@ export function showBeside() {
       el("span", { class: "spacer" }),
       step(-1, "‹", "Previous place"),
       step(1, "›", "Next place"),
-      besideFold(),
+      foldButton(),
     ),
     inner,
   );
-  document.addEventListener("keydown", besideKey);
+  document.addEventListener("keydown", onPlaceKey);
 }
 
-function besideCount() {
-  return beside.at < 0 ? count(beside.places.length) : `${beside.at + 1} of ${count(beside.places.length)}`;
+function placeCount() {
+  return beside.at < 0 ? countText(beside.places.length) : `${beside.at + 1} of ${countText(beside.places.length)}`;
 }
 
-function besideFinding(finding, number) {
+function placesOfFinding(finding, number) {
   const places = el(
     "ol",
     { class: "places", hidden: true, id: "beside-places-" + number },
     ...finding.evidence.map((place) => {
       const at = beside.places.length;
-      const button = el("button", { type: "button", text: place.text, onclick: () => besideGo(at) });
+      const button = el("button", { type: "button", text: place.text, onclick: () => goToPlace(at) });
       beside.places.push({ place, button, open: () => open(true) });
       return el("li", {}, button);
     }),
@@ -64,7 +64,7 @@ function besideFinding(finding, number) {
       class: "goto",
       "aria-expanded": "false",
       "aria-controls": places.id,
-      onclick: () => (places.hidden ? besideGo(first) : open(false)),
+      onclick: () => (places.hidden ? goToPlace(first) : open(false)),
     },
     el("span", { text: finding.title }),
     el(
@@ -82,18 +82,18 @@ function besideFinding(finding, number) {
   return el("li", { class: finding.severity }, head, places);
 }
 
-function besideStep(by) {
+function stepPlace(by) {
   const last = beside.places.length - 1;
   if (last < 0) return;
-  besideGo(beside.at < 0 ? (by > 0 ? 0 : last) : (beside.at + by + last + 1) % (last + 1));
+  goToPlace(beside.at < 0 ? (by > 0 ? 0 : last) : (beside.at + by + last + 1) % (last + 1));
 }
 
-function besideGo(at) {
+function goToPlace(at) {
   const { place, button, open } = beside.places[at],
     inner = byId("beside-inner");
   beside.at = at;
   open();
-  beside.said.textContent = besideCount();
+  beside.said.textContent = placeCount();
   goTo(place, button);
   // Only the list scrolls, never the page.
   const { top, bottom } = button.getBoundingClientRect(),
@@ -101,7 +101,7 @@ function besideGo(at) {
   if (top < box.top || bottom > box.bottom) inner.scrollTop += top - box.top - box.height / 3;
 }
 
-function besideFold() {
+function foldButton() {
   const fold = el("button", {
     type: "button",
     "aria-expanded": "true",
@@ -118,7 +118,7 @@ function besideFold() {
   return fold;
 }
 
-function besideKey(event) {
+function onPlaceKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
-  if (event.key === "[" || event.key === "]") besideStep(event.key === "[" ? -1 : 1);
+  if (event.key === "[" || event.key === "]") stepPlace(event.key === "[" ? -1 : 1);
 }

@@ -2,17 +2,17 @@
 import { repaintCharts } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
-import { busyOf, chunks, eventsOf, inflated } from "../core/columns.js";
+import { busyTime, chunks, eventCount, inflateElement } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { lookWord, swatch, watchTheme } from "../core/palette.js";
-import { count } from "../core/words.js";
+import { countText } from "../core/words.js";
 import { readAddress, watchAddress, writeAddress } from "../timeline/address.js";
 import { drawn } from "../timeline/draw.js";
 import { watchHover } from "../timeline/hover.js";
-import { watchHands } from "../timeline/keys.js";
-import { marksOf, sources } from "../timeline/levels.js";
-import { askLive } from "../timeline/live.js";
+import { watchInput } from "../timeline/keys.js";
+import { marksIn, visibleSources } from "../timeline/levels.js";
+import { requestDetail } from "../timeline/live.js";
 import { showHint } from "../timeline/panel.js";
 import { watchExport } from "../timeline/picture.js";
 import { loadRows } from "../timeline/rows.js";
@@ -36,17 +36,17 @@ function showSummarised() {
     notice = byId("summarised");
   notice.hidden = whole || page.live;
   if (!whole)
-    notice.textContent = `Summarised: this page holds the ${count(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
+    notice.textContent = `Summarised: this page holds the ${countText(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
 }
 
 async function loadLibrary() {
   // The policy at the top of the page allows exactly this text, by its hash.
   const script = el("script", {});
-  script.textContent = new TextDecoder().decode(await inflated("library"));
+  script.textContent = new TextDecoder().decode(await inflateElement("library"));
   document.head.append(script);
 }
 
-function parsed() {
+function domReady() {
   return new Promise((resolve) =>
     document.readyState === "loading" ? addEventListener("DOMContentLoaded", resolve, { once: true }) : resolve(),
   );
@@ -55,7 +55,7 @@ function parsed() {
 // Chunks come in the order in which they sharpen the picture; the screen may draw between any two.
 async function loadChunks() {
   for (let number = 1; byId(`chunk-${number}`); number++) {
-    chunks[number] = await inflated(`chunk-${number}`);
+    chunks[number] = await inflateElement(`chunk-${number}`);
     schedule();
     await new Promise((resolve) => setTimeout(resolve));
   }
@@ -70,16 +70,16 @@ async function start() {
     await repaintCharts();
   });
   for (const show of [showHead, showDevices, showCards, showSummarised, showBeside]) show();
-  const [buffer, names] = await Promise.all([inflated("columns"), inflated("names")]);
+  const [buffer, names] = await Promise.all([inflateElement("columns"), inflateElement("names")]);
   chunks[0] = buffer;
   page.names = JSON.parse(new TextDecoder().decode(names));
   loadRows(page.timeline);
   showLegend();
   showHint();
   startView(page.timeline.span);
-  afterRedraw.push(askLive, writeAddress);
+  afterRedraw.push(requestDetail, writeAddress);
   await rebuild();
-  for (const watch of [watchHands, watchHover, watchSearch, watchAddress, watchExport]) watch();
+  for (const watch of [watchInput, watchHover, watchSearch, watchAddress, watchExport]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // when it is on the screen
@@ -93,13 +93,13 @@ async function start() {
     measure,
     search,
     setView,
-    marksOf,
-    sources,
-    eventsOf,
-    busyOf,
+    marksIn,
+    visibleSources,
+    eventCount,
+    busyTime,
   };
   document.documentElement.dataset.drawn = "true";
-  await parsed();
+  await domReady();
   for (const show of [showFindings, showIterations, showTables, showNotes]) show();
   document.documentElement.dataset.shown = "all";
   readAddress();

@@ -2,8 +2,16 @@
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { swatch } from "../core/palette.js";
-import { counted, fast, lasting, named, sharing, sized, table } from "../core/table.js";
-import { count, milliseconds, percent } from "../core/words.js";
+import {
+  countColumn,
+  bandwidthColumn,
+  durationColumn,
+  textColumn,
+  shareColumn,
+  sizeColumn,
+  table,
+} from "../core/table.js";
+import { countText, milliseconds, percent } from "../core/words.js";
 
 function section(heading, note, ...children) {
   return el(
@@ -18,39 +26,42 @@ function section(heading, note, ...children) {
 export function showTables() {
   const several = page.devices.length > 1;
   const on = (device) => (several ? ` of ${device.id}` : "");
-  const parts = page.devices.flatMap((device) => [copiesTable(device, on(device)), causesTable(device, on(device))]);
+  const parts = page.devices.flatMap((device) => [
+    copiesSection(device, on(device)),
+    causesSection(device, on(device)),
+  ]);
   byId("tables").replaceChildren(
-    el("div", { class: "grid" }, ...parts, syncTable(), implicitTable()),
-    ...page.devices.map((device) => streamsTable(device, on(device))),
-    rangesTable(),
+    el("div", { class: "grid" }, ...parts, syncSection(), implicitSyncSection()),
+    ...page.devices.map((device) => streamsSection(device, on(device))),
+    rangesSection(),
   );
 }
 
-function copiesTable(device, on) {
+function copiesSection(device, on) {
   const rows = [...device.copies];
   const columns = [
-    named("kind", (row) => `${row.kind} ${row.memory}`),
-    counted("count", (row) => row.count),
-    sized("size", (row) => row.bytes),
-    fast(
+    textColumn("kind", (row) => `${row.kind} ${row.memory}`),
+    countColumn("count", (row) => row.count),
+    sizeColumn("size", (row) => row.bytes),
+    bandwidthColumn(
       "bandwidth",
       (row) => row.bytes,
       (row) => row.busy_ns,
     ),
-    lasting("busy", (row) => row.busy_ns),
-    sharing(
+    durationColumn("busy", (row) => row.busy_ns),
+    shareColumn(
       "hidden",
       (row) => row.overlapped_ns,
       (row) => row.busy_ns,
     ),
-    lasting("exposed", (row) => row.exposed_ns),
+    durationColumn("exposed", (row) => row.exposed_ns),
   ];
   const { communication } = device;
   const nccl = communication.count
     ? el(
         "p",
         {},
-        `Communication: ${count(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden under compute, ${milliseconds(communication.exposed_ns)} exposed.`,
+        `Communication: ${countText(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden under compute, ${milliseconds(communication.exposed_ns)} exposed.`,
       )
     : null;
   return section(
@@ -61,28 +72,28 @@ function copiesTable(device, on) {
   );
 }
 
-function causesTable(device, on) {
+function causesSection(device, on) {
   const rows = Object.entries(device.causes)
     .filter(([, ns]) => ns)
     .sort((a, b) => b[1] - a[1]);
   return section(
     "Why it was idle" + on,
-    `${milliseconds(device.idle_ns)} in ${count(device.gap_count)} gaps; each nanosecond has one cause.`,
+    `${milliseconds(device.idle_ns)} in ${countText(device.gap_count)} gaps; each nanosecond has one cause.`,
     table(
       "Idle causes" + on,
       [
-        named(
+        textColumn(
           "cause",
           ([cause]) => cause,
           ([cause]) => el("span", {}, swatch("idle_" + cause), " ", page.cause_words[cause]),
         ),
-        lasting("idle", ([, ns]) => ns),
-        sharing(
+        durationColumn("idle", ([, ns]) => ns),
+        shareColumn(
           "share",
           ([, ns]) => ns,
           () => device.idle_ns,
         ),
-        sharing(
+        shareColumn(
           "of the run",
           ([, ns]) => ns,
           () => device.window_ns,
@@ -93,7 +104,7 @@ function causesTable(device, on) {
   );
 }
 
-function streamsTable(device, on) {
+function streamsSection(device, on) {
   const streams = [...device.streams].sort((a, b) => b.busy_ns - a.busy_ns);
   return section(
     "Streams" + on,
@@ -101,15 +112,17 @@ function streamsTable(device, on) {
     table(
       "Streams" + on,
       [
-        named("stream", (row) => (device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label)),
-        counted("kernels", (row) => row.kernel_count),
-        counted("copies", (row) => row.copy_count),
-        lasting("busy", (row) => row.busy_ns),
-        lasting("compute", (row) => row.compute_ns),
-        lasting("communication", (row) => row.communication_ns),
-        lasting("copying", (row) => row.copy_ns),
-        counted("gaps", (row) => row.gap_count),
-        lasting("in gaps", (row) => row.gap_ns),
+        textColumn("stream", (row) =>
+          device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label,
+        ),
+        countColumn("kernels", (row) => row.kernel_count),
+        countColumn("copies", (row) => row.copy_count),
+        durationColumn("busy", (row) => row.busy_ns),
+        durationColumn("compute", (row) => row.compute_ns),
+        durationColumn("communication", (row) => row.communication_ns),
+        durationColumn("copying", (row) => row.copy_ns),
+        countColumn("gaps", (row) => row.gap_count),
+        durationColumn("in gaps", (row) => row.gap_ns),
       ],
       streams,
     ),
@@ -117,24 +130,24 @@ function streamsTable(device, on) {
 }
 
 const CALL_COLUMNS = [
-  named(
+  textColumn(
     "call",
     (row) => row.api,
     (row) => el("span", { class: "mono", text: row.api }),
   ),
-  counted("count", (row) => row.count),
-  lasting("held the host", (row) => row.blocked_ns),
-  lasting("GPU worked", (row) => row.waited_ns),
-  lasting("GPU starved", (row) => row.starved_ns),
-  lasting("refill", (row) => row.refill_ns),
-  lasting(
+  countColumn("count", (row) => row.count),
+  durationColumn("held the host", (row) => row.blocked_ns),
+  durationColumn("GPU worked", (row) => row.waited_ns),
+  durationColumn("GPU starved", (row) => row.starved_ns),
+  durationColumn("refill", (row) => row.refill_ns),
+  durationColumn(
     "cost",
     (row) => row.starved_ns + row.refill_ns,
     (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) }),
   ),
 ];
 
-function calls(heading, note, use) {
+function callsSection(heading, note, use) {
   return section(
     heading,
     note,
@@ -142,16 +155,16 @@ function calls(heading, note, use) {
   );
 }
 
-function syncTable() {
-  return calls(
+function syncSection() {
+  return callsSection(
     "Synchronize calls",
     "A wait while the GPU works costs it nothing; starved and refill are what a call cost.",
     page.sync,
   );
 }
 
-function implicitTable() {
-  return calls(
+function implicitSyncSection() {
+  return callsSection(
     "Calls that block without saying so",
     "Copies with pageable memory, allocation and free.",
     page.implicit_sync,
@@ -160,7 +173,7 @@ function implicitTable() {
 
 const FIRST_RANGES = 24;
 
-function rangesTable() {
+function rangesSection() {
   const made = page.nvtx.not_measured
     ? section("NVTX ranges", null, el("p", { text: page.nvtx.not_measured }))
     : section(
@@ -169,13 +182,13 @@ function rangesTable() {
         table(
           "NVTX ranges",
           [
-            named("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)),
-            counted("count", (row) => row.count),
-            lasting("host", (row) => row.host_ns),
-            lasting("GPU busy", (row) => row.gpu_busy_ns),
-            lasting("GPU span", (row) => row.gpu_span_ns),
-            counted("kernels", (row) => row.kernel_count),
-            counted("found by process", (row) => row.via_process_count),
+            textColumn("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)),
+            countColumn("count", (row) => row.count),
+            durationColumn("host", (row) => row.host_ns),
+            durationColumn("GPU busy", (row) => row.gpu_busy_ns),
+            durationColumn("GPU span", (row) => row.gpu_span_ns),
+            countColumn("kernels", (row) => row.kernel_count),
+            countColumn("found by process", (row) => row.via_process_count),
           ],
           page.nvtx,
           FIRST_RANGES,
@@ -183,7 +196,7 @@ function rangesTable() {
         page.nvtx_count > page.nvtx.length
           ? el("p", {
               class: "soft",
-              text: `The first ${count(page.nvtx.length)} of ${count(page.nvtx_count)} names; --json writes them all.`,
+              text: `The first ${countText(page.nvtx.length)} of ${countText(page.nvtx_count)} names; --json writes them all.`,
             })
           : null,
       );
@@ -196,7 +209,7 @@ export function showNotes() {
   const notes = [...page.notes];
   if (cut)
     notes.push(
-      `${count(cut)} GPU operations have no launch in the capture (kernels ${count(kernels)}, copies ${count(copies)}, memsets ${count(memsets)}, graphs ${count(graphs)}): it is a slice, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`,
+      `${countText(cut)} GPU operations have no launch in the capture (kernels ${countText(kernels)}, copies ${countText(copies)}, memsets ${countText(memsets)}, graphs ${countText(graphs)}): it is a slice, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`,
     );
   byId("lacks").replaceChildren(
     notes.length

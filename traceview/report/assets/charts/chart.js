@@ -2,7 +2,7 @@
 // A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
 // can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
 import { el } from "../core/dom.js";
-import { css, swatch } from "../core/palette.js";
+import { cssColour, swatch } from "../core/palette.js";
 import { goTo } from "../timeline/go.js";
 import { savePng } from "./png.js";
 
@@ -32,7 +32,7 @@ export function chartParts(spec, heading) {
     text: "Table",
     "aria-expanded": "false",
     "aria-controls": behind.id,
-    onclick: () => showBehind(chart, behind, tabled),
+    onclick: () => toggleTable(chart, behind, tabled),
   });
   const png = el("button", {
     type: "button",
@@ -52,20 +52,20 @@ export function chartParts(spec, heading) {
       png,
     ),
     el("p", { class: "soft", text: spec.note }),
-    legendOf(spec),
+    chartLegend(spec),
     stage,
     chart.said,
     behind,
   ].filter(Boolean);
 }
 
-function legendOf({ looks = [] }) {
+function chartLegend({ looks = [] }) {
   return looks.length
     ? el("ul", { class: "looks" }, ...looks.map(([look, word]) => el("li", {}, swatch(look), word)))
     : null;
 }
 
-function showBehind(chart, behind, button) {
+function toggleTable(chart, behind, button) {
   behind.hidden = !behind.hidden;
   button.setAttribute("aria-expanded", String(!behind.hidden));
   if (!behind.hidden && !behind.firstChild) behind.append(chart.spec.table());
@@ -76,7 +76,7 @@ export async function drawChart(chart) {
   chart.drawn = true;
   charts.watcher.unobserve(chart.stage);
   await paintChart(chart);
-  chart.stage.on("plotly_click", ({ points }) => point(chart, points[0].customdata, true));
+  chart.stage.on("plotly_click", ({ points }) => selectItem(chart, points[0].customdata, true));
   chart.stage.dataset.drawn = "true";
 }
 
@@ -92,22 +92,22 @@ export function paintChart(chart, width) {
   return Plotly.react(
     chart.stage,
     traces,
-    { ...sized, shapes: outline(chart) },
+    { ...sized, shapes: outlineShapes(chart) },
     { displayModeBar: false, responsive: true },
   );
 }
 
 // Point at an item: say it, outline it, and let the timeline follow where that is wanted.
-function point(chart, at, go) {
+function selectItem(chart, at, go) {
   const item = chart.spec.items[at];
   if (!item) return;
   chart.at = at;
   chart.said.textContent = item.text;
-  Plotly.relayout(chart.stage, { shapes: outline(chart) });
+  Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
   if (go && item.place) goTo(item.place);
 }
 
-function outline({ spec, at }) {
+function outlineShapes({ spec, at }) {
   if (at < 0) return [];
   return [
     {
@@ -117,7 +117,7 @@ function outline({ spec, at }) {
       y0: 0,
       y1: 1,
       ...spec.items[at].mark,
-      line: { width: 2, color: css("--mark") },
+      line: { width: 2, color: cssColour("--mark") },
       fillcolor: "rgba(0,0,0,0)",
     },
   ];
@@ -132,7 +132,7 @@ function chartKey(chart, event) {
   if (!enter && !(event.key in steps)) return;
   event.preventDefault();
   event.stopPropagation();
-  if (enter) return point(chart, Math.max(0, chart.at), true);
+  if (enter) return selectItem(chart, Math.max(0, chart.at), true);
   const next = chart.at + steps[event.key];
-  point(chart, chart.at < 0 && event.key !== "End" ? 0 : Math.min(last, Math.max(0, next)), false);
+  selectItem(chart, chart.at < 0 && event.key !== "End" ? 0 : Math.min(last, Math.max(0, next)), false);
 }

@@ -1,5 +1,5 @@
 // All charts of the page.
-import { inflated } from "../core/columns.js";
+import { inflateElement } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { chartSection, charts, drawChart } from "./chart.js";
 import { copyChart } from "./copies.js";
@@ -8,7 +8,7 @@ import { showIterationChart } from "./iterations.js";
 import { streamChart } from "./streams.js";
 
 export async function loadCharts() {
-  const figures = JSON.parse(new TextDecoder().decode(await inflated("charts-data")));
+  const figures = JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
   charts.watcher = new IntersectionObserver(
     (entries) => {
       for (const { target, isIntersecting } of entries)

@@ -1,8 +1,8 @@
 // The bandwidth of copies by size: colour shows the direction, shape the kind of host memory.
-import { fieldOf } from "../core/export.js";
-import { css } from "../core/palette.js";
-import { counted, fast, lasting, named, sized, table } from "../core/table.js";
-import { bandwidth, count, duration, size } from "../core/words.js";
+import { fieldName } from "../core/export.js";
+import { cssColour } from "../core/palette.js";
+import { countColumn, bandwidthColumn, durationColumn, textColumn, sizeColumn, table } from "../core/table.js";
+import { bandwidth, countText, duration, bytesText } from "../core/words.js";
 import { chartLayout } from "./style.js";
 
 const SYMBOLS = { pageable: "x", pinned: "circle", managed: "diamond", device: "square", unknown: "triangle-up" };
@@ -14,14 +14,14 @@ export function copyChart(device, on) {
   const grouped = copies.some((group) => group.count > 1);
   const kinds = [...new Set(copies.map(copyKind))].sort();
   return {
-    id: fieldOf("chart copies " + device.id),
+    id: fieldName("chart copies " + device.id),
     heading: "Bandwidth of copies by size" + on,
     note: [
       grouped
         ? "Each mark is one or more copies of about one size and duration, the larger the more."
         : "Each mark is a copy.",
       "A click goes to the slowest.",
-      left ? `${count(left)} without bytes or length are left out.` : "",
+      left ? `${countText(left)} without bytes or length are left out.` : "",
     ]
       .filter(Boolean)
       .join(" "),
@@ -51,7 +51,7 @@ function logRange(values) {
 }
 
 // What encloses a value on such an axis.
-function around(value, values, share) {
+function enclosingRange(value, values, share) {
   const [low, high] = logRange(values),
     factor = 10 ** ((high - low) * share);
   return [value / factor, value * factor];
@@ -59,13 +59,13 @@ function around(value, values, share) {
 
 function copyItem(group, device, copies) {
   const rate = bandwidth(group.bytes, group.ns),
-    each = size(Math.round(copySize(group)));
+    each = bytesText(Math.round(copySize(group)));
   const text =
     group.count > 1
-      ? `${count(group.count)} copies ${copyKind(group)} of about ${each} at ${rate} on average; the slowest, on ${group.stream}, took ${duration(group.end - group.start)}`
+      ? `${countText(group.count)} copies ${copyKind(group)} of about ${each} at ${rate} on average; the slowest, on ${group.stream}, took ${duration(group.end - group.start)}`
       : `copy ${copyKind(group)} of ${each} on ${group.stream} at ${rate}, ${duration(group.ns)}`;
-  const [x0, x1] = around(copySize(group), copies.map(copySize), 0.018),
-    [y0, y1] = around(copyRate(group), copies.map(copyRate), 0.035);
+  const [x0, x1] = enclosingRange(copySize(group), copies.map(copySize), 0.018),
+    [y0, y1] = enclosingRange(copyRate(group), copies.map(copyRate), 0.035);
   return {
     text,
     place: { start: group.start, end: group.end, rows: [group.row, "d:" + device.id], text: `copy ${copyKind(group)}` },
@@ -86,14 +86,14 @@ function copyPicture(copies, kinds) {
       customdata: places,
       text: places.map(
         (at) =>
-          `${count(copies[at].count)} × ${size(Math.round(copySize(copies[at])))}, ${duration(copies[at].ns / copies[at].count)} each`,
+          `${countText(copies[at].count)} × ${bytesText(Math.round(copySize(copies[at])))}, ${duration(copies[at].ns / copies[at].count)} each`,
       ),
       hovertemplate: `${name}: %{text}<br>%{y:.3~g} GB/s<extra></extra>`,
       marker: {
         symbol: SYMBOLS[first.memory],
-        color: css("--" + first.look),
+        color: cssColour("--" + first.look),
         opacity: 0.85,
-        line: { width: 1, color: css("--ink") },
+        line: { width: 1, color: cssColour("--ink") },
         size: places.map((at) => 8 + 3 * Math.log10(copies[at].count)),
       },
     };
@@ -131,17 +131,17 @@ function copyTable(copies, on) {
   return table(
     caption,
     [
-      named("copies", copyKind),
-      counted("count", (group) => group.count),
-      sized("size each", (group) => Math.round(copySize(group))),
-      fast(
+      textColumn("copies", copyKind),
+      countColumn("count", (group) => group.count),
+      sizeColumn("size each", (group) => Math.round(copySize(group))),
+      bandwidthColumn(
         "bandwidth",
         (group) => group.bytes,
         (group) => group.ns,
       ),
-      lasting("time in all", (group) => group.ns),
-      lasting("slowest", (group) => group.end - group.start),
-      named("stream of the slowest", (group) => group.stream),
+      durationColumn("time in all", (group) => group.ns),
+      durationColumn("slowest", (group) => group.end - group.start),
+      textColumn("stream of the slowest", (group) => group.stream),
     ],
     copies,
     50,

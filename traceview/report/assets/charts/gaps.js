@@ -1,10 +1,10 @@
 // The idle gaps of a device by length: the total time of each length, by cause.
-import { fieldOf } from "../core/export.js";
+import { fieldName } from "../core/export.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
-import { counted, lasting, named, table } from "../core/table.js";
-import { count, duration, milliseconds } from "../core/words.js";
-import { chartLayout, filled } from "./style.js";
+import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
+import { countText, duration, milliseconds } from "../core/words.js";
+import { chartLayout, barStyle } from "./style.js";
 
 function gapLabel(from, to) {
   const [scale, unit, next] =
@@ -23,7 +23,7 @@ export function gapChart(device, on) {
   if (!gaps.length) return null;
   const causes = Object.keys(page.cause_words).filter((cause) => gaps.some((gap) => gap.causes[cause]));
   return {
-    id: fieldOf("chart gaps " + device.id),
+    id: fieldName("chart gaps " + device.id),
     heading: "Idle gaps by length" + on,
     note: "All the time in gaps of a length, by cause; the figure on top counts them. A click goes to the longest of them.",
     looks: causes.map((cause) => ["idle_" + cause, lookWord("idle_" + cause)]),
@@ -43,7 +43,7 @@ function gapItem(gap, device) {
     .map(([cause, ns]) => `${lookWord("idle_" + cause)} ${milliseconds(ns)}`);
   const at = gapPlace(gap.from);
   return {
-    text: `${count(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))} in all: ${why.join(", ")}; the longest ${duration(gap.end - gap.start)}`,
+    text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))} in all: ${why.join(", ")}; the longest ${duration(gap.end - gap.start)}`,
     place: { start: gap.start, end: gap.end, rows: ["d:" + device.id], text: "the longest gap" },
     mark: { x0: at - 0.5, x1: at + 0.5 },
   };
@@ -53,7 +53,7 @@ function gapPicture(gaps, causes) {
   const x = gaps.map((gap) => gapPlace(gap.from)),
     sums = gaps.map((gap) => gapSum(gap) / 1e6);
   const names = gaps.map(
-    (gap) => `${count(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))}`,
+    (gap) => `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))}`,
   );
   const common = { x, customdata: gaps.map((_, at) => at), text: names };
   const traces = causes.map((cause) => ({
@@ -63,14 +63,14 @@ function gapPicture(gaps, causes) {
     name: lookWord("idle_" + cause),
     textposition: "none",
     hovertemplate: `%{text}<br>${lookWord("idle_" + cause)}: %{y:.3f} ms<extra></extra>`,
-    marker: filled("idle_" + cause),
+    marker: barStyle("idle_" + cause),
   }));
   traces.push({
     ...common,
     type: "scatter",
     mode: "text",
     y: sums,
-    text: gaps.map((gap) => short(gap.count)),
+    text: gaps.map((gap) => shortCount(gap.count)),
     textposition: "top center",
     hoverinfo: "skip",
     showlegend: false,
@@ -102,7 +102,7 @@ function gapPicture(gaps, causes) {
 }
 
 // 362,891 as 363k: there is no room for more over a bar.
-function short(number) {
+function shortCount(number) {
   const [scale, unit] = number < 1e3 ? [1, ""] : number < 1e6 ? [1e3, "k"] : [1e6, "M"];
   return (number / scale).toFixed(scale > 1 && number / scale < 10 ? 1 : 0) + unit;
 }
@@ -112,11 +112,11 @@ function gapTable(gaps, causes, on) {
   return table(
     caption,
     [
-      named("length", (gap) => gapLabel(gap.from, gap.to)),
-      counted("gaps", (gap) => gap.count),
-      lasting("in all", gapSum),
-      ...causes.map((cause) => lasting(cause.replaceAll("_", " "), (gap) => gap.causes[cause] ?? 0)),
-      lasting("longest", (gap) => gap.end - gap.start),
+      textColumn("length", (gap) => gapLabel(gap.from, gap.to)),
+      countColumn("gaps", (gap) => gap.count),
+      durationColumn("in all", gapSum),
+      ...causes.map((cause) => durationColumn(cause.replaceAll("_", " "), (gap) => gap.causes[cause] ?? 0)),
+      durationColumn("longest", (gap) => gap.end - gap.start),
     ],
     gaps,
   );

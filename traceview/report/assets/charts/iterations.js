@@ -1,12 +1,12 @@
 // The composition of each iteration as bars; the spread and all figures as tables.
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { css, lookWord } from "../core/palette.js";
-import { counted, lasting, named, table } from "../core/table.js";
-import { count, milliseconds } from "../core/words.js";
+import { cssColour, lookWord } from "../core/palette.js";
+import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
+import { countText, milliseconds } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 import { chartParts } from "./chart.js";
-import { chartLayout, filled, plotlyText } from "./style.js";
+import { chartLayout, barStyle, plotlyText } from "./style.js";
 
 const WALL = "wall"; // where no GPU worked, all that is known
 
@@ -25,20 +25,20 @@ export function showIterations() {
   if (found.not_measured) return each.replaceChildren(el("p", { text: found.not_measured }));
   const aside = found.skipped ? `; ${found.skipped} set aside (${found.skipped_why})` : "";
   each.replaceChildren(
-    el("p", { class: "soft", text: `${count(found.count)} of ${found.range}${aside}.` }),
-    el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadsTable(found)),
+    el("p", { class: "soft", text: `${countText(found.count)} of ${found.range}${aside}.` }),
+    el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadTable(found)),
   );
 }
 
-function spreadsTable(found) {
+function spreadTable(found) {
   const rows = Object.entries(found.spreads).filter(([, spread]) => spread.p95);
   return table(
     "Iterations, spread",
     [
-      named("per iteration", ([name]) => name.replace(/_ns$/, "").replaceAll("_", " ")),
-      lasting("median", ([, spread]) => spread.median),
-      lasting("5%", ([, spread]) => spread.p5),
-      lasting("95%", ([, spread]) => spread.p95),
+      textColumn("per iteration", ([name]) => name.replace(/_ns$/, "").replaceAll("_", " ")),
+      durationColumn("median", ([, spread]) => spread.median),
+      durationColumn("5%", ([, spread]) => spread.p5),
+      durationColumn("95%", ([, spread]) => spread.p95),
     ],
     rows,
   );
@@ -64,7 +64,7 @@ export function showIterationChart(found) {
           : "A click on a bar shows the iteration in the timeline.",
         items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
         picture: () => iterationPicture(found.bars, parts, grouped),
-        table: () => eachTable(found),
+        table: () => iterationTable(found),
       },
       "h3",
     ),
@@ -102,7 +102,7 @@ function iterationPicture(bars, parts, grouped) {
     customdata: x,
     textposition: "none",
     hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`,
-    marker: filled(iterationLook(part), bars.length > 60 ? 0 : 0.5),
+    marker: barStyle(iterationLook(part), bars.length > 60 ? 0 : 0.5),
   }));
   const step = Math.max(1, Math.ceil(x.length / 20));
   const ticks = x.filter((at) => at % step === 0);
@@ -141,8 +141,8 @@ function barTop(bars) {
             yanchor: "top",
             text: `↑ ${milliseconds(1e6 * sum)}`,
             showarrow: false,
-            bgcolor: css("--card"),
-            font: { size: 11, color: css("--ink") },
+            bgcolor: cssColour("--card"),
+            font: { size: 11, color: cssColour("--ink") },
           },
         ]
       : [],
@@ -152,7 +152,7 @@ function barTop(bars) {
 
 const FIRST_ITERATIONS = 50;
 
-function eachTable({ each, fields, causes }) {
+function iterationTable({ each, fields, causes }) {
   const go = (one) =>
     el("button", {
       type: "button",
@@ -163,12 +163,12 @@ function eachTable({ each, fields, causes }) {
   const made = table(
     "Every iteration",
     [
-      named("iteration", (one) => one.name, go),
-      lasting("start", (one) => one.start),
-      named("set aside", (one) => (one.skipped ? "yes" : "")),
-      ...fields.map((field, at) => lasting(field.replaceAll("_", " "), (one) => one.ns[at])),
-      ...causes.map((cause) => lasting("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
-      counted("kernels", (one) => one.kernels),
+      textColumn("iteration", (one) => one.name, go),
+      durationColumn("start", (one) => one.start),
+      textColumn("set aside", (one) => (one.skipped ? "yes" : "")),
+      ...fields.map((field, at) => durationColumn(field.replaceAll("_", " "), (one) => one.ns[at])),
+      ...causes.map((cause) => durationColumn("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
+      countColumn("kernels", (one) => one.kernels),
     ],
     each,
     FIRST_ITERATIONS,
@@ -177,7 +177,7 @@ function eachTable({ each, fields, causes }) {
     made.prepend(
       el("p", {
         class: "soft",
-        text: `The ${count(each.length)} slowest of ${count(page.iterations.count)}; --json writes them all.`,
+        text: `The ${countText(each.length)} slowest of ${countText(page.iterations.count)}; --json writes them all.`,
       }),
     );
   return made;

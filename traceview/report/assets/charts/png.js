@@ -1,7 +1,7 @@
 // Saves a chart as a PNG file.
 import { fileName, save } from "../core/export.js";
 import { page } from "../core/page.js";
-import { css } from "../core/palette.js";
+import { cssColour } from "../core/palette.js";
 import { plotlyText } from "./style.js";
 
 const PNG = { width: 1000, height: 480, scale: 2 };
@@ -25,10 +25,10 @@ export async function savePng(chart) {
       xanchor: "left",
       y: 1 - 26 / height,
       yanchor: "top",
-      font: { size: 16, color: css("--ink") },
+      font: { size: 16, color: cssColour("--ink") },
     },
-    paper_bgcolor: css("--card"),
-    plot_bgcolor: css("--card"),
+    paper_bgcolor: cssColour("--card"),
+    plot_bgcolor: cssColour("--card"),
   };
   const url = await Plotly.toImage({ data: traces, layout: whole }, { format: "png", ...PNG, height });
   save(fileName(chart.spec.heading, "png"), await blobOf(url));

@@ -1,8 +1,8 @@
 // Which streams ran at the same time: the part of each row's busy time in which the column's stream was busy too.
-import { fieldOf } from "../core/export.js";
-import { css } from "../core/palette.js";
-import { lasting, named, table } from "../core/table.js";
-import { count, milliseconds, percent } from "../core/words.js";
+import { fieldName } from "../core/export.js";
+import { cssColour } from "../core/palette.js";
+import { durationColumn, textColumn, table } from "../core/table.js";
+import { countText, milliseconds, percent } from "../core/words.js";
 import { chartLayout, plotlyText } from "./style.js";
 
 const SPACIOUS = 5;
@@ -14,14 +14,14 @@ export function streamChart(device, on) {
     n = streams.length;
   if (n < 2) return null;
   return {
-    id: fieldOf("chart streams " + device.id),
+    id: fieldName("chart streams " + device.id),
     heading: "Streams at once" + on,
     bare: true,
     columns: n,
     height: Math.max(210, 80 + 40 * n),
     note:
       "Of each row's busy time, the part in which the column's stream was busy too." +
-      (left ? ` ${count(left)} less busy streams are left out.` : ""),
+      (left ? ` ${countText(left)} less busy streams are left out.` : ""),
     items: together.flatMap((row, i) => row.map((ns, j) => streamItem(streams, together, i, j))),
     picture: () => streamPicture(streams, together),
     table: () => streamTable(streams, together, on),
@@ -40,7 +40,7 @@ function streamItem(streams, together, i, j) {
 function streamPicture(streams, together) {
   const n = streams.length,
     places = streams.map((_, at) => at),
-    names = streams.map((name) => plotlyText(shortened(name)));
+    names = streams.map((name) => plotlyText(shortName(name)));
   const share = (i, j) => (i === j ? null : together[i][i] ? together[i][j] / together[i][i] : 0);
   const each = (cell) => places.map((i) => places.map((j) => cell(i, j)));
   const word = (i, j) =>
@@ -65,8 +65,8 @@ function streamPicture(streams, together) {
       customdata: each((i, j) => i * n + j),
       hoverongaps: false,
       colorscale: [
-        [0, css("--sunk")],
-        [1, css("--compute")],
+        [0, cssColour("--sunk")],
+        [1, cssColour("--compute")],
       ],
       text: each(word),
       texttemplate: n <= LABELLED ? "%{text}" : "",
@@ -98,7 +98,7 @@ function streamPicture(streams, together) {
   };
 }
 
-function shortened(name) {
+function shortName(name) {
   return name.length > 22 ? name.slice(0, 21) + "…" : name;
 }
 
@@ -107,7 +107,7 @@ function streamTable(streams, together, on) {
     rows = streams.map((_, at) => at);
   return table(
     caption,
-    [named("stream", (i) => streams[i]), ...streams.map((name, j) => lasting(name, (i) => together[i][j]))],
+    [textColumn("stream", (i) => streams[i]), ...streams.map((name, j) => durationColumn(name, (i) => together[i][j]))],
     rows,
   );
 }

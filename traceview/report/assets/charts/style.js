@@ -1,5 +1,5 @@
 // The common look of all charts.
-import { css, patternOf } from "../core/palette.js";
+import { cssColour, patternName } from "../core/palette.js";
 
 const SHAPES = {
   striped: "\\",
@@ -18,21 +18,21 @@ export function plotlyText(name) {
 }
 
 // Bars without a gap between them have no edges either.
-export function filled(look, edge = 0.5) {
-  const shape = SHAPES[patternOf(look)] ?? "";
-  const fgcolor = patternOf(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";
+export function barStyle(look, edge = 0.5) {
+  const shape = SHAPES[patternName(look)] ?? "";
+  const fgcolor = patternName(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";
   return {
-    color: css("--" + look),
-    line: { width: edge, color: css("--edge") },
+    color: cssColour("--" + look),
+    line: { width: edge, color: cssColour("--edge") },
     pattern: { shape, size: 6, solidity: 0.22, fillmode: "overlay", fgcolor },
   };
 }
 
 export function chartLayout(xaxis, yaxis, more = {}) {
   const axis = {
-    gridcolor: css("--grid"),
-    linecolor: css("--line"),
-    zerolinecolor: css("--line"),
+    gridcolor: cssColour("--grid"),
+    linecolor: cssColour("--line"),
+    zerolinecolor: cssColour("--line"),
     fixedrange: true,
     tickangle: 0,
     automargin: true,
@@ -45,12 +45,12 @@ export function chartLayout(xaxis, yaxis, more = {}) {
     hovermode: "closest",
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: "system-ui, sans-serif", size: 12, color: css("--soft") },
+    font: { family: "system-ui, sans-serif", size: 12, color: cssColour("--soft") },
     hoverlabel: {
-      bgcolor: css("--card"),
-      bordercolor: css("--line"),
+      bgcolor: cssColour("--card"),
+      bordercolor: cssColour("--line"),
       align: "left",
-      font: { color: css("--ink"), size: 12 },
+      font: { color: cssColour("--ink"), size: 12 },
     },
     xaxis: { ...axis, ...xaxis },
     yaxis: { ...axis, ...yaxis },

@@ -1,6 +1,6 @@
 // Draws each capture on its canvas.
 import { byId } from "../core/dom.js";
-import { css } from "../core/palette.js";
+import { cssColour } from "../core/palette.js";
 import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, time, view } from "./state.js";
 
 // Lines in a tile of 8 by 8 pixels, so that no meaning depends on colour alone.
@@ -30,7 +30,7 @@ const LINES = {
 export function patternFill(context, look) {
   const tile = new OffscreenCanvas(8, 8);
   const pen = tile.getContext("2d");
-  pen.fillStyle = css("--" + look) || "#888";
+  pen.fillStyle = cssColour("--" + look) || "#888";
   pen.fillRect(0, 0, 8, 8);
   pen.strokeStyle = "rgb(0 0 0 / 35%)";
   for (const [x, y, toX, toY] of LINES[look] ?? []) strokeLine(pen, x, y, toX, toY);
@@ -50,18 +50,18 @@ export function prepare(capture) {
   const open = capture.lanes.map(() => []);
   capture.events.forEach((event, index) => {
     const stack = open[event[0]];
-    while (stack.length && endOf(capture.events[stack.at(-1)]) <= event[1]) stack.pop();
+    while (stack.length && eventEnd(capture.events[stack.at(-1)]) <= event[1]) stack.pop();
     if (stack.length && !capture.inner.has(stack.at(-1))) capture.inner.set(stack.at(-1), event[1]);
     stack.push(index);
   });
-  capture.hue = capture.names.map((name) => "range-" + (hashOf(name.replace(/[0-9]/g, "")) % 8));
+  capture.hue = capture.names.map((name) => "range-" + (textHash(name.replace(/[0-9]/g, "")) % 8));
 }
 
-function endOf([, start, length]) {
+function eventEnd([, start, length]) {
   return start + length;
 }
 
-function hashOf(text) {
+function textHash(text) {
   return [...text].reduce((sum, char) => (31 * sum + char.codePointAt(0)) % 997, 7);
 }
 
@@ -85,7 +85,7 @@ function drawCapture(capture) {
   context.scale(ratio, ratio);
   context.font = "12px system-ui, 'DejaVu Sans', sans-serif";
   context.textBaseline = "middle";
-  context.fillStyle = css("--card");
+  context.fillStyle = cssColour("--card");
   context.fillRect(0, 0, width, height);
   const zero = iterationStart(capture);
   const scale = (width - LABELS) / (view.to - view.from);
@@ -99,7 +99,7 @@ function drawCapture(capture) {
   drawEvents(context, capture, toX, width);
   drawBorders(context, capture, toX, height);
   context.restore();
-  context.fillStyle = css("--ink");
+  context.fillStyle = cssColour("--ink");
   capture.lanes.forEach((lane, row) => {
     context.fillText(shortened(context, lane, LABELS - 14), 8, AXIS + row * LANE + LANE / 2);
   });
@@ -107,7 +107,7 @@ function drawCapture(capture) {
 
 function drawBands(context, capture, toX, height) {
   capture.iterations.forEach(([from, to], index) => {
-    context.fillStyle = css(index % 2 ? "--sunk" : "--card");
+    context.fillStyle = cssColour(index % 2 ? "--sunk" : "--card");
     context.fillRect(toX(from), AXIS, toX(to) - toX(from), height);
   });
 }
@@ -119,9 +119,9 @@ function drawAxis(context, width, height) {
   const tick = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 10 * power;
   for (let ns = Math.ceil(view.from / tick) * tick; ns <= view.to; ns += tick) {
     const x = LABELS + (ns - view.from) * scale;
-    context.fillStyle = css("--grid");
+    context.fillStyle = cssColour("--grid");
     context.fillRect(x, AXIS, 1, height);
-    context.fillStyle = css("--soft");
+    context.fillStyle = cssColour("--soft");
     context.fillText(time(ns), x + 3, AXIS / 2);
   }
 }
@@ -135,10 +135,11 @@ function drawEvents(context, capture, toX, width) {
     if (to < LABELS || from > width || (to - from < 1 && to <= ends[lane])) return;
     ends[lane] = Math.max(ends[lane], to);
     const range = capture.looks[look] === "range";
-    context.fillStyle = range ? css("--" + capture.hue[name]) : fills[look];
+    context.fillStyle = range ? cssColour("--" + capture.hue[name]) : fills[look];
     context.fillRect(from, AXIS + lane * LANE + 2, to - from, LANE - 4);
     const room = capture.inner.has(index) ? Math.min(to, toX(capture.inner.get(index))) : to;
-    if (room - from > 40) drawName(context, capture.names[name], lane, from, room, css(range ? "--ink" : "--page"));
+    if (room - from > 40)
+      drawName(context, capture.names[name], lane, from, room, cssColour(range ? "--ink" : "--page"));
   });
 }
 
@@ -152,7 +153,7 @@ function drawName(context, text, lane, from, to, ink) {
 function drawBorders(context, capture, toX, height) {
   capture.iterations.forEach(([from, to], index) => {
     const current = index === currentIteration(capture);
-    context.strokeStyle = css("--mark");
+    context.strokeStyle = cssColour("--mark");
     context.lineWidth = current ? 2 : 1;
     for (const moment of current ? [from, to] : [from]) strokeLine(context, toX(moment), 0, toX(moment), height);
   });

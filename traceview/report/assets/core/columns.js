@@ -3,7 +3,7 @@ import { byId } from "./dom.js";
 
 export const chunks = []; // buffers by number, as far as they have arrived
 
-export async function inflated(id) {
+export async function inflateElement(id) {
   const element = byId(id),
     text = atob(element.textContent);
   const bytes = new Uint8Array(text.length);
@@ -14,7 +14,7 @@ export async function inflated(id) {
 }
 
 // Numbers lie as planes: all lowest bytes, then all second bytes, and so on.
-export function column(buffer, [place, width], length) {
+export function readColumn(buffer, [place, width], length) {
   const bytes = new Uint8Array(buffer, place, width * length);
   if (width === 1) return bytes;
   const values =
@@ -25,23 +25,23 @@ export function column(buffer, [place, width], length) {
 }
 
 // 0 1 2 3 4 back to 0 -1 1 -2 2.
-function unsigned(value) {
+function zigzagDecode(value) {
   return value % 2 ? -(value + 1) / 2 : value / 2;
 }
 
-export function stepped(values) {
+export function runningSum(values) {
   const found = new Float64Array(values.length);
-  for (let i = 0, at = 0; i < values.length; i++) found[i] = at += unsigned(values[i]);
+  for (let i = 0, at = 0; i < values.length; i++) found[i] = at += zigzagDecode(values[i]);
   return found;
 }
 
 const SIGNED = new Set(["correlation", "host_memory"]);
 
 // start, end: ns from the page's zero. reach: the latest end so far, which ascends and can be searched.
-export function decoded(buffer, places) {
+export function decodeMarks(buffer, places) {
   const { n, start: steps, length, count: more, busy: unused, ...others } = places;
-  const step = column(buffer, steps, n),
-    span = column(buffer, length, n);
+  const step = readColumn(buffer, steps, n),
+    span = readColumn(buffer, length, n);
   const start = new Float64Array(n),
     end = new Float64Array(n);
   let reach = end;
@@ -54,27 +54,27 @@ export function decoded(buffer, places) {
   }
   const marks = { n, start, end, reach };
   for (const [name, place] of Object.entries(others)) {
-    const values = column(buffer, place, n);
-    marks[name] = SIGNED.has(name) ? stepped(values) : values;
+    const values = readColumn(buffer, place, n);
+    marks[name] = SIGNED.has(name) ? runningSum(values) : values;
   }
   if (more) {
-    marks.count = column(buffer, more, n);
-    const idle = column(buffer, unused, n);
-    marks.busyOf = (i) => end[i] - start[i] - unsigned(idle[i]);
+    marks.count = readColumn(buffer, more, n);
+    const idle = readColumn(buffer, unused, n);
+    marks.busyOf = (i) => end[i] - start[i] - zigzagDecode(idle[i]);
   }
   return marks;
 }
 
-export function eventsOf(marks, i) {
+export function eventCount(marks, i) {
   return marks.count ? marks.count[i] + 1 : 1;
 }
 
-export function busyOf(marks, i) {
+export function busyTime(marks, i) {
   return marks.busyOf ? marks.busyOf(i) : marks.end[i] - marks.start[i];
 }
 
 // The first place whose value is greater than `at`, in ascending values.
-export function above(values, at) {
+export function firstAbove(values, at) {
   let low = 0,
     high = values.length;
   while (low < high) {

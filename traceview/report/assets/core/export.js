@@ -21,7 +21,7 @@ export function saveCsv(caption, columns, rows) {
   save(fileName(caption, "csv"), new Blob(["\ufeff", csvText(columns, rows)], { type: "text/csv" }));
 }
 
-export function fieldOf(heading, suffix = "") {
+export function fieldName(heading, suffix = "") {
   return (
     heading
       .toLowerCase()
@@ -37,7 +37,7 @@ export function fileName(what, ending) {
     .replace(/[^A-Za-z0-9_-]+/g, "_")
     .replace(/^_+|_+$/g, "")
     .slice(0, 60);
-  return `${stem || "capture"}.${fieldOf(what).slice(0, 60)}.${ending}`;
+  return `${stem || "capture"}.${fieldName(what).slice(0, 60)}.${ending}`;
 }
 
 export function save(name, blob) {

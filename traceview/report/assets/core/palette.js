@@ -90,21 +90,21 @@ export function lookWord(look) {
   return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
 }
 
-export function patternOf(look) {
+export function patternName(look) {
   return PATTERNS[look] ?? "";
 }
 
 export function swatch(look) {
-  return el("span", { class: "swatch " + patternOf(look), "--fill": `var(--${look})`, "aria-hidden": "true" });
+  return el("span", { class: "swatch " + patternName(look), "--fill": `var(--${look})`, "aria-hidden": "true" });
 }
 
-export function css(name) {
+export function cssColour(name) {
   if (!palette.known.has(name)) palette.known.set(name, palette.css.getPropertyValue(name).trim());
   return palette.known.get(name);
 }
 
 // A colour as one number of pixels, at each strength.
-function pixelsOf(colour) {
+function pixelColours(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return STRENGTHS.map((strength) => ((Math.round(255 * strength) << 24) | (b << 16) | (g << 8) | r) >>> 0);
 }
@@ -117,17 +117,17 @@ export function refreshColours() {
 
 export function readPalette(looks, context) {
   refreshColours();
-  palette.fill = looks.map((look) => css("--" + look));
-  palette.ink = palette.fill.map(inkOn);
-  palette.pattern = looks.map((look) => patternOf(look) && canvasPattern(context, patternOf(look)));
-  palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => css("--range-" + i));
-  palette.rangeInk = palette.range.map(inkOn);
-  palette.strip = palette.fill.map(pixelsOf);
-  palette.stripRange = palette.range.map(pixelsOf);
+  palette.fill = looks.map((look) => cssColour("--" + look));
+  palette.ink = palette.fill.map(inkFor);
+  palette.pattern = looks.map((look) => patternName(look) && canvasPattern(context, patternName(look)));
+  palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => cssColour("--range-" + i));
+  palette.rangeInk = palette.range.map(inkFor);
+  palette.strip = palette.fill.map(pixelColours);
+  palette.stripRange = palette.range.map(pixelColours);
 }
 
 // Black or white, whichever reads better on a colour (WCAG relative luminance).
-function inkOn(colour) {
+function inkFor(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => {
     const part = parseInt(colour.slice(at, at + 2), 16) / 255;
     return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;

@@ -1,44 +1,44 @@
 // Tables: formatted cells on the page, plain numbers in the CSV file.
 // A column is { heading, cell(row), field, value(row) }. The first column names the row; a column without a cell is for the CSV file only.
 import { el } from "./dom.js";
-import { fieldOf, saveCsv } from "./export.js";
-import { bandwidth, count, milliseconds, percent, size } from "./words.js";
+import { fieldName, saveCsv } from "./export.js";
+import { bandwidth, countText, milliseconds, percent, bytesText } from "./words.js";
 
-export function named(heading, value, cell = value) {
-  return { heading, cell, field: fieldOf(heading), value };
+export function textColumn(heading, value, cell = value) {
+  return { heading, cell, field: fieldName(heading), value };
 }
 
-export function counted(heading, value) {
-  return { heading, cell: (row) => count(value(row)), field: fieldOf(heading), value };
+export function countColumn(heading, value) {
+  return { heading, cell: (row) => countText(value(row)), field: fieldName(heading), value };
 }
 
-export function lasting(heading, value, cell = (row) => milliseconds(value(row))) {
-  return { heading, cell, field: fieldOf(heading, "_ns"), value };
+export function durationColumn(heading, value, cell = (row) => milliseconds(value(row))) {
+  return { heading, cell, field: fieldName(heading, "_ns"), value };
 }
 
-export function sized(heading, value) {
-  return { heading, cell: (row) => size(value(row)), field: fieldOf(heading, "_bytes"), value };
+export function sizeColumn(heading, value) {
+  return { heading, cell: (row) => bytesText(value(row)), field: fieldName(heading, "_bytes"), value };
 }
 
-export function sharing(heading, part, whole) {
+export function shareColumn(heading, part, whole) {
   return {
     heading,
     cell: (row) => percent(part(row), whole(row)),
-    field: fieldOf(heading, "_fraction"),
+    field: fieldName(heading, "_fraction"),
     value: (row) => (whole(row) ? part(row) / whole(row) : ""),
   };
 }
 
-export function fast(heading, bytes, ns) {
+export function bandwidthColumn(heading, bytes, ns) {
   return {
     heading,
     cell: (row) => bandwidth(bytes(row), ns(row)),
-    field: fieldOf(heading, "_gb_per_s"),
+    field: fieldName(heading, "_gb_per_s"),
     value: (row) => (ns(row) ? bytes(row) / ns(row) : ""),
   };
 }
 
-export function unseen(field, value) {
+export function csvColumn(field, value) {
   return { field, value };
 }
 
@@ -56,7 +56,7 @@ export function table(caption, all, rows, most = Infinity) {
     const rest = el("button", {
       type: "button",
       class: "small",
-      text: `Show all ${count(rows.length)}`,
+      text: `Show all ${countText(rows.length)}`,
       onclick: () => {
         body.append(...rows.slice(most).map(line));
         rest.remove();

@@ -20,7 +20,7 @@ export function duration(ns) {
 }
 
 // A moment, exact to the nanosecond.
-export function moment(ns) {
+export function momentText(ns) {
   return EXACT.format(ns / 1e6) + " ms";
 }
 
@@ -28,7 +28,7 @@ export function percent(part, whole) {
   return whole ? ((100 * part) / whole).toFixed(1) + "%" : "-";
 }
 
-export function size(bytes) {
+export function bytesText(bytes) {
   for (const [unit, scale] of [
     ["GB", 1e9],
     ["MB", 1e6],
@@ -42,6 +42,6 @@ export function bandwidth(bytes, ns) {
   return ns ? (bytes / ns).toFixed(1) + " GB/s" : "-";
 }
 
-export function count(number) {
+export function countText(number) {
   return WHOLE.format(number);
 }

@@ -1,12 +1,12 @@
 // What to change first, and the tables.
 import { byId, el } from "../core/dom.js";
-import { counted, lasting, named, sharing, table, unseen } from "../core/table.js";
-import { count, milliseconds } from "../core/words.js";
-import { choose } from "./moves.js";
+import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
+import { countText, milliseconds } from "../core/words.js";
+import { selectCell } from "./moves.js";
 import { content, map } from "./state.js";
-import { label } from "./words.js";
+import { rankLabel } from "./words.js";
 
-export function answer() {
+export function showAnswer() {
   byId("title").textContent = content.title;
   byId("facts").textContent = content.facts;
   byId("verdict").textContent = content.verdict;
@@ -14,7 +14,7 @@ export function answer() {
   byId("skipped").hidden = !skipped;
   if (skipped)
     byId("skipped").textContent =
-      `${count(skipped)} of ${count(skipped + content.reports)} reports could not be read and are not in any figure; the table below names them.`;
+      `${countText(skipped)} of ${countText(skipped + content.reports)} reports could not be read and are not in any figure; the table below names them.`;
   for (const one of content.advice)
     byId("advice").append(
       el(
@@ -25,7 +25,7 @@ export function answer() {
           class: "goto",
           text: one.title,
           onclick: () => {
-            choose(map.order.indexOf(one.rank));
+            selectCell(map.order.indexOf(one.rank));
             byId("stage").focus();
           },
         }),
@@ -36,7 +36,7 @@ export function answer() {
   for (const note of content.notes) byId("lacks").append(el("li", { text: note }));
 }
 
-export function tables() {
+export function showTables() {
   const each = content.each ? "means of a steady iteration" : "whole captures";
   const add = (title, columns, rows, wide = "") =>
     rows.length &&
@@ -45,37 +45,37 @@ export function tables() {
   add(
     `Ranks, ${each}, slowest first`,
     [
-      named(
+      textColumn(
         "rank",
         (rank) => rank.label,
         (rank) => (rank.straggler ? `! ${rank.label}` : rank.label),
       ),
-      unseen("straggler", (rank) => (rank.straggler ? 1 : 0)),
-      ...(content.sets > 1 ? [counted("set", (rank) => rank.set + 1)] : []),
-      unseen("file", (rank) => rank.file),
-      unseen("device", (rank) => rank.device),
-      named("GPU", (rank) => rank.gpu),
-      ...["wall", "own"].map((key) => lasting(key, (rank) => rank[key])),
-      lasting(
+      csvColumn("straggler", (rank) => (rank.straggler ? 1 : 0)),
+      ...(content.sets > 1 ? [countColumn("set", (rank) => rank.set + 1)] : []),
+      csvColumn("file", (rank) => rank.file),
+      csvColumn("device", (rank) => rank.device),
+      textColumn("GPU", (rank) => rank.gpu),
+      ...["wall", "own"].map((key) => durationColumn(key, (rank) => rank[key])),
+      durationColumn(
         "lag",
         (rank) => rank.lag ?? "",
         (rank) => (rank.lag === null ? "-" : milliseconds(rank.lag)),
       ),
       ...["compute", "exposed_communication", "copies", "idle"].map((key) =>
-        lasting(key.replace(/_/g, " "), (rank) => rank[key]),
+        durationColumn(key.replace(/_/g, " "), (rank) => rank[key]),
       ),
-      lasting("waits", (rank) => rank.wait),
-      lasting("of it bare", (rank) => rank.bare_wait),
-      lasting("others wait for it", (rank) => rank.caused),
-      lasting("of that bare", (rank) => rank.bare_caused),
-      ...content.causes.map((cause, place) => unseen(`idle_${cause}_ns`, (rank) => rank.causes[place])),
-      counted("kernels", (rank) => rank.kernels),
-      sharing(
+      durationColumn("waits", (rank) => rank.wait),
+      durationColumn("of it bare", (rank) => rank.bare_wait),
+      durationColumn("others wait for it", (rank) => rank.caused),
+      durationColumn("of that bare", (rank) => rank.bare_caused),
+      ...content.causes.map((cause, place) => csvColumn(`idle_${cause}_ns`, (rank) => rank.causes[place])),
+      countColumn("kernels", (rank) => rank.kernels),
+      shareColumn(
         "came last",
         (rank) => rank.last_count,
         (rank) => rank.matched,
       ),
-      counted("iterations", (rank) => rank.iterations),
+      countColumn("iterations", (rank) => rank.iterations),
     ],
     slowest,
     "wide",
@@ -83,17 +83,17 @@ export function tables() {
   add(
     "Collectives, matched across ranks",
     [
-      named("what", (group) => group.kind),
-      named("on", (group) => group.name),
-      named("matched by", (group) => group.how),
-      counted("ranks", (group) => group.ranks),
-      counted("count", (group) => group.count),
-      lasting("skew, median", (group) => group.skew_median),
-      lasting("skew, 95%", (group) => group.skew_p95),
-      lasting("transfer", (group) => group.transfer),
-      lasting("waited", (group) => group.waited),
-      named("last most often", (group) => label(group.last)),
-      sharing(
+      textColumn("what", (group) => group.kind),
+      textColumn("on", (group) => group.name),
+      textColumn("matched by", (group) => group.how),
+      countColumn("ranks", (group) => group.ranks),
+      countColumn("count", (group) => group.count),
+      durationColumn("skew, median", (group) => group.skew_median),
+      durationColumn("skew, 95%", (group) => group.skew_p95),
+      durationColumn("transfer", (group) => group.transfer),
+      durationColumn("waited", (group) => group.waited),
+      textColumn("last most often", (group) => rankLabel(group.last)),
+      shareColumn(
         "that often",
         (group) => group.last_count,
         (group) => group.count,
@@ -103,31 +103,31 @@ export function tables() {
     "wide",
   );
   add(
-    `Who waited for whom${content.pairCount > content.pairs.length ? `, the longest of ${count(content.pairCount)}` : ""}`,
+    `Who waited for whom${content.pairCount > content.pairs.length ? `, the longest of ${countText(content.pairCount)}` : ""}`,
     [
-      named("rank", (pair) => label(pair.waiter)),
-      named("waited for", (pair) => label(pair.last)),
-      lasting("waited", (pair) => pair.waited),
-      counted("collectives", (pair) => pair.count),
+      textColumn("rank", (pair) => rankLabel(pair.waiter)),
+      textColumn("waited for", (pair) => rankLabel(pair.last)),
+      durationColumn("waited", (pair) => pair.waited),
+      countColumn("collectives", (pair) => pair.count),
     ],
     content.pairs,
   );
   add(
     "Clocks",
     [
-      named("report", (clock) => clock.file),
-      lasting("offset", (clock) => clock.offset),
-      named("how", (clock) => clock.words),
-      named("beside", (clock) => clock.session),
-      unseen("drift_ns_per_s", (clock) => clock.drift),
-      unseen("uncertainty_ns", (clock) => clock.uncertainty ?? ""),
+      textColumn("report", (clock) => clock.file),
+      durationColumn("offset", (clock) => clock.offset),
+      textColumn("how", (clock) => clock.words),
+      textColumn("beside", (clock) => clock.session),
+      csvColumn("drift_ns_per_s", (clock) => clock.drift),
+      csvColumn("uncertainty_ns", (clock) => clock.uncertainty ?? ""),
     ],
     content.clocks,
     "wide",
   );
   add(
     "Reports that could not be read",
-    [named("report", (one) => one.file), named("why", (one) => one.reason)],
+    [textColumn("report", (one) => one.file), textColumn("why", (one) => one.reason)],
     content.skipped,
   );
 }

@@ -1,16 +1,16 @@
 // Entry of the page of a fleet. Names come from captures and reach the page as text only.
-import { column, inflated } from "../core/columns.js";
+import { readColumn, inflateElement } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { refreshColours, watchTheme } from "../core/palette.js";
 import { milliseconds } from "../core/words.js";
-import { answer, tables } from "./answer.js";
-import { choose, fitHeight, listen } from "./moves.js";
+import { showAnswer, showTables } from "./answer.js";
+import { selectCell, fittingHeight, watchInput } from "./moves.js";
 import { PARTS, drawMap } from "./ranks.js";
-import { FIGURES, ORDERS, colourAt, orderRanks, scaleOf } from "./scale.js";
+import { FIGURES, ORDERS, heatColour, sortRanks, colourScale } from "./scale.js";
 import { content, heat, map } from "./state.js";
 
-function controls() {
+function showControls() {
   for (const [figure, words] of Object.entries(FIGURES))
     byId("figures").append(
       el("button", {
@@ -23,7 +23,7 @@ function controls() {
           map.image = null;
           for (const other of byId("figures").children)
             other.setAttribute("aria-pressed", String(other === event.target));
-          legend();
+          showLegend();
           drawMap();
         },
       }),
@@ -33,7 +33,7 @@ function controls() {
   byId("figures").hidden = !heat.columns;
 }
 
-function legend() {
+function showLegend() {
   const place = byId("legend");
   place.replaceChildren();
   for (const { look, words, pattern } of PARTS)
@@ -48,9 +48,9 @@ function legend() {
   if (!heat.columns) return;
   const ramp = el("canvas", { width: 120, height: 12, "aria-hidden": "true" }),
     pen = ramp.getContext("2d"),
-    [low, high] = scaleOf(map.figure);
+    [low, high] = colourScale(map.figure);
   for (let x = 0; x < 120; x++) {
-    pen.fillStyle = `rgb(${colourAt(x / 119).join(" ")})`;
+    pen.fillStyle = `rgb(${heatColour(x / 119).join(" ")})`;
     pen.fillRect(x, 0, 1, 12);
   }
   place.append(
@@ -64,37 +64,37 @@ function legend() {
   );
 }
 
-function restyle() {
+function onThemeChange() {
   refreshColours();
-  legend();
+  showLegend();
   drawMap();
 }
 
 async function start() {
   page.file = "fleet";
   if (content.heat) {
-    const buffer = await inflated("heat"),
+    const buffer = await inflateElement("heat"),
       size = content.ranks.length * content.heat.names.length;
     Object.assign(heat, { columns: content.heat.names.length, names: content.heat.names, steady: content.heat.steady });
     // 0 stands for an iteration that a rank has not.
     for (const figure of Object.keys(FIGURES))
-      heat[figure] = Float64Array.from(column(buffer, content.heat[figure], size), (value) => value - 1);
+      heat[figure] = Float64Array.from(readColumn(buffer, content.heat[figure], size), (value) => value - 1);
     byId("merged").hidden = content.heat.merged === 1;
     byId("merged").textContent =
       `Each column stands for ${content.heat.merged} iterations and shows the largest of them.`;
   }
-  answer();
-  tables();
-  orderRanks("slowest");
-  map.height = fitHeight();
-  controls();
-  watchTheme(restyle);
-  restyle();
-  listen();
+  showAnswer();
+  showTables();
+  sortRanks("slowest");
+  map.height = fittingHeight();
+  showControls();
+  watchTheme(onThemeChange);
+  onThemeChange();
+  watchInput();
   map.row = 0;
   map.column = Math.max(0, heat.steady.indexOf(1));
   document.documentElement.dataset.shown = "";
-  choose(0);
+  selectCell(0);
   document.documentElement.dataset.ready = "";
 }
 

@@ -2,11 +2,11 @@
 import { byId } from "../core/dom.js";
 import { savePicture } from "./picture.js";
 import { AXIS, HIGH, LOWEST, TALLEST, drawMap, heatLeft } from "./ranks.js";
-import { orderRanks } from "./scale.js";
+import { sortRanks } from "./scale.js";
 import { heat, map } from "./state.js";
-import { label, wordsAt } from "./words.js";
+import { rankLabel, cellText } from "./words.js";
 
-export function choose(row, column = map.column) {
+export function selectCell(row, column = map.column) {
   map.row = Math.max(0, Math.min(map.order.length - 1, row));
   map.column = Math.max(0, Math.min(Math.max(heat.columns - 1, 0), column));
   const scroll = byId("scroll"),
@@ -14,25 +14,25 @@ export function choose(row, column = map.column) {
     room = scroll.clientHeight - AXIS;
   if (y < scroll.scrollTop) scroll.scrollTop = y;
   else if (y + map.height > scroll.scrollTop + room) scroll.scrollTop = y + map.height - room;
-  byId("readout").textContent = wordsAt(map.row, map.column);
+  byId("readout").textContent = cellText(map.row, map.column);
   drawMap();
 }
 
-export function fitHeight() {
+export function fittingHeight() {
   return Math.max(LOWEST, Math.min(TALLEST * 0.8, (HIGH - AXIS) / Math.max(map.order.length, 1)));
 }
 
-function rows(how) {
+function resizeRows(how) {
   const before = map.height;
   map.height =
-    how === "fit" ? fitHeight() : Math.max(LOWEST, Math.min(TALLEST, before * (how === "in" ? 1.5 : 1 / 1.5)));
+    how === "fit" ? fittingHeight() : Math.max(LOWEST, Math.min(TALLEST, before * (how === "in" ? 1.5 : 1 / 1.5)));
   drawMap();
   // The chosen rank stays where it was.
   byId("scroll").scrollTop += map.row * (map.height - before);
   drawMap();
 }
 
-function placeAt(event) {
+function cellAt(event) {
   const box = byId("canvas").getBoundingClientRect(),
     x = event.clientX - box.left,
     y = event.clientY - box.top,
@@ -48,21 +48,21 @@ function placeAt(event) {
 }
 
 const KEYS = {
-  ArrowUp: () => choose(map.row - 1),
-  ArrowDown: () => choose(map.row + 1),
-  ArrowLeft: () => choose(map.row, map.column - 1),
-  ArrowRight: () => choose(map.row, map.column + 1),
-  Home: () => choose(0),
-  End: () => choose(map.order.length - 1),
-  PageUp: () => choose(map.row - Math.max(1, Math.round(HIGH / map.height / 2))),
-  PageDown: () => choose(map.row + Math.max(1, Math.round(HIGH / map.height / 2))),
-  "+": () => rows("in"),
-  "=": () => rows("in"),
-  "-": () => rows("out"),
-  0: () => rows("fit"),
+  ArrowUp: () => selectCell(map.row - 1),
+  ArrowDown: () => selectCell(map.row + 1),
+  ArrowLeft: () => selectCell(map.row, map.column - 1),
+  ArrowRight: () => selectCell(map.row, map.column + 1),
+  Home: () => selectCell(0),
+  End: () => selectCell(map.order.length - 1),
+  PageUp: () => selectCell(map.row - Math.max(1, Math.round(HIGH / map.height / 2))),
+  PageDown: () => selectCell(map.row + Math.max(1, Math.round(HIGH / map.height / 2))),
+  "+": () => resizeRows("in"),
+  "=": () => resizeRows("in"),
+  "-": () => resizeRows("out"),
+  0: () => resizeRows("fit"),
 };
 
-export function listen() {
+export function watchInput() {
   const stage = byId("stage"),
     tip = byId("tip");
   stage.addEventListener("keydown", (event) => {
@@ -76,10 +76,10 @@ export function listen() {
     byId("find").focus();
   });
   stage.addEventListener("pointermove", (event) => {
-    const place = placeAt(event);
+    const place = cellAt(event);
     tip.hidden = !place;
     if (!place) return;
-    tip.textContent = wordsAt(...place);
+    tip.textContent = cellText(...place);
     tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - 480)) + "px";
     tip.style.top = Math.min(event.clientY + 16, innerHeight - 110) + "px";
   });
@@ -87,21 +87,21 @@ export function listen() {
     tip.hidden = true;
   });
   stage.addEventListener("click", (event) => {
-    const place = placeAt(event);
-    if (place) choose(place[0], place[1] ?? map.column);
+    const place = cellAt(event);
+    if (place) selectCell(place[0], place[1] ?? map.column);
   });
   byId("scroll").addEventListener("scroll", drawMap);
   addEventListener("resize", drawMap);
   for (const button of document.querySelectorAll("[data-rows]"))
-    button.addEventListener("click", () => rows(button.dataset.rows));
+    button.addEventListener("click", () => resizeRows(button.dataset.rows));
   byId("order").addEventListener("change", () => {
-    orderRanks(byId("order").value);
-    choose(map.row);
+    sortRanks(byId("order").value);
+    selectCell(map.row);
   });
   byId("find").addEventListener("input", () => {
     const text = byId("find").value.toLowerCase(),
-      row = map.order.findIndex((rank) => text && label(rank).toLowerCase().includes(text));
-    if (row >= 0) choose(row);
+      row = map.order.findIndex((rank) => text && rankLabel(rank).toLowerCase().includes(text));
+    if (row >= 0) selectCell(row);
   });
   byId("png").addEventListener("click", savePicture);
 }

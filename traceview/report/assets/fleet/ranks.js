@@ -1,6 +1,6 @@
 // Ranks down, iterations across: each rank's time by kind and the heat map, on one canvas that draws the visible rows.
 import { byId, el } from "../core/dom.js";
-import { canvasPattern, css } from "../core/palette.js";
+import { canvasPattern, cssColour } from "../core/palette.js";
 import { heatImage } from "./scale.js";
 import { content, heat, map } from "./state.js";
 
@@ -26,7 +26,7 @@ export const LOWEST = 0.4;
 
 export const HIGH = 600;
 
-function partsOf(rank) {
+function rankParts(rank) {
   const waiting = Math.min(rank.bare_wait, rank.exposed_communication);
   return {
     compute: rank.compute,
@@ -72,7 +72,7 @@ export function paint(pen, wide, high, top, height) {
     left = heatLeft(wide);
   pen.font = "12px system-ui, 'DejaVu Sans', sans-serif";
   pen.textBaseline = "middle";
-  pen.fillStyle = css("--card");
+  pen.fillStyle = cssColour("--card");
   pen.fillRect(0, 0, wide, high);
   pen.save();
   pen.beginPath();
@@ -104,12 +104,12 @@ function paintBars(pen, left, first, last, top, height) {
     longest = Math.max(...content.ranks.map((rank) => rank.wall), 1),
     gap = height > 6 ? 2 : 0;
   const fills = PARTS.map(({ look, pattern }) => [
-    css("--" + look),
+    cssColour("--" + look),
     pattern && height > 6 ? canvasPattern(pen, pattern) : null,
   ]);
   const step = Math.max(1, Math.round(1 / height));
   for (let row = first; row < last; row += step) {
-    const parts = partsOf(content.ranks[map.order[row]]);
+    const parts = rankParts(content.ranks[map.order[row]]);
     let x = NAMES;
     const y = AXIS - top + row * height,
       from = height < 3 ? Math.round(y) : y + gap / 2;
@@ -136,14 +136,14 @@ function paintNames(pen, first, last, top, height) {
     const y = AXIS - top + (row + 0.5) * height;
     if (taken.some((other) => Math.abs(other - y) < 13) || y < AXIS + 5) continue;
     taken.push(y);
-    pen.fillStyle = css(rank(row).straggler ? "--high" : row === map.row ? "--link" : "--ink");
-    pen.fillText(short(pen, (rank(row).straggler ? "! " : "") + rank(row).label, NAMES - 16), 8, y);
+    pen.fillStyle = cssColour(rank(row).straggler ? "--high" : row === map.row ? "--link" : "--ink");
+    pen.fillText(shortened(pen, (rank(row).straggler ? "! " : "") + rank(row).label, NAMES - 16), 8, y);
   }
 }
 
 function paintCursor(pen, wide, left, top, height) {
   const y = AXIS - top + map.row * height;
-  pen.strokeStyle = css("--mark");
+  pen.strokeStyle = cssColour("--mark");
   pen.lineWidth = 2;
   pen.strokeRect(NAMES - 2, y - 1, left - NAMES - SPACE + 4, Math.max(height, 1) + 2);
   if (!heat.columns) return;
@@ -152,24 +152,24 @@ function paintCursor(pen, wide, left, top, height) {
 }
 
 function paintAxis(pen, wide, left) {
-  pen.fillStyle = css("--soft");
+  pen.fillStyle = cssColour("--soft");
   pen.fillText("rank", 8, AXIS / 2);
   pen.fillText(
-    short(pen, content.each ? "an iteration, mean" : "the whole capture", left - NAMES - SPACE),
+    shortened(pen, content.each ? "an iteration, mean" : "the whole capture", left - NAMES - SPACE),
     NAMES,
     AXIS / 2,
   );
   const cell = (wide - left) / Math.max(heat.columns, 1),
     every = Math.max(1, Math.ceil(52 / cell));
   for (let column = 0; column < heat.columns; column += every) {
-    pen.fillStyle = css("--grid");
+    pen.fillStyle = cssColour("--grid");
     pen.fillRect(left + column * cell, AXIS - 5, 1, 5);
-    pen.fillStyle = css("--soft");
+    pen.fillStyle = cssColour("--soft");
     pen.fillText(heat.names[column], left + column * cell + 3, AXIS / 2);
   }
 }
 
-function short(pen, text, room) {
+function shortened(pen, text, room) {
   if (pen.measureText(text).width <= room) return text;
   let end = text.length;
   while (end > 1 && pen.measureText(text.slice(0, end) + "…").width > room) end -= 1;

@@ -27,7 +27,7 @@ export const ORDERS = {
   caused: ["waited for most first", (rank) => -rank.caused],
 };
 
-export function orderRanks(name) {
+export function sortRanks(name) {
   const by = ORDERS[name][1];
   const chosen = map.order[map.row];
   map.order = content.ranks
@@ -37,12 +37,12 @@ export function orderRanks(name) {
   map.image = null;
 }
 
-function valueOf(rank, column) {
+function heatValue(rank, column) {
   return heat[map.figure][rank * heat.columns + column];
 }
 
 // The 2nd to the 98th hundredth of all values: one odd iteration must not make all others look alike.
-export function scaleOf(figure) {
+export function colourScale(figure) {
   heat.scale ??= {};
   if (!heat.scale[figure]) {
     const known = Array.from(heat[figure])
@@ -55,7 +55,7 @@ export function scaleOf(figure) {
   return heat.scale[figure];
 }
 
-export function colourAt(share) {
+export function heatColour(share) {
   const place = Math.max(0, Math.min(1, share)) * (HEAT.length - 1),
     low = Math.min(Math.floor(place), HEAT.length - 2),
     part = place - low;
@@ -68,13 +68,13 @@ export function heatImage() {
   map.image = el("canvas", { width: heat.columns, height: map.order.length });
   const pen = map.image.getContext("2d"),
     pixels = pen.createImageData(heat.columns, map.order.length),
-    [low, high] = scaleOf(map.figure);
+    [low, high] = colourScale(map.figure);
   map.order.forEach((rank, row) => {
     for (let column = 0; column < heat.columns; column++) {
-      const value = valueOf(rank, column),
+      const value = heatValue(rank, column),
         at = 4 * (row * heat.columns + column);
       if (value < 0) continue;
-      const [r, g, b] = colourAt((value - low) / (high - low));
+      const [r, g, b] = heatColour((value - low) / (high - low));
       pixels.data.set([r, g, b, heat.steady[column] ? 255 : 110], at);
     }
   });

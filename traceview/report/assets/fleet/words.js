@@ -3,12 +3,12 @@ import { milliseconds, percent } from "../core/words.js";
 import { FIGURES } from "./scale.js";
 import { content, heat, map } from "./state.js";
 
-export function label(row) {
+export function rankLabel(row) {
   return content.ranks[row].label;
 }
 
 // What stands at a place, in words: the same for the pointer, the keyboard and a screen reader.
-export function wordsAt(row, column) {
+export function cellText(row, column) {
   const rank = content.ranks[map.order[row]],
     lag = rank.lag === null ? "" : `, ${rank.lag < 0 ? "−" : "+"}${milliseconds(Math.abs(rank.lag))} beside the others`;
   const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${milliseconds(rank.own)}${lag}, waits ${milliseconds(rank.wait)}, came last to ${percent(rank.last_count, rank.matched)} of its collectives`;

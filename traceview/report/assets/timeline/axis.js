@@ -1,6 +1,6 @@
 // The time axis and its grid.
 import { byId } from "../core/dom.js";
-import { css } from "../core/palette.js";
+import { cssColour } from "../core/palette.js";
 import { AXIS, view } from "./state.js";
 
 const TICK_PIXELS = 120;
@@ -41,14 +41,14 @@ export function drawAxis() {
     const x = Math.round(toX(at)),
       text = tickText(at, step),
       wide = context.measureText(text).width;
-    context.fillStyle = css("--line");
+    context.fillStyle = cssColour("--line");
     context.fillRect(x, AXIS - 6, 1, 6);
-    context.fillStyle = css("--soft");
+    context.fillStyle = cssColour("--soft");
     context.fillText(text, Math.min(Math.max(x - wide / 2, 2), view.width - wide - 2), AXIS / 2 - 1);
   }
 }
 
 export function drawGrid(context, { height }) {
-  context.fillStyle = css("--grid");
+  context.fillStyle = cssColour("--grid");
   for (const at of ticks(view.from, view.to, view.width).found) context.fillRect(Math.round(toX(at)), 0, 1, height);
 }

@@ -1,12 +1,12 @@
 // Draws marks on a canvas at the resolution of the screen. Marks narrower than a few pixels are summed into a strip,
 // one line of pixels per lane, which is stretched to the lane's height: the cost depends on the screen only.
-import { above, busyOf, eventsOf } from "../core/columns.js";
+import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { RANGE_COLOURS, css, lookWord, palette } from "../core/palette.js";
-import { count } from "../core/words.js";
+import { RANGE_COLOURS, cssColour, lookWord, palette } from "../core/palette.js";
+import { countText } from "../core/words.js";
 import { drawGrid } from "./axis.js";
-import { sources } from "./levels.js";
+import { visibleSources } from "./levels.js";
 import { drawOver } from "./overlay.js";
 import { board, view } from "./state.js";
 
@@ -72,28 +72,28 @@ function sizeStrips(wide, lanes) {
 
 function drawBackground(context, item, y, width) {
   if (item.kind === "group") {
-    context.fillStyle = css("--sunk");
+    context.fillStyle = cssColour("--sunk");
     context.fillRect(0, y, width, item.h);
   }
-  context.fillStyle = css(item.kind === "group" ? "--line" : "--grid");
+  context.fillStyle = cssColour(item.kind === "group" ? "--line" : "--grid");
   context.fillRect(0, Math.round(y), width, 1);
 }
 
 function drawLane(context, box, number, wide, ratio) {
   strips.full.fill(0);
   strips.widest.fill(-1);
-  for (const source of sources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
+  for (const source of visibleSources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
   const { full, widest, look, pixels } = strips;
   const tints = isRange(box.kind) ? palette.stripRange : palette.strip;
   for (let at = 0, to = number * wide; at < wide; at++, to++) {
     if (widest[at] < 0) continue;
-    pixels[to] = tints[look[at]][strengthOf(full[at])];
+    pixels[to] = tints[look[at]][strengthLevel(full[at])];
     drawn.marks++;
   }
 }
 
 // Never so weak that a lone short event is lost.
-function strengthOf(full) {
+function strengthLevel(full) {
   return full > 0.6 ? 2 : full > 0.25 ? 1 : 0;
 }
 
@@ -103,8 +103,8 @@ function drawSource(context, box, source, wide, ratio) {
     range = isRange(box.kind);
   const scale = wide / (view.to - view.from),
     zero = view.from;
-  const first = above(marks.reach, source.from),
-    last = above(marks.start, source.to);
+  const first = firstAbove(marks.reach, source.from),
+    last = firstAbove(marks.start, source.to);
   const left = Math.max(0, (source.from - zero) * scale),
     right = Math.min(wide, (source.to - zero) * scale);
   for (let i = first; i < last; i++) {
@@ -115,7 +115,7 @@ function drawSource(context, box, source, wide, ratio) {
       continue;
     }
     const tint = range ? marks.name[i] % RANGE_COLOURS : marks.look[i];
-    const share = marks.count && w > 0 ? Math.min(1, busyOf(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
+    const share = marks.count && w > 0 ? Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
     let at = Math.min(x | 0, wide - 1),
       rest = Math.max(w, 0);
     do {
@@ -142,7 +142,7 @@ function drawMark(context, box, source, i, x, w) {
     tint = marks.name[i] % RANGE_COLOURS;
   const left = Math.round(x),
     wide = Math.max(1, Math.round(x + w) - left - (w > 5 ? 1 : 0));
-  const several = eventsOf(marks, i);
+  const several = eventCount(marks, i);
   context.fillStyle = range ? palette.range[tint] : palette.fill[look];
   if (several > 1) drawSummary(context, box, marks, i, left, wide);
   else context.fillRect(left, box.y, wide, box.h);
@@ -152,14 +152,14 @@ function drawMark(context, box, source, i, x, w) {
   }
   drawn.marks++;
   if (wide > MIN_TEXT && box.h > 11) {
-    const ink = several > 1 ? css("--ink") : range ? palette.rangeInk[tint] : palette.ink[look];
-    drawText(context, textOf(box.kind, marks, i, several), left, left + wide, box, ink);
+    const ink = several > 1 ? cssColour("--ink") : range ? palette.rangeInk[tint] : palette.ink[look];
+    drawText(context, markText(box.kind, marks, i, several), left, left + wide, box, ink);
   }
 }
 
 // What is summarised looks it: a pale box, filled from below as far as its events keep it busy, dashed on top.
 function drawSummary(context, box, marks, i, left, wide) {
-  const share = Math.min(1, busyOf(marks, i) / (marks.end[i] - marks.start[i] || 1));
+  const share = Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1));
   const filled = Math.max(1, Math.round(box.h * share));
   context.globalAlpha = 0.22;
   context.fillRect(left, box.y, wide, box.h);
@@ -169,8 +169,8 @@ function drawSummary(context, box, marks, i, left, wide) {
   for (let x = left; x < left + wide - 1; x += 6) context.fillRect(x, box.y, Math.min(3, left + wide - x), 1);
 }
 
-function textOf(kind, marks, i, several) {
-  if (several > 1) return `${count(several)} events`;
+function markText(kind, marks, i, several) {
+  if (several > 1) return `${countText(several)} events`;
   if (kind === "idle") return lookWord(page.looks[marks.look[i]]).slice(6);
   return page.names[marks.name[i]] ?? "";
 }

@@ -1,7 +1,7 @@
 // Moves the timeline to a place.
 // Go to a place: the stretch with as much again on both sides, lit, its row in sight.
 import { byId } from "../core/dom.js";
-import { revealed } from "./rows.js";
+import { revealRow } from "./rows.js";
 import { board, view } from "./state.js";
 import { rebuild, setView } from "./view.js";
 
@@ -19,7 +19,7 @@ export async function goTo(place, button) {
 
 // Unfold what hides the rows, and scroll to the first of them.
 export async function bringInSight(ids) {
-  const rows = ids.map(revealed).filter(Boolean);
+  const rows = ids.map(revealRow).filter(Boolean);
   await rebuild();
   if (!rows.length) return;
   const { y, h } = rows[0].row,

@@ -1,9 +1,9 @@
 // The mark under the pointer, and its details.
-import { above, busyOf, eventsOf } from "../core/columns.js";
+import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
-import { bandwidth, count, duration, moment, percent, size } from "../core/words.js";
+import { bandwidth, countText, duration, momentText, percent, bytesText } from "../core/words.js";
 import { sourceAt } from "./levels.js";
 import { rowAt } from "./rows.js";
 import { view } from "./state.js";
@@ -18,7 +18,7 @@ function markAt(item, x, y) {
   const { marks } = source;
   let best = null,
     nearest = 3 * each;
-  for (let i = above(marks.reach, at - 3 * each), last = above(marks.start, at + 3 * each); i < last; i++) {
+  for (let i = firstAbove(marks.reach, at - 3 * each), last = firstAbove(marks.start, at + 3 * each); i < last; i++) {
     const away = at < marks.start[i] ? marks.start[i] - at : at > marks.end[i] ? at - marks.end[i] : 0;
     if (away <= nearest) {
       nearest = away;
@@ -28,20 +28,20 @@ function markAt(item, x, y) {
   return best === null ? null : { item, lane: item.lanes[place], marks, i: best, bin: source.bin };
 }
 
-export function facts({ item, marks, i }) {
+export function detailRows({ item, marks, i }) {
   const length = marks.end[i] - marks.start[i],
     look = page.looks[marks.look[i]];
-  const several = eventsOf(marks, i),
-    busy = busyOf(marks, i);
+  const several = eventCount(marks, i),
+    busy = busyTime(marks, i);
   const what = item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
   const rows = [
-    ["what", several > 1 ? `${count(several)} events, summarised; mostly ${what}` : what],
-    ["start", moment(marks.start[i])],
+    ["what", several > 1 ? `${countText(several)} events, summarised; mostly ${what}` : what],
+    ["start", momentText(marks.start[i])],
     ["duration", duration(length)],
   ];
   if (several > 1) rows.push(["their time", `${duration(busy)}, ${percent(busy, length)} of it`]);
-  if (marks.bytes?.[i]) rows.push(["bytes", size(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
-  if (marks.operations?.[i]) rows.push(["GPU operations", count(marks.operations[i])]);
+  if (marks.bytes?.[i]) rows.push(["bytes", bytesText(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
+  if (marks.operations?.[i]) rows.push(["GPU operations", countText(marks.operations[i])]);
   if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
   for (const [cost, word] of [
     ["waited", "GPU worked"],
@@ -60,21 +60,21 @@ export function facts({ item, marks, i }) {
 export function headline({ item, marks, i }) {
   const name = page.names[marks.name[i]] ?? "";
   if (item.kind === "idle") return name ? `idle, until ${name}` : "idle";
-  return eventsOf(marks, i) > 1 ? `longest: ${name}` : name;
+  return eventCount(marks, i) > 1 ? `longest: ${name}` : name;
 }
 
-export function hitOf(event) {
+export function hitAt(event) {
   const box = byId("canvas").getBoundingClientRect();
   const y = event.clientY - box.top + byId("scroll").scrollTop;
   return markAt(rowAt(y), event.clientX - box.left, y);
 }
 
 function showTip(event) {
-  const hit = event.buttons ? null : hitOf(event);
+  const hit = event.buttons ? null : hitAt(event);
   const tip = byId("tip");
   tip.hidden = !hit;
   if (!hit) return;
-  const pairs = facts(hit).flatMap(([word, value]) => [el("dt", { text: word }), el("dd", { text: value })]);
+  const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", { text: word }), el("dd", { text: value })]);
   tip.replaceChildren(el("b", { text: headline(hit) }), el("dl", {}, ...pairs));
   const left =
     event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;

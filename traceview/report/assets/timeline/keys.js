@@ -1,11 +1,11 @@
 // Mouse, wheel, keyboard and buttons of the timeline.
 import { byId } from "../core/dom.js";
-import { hitOf } from "./hover.js";
+import { hitAt } from "./hover.js";
 import { clearMeasure, followMeasure, measureHere } from "./measure.js";
 import { showHelp } from "./panel.js";
 import { findNext } from "./search.js";
 import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
-import { hands, selected, view } from "./state.js";
+import { pointer, selected, view } from "./state.js";
 import { fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
 
 const MOVES = {
@@ -32,7 +32,7 @@ const MOVES = {
   l: () => selected.partners.length && goToPartner(),
   m: measureHere,
   "?": showHelp,
-  Escape: clearLit,
+  Escape: clearAll,
 };
 
 const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "?", ".", ",", "l", "f", "Escape"]);
@@ -52,7 +52,7 @@ function fitSelected() {
   setView(start - air, end + air);
 }
 
-function clearLit() {
+function clearAll() {
   view.lit = null;
   clearSelected();
   clearMeasure();
@@ -65,35 +65,35 @@ function momentAt(event) {
   return view.from + ((event.clientX - box.left) / box.width) * (view.to - view.from);
 }
 
-export function watchHands() {
+export function watchInput() {
   const stage = byId("stage");
-  stage.addEventListener("wheel", wheeled, { passive: false });
-  byId("axis").addEventListener("wheel", wheeled, { passive: false });
+  stage.addEventListener("wheel", onWheel, { passive: false });
+  byId("axis").addEventListener("wheel", onWheel, { passive: false });
   stage.addEventListener("dblclick", fit);
   for (const [name, area] of [
     ["stage", stage],
     ["axis", byId("axis")],
   ]) {
-    area.addEventListener("pointerdown", (event) => takeHold(event, name === "axis" || event.shiftKey));
-    area.addEventListener("pointermove", dragged);
-    area.addEventListener("pointerup", (event) => letGo(event, name));
-    area.addEventListener("pointercancel", () => Object.assign(hands, { last: null }));
+    area.addEventListener("pointerdown", (event) => onPress(event, name === "axis" || event.shiftKey));
+    area.addEventListener("pointermove", onDrag);
+    area.addEventListener("pointerup", (event) => onRelease(event, name));
+    area.addEventListener("pointercancel", () => Object.assign(pointer, { last: null }));
   }
   stage.addEventListener("pointermove", (event) => {
-    hands.x = momentAt(event);
-    followMeasure(hands.x);
+    pointer.x = momentAt(event);
+    followMeasure(pointer.x);
   });
   stage.addEventListener("pointerleave", () => {
-    hands.x = null;
+    pointer.x = null;
   });
-  document.addEventListener("keydown", pressed);
+  document.addEventListener("keydown", onKey);
   byId("scroll").addEventListener("scroll", schedule);
   for (const button of document.querySelectorAll("[data-move]"))
     button.addEventListener("click", () => MOVES[BUTTONS[button.dataset.move]]());
   new ResizeObserver(() => rebuild()).observe(byId("frame"));
 }
 
-function wheeled(event) {
+function onWheel(event) {
   event.preventDefault();
   const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
   if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
@@ -101,19 +101,19 @@ function wheeled(event) {
   else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
 }
 
-function takeHold(event, box) {
+function onPress(event, box) {
   if (event.button !== 0) return;
-  Object.assign(hands, { last: event, from: event, moved: false });
+  Object.assign(pointer, { last: event, from: event, moved: false });
   view.box = box ? [momentAt(event), momentAt(event)] : null;
   event.currentTarget.setPointerCapture(event.pointerId);
 }
 
-function dragged(event) {
-  const { last, from } = hands;
+function onDrag(event) {
+  const { last, from } = pointer;
   if (!last) return;
-  hands.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
-  if (!hands.moved) return;
-  hands.last = event;
+  pointer.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
+  if (!pointer.moved) return;
+  pointer.last = event;
   if (view.box) {
     view.box[1] = momentAt(event);
     return schedule();
@@ -124,17 +124,17 @@ function dragged(event) {
   if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
 }
 
-function letGo(event, name) {
+function onRelease(event, name) {
   const box = view.box;
-  if (hands.last && hands.moved && box) setView(Math.min(...box), Math.max(...box));
-  if (hands.last && !hands.moved && name === "stage") select(hitOf(event));
+  if (pointer.last && pointer.moved && box) setView(Math.min(...box), Math.max(...box));
+  if (pointer.last && !pointer.moved && name === "stage") select(hitAt(event));
   view.box = null;
-  hands.last = null;
+  pointer.last = null;
   schedule();
 }
 
 // Letters work wherever the person is; the arrows and the rest belong to the timeline while it has the focus.
-function pressed(event) {
+function onKey(event) {
   if (
     event.ctrlKey ||
     event.metaKey ||

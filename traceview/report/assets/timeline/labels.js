@@ -5,12 +5,12 @@ import { board } from "./state.js";
 export function showLabels(changed) {
   const labels = byId("labels");
   const focused = document.activeElement?.dataset?.fold;
-  labels.replaceChildren(...board.shown.map((item) => labelOf(item, changed)));
+  labels.replaceChildren(...board.shown.map((item) => rowLabel(item, changed)));
   byId("rows").style.height = board.height + "px";
   if (focused) labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`)?.focus();
 }
 
-function labelOf(item, changed) {
+function rowLabel(item, changed) {
   const made = el("div", { class: "label row-" + item.kind });
   made.style.top = item.y + "px";
   made.style.height = item.h + "px";

@@ -1,10 +1,10 @@
 // Which level of a lane is drawn: bins of about one pixel, or every event where the page holds them.
-import { above, chunks, decoded } from "../core/columns.js";
+import { firstAbove, chunks, decodeMarks } from "../core/columns.js";
 import { board, view } from "./state.js";
 
-export function marksOf(piece) {
+export function marksIn(piece) {
   if (!piece) return null;
-  if (!piece.made && chunks[piece.chunk]) piece.made = decoded(chunks[piece.chunk], piece.marks);
+  if (!piece.made && chunks[piece.chunk]) piece.made = decodeMarks(chunks[piece.chunk], piece.marks);
   return piece.made ?? null;
 }
 
@@ -19,33 +19,33 @@ export function liveMarks(lane, from, to) {
 
 // What to draw between two moments: pieces of [from, to) with the marks that tell most about each.
 // `bin` is the width of the bins in ns, 0 where every event is there.
-export function sources(lane, from, to) {
+export function visibleSources(lane, from, to) {
   const each = (view.to - view.from) / view.width;
   const live = liveMarks(lane, from, to);
   if (live) return [{ ...live, from, to }];
   let level = null;
   for (const one of lane.levels) {
     if (level && 2 ** level.shift <= each) break; // they come coarse first
-    if (marksOf(one)) level = one;
+    if (marksIn(one)) level = one;
   }
   const bin = level ? 2 ** level.shift : 0;
-  const exact = level && bin <= each ? null : marksOf(lane.exact);
+  const exact = level && bin <= each ? null : marksIn(lane.exact);
   if (!level) return exact ? [{ marks: exact, bin: 0, from, to }] : [];
-  if (!exact) return [{ marks: marksOf(level), bin, from, to }];
+  if (!exact) return [{ marks: marksIn(level), bin, from, to }];
   if (lane.whole) return [{ marks: exact, bin: 0, from, to }];
-  return split(from, to).map((piece) => ({
+  return splitByCover(from, to).map((piece) => ({
     ...piece,
-    marks: piece.full ? exact : marksOf(level),
+    marks: piece.full ? exact : marksIn(level),
     bin: piece.full ? 0 : bin,
   }));
 }
 
 // A stretch cut where full detail begins and ends.
-function split(from, to) {
+function splitByCover(from, to) {
   const pieces = [],
     { starts, ends } = board.cover;
   let at = from;
-  for (let i = above(ends, from); i < starts.length && starts[i] < to; i++) {
+  for (let i = firstAbove(ends, from); i < starts.length && starts[i] < to; i++) {
     if (starts[i] > at) pieces.push({ from: at, to: starts[i], full: false });
     pieces.push({ from: Math.max(at, starts[i]), to: Math.min(to, ends[i]), full: true });
     at = Math.min(to, ends[i]);
@@ -55,15 +55,16 @@ function split(from, to) {
 }
 
 // Is every event of [from, to) in the page?
-export function inFull(lanes, from, to) {
+export function holdsEveryEvent(lanes, from, to) {
   return lanes.every(
     (lane) =>
-      (lane.whole && marksOf(lane.exact)) || (split(from, to).every((piece) => piece.full) && marksOf(lane.exact)),
+      (lane.whole && marksIn(lane.exact)) ||
+      (splitByCover(from, to).every((piece) => piece.full) && marksIn(lane.exact)),
   );
 }
 
 // The marks of a lane that touch a moment, give or take; every event where the page has them.
 export function sourceAt(lane, at) {
   const each = (view.to - view.from) / view.width;
-  return sources(lane, view.from, view.to).find((one) => at >= one.from - each && at <= one.to + each) ?? null;
+  return visibleSources(lane, view.from, view.to).find((one) => at >= one.from - each && at <= one.to + each) ?? null;
 }

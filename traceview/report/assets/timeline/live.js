@@ -1,5 +1,5 @@
 // A page from `traceview serve` requests detail from its own server; a page from disk sends no request.
-import { decoded } from "../core/columns.js";
+import { decodeMarks } from "../core/columns.js";
 import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { liveMarks } from "./levels.js";
@@ -8,11 +8,11 @@ import { schedule } from "./view.js";
 
 const live = { timer: 0, asking: null };
 
-function ask(what, query) {
+function requestFromServer(what, query) {
   return fetch(`${what}?${new URLSearchParams(query)}`, { signal: live.asking?.signal });
 }
 
-function lacks(lane) {
+function needsDetail(lane) {
   const each = (view.to - view.from) / view.width,
     finest = lane.levels[lane.levels.length - 1];
   return (
@@ -21,13 +21,13 @@ function lacks(lane) {
 }
 
 // Once the view rests a little, ask for what is in sight and half as much on both sides.
-export function askLive() {
+export function requestDetail() {
   if (!page.live) return;
   clearTimeout(live.timer);
   live.timer = setTimeout(async () => {
     const top = byId("scroll").scrollTop;
     const rows = board.shown.filter(
-      (item) => item.lanes?.some(lacks) && item.y + item.h >= top && item.y <= top + view.height,
+      (item) => item.lanes?.some(needsDetail) && item.y + item.h >= top && item.y <= top + view.height,
     );
     if (!rows.length) return;
     live.asking?.abort();
@@ -35,27 +35,27 @@ export function askLive() {
     const pad = (view.to - view.from) / 2,
       shift = Math.max(0, Math.floor(Math.log2((view.to - view.from) / view.width)));
     try {
-      const answer = await ask("marks", {
+      const answer = await requestFromServer("marks", {
         from: Math.floor(view.from - pad),
         to: Math.ceil(view.to + pad),
         shift,
         rows: rows.map((row) => row.number),
       });
-      takeLive(await answer.arrayBuffer());
+      storeDetail(await answer.arrayBuffer());
     } catch (error) {
       if (error.name !== "AbortError") byId("found").textContent = "the server does not answer";
     }
   }, 80);
 }
 
-function takeLive(answer) {
+function storeDetail(answer) {
   const length = new DataView(answer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(answer, 4, length)));
   const buffer = answer.slice(4 + length);
   for (const [number, lanes] of Object.entries(header.rows))
     lanes.forEach(({ bin, marks }, place) => {
       board.numbered[number].lanes[place].live = {
-        marks: decoded(buffer, marks),
+        marks: decodeMarks(buffer, marks),
         bin,
         from: header.from,
         to: header.to,
@@ -64,11 +64,11 @@ function takeLive(answer) {
   schedule();
 }
 
-export async function measuredLive(from, to) {
+export async function measureOnServer(from, to) {
   return (await fetch(`measure?${new URLSearchParams({ from, to })}`)).json();
 }
 
-export async function foundLive(text) {
+export async function findOnServer(text) {
   const { total, first, places } = await (
     await fetch(`find?${new URLSearchParams({ text, at: Math.round(view.from) })}`)
   ).json();
@@ -80,7 +80,7 @@ export async function foundLive(text) {
 }
 
 // One mark by itself, in the shape of a lane's marks.
-export async function partnersLive({ item, marks, i }) {
+export async function partnersFromServer({ item, marks, i }) {
   const found = await (
     await fetch(`partner?${new URLSearchParams({ row: item.number, correlation: marks.correlation[i] })}`)
   ).json();

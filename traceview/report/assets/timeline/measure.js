@@ -2,19 +2,19 @@
 // One press sets one end at the pointer, the next the other; without a pointer, what is selected, lit or in sight is measured.
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { EXACT, count, duration, moment, percent } from "../core/words.js";
-import { measured } from "./measured.js";
+import { EXACT, countText, duration, momentText, percent } from "../core/words.js";
+import { measureRange } from "./measured.js";
 import { showHint, showPanel } from "./panel.js";
-import { hands, measure, selected, view } from "./state.js";
+import { pointer, measure, selected, view } from "./state.js";
 import { schedule } from "./view.js";
 
 export function measureHere() {
   if (measure.done) clearMeasure();
   if (measure.moving) {
-    measure.points[1] = Math.round(hands.x ?? measure.points[1] ?? view.to);
+    measure.points[1] = Math.round(pointer.x ?? measure.points[1] ?? view.to);
     return finishMeasure();
   }
-  if (hands.x === null) {
+  if (pointer.x === null) {
     const { hit } = selected,
       { lit } = view;
     measure.points = hit
@@ -24,8 +24,8 @@ export function measureHere() {
         : [view.from, view.to];
     return finishMeasure();
   }
-  Object.assign(measure, { points: [Math.round(hands.x)], moving: true });
-  showPanel(el("p", {}, `Measuring from ${moment(measure.points[0])}: press m at the other end, Esc to leave it.`));
+  Object.assign(measure, { points: [Math.round(pointer.x)], moving: true });
+  showPanel(el("p", {}, `Measuring from ${momentText(measure.points[0])}: press m at the other end, Esc to leave it.`));
   schedule();
 }
 
@@ -41,7 +41,7 @@ async function finishMeasure() {
     .sort((a, b) => a - b);
   Object.assign(measure, { points: [from, to], moving: false, done: true });
   schedule();
-  showMeasured(await measured(from, to));
+  showMeasured(await measureRange(from, to));
 }
 
 export function clearMeasure() {
@@ -68,8 +68,8 @@ function showMeasured({ from, to, exact, bin, devices }) {
         share(device.copies),
         device.copies ? share(device.hidden).replace(/, .*/, `, ${percent(device.hidden, device.copies)}`) : "-",
         share(device.idle),
-        count(device.kernels),
-        count(device.copy_count),
+        countText(device.kernels),
+        countText(device.copy_count),
       ].map((text) => el("td", { text })),
       el("td", { class: "text", text: causesText(device) }),
     );
@@ -84,7 +84,7 @@ function showMeasured({ from, to, exact, bin, devices }) {
     "copies begun",
     "gaps begun in it, by cause",
   ];
-  const title = `Measured: ${exact ? EXACT.format(length / 1e6) + " ms" : duration(length)} from ${moment(from)} to ${moment(to)}`;
+  const title = `Measured: ${exact ? EXACT.format(length / 1e6) + " ms" : duration(length)} from ${momentText(from)} to ${momentText(to)}`;
   showPanel(
     el("div", { class: "panel-head" }, el("h3", { text: title }), el("p", { class: "soft", text: how })),
     el(

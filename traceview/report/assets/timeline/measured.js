@@ -1,32 +1,32 @@
 // Figures between two moments: exact where the page holds every event, otherwise between the nearest borders of bins.
 // {from, to, exact, devices: [{id, compute, communication, copies, hidden, idle, kernels, copy_count, causes}]}
-import { above, chunks, column } from "../core/columns.js";
+import { firstAbove, chunks, readColumn } from "../core/columns.js";
 import { page } from "../core/page.js";
-import { inFull, marksOf } from "./levels.js";
-import { measuredLive } from "./live.js";
+import { holdsEveryEvent, marksIn } from "./levels.js";
+import { measureOnServer } from "./live.js";
 import { board } from "./state.js";
 
-export async function measured(from, to) {
-  if (page.live) return measuredLive(from, to);
+export async function measureRange(from, to) {
+  if (page.live) return measureOnServer(from, to);
   const groups = board.groups.filter((group) => group.rows.some((row) => row.kind === "overlap"));
   const lanes = groups
     .flatMap((group) => group.rows)
     .filter((row) => ["overlap", "idle", "stream"].includes(row.kind))
     .flatMap((row) => row.lanes);
-  if (inFull(lanes, from, to))
-    return { from, to, exact: true, devices: groups.map((group) => countedIn(group, from, to)) };
-  return tallied(from, to);
+  if (holdsEveryEvent(lanes, from, to))
+    return { from, to, exact: true, devices: groups.map((group) => measureGroup(group, from, to)) };
+  return measureBins(from, to);
 }
 
-function pieces(marks, from, to, test = () => true) {
+function clippedIntervals(marks, from, to, test = () => true) {
   const found = [];
-  for (let i = above(marks.reach, from); i < marks.n && marks.start[i] < to; i++)
+  for (let i = firstAbove(marks.reach, from); i < marks.n && marks.start[i] < to; i++)
     if (test(i) && marks.end[i] > from) found.push([Math.max(from, marks.start[i]), Math.min(to, marks.end[i])]);
   return found;
 }
 
 // Pieces in order of their starts, merged where they touch.
-function united(found) {
+function mergedIntervals(found) {
   const merged = [];
   for (const [start, end] of found.sort((a, b) => a[0] - b[0])) {
     const last = merged[merged.length - 1];
@@ -36,11 +36,11 @@ function united(found) {
   return merged;
 }
 
-function lengthOf(found) {
+function totalLength(found) {
   return found.reduce((sum, [start, end]) => sum + end - start, 0);
 }
 
-function common(left, right) {
+function overlapLength(left, right) {
   let sum = 0;
   for (let i = 0, j = 0; i < left.length && j < right.length; ) {
     sum += Math.max(0, Math.min(left[i][1], right[j][1]) - Math.max(left[i][0], right[j][0]));
@@ -50,47 +50,47 @@ function common(left, right) {
   return sum;
 }
 
-function countedIn(group, from, to) {
-  const row = (kind) => group.rows.find((one) => one.kind === kind).lanes.map((lane) => marksOf(lane.exact));
+function measureGroup(group, from, to) {
+  const row = (kind) => group.rows.find((one) => one.kind === kind).lanes.map((lane) => marksIn(lane.exact));
   const [work, communication, others] = row("overlap"),
     [gaps] = row("idle"),
     memset = page.looks.indexOf("memset");
-  const compute = united(pieces(work, from, to));
-  const copies = united(pieces(others, from, to, (i) => others.look[i] !== memset));
+  const compute = mergedIntervals(clippedIntervals(work, from, to));
+  const copies = mergedIntervals(clippedIntervals(others, from, to, (i) => others.look[i] !== memset));
   const kernels = ["compute", "communication"].map((look) => page.looks.indexOf(look));
   const made = {
     id: group.label,
-    compute: lengthOf(compute),
-    communication: lengthOf(united(pieces(communication, from, to))),
-    copies: lengthOf(copies),
-    hidden: common(compute, copies),
-    idle: lengthOf(pieces(gaps, from, to)),
+    compute: totalLength(compute),
+    communication: totalLength(mergedIntervals(clippedIntervals(communication, from, to))),
+    copies: totalLength(copies),
+    hidden: overlapLength(compute, copies),
+    idle: totalLength(clippedIntervals(gaps, from, to)),
     kernels: 0,
     copy_count: 0,
     causes: {},
   };
   for (const stream of group.rows.filter((one) => one.kind === "stream"))
     for (const lane of stream.lanes) {
-      const marks = marksOf(lane.exact);
-      for (let i = above(marks.start, from - 1); i < marks.n && marks.start[i] < to; i++)
+      const marks = marksIn(lane.exact);
+      for (let i = firstAbove(marks.start, from - 1); i < marks.n && marks.start[i] < to; i++)
         if (kernels.includes(marks.look[i])) made.kernels++;
         else if (marks.look[i] !== memset) made.copy_count++;
     }
-  for (let i = above(gaps.start, from - 1); i < gaps.n && gaps.start[i] < to; i++)
+  for (let i = firstAbove(gaps.start, from - 1); i < gaps.n && gaps.start[i] < to; i++)
     for (const cause of Object.keys(page.cause_words))
       if (gaps[cause]?.[i]) made.causes[cause] = (made.causes[cause] ?? 0) + gaps[cause][i];
   return made;
 }
 
 // Sums up to each border of the bins, from tally.py.
-function tallied(from, to) {
+function measureBins(from, to) {
   const { shift, count: bins } = page.timeline.tally,
     width = 2 ** shift;
   const first = Math.min(bins, Math.round(from / width)),
     last = Math.min(bins, Math.max(first + 1, Math.round(to / width)));
   const devices = page.timeline.tally.devices.map(({ id, columns }) => {
     const sum = (name) => {
-      const values = columns[name] && column(chunks[page.timeline.summary_chunk], columns[name], bins);
+      const values = columns[name] && readColumn(chunks[page.timeline.summary_chunk], columns[name], bins);
       let all = 0;
       if (values) for (let i = first; i < last; i++) all += values[i];
       return all;

@@ -1,39 +1,39 @@
 // What is drawn over the marks: highlight, selection, launch arrow and measured range.
 import { byId } from "../core/dom.js";
-import { css } from "../core/palette.js";
+import { cssColour } from "../core/palette.js";
 import { duration } from "../core/words.js";
 import { toX } from "./axis.js";
 import { AXIS, board, measure, selected, view } from "./state.js";
 
 export function drawOver(context, state) {
-  if (view.lit) drawLit(context, state);
+  if (view.lit) drawHighlight(context, state);
   drawSelected(context, state);
   drawMeasure(context, state);
   if (view.box) drawBox(context, view.box.map(toX), state.height);
 }
 
-function drawLit(context, { top, height, lit }) {
+function drawHighlight(context, { top, height, lit }) {
   const x = toX(lit.start),
     w = Math.max(2, toX(lit.end) - x);
   context.globalAlpha = 0.2;
-  context.fillStyle = css("--glow");
+  context.fillStyle = cssColour("--glow");
   context.fillRect(x, 0, w, height);
   context.globalAlpha = 1;
-  context.strokeStyle = css("--mark");
+  context.strokeStyle = cssColour("--mark");
   context.lineWidth = 2;
   for (const item of board.shown)
     if (lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
 }
 
 function drawBox(context, [one, other], height) {
-  context.fillStyle = css("--focus");
+  context.fillStyle = cssColour("--focus");
   context.globalAlpha = 0.18;
   context.fillRect(Math.min(one, other), 0, Math.abs(other - one), height);
   context.globalAlpha = 1;
   for (const x of [one, other]) context.fillRect(Math.round(x), 0, 1, height);
 }
 
-function middleOf(id, top) {
+function rowMiddle(id, top) {
   const item = board.shown.find((one) => one.id === id);
   return item ? item.y - top + item.h / 2 : null;
 }
@@ -45,11 +45,11 @@ function drawSelected(context, { top }) {
   if (!item) return;
   const x = toX(hit.marks.start[hit.i]),
     w = Math.max(3, toX(hit.marks.end[hit.i]) - x);
-  context.strokeStyle = css("--ink");
+  context.strokeStyle = cssColour("--ink");
   context.lineWidth = 2;
   context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
   for (const { row, marks, i } of partners.slice(0, 20)) {
-    const y = middleOf(row.id, top),
+    const y = rowMiddle(row.id, top),
       mine = item.y - top + item.h / 2;
     if (y === null) continue;
     const launch = item.kind === "call";
@@ -62,8 +62,8 @@ function drawSelected(context, { top }) {
 function drawArrow(context, [x0, y0], [x1, y1]) {
   const bend = Math.max(24, Math.abs(x1 - x0) / 3);
   for (const [colour, width] of [
-    [css("--card"), 4],
-    [css("--mark"), 1.75],
+    [cssColour("--card"), 4],
+    [cssColour("--mark"), 1.75],
   ]) {
     context.strokeStyle = context.fillStyle = colour;
     context.lineWidth = width;
@@ -88,13 +88,13 @@ export function drawMeasureBar() {
   if (measure.points.length < 2) return;
   const context = byId("axis").getContext("2d");
   const [from, to] = measure.points.map(toX);
-  context.fillStyle = css("--focus");
+  context.fillStyle = cssColour("--focus");
   context.fillRect(Math.min(from, to), AXIS - 3, Math.abs(to - from), 3);
   const text = duration(Math.abs(measure.points[1] - measure.points[0])),
     wide = context.measureText(text).width;
   const x = Math.min(Math.max((from + to) / 2 - wide / 2, 2), view.width - wide - 4);
-  context.fillStyle = css("--card");
+  context.fillStyle = cssColour("--card");
   context.fillRect(x - 4, 2, wide + 8, AXIS - 10);
-  context.fillStyle = css("--focus");
+  context.fillStyle = cssColour("--focus");
   context.fillText(text, x, AXIS / 2 - 1);
 }

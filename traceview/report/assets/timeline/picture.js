@@ -3,7 +3,7 @@
 import { byId, el } from "../core/dom.js";
 import { fileName, save } from "../core/export.js";
 import { page } from "../core/page.js";
-import { css } from "../core/palette.js";
+import { cssColour } from "../core/palette.js";
 import { view } from "./state.js";
 
 async function saveTimeline() {
@@ -17,12 +17,12 @@ async function saveTimeline() {
   });
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  pen.fillStyle = css("--card");
+  pen.fillStyle = cssColour("--card");
   pen.fillRect(0, 0, side + view.width, top + axis + view.height);
   pen.textBaseline = "middle";
   const write = (text, x, y, weight, colour, width) => {
     pen.font = `${weight} system-ui, sans-serif`;
-    pen.fillStyle = css(colour);
+    pen.fillStyle = cssColour(colour);
     pen.fillText(text, x, y, width);
   };
   write("Timeline", 10, 18, "16px", "--ink");

@@ -33,7 +33,7 @@ export function allRows() {
   return board.groups.flatMap((group) => group.rows);
 }
 
-function fits(row, group) {
+function matchesFilter(row, group) {
   if (!board.filter) return true;
   return [row.label, row.note, row.id, group.label, ROW_WORDS[row.kind]].join(" ").toLowerCase().includes(board.filter);
 }
@@ -58,33 +58,33 @@ export function placeRows() {
     board.shown.push(item);
   };
   for (const group of board.groups) {
-    const fitting = group.rows.filter((row) => fits(row, group));
+    const fitting = group.rows.filter((row) => matchesFilter(row, group));
     if (!fitting.length) continue;
     if (group.label) put({ kind: "group", group });
     if (group.folded && !board.filter) continue;
     const more = fitting.filter((row) => row.more);
     for (const row of fitting)
-      if ((group.all || board.filter || !row.more) && !isShut(group, row)) put(Object.assign(row, { group }));
+      if ((group.all || board.filter || !row.more) && !isFoldedAway(group, row)) put(Object.assign(row, { group }));
     if (more.length && !board.filter) put({ kind: "more", group, more });
   }
   board.height = y + 4;
 }
 
 // The first row of a part stays when the part is shut.
-function isShut(group, row) {
+function isFoldedAway(group, row) {
   return row.part && group.shut.has(row.part) && group.rows.find((one) => one.part === row.part) !== row;
 }
 
 // The row of an id, unfolded so that it shows; "d:" rows are a device's idle band.
-export function revealed(id) {
+export function revealRow(id) {
   for (const group of board.groups)
     for (const row of group.rows)
       if (row.id === id) {
-        const hidden = group.folded || (row.more && !group.all) || isShut(group, row);
+        const hidden = group.folded || (row.more && !group.all) || isFoldedAway(group, row);
         group.folded = false;
         group.all ||= row.more;
-        if (isShut(group, row)) group.shut.delete(row.part);
-        if (!fits(row, group)) setFilter("");
+        if (isFoldedAway(group, row)) group.shut.delete(row.part);
+        if (!matchesFilter(row, group)) setFilter("");
         return { row, hidden };
       }
   return null;

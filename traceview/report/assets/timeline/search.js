@@ -1,11 +1,11 @@
 // Search by name. A page that holds every event searches them all; a summarised page searches the places that index.py chose.
-import { chunks, column, stepped } from "../core/columns.js";
+import { chunks, readColumn, runningSum } from "../core/columns.js";
 import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { count } from "../core/words.js";
+import { countText } from "../core/words.js";
 import { goTo } from "./go.js";
-import { marksOf } from "./levels.js";
-import { foundLive } from "./live.js";
+import { marksIn } from "./levels.js";
+import { findOnServer } from "./live.js";
 import { allRows, setFilter } from "./rows.js";
 import { selectPlace } from "./select.js";
 import { view } from "./state.js";
@@ -19,32 +19,32 @@ async function lookUp(text) {
   if (search.text === wanted) return;
   Object.assign(search, { text: wanted, places: [], total: 0, at: -1 });
   if (!wanted) return;
-  if (page.live) return void Object.assign(search, await foundLive(wanted));
+  if (page.live) return void Object.assign(search, await findOnServer(wanted));
   const fitting = new Set(page.names.flatMap((name, number) => (name.toLowerCase().includes(wanted) ? [number] : [])));
-  if (page.timeline.index) indexed(fitting);
+  if (page.timeline.index) searchIndex(fitting);
   else
     for (const row of allRows())
-      if (SEARCHED.has(row.kind)) for (const lane of row.lanes) findIn(row, marksOf(lane.exact), fitting);
+      if (SEARCHED.has(row.kind)) for (const lane of row.lanes) searchMarks(row, marksIn(lane.exact), fitting);
   search.places.sort((a, b) => a.start - b.start || a.end - b.end);
 }
 
 const SEARCHED = new Set(["ruler", "stream", "call", "range"]);
 
-function findIn(row, marks, fitting) {
+function searchMarks(row, marks, fitting) {
   for (let i = 0; i < (marks?.n ?? 0); i++)
     if (fitting.has(marks.name[i]))
       search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id], found: true });
   search.total = search.places.length;
 }
 
-function indexed(fitting) {
+function searchIndex(fitting) {
   const { n, rows, columns } = page.timeline.index,
     buffer = chunks[page.timeline.summary_chunk];
   if (!buffer) return;
   const [name, total, row, start, length] = ["name", "count", "row", "start", "length"].map((one) =>
-    column(buffer, columns[one], n),
+    readColumn(buffer, columns[one], n),
   );
-  const begin = stepped(start);
+  const begin = runningSum(start);
   for (let i = 0, at = 0, last = -1; i < n; i++) {
     at += name[i];
     if (!fitting.has(at)) continue;
@@ -64,9 +64,9 @@ export async function findNext(text, step = 1) {
   const from = search.at >= 0 ? search.at + step : Math.max(0, inSight) - (step < 0 ? 1 : 0);
   search.at = ((from % places.length) + places.length) % places.length;
   byId("found").textContent = page.live
-    ? `${count(search.first + search.at + 1)} of ${count(total)} found`
-    : `${count(search.at + 1)} of ${count(places.length)} found` +
-      (total > places.length ? `, of ${count(total)} in the capture` : "");
+    ? `${countText(search.first + search.at + 1)} of ${countText(total)} found`
+    : `${countText(search.at + 1)} of ${countText(places.length)} found` +
+      (total > places.length ? `, of ${countText(total)} in the capture` : "");
   const place = places[search.at];
   selectPlace(place);
   goTo(place);

@@ -1,19 +1,19 @@
 // Selects an operation: its launch, its NVTX ranges and its neighbours.
 // GPU work and the calls that launched it share their process and their correlation.
-import { above, eventsOf } from "../core/columns.js";
+import { firstAbove, eventCount } from "../core/columns.js";
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { duration } from "../core/words.js";
 import { bringInSight } from "./go.js";
-import { facts, headline } from "./hover.js";
-import { marksOf, sourceAt, sources } from "./levels.js";
-import { partnersLive } from "./live.js";
+import { detailRows, headline } from "./hover.js";
+import { marksIn, sourceAt, visibleSources } from "./levels.js";
+import { partnersFromServer } from "./live.js";
 import { showHint, showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
 import { board, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
 
-function partnersOf({ item, marks, i }) {
+function partnersInPage({ item, marks, i }) {
   const number = marks.correlation?.[i],
     kind = { stream: "call", call: "stream" }[item.kind];
   if (!number || !kind) return [];
@@ -21,7 +21,7 @@ function partnersOf({ item, marks, i }) {
   for (const row of allRows())
     if (row.kind === kind && row.process === item.process)
       for (const lane of row.lanes) {
-        const theirs = [marksOf(lane.exact), lane.live?.marks].find((marks) => marks?.correlation?.includes(number));
+        const theirs = [marksIn(lane.exact), lane.live?.marks].find((marks) => marks?.correlation?.includes(number));
         if (theirs) found.push({ row, marks: theirs, i: theirs.correlation.indexOf(number) });
       }
   return found;
@@ -39,10 +39,10 @@ function openRanges(part, at) {
   for (const row of allRows()) {
     if (row.kind !== "range" || row.part !== part) continue;
     for (const lane of row.lanes) {
-      const source = sourceAt(lane, at) ?? { marks: marksOf(lane.exact) },
+      const source = sourceAt(lane, at) ?? { marks: marksIn(lane.exact) },
         { marks } = source;
-      for (let i = marks ? above(marks.reach, at) : 0; marks && i < marks.n && marks.start[i] <= at; i++)
-        if (marks.end[i] > at && eventsOf(marks, i) === 1) names.push(page.names[marks.name[i]]);
+      for (let i = marks ? firstAbove(marks.reach, at) : 0; marks && i < marks.n && marks.start[i] <= at; i++)
+        if (marks.end[i] > at && eventCount(marks, i) === 1) names.push(page.names[marks.name[i]]);
     }
   }
   return names;
@@ -50,19 +50,19 @@ function openRanges(part, at) {
 
 export function select(hit) {
   if (!hit) return clearSelected();
-  Object.assign(selected, { hit, partners: partnersOf(hit) });
-  if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) askPartners(hit);
-  describe(hit);
+  Object.assign(selected, { hit, partners: partnersInPage(hit) });
+  if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) requestPartners(hit);
+  showDetails(hit);
 }
 
-async function askPartners(hit) {
-  const partners = await partnersLive(hit);
+async function requestPartners(hit) {
+  const partners = await partnersFromServer(hit);
   if (selected.hit !== hit) return;
   selected.partners = partners;
-  describe(hit);
+  showDetails(hit);
 }
 
-function describe(hit) {
+function showDetails(hit) {
   const call =
     hit.item.kind === "call"
       ? { row: hit.item, marks: hit.marks, i: hit.i }
@@ -96,7 +96,7 @@ function partnerFacts(hit) {
       ["launched", `${page.names[first.marks.name[first.i]]} on ${first.row.label}`],
       ["it ran", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`],
     ];
-  if (hit.item.kind !== "stream" || eventsOf(hit.marks, hit.i) > 1) return [];
+  if (hit.item.kind !== "stream" || eventCount(hit.marks, hit.i) > 1) return [];
   return [
     [
       "launched by",
@@ -109,7 +109,7 @@ function partnerFacts(hit) {
 
 function showSelected() {
   const { hit, partners, path } = selected;
-  const pairs = [...facts(hit), ...partnerFacts(hit), ...(path ? [["NVTX", path]] : [])];
+  const pairs = [...detailRows(hit), ...partnerFacts(hit), ...(path ? [["NVTX", path]] : [])];
   const go = partners.length
     ? el("button", {
         type: "button",
@@ -159,9 +159,9 @@ export function stepSelected(step) {
 // Without a selection, the keys begin at the first operation in sight on the busiest stream.
 function selectFirst() {
   const row = board.shown.find((one) => one.kind === "stream" && one.lanes.length);
-  const source = row && sources(row.lanes[0], view.from, view.to)[0];
+  const source = row && visibleSources(row.lanes[0], view.from, view.to)[0];
   if (!source) return;
-  const i = Math.min(above(source.marks.reach, view.from), source.marks.n - 1);
+  const i = Math.min(firstAbove(source.marks.reach, view.from), source.marks.n - 1);
   if (i >= 0) select({ item: row, lane: row.lanes[0], marks: source.marks, i, bin: source.bin });
 }
 
@@ -169,8 +169,8 @@ function selectFirst() {
 export function selectPlace({ start, end, rows }) {
   const row = allRows().find((one) => one.id === rows[0]);
   for (const lane of row?.lanes ?? []) {
-    const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksOf(lane.exact);
-    for (let i = marks ? above(marks.start, start - 1) : 0; marks && i < marks.n && marks.start[i] === start; i++)
+    const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksIn(lane.exact);
+    for (let i = marks ? firstAbove(marks.start, start - 1) : 0; marks && i < marks.n && marks.start[i] === start; i++)
       if (marks.end[i] === end) return select({ item: row, lane, marks, i, bin: 0 });
   }
   clearSelected();

@@ -19,4 +19,4 @@ export const selected = { hit: null, partners: [], path: "" };
 
 export const measure = { points: [], moving: false, done: false, result: null };
 
-export const hands = { x: null, from: null, last: null, moved: false };
+export const pointer = { x: null, from: null, last: null, moved: false };

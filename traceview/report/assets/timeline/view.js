@@ -2,7 +2,7 @@
 import { byId } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { readPalette } from "../core/palette.js";
-import { duration, moment } from "../core/words.js";
+import { duration, momentText } from "../core/words.js";
 import { drawAxis } from "./axis.js";
 import { drawRows } from "./draw.js";
 import { showLabels } from "./labels.js";
@@ -63,7 +63,7 @@ export function redraw() {
   drawRows(context, { ...view, top: byId("scroll").scrollTop });
   drawAxis();
   drawMeasureBar();
-  byId("range").textContent = `${duration(view.to - view.from)} from ${moment(Math.max(0, view.from))}`;
+  byId("range").textContent = `${duration(view.to - view.from)} from ${momentText(Math.max(0, view.from))}`;
   view.frames++;
   view.took = performance.now() - began;
   for (const action of afterRedraw) action();
