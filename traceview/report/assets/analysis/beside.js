@@ -4,11 +4,15 @@ import { page } from "../core/page.js";
 import { countText, milliseconds } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
-const beside = { places: [], at: -1 };
+/**
+ * All places in order, the index of the current one, and the element that shows it as text.
+ * @type {{ places: { place: object, button: HTMLButtonElement, open: () => void }[], at: number, status: HTMLElement | null }}
+ */
+const beside = { places: [], at: -1, status: null };
 
 export function showBeside() {
   const lists = page.findings.filter((finding) => finding.evidence.length).map(placesOfFinding);
-  beside.said = el("span", { class: "soft", role: "status", text: placeCount() });
+  beside.status = el("span", { class: "soft", role: "status", text: placeCount() });
   const inner = el(
     "div",
     { class: "beside-inner", id: "beside-inner" },
@@ -30,7 +34,7 @@ export function showBeside() {
       "div",
       { class: "beside-head" },
       el("h2", { id: "beside-title", text: "Worst places" }),
-      beside.said,
+      beside.status,
       el("span", { class: "spacer" }),
       step(-1, "‹", "Previous place"),
       step(1, "›", "Next place"),
@@ -93,7 +97,7 @@ function goToPlace(at) {
     inner = byId("beside-inner");
   beside.at = at;
   open();
-  beside.said.textContent = placeCount();
+  if (beside.status) beside.status.textContent = placeCount();
   goTo(place, button);
   // Only the list scrolls, never the page.
   const { top, bottom } = button.getBoundingClientRect(),

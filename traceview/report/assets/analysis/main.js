@@ -46,15 +46,14 @@ async function loadLibrary() {
   document.head.append(script);
 }
 
-function domReady() {
-  return new Promise((resolve) =>
-    document.readyState === "loading" ? addEventListener("DOMContentLoaded", resolve, { once: true }) : resolve(),
-  );
+async function domReady() {
+  if (document.readyState !== "loading") return;
+  await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
 // Chunks come in the order in which they sharpen the picture; the screen may draw between any two.
 async function loadChunks() {
-  for (let number = 1; byId(`chunk-${number}`); number++) {
+  for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
     chunks[number] = await inflateElement(`chunk-${number}`);
     schedule();
     await new Promise((resolve) => setTimeout(resolve));
@@ -63,7 +62,7 @@ async function loadChunks() {
 }
 
 async function start() {
-  Object.assign(page, JSON.parse(byId("content").textContent));
+  Object.assign(page, JSON.parse(byId("content").textContent ?? ""));
   page.looks = page.timeline.looks;
   watchTheme(async () => {
     await rebuild();
@@ -112,6 +111,6 @@ async function start() {
 
 start().catch((error) => {
   document.documentElement.dataset.shown = "all";
-  byId("loading")?.replaceChildren("The timeline could not be drawn: " + error.message);
+  document.getElementById("loading")?.replaceChildren("The timeline could not be drawn: " + error.message);
   throw error;
 });

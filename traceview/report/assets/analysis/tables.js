@@ -172,35 +172,26 @@ function implicitSyncSection() {
 }
 
 const FIRST_RANGES = 24;
+const RANGE_COLUMNS = [
+  textColumn("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)),
+  countColumn("count", (row) => row.count),
+  durationColumn("host", (row) => row.host_ns),
+  durationColumn("GPU busy", (row) => row.gpu_busy_ns),
+  durationColumn("GPU span", (row) => row.gpu_span_ns),
+  countColumn("kernels", (row) => row.kernel_count),
+  countColumn("attributed via process", (row) => row.via_process_count),
+];
 
 function rangesSection() {
-  const made = page.nvtx.not_measured
-    ? section("NVTX ranges", null, el("p", { text: page.nvtx.not_measured }))
-    : section(
-        "NVTX ranges, projected on the GPU",
-        "By GPU time. Work belongs to the range open where it was launched, backward on its own thread included.",
-        table(
-          "NVTX ranges",
-          [
-            textColumn("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)),
-            countColumn("count", (row) => row.count),
-            durationColumn("host", (row) => row.host_ns),
-            durationColumn("GPU busy", (row) => row.gpu_busy_ns),
-            durationColumn("GPU span", (row) => row.gpu_span_ns),
-            countColumn("kernels", (row) => row.kernel_count),
-            countColumn("found by process", (row) => row.via_process_count),
-          ],
-          page.nvtx,
-          FIRST_RANGES,
-        ),
-        page.nvtx_count > page.nvtx.length
-          ? el("p", {
-              class: "soft",
-              text: `The first ${countText(page.nvtx.length)} of ${countText(page.nvtx_count)} names; --json writes them all.`,
-            })
-          : null,
-      );
-  return made;
+  const { nvtx } = page;
+  if ("not_measured" in nvtx) return section("NVTX ranges", null, el("p", { text: nvtx.not_measured }));
+  const cut = `The first ${countText(nvtx.length)} of ${countText(page.nvtx_count)} names; --json writes all of them.`;
+  return section(
+    "NVTX ranges (GPU projection)",
+    "Sorted by GPU time. GPU work belongs to the range that was open at its launch, including launches of the backward pass on another thread.",
+    table("NVTX ranges", RANGE_COLUMNS, nvtx, FIRST_RANGES),
+    page.nvtx_count > nvtx.length ? el("p", { class: "soft", text: cut }) : null,
+  );
 }
 
 export function showNotes() {

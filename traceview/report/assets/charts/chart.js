@@ -6,12 +6,17 @@ import { cssColour, swatch } from "../core/palette.js";
 import { goTo } from "../timeline/go.js";
 import { savePng } from "./png.js";
 
+/** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null }} */
 export const charts = { all: [], watcher: null };
 
 export function chartSection(spec) {
   return el("section", { class: "figure", id: spec.id }, ...chartParts(spec, "h2"));
 }
 
+/**
+ * @param {import("../types").ChartSpec} spec
+ * @param {"h2" | "h3"} heading
+ */
 export function chartParts(spec, heading) {
   const stage = el("div", {
     class: "chart",
@@ -21,9 +26,11 @@ export function chartParts(spec, heading) {
     "aria-label": `${spec.heading}. Arrow keys go from one to the next${spec.items.some(({ place }) => place) ? ", Enter shows it in the timeline" : ""}. The button Table has the same figures.`,
   });
   if (spec.height) stage.style.height = spec.height + "px";
-  const chart = { spec, stage, said: el("p", { class: "said", role: "status" }), at: -1, drawn: false };
+  const status = el("p", { class: "said", role: "status" });
+  /** @type {import("../types").Chart} */
+  const chart = { spec, stage: /** @type {any} */ (stage), status, at: -1, drawn: false };
   charts.all.push(chart);
-  charts.watcher.observe(stage);
+  charts.watcher?.observe(stage);
   stage.addEventListener("keydown", (event) => chartKey(chart, event));
   const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
   const tabled = el("button", {
@@ -52,17 +59,17 @@ export function chartParts(spec, heading) {
       png,
     ),
     el("p", { class: "soft", text: spec.note }),
-    chartLegend(spec),
+    ...chartLegend(spec),
     stage,
-    chart.said,
+    chart.status,
     behind,
-  ].filter(Boolean);
+  ];
 }
 
+/** @param {import("../types").ChartSpec} spec */
 function chartLegend({ looks = [] }) {
-  return looks.length
-    ? el("ul", { class: "looks" }, ...looks.map(([look, word]) => el("li", {}, swatch(look), word)))
-    : null;
+  const items = looks.map(([look, word]) => el("li", {}, swatch(look), word));
+  return items.length ? [el("ul", { class: "looks" }, ...items)] : [];
 }
 
 function toggleTable(chart, behind, button) {
@@ -71,10 +78,11 @@ function toggleTable(chart, behind, button) {
   if (!behind.hidden && !behind.firstChild) behind.append(chart.spec.table());
 }
 
+/** @param {import("../types").Chart} chart */
 export async function drawChart(chart) {
   if (chart.drawn) return;
   chart.drawn = true;
-  charts.watcher.unobserve(chart.stage);
+  charts.watcher?.unobserve(chart.stage);
   await paintChart(chart);
   chart.stage.on("plotly_click", ({ points }) => selectItem(chart, points[0].customdata, true));
   chart.stage.dataset.drawn = "true";
@@ -102,7 +110,7 @@ function selectItem(chart, at, go) {
   const item = chart.spec.items[at];
   if (!item) return;
   chart.at = at;
-  chart.said.textContent = item.text;
+  chart.status.textContent = item.text;
   Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
   if (go && item.place) goTo(item.place);
 }

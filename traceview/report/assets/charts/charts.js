@@ -11,8 +11,8 @@ export async function loadCharts() {
   const figures = JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
   charts.watcher = new IntersectionObserver(
     (entries) => {
-      for (const { target, isIntersecting } of entries)
-        if (isIntersecting) drawChart(charts.all.find(({ stage }) => stage === target));
+      const visible = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
+      for (const chart of charts.all) if (visible.includes(chart.stage)) drawChart(chart);
     },
     { rootMargin: "300px" },
   );

@@ -20,9 +20,9 @@ function iterationWord(part) {
 }
 
 export function showIterations() {
-  const found = page.iterations,
-    each = byId("each");
-  if (found.not_measured) return each.replaceChildren(el("p", { text: found.not_measured }));
+  const found = page.iterations;
+  const each = byId("each");
+  if ("not_measured" in found) return each.replaceChildren(el("p", { text: found.not_measured }));
   const aside = found.skipped ? `; ${found.skipped} set aside (${found.skipped_why})` : "";
   each.replaceChildren(
     el("p", { class: "soft", text: `${countText(found.count)} of ${found.range}${aside}.` }),
@@ -173,12 +173,8 @@ function iterationTable({ each, fields, causes }) {
     each,
     FIRST_ITERATIONS,
   );
-  if (each.length < page.iterations.count)
-    made.prepend(
-      el("p", {
-        class: "soft",
-        text: `The ${countText(each.length)} slowest of ${countText(page.iterations.count)}; --json writes them all.`,
-      }),
-    );
+  const all = "count" in page.iterations ? page.iterations.count : 0;
+  const cut = `The ${countText(each.length)} slowest of ${countText(all)}; --json writes all of them.`;
+  if (each.length < all) made.prepend(el("p", { class: "soft", text: cut }));
   return made;
 }

@@ -22,7 +22,7 @@ export function streamChart(device, on) {
     note:
       "Of each row's busy time, the part in which the column's stream was busy too." +
       (left ? ` ${countText(left)} less busy streams are left out.` : ""),
-    items: together.flatMap((row, i) => row.map((ns, j) => streamItem(streams, together, i, j))),
+    items: together.flatMap((row, i) => row.map((_, j) => streamItem(streams, together, i, j))),
     picture: () => streamPicture(streams, together),
     table: () => streamTable(streams, together, on),
   };

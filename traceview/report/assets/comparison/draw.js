@@ -1,5 +1,5 @@
 // Draws each capture on its canvas.
-import { byId } from "../core/dom.js";
+import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, time, view } from "./state.js";
 
@@ -29,7 +29,7 @@ const LINES = {
 
 export function patternFill(context, look) {
   const tile = new OffscreenCanvas(8, 8);
-  const pen = tile.getContext("2d");
+  const pen = context2d(tile);
   pen.fillStyle = cssColour("--" + look) || "#888";
   pen.fillRect(0, 0, 8, 8);
   pen.strokeStyle = "rgb(0 0 0 / 35%)";
@@ -81,7 +81,7 @@ function drawCapture(capture) {
   const height = AXIS + capture.lanes.length * LANE;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.scale(ratio, ratio);
   context.font = "12px system-ui, 'DejaVu Sans', sans-serif";
   context.textBaseline = "middle";

@@ -1,5 +1,5 @@
 // Entry of the page of a comparison. Names come from captures and reach the page as text only.
-import { byId, el } from "../core/dom.js";
+import { byId, context2d, el } from "../core/dom.js";
 import { LOOK_WORDS, refreshColours, watchTheme } from "../core/palette.js";
 import { draw, patternFill, prepare } from "./draw.js";
 import { fit, watchInput } from "./moves.js";
@@ -83,7 +83,7 @@ function showLegend() {
   byId("legend").replaceChildren(
     ...looks.map((look) => {
       const canvas = el("canvas", { width: 14, height: 12, "aria-hidden": "true" });
-      const context = canvas.getContext("2d");
+      const context = context2d(canvas);
       context.fillStyle = patternFill(context, look);
       context.fillRect(0, 0, 14, 12);
       return el("li", {}, canvas, WORDS[look]);

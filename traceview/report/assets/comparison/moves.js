@@ -1,5 +1,5 @@
 // Keyboard, pointer and buttons: all captures move, zoom and step together.
-import { byId } from "../core/dom.js";
+import { byId, queryAll } from "../core/dom.js";
 import { draw } from "./draw.js";
 import { LABELS, captures, currentIteration, view } from "./state.js";
 
@@ -28,7 +28,8 @@ const KEYS = {
 };
 
 function setView(from, to) {
-  const longest = 1.2 * Math.max(...captures.map(({ iterations }) => iterations.at(-1)[1] - iterations[0][0]));
+  const longest =
+    1.2 * Math.max(...captures.map(({ iterations }) => iterations[iterations.length - 1][1] - iterations[0][0]));
   const length = Math.min(Math.max(to - from, SHORTEST), longest);
   const middle = Math.min(Math.max((from + to) / 2, -longest), longest);
   [view.from, view.to] = [middle - length / 2, middle + length / 2];
@@ -80,8 +81,8 @@ export function watchInput() {
   });
   place.addEventListener("wheel", onWheel, { passive: false });
   addEventListener("keydown", onKey);
-  for (const button of document.querySelectorAll("[data-do]"))
-    button.addEventListener("click", () => ACTIONS[button.dataset.do]());
+  for (const button of queryAll("[data-do]"))
+    button.addEventListener("click", () => ACTIONS[button.dataset.do ?? ""]());
   addEventListener("resize", draw);
 }
 

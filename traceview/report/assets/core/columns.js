@@ -1,11 +1,12 @@
 // Unpacks the columns that columns.py packs into typed arrays.
 import { byId } from "./dom.js";
 
-export const chunks = []; // buffers by number, as far as they have arrived
+/** @type {ArrayBuffer[]} Buffers by number; those that are not unpacked yet are missing. */
+export const chunks = [];
 
 export async function inflateElement(id) {
-  const element = byId(id),
-    text = atob(element.textContent);
+  const element = byId(id);
+  const text = atob(element.textContent ?? "");
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   element.remove(); // the packed text is as large as what it holds, and nobody reads it again
@@ -13,7 +14,12 @@ export async function inflateElement(id) {
   return new Response(stream).arrayBuffer();
 }
 
-// Numbers lie as planes: all lowest bytes, then all second bytes, and so on.
+/**
+ * Numbers are stored as planes: all lowest bytes, then all second bytes, and so on.
+ * @param {ArrayBuffer} buffer
+ * @param {import("../types").Packed} place
+ * @param {number} length
+ */
 export function readColumn(buffer, [place, width], length) {
   const bytes = new Uint8Array(buffer, place, width * length);
   if (width === 1) return bytes;
@@ -24,7 +30,7 @@ export function readColumn(buffer, [place, width], length) {
   return values;
 }
 
-// 0 1 2 3 4 back to 0 -1 1 -2 2.
+// 0 1 2 3 4 become 0 -1 1 -2 2.
 function zigzagDecode(value) {
   return value % 2 ? -(value + 1) / 2 : value / 2;
 }
@@ -37,7 +43,10 @@ export function runningSum(values) {
 
 const SIGNED = new Set(["correlation", "host_memory"]);
 
-// start, end: ns from the page's zero. reach: the latest end so far, which ascends and can be searched.
+/**
+ * @param {ArrayBuffer} buffer
+ * @param {import("../types").Piece["marks"]} places
+ */
 export function decodeMarks(buffer, places) {
   const { n, start: steps, length, count: more, busy: unused, ...others } = places;
   const step = readColumn(buffer, steps, n),
@@ -52,7 +61,8 @@ export function decodeMarks(buffer, places) {
     if (reach !== end) reach[i] = Math.max(far, end[i]);
     far = Math.max(far, end[i]);
   }
-  const marks = { n, start, end, reach };
+  /** @type {import("../types").Marks} */
+  const marks = /** @type {any} */ ({ n, start, end, reach });
   for (const [name, place] of Object.entries(others)) {
     const values = readColumn(buffer, place, n);
     marks[name] = SIGNED.has(name) ? runningSum(values) : values;
@@ -65,15 +75,27 @@ export function decodeMarks(buffer, places) {
   return marks;
 }
 
+/**
+ * @param {import("../types").Marks} marks
+ * @param {number} i
+ */
 export function eventCount(marks, i) {
   return marks.count ? marks.count[i] + 1 : 1;
 }
 
+/**
+ * @param {import("../types").Marks} marks
+ * @param {number} i
+ */
 export function busyTime(marks, i) {
   return marks.busyOf ? marks.busyOf(i) : marks.end[i] - marks.start[i];
 }
 
-// The first place whose value is greater than `at`, in ascending values.
+/**
+ * The index of the first value greater than `at`, in ascending values.
+ * @param {ArrayLike<number>} values
+ * @param {number} at
+ */
 export function firstAbove(values, at) {
   let low = 0,
     high = values.length;

@@ -1,5 +1,5 @@
 // Patterns and words of the styles of marks; palette.css has their colours. The repetition is deliberate: no meaning depends on colour alone.
-import { byId, el } from "./dom.js";
+import { byId, context2d, el } from "./dom.js";
 
 export const LOOK_WORDS = {
   compute: "compute",
@@ -74,6 +74,12 @@ export const RANGE_COLOURS = 8;
 
 const STRENGTHS = [0.72, 0.86, 1];
 
+/**
+ * Colours of the current theme: fill, text colour and pattern by the number of a look, those of NVTX ranges, and the
+ * pixels of strips at each strength. `known` caches what `css` returns.
+ * @type {{ fill: string[], ink: string[], pattern: (CanvasPattern | null | "")[], range: string[], rangeInk: string[],
+ *   strip: number[][], stripRange: number[][], css: CSSStyleDeclaration | null, known: Map<string, string> }}
+ */
 export const palette = {
   fill: [],
   ink: [],
@@ -99,8 +105,9 @@ export function swatch(look) {
 }
 
 export function cssColour(name) {
-  if (!palette.known.has(name)) palette.known.set(name, palette.css.getPropertyValue(name).trim());
-  return palette.known.get(name);
+  let colour = palette.known.get(name);
+  if (colour === undefined) palette.known.set(name, (colour = palette.css?.getPropertyValue(name).trim() ?? ""));
+  return colour;
 }
 
 // A colour as one number of pixels, at each strength.
@@ -137,7 +144,7 @@ function inkFor(colour) {
 
 export function canvasPattern(context, name) {
   const tile = el("canvas", { width: 8, height: 8 });
-  const pen = tile.getContext("2d");
+  const pen = context2d(tile);
   pen.strokeStyle = name === "hatched" ? "rgb(255 255 255 / 38%)" : "rgb(0 0 0 / 20%)";
   pen.fillStyle = "rgb(0 0 0 / 30%)";
   pen.lineWidth = name === "striped" || name === "hatched" || name === "slashed" ? 2 : 1.3;

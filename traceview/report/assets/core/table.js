@@ -1,25 +1,60 @@
-// Tables: formatted cells on the page, plain numbers in the CSV file.
-// A column is { heading, cell(row), field, value(row) }. The first column names the row; a column without a cell is for the CSV file only.
+// Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
 import { el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
 import { bandwidth, countText, milliseconds, percent, bytesText } from "./words.js";
 
-export function textColumn(heading, value, cell = value) {
+/**
+ * @typedef {object} TableColumn
+ * @property {string} [heading]
+ * @property {(row: any) => string | Node} [cell] what the page shows; a column without it is for the CSV file only
+ * @property {string} field the column's name in the CSV file
+ * @property {(row: any) => string | number} value
+ */
+
+/**
+ * @param {string} heading
+ * @param {TableColumn["value"]} value
+ * @param {TableColumn["cell"]} cell
+ * @returns {TableColumn}
+ */
+export function textColumn(heading, value, cell = (row) => String(value(row))) {
   return { heading, cell, field: fieldName(heading), value };
 }
 
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} value
+ * @returns {TableColumn}
+ */
 export function countColumn(heading, value) {
   return { heading, cell: (row) => countText(value(row)), field: fieldName(heading), value };
 }
 
+/**
+ * @param {string} heading
+ * @param {(row: any) => number | string} value ns
+ * @param {TableColumn["cell"]} cell
+ * @returns {TableColumn}
+ */
 export function durationColumn(heading, value, cell = (row) => milliseconds(value(row))) {
   return { heading, cell, field: fieldName(heading, "_ns"), value };
 }
 
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} value bytes
+ * @returns {TableColumn}
+ */
 export function sizeColumn(heading, value) {
   return { heading, cell: (row) => bytesText(value(row)), field: fieldName(heading, "_bytes"), value };
 }
 
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} part
+ * @param {(row: any) => number} whole
+ * @returns {TableColumn}
+ */
 export function shareColumn(heading, part, whole) {
   return {
     heading,
@@ -29,6 +64,12 @@ export function shareColumn(heading, part, whole) {
   };
 }
 
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} bytes
+ * @param {(row: any) => number} ns
+ * @returns {TableColumn}
+ */
 export function bandwidthColumn(heading, bytes, ns) {
   return {
     heading,
@@ -38,12 +79,23 @@ export function bandwidthColumn(heading, bytes, ns) {
   };
 }
 
+/**
+ * @param {string} field
+ * @param {TableColumn["value"]} value
+ * @returns {TableColumn}
+ */
 export function csvColumn(field, value) {
   return { field, value };
 }
 
+/**
+ * @param {string} caption
+ * @param {TableColumn[]} all
+ * @param {any[]} rows
+ * @param {number} most rows to show at first
+ */
 export function table(caption, all, rows, most = Infinity) {
-  const columns = all.filter(({ cell }) => cell);
+  const columns = all.flatMap(({ heading, cell }) => (cell ? [{ heading, cell }] : []));
   const line = (row) =>
     el(
       "tr",

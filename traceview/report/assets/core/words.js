@@ -29,12 +29,8 @@ export function percent(part, whole) {
 }
 
 export function bytesText(bytes) {
-  for (const [unit, scale] of [
-    ["GB", 1e9],
-    ["MB", 1e6],
-    ["kB", 1e3],
-  ])
-    if (bytes >= scale) return (bytes / scale).toFixed(1) + " " + unit;
+  const units = { GB: 1e9, MB: 1e6, kB: 1e3 };
+  for (const [unit, scale] of Object.entries(units)) if (bytes >= scale) return (bytes / scale).toFixed(1) + " " + unit;
   return bytes + " B";
 }
 

@@ -1,6 +1,6 @@
 // Entry of the page of a fleet. Names come from captures and reach the page as text only.
 import { readColumn, inflateElement } from "../core/columns.js";
-import { byId, el } from "../core/dom.js";
+import { byId, context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { refreshColours, watchTheme } from "../core/palette.js";
 import { milliseconds } from "../core/words.js";
@@ -19,7 +19,7 @@ function showControls() {
         title: words,
         "aria-pressed": String(figure === map.figure),
         onclick: (event) => {
-          map.figure = figure;
+          map.figure = /** @type {import("../types").Figure} */ (figure);
           map.image = null;
           for (const other of byId("figures").children)
             other.setAttribute("aria-pressed", String(other === event.target));
@@ -47,7 +47,7 @@ function showLegend() {
     );
   if (!heat.columns) return;
   const ramp = el("canvas", { width: 120, height: 12, "aria-hidden": "true" }),
-    pen = ramp.getContext("2d"),
+    pen = context2d(ramp),
     [low, high] = colourScale(map.figure);
   for (let x = 0; x < 120; x++) {
     pen.fillStyle = `rgb(${heatColour(x / 119).join(" ")})`;

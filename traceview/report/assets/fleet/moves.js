@@ -1,5 +1,5 @@
 // Keyboard, pointer and buttons of the ranks.
-import { byId } from "../core/dom.js";
+import { queryAll, byId } from "../core/dom.js";
 import { savePicture } from "./picture.js";
 import { AXIS, HIGH, LOWEST, TALLEST, drawMap, heatLeft } from "./ranks.js";
 import { sortRanks } from "./scale.js";
@@ -62,6 +62,12 @@ const KEYS = {
   0: () => resizeRows("fit"),
 };
 
+function onSlash(event) {
+  if (event.key !== "/" || event.target.closest("input, select")) return;
+  event.preventDefault();
+  byId("find").focus();
+}
+
 export function watchInput() {
   const stage = byId("stage"),
     tip = byId("tip");
@@ -70,11 +76,7 @@ export function watchInput() {
     event.preventDefault();
     KEYS[event.key]();
   });
-  addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target.closest("input, select")) return;
-    event.preventDefault();
-    byId("find").focus();
-  });
+  addEventListener("keydown", onSlash);
   stage.addEventListener("pointermove", (event) => {
     const place = cellAt(event);
     tip.hidden = !place;
@@ -92,14 +94,13 @@ export function watchInput() {
   });
   byId("scroll").addEventListener("scroll", drawMap);
   addEventListener("resize", drawMap);
-  for (const button of document.querySelectorAll("[data-rows]"))
-    button.addEventListener("click", () => resizeRows(button.dataset.rows));
+  for (const button of queryAll("[data-rows]")) button.addEventListener("click", () => resizeRows(button.dataset.rows));
   byId("order").addEventListener("change", () => {
-    sortRanks(byId("order").value);
+    sortRanks(byId("order", HTMLSelectElement).value);
     selectCell(map.row);
   });
   byId("find").addEventListener("input", () => {
-    const text = byId("find").value.toLowerCase(),
+    const text = byId("find", HTMLInputElement).value.toLowerCase(),
       row = map.order.findIndex((rank) => text && rankLabel(rank).toLowerCase().includes(text));
     if (row >= 0) selectCell(row);
   });

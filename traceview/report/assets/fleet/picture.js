@@ -1,5 +1,5 @@
 // Saves all ranks as a PNG file.
-import { el } from "../core/dom.js";
+import { context2d, el } from "../core/dom.js";
 import { fileName, save } from "../core/export.js";
 import { AXIS, paint } from "./ranks.js";
 import { map } from "./state.js";
@@ -10,6 +10,6 @@ export async function savePicture() {
     height = Math.max(1, Math.min(map.height, 4000 / map.order.length)),
     high = Math.ceil(AXIS + map.order.length * height);
   const canvas = el("canvas", { width: wide, height: high });
-  paint(canvas.getContext("2d"), wide, high, 0, height);
+  paint(context2d(canvas), wide, high, 0, height);
   save(fileName("ranks", "png"), await new Promise((resolve) => canvas.toBlob(resolve, "image/png")));
 }

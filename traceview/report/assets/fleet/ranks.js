@@ -1,5 +1,5 @@
 // Ranks down, iterations across: each rank's time by kind and the heat map, on one canvas that draws the visible rows.
-import { byId, el } from "../core/dom.js";
+import { byId, context2d, el } from "../core/dom.js";
 import { canvasPattern, cssColour } from "../core/palette.js";
 import { heatImage } from "./scale.js";
 import { content, heat, map } from "./state.js";
@@ -44,7 +44,7 @@ export function heatLeft(wide) {
 export function drawMap() {
   const scroll = byId("scroll"),
     stage = byId("stage"),
-    canvas = byId("canvas"),
+    canvas = byId("canvas", HTMLCanvasElement),
     ratio = devicePixelRatio || 1;
   const whole = AXIS + map.order.length * map.height,
     high = Math.min(whole, HIGH),
@@ -54,7 +54,7 @@ export function drawMap() {
   stage.style.height = canvas.style.height = high + "px";
   canvas.width = Math.round(wide * ratio);
   canvas.height = Math.round(high * ratio);
-  const pen = canvas.getContext("2d");
+  const pen = context2d(canvas);
   pen.scale(ratio, ratio);
   paint(pen, wide, high, scroll.scrollTop, map.height);
   document.documentElement.dataset.drawn = [
@@ -92,7 +92,7 @@ function paintHeat(pen, wide, left, top, height) {
   // Rows lower than a pixel are averaged, columns never.
   if (height < 1) {
     const lower = el("canvas", { width: heat.columns, height: Math.max(1, Math.round(map.order.length * height)) });
-    lower.getContext("2d").drawImage(image, 0, 0, lower.width, lower.height);
+    context2d(lower).drawImage(image, 0, 0, lower.width, lower.height);
     image = lower;
   }
   pen.imageSmoothingEnabled = false;

@@ -1,6 +1,6 @@
 // Order of the ranks, figures of the heat map and their colours: cividis, whose lightness ascends and which reads alike
 // with colour blindness.
-import { el } from "../core/dom.js";
+import { context2d, el } from "../core/dom.js";
 import { content, heat, map } from "./state.js";
 
 const HEAT = [
@@ -38,12 +38,11 @@ export function sortRanks(name) {
 }
 
 function heatValue(rank, column) {
-  return heat[map.figure][rank * heat.columns + column];
+  return heat[map.figure]?.[rank * heat.columns + column] ?? -1;
 }
 
 // The 2nd to the 98th hundredth of all values: one odd iteration must not make all others look alike.
 export function colourScale(figure) {
-  heat.scale ??= {};
   if (!heat.scale[figure]) {
     const known = Array.from(heat[figure])
       .filter((value, place) => value >= 0 && heat.steady[place % heat.columns])
@@ -66,7 +65,7 @@ export function heatColour(share) {
 export function heatImage() {
   if (map.image || !heat.columns) return map.image;
   map.image = el("canvas", { width: heat.columns, height: map.order.length });
-  const pen = map.image.getContext("2d"),
+  const pen = context2d(map.image),
     pixels = pen.createImageData(heat.columns, map.order.length),
     [low, high] = colourScale(map.figure);
   map.order.forEach((rank, row) => {

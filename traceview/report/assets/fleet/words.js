@@ -13,12 +13,12 @@ export function cellText(row, column) {
     lag = rank.lag === null ? "" : `, ${rank.lag < 0 ? "−" : "+"}${milliseconds(Math.abs(rank.lag))} beside the others`;
   const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${milliseconds(rank.own)}${lag}, waits ${milliseconds(rank.wait)}, came last to ${percent(rank.last_count, rank.matched)} of its collectives`;
   const idle = content.causes
-    .map((cause, place) => [cause, rank.causes[place]])
-    .filter(([, ns]) => ns)
-    .sort((a, b) => b[1] - a[1])
+    .map((cause, place) => ({ cause, ns: rank.causes[place] }))
+    .filter(({ ns }) => ns)
+    .sort((a, b) => b.ns - a.ns)
     .slice(0, 3);
   const why = idle.length
-    ? `. Idle ${milliseconds(rank.idle)}: ${idle.map(([cause, ns]) => `${cause.replace("_", " ")} ${milliseconds(ns)}`).join(", ")}`
+    ? `. Idle ${milliseconds(rank.idle)}: ${idle.map(({ cause, ns }) => `${cause.replace("_", " ")} ${milliseconds(ns)}`).join(", ")}`
     : "";
   if (column === null || !heat.columns) return whole + why;
   const at = (figure) => heat[figure][map.order[row] * heat.columns + column];

@@ -3,7 +3,8 @@ import { bringInSight } from "./go.js";
 import { selected, view } from "./state.js";
 import { setView } from "./view.js";
 
-const address = { timer: 0, own: "" };
+/** @type {{ timer: ReturnType<typeof setTimeout> | undefined, own: string }} */
+const address = { timer: undefined, own: "" };
 
 export function writeAddress() {
   clearTimeout(address.timer);

@@ -1,5 +1,5 @@
 // The time axis and its grid.
-import { byId } from "../core/dom.js";
+import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { AXIS, view } from "./state.js";
 
@@ -29,8 +29,8 @@ export function toX(ns) {
 }
 
 export function drawAxis() {
-  const canvas = byId("axis"),
-    context = canvas.getContext("2d"),
+  const canvas = byId("axis", HTMLCanvasElement),
+    context = context2d(canvas),
     ratio = devicePixelRatio || 1;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, view.width, AXIS);

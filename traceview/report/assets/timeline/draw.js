@@ -1,7 +1,7 @@
 // Draws marks on a canvas at the resolution of the screen. Marks narrower than a few pixels are summed into a strip,
 // one line of pixels per lane, which is stretched to the lane's height: the cost depends on the screen only.
 import { firstAbove, busyTime, eventCount } from "../core/columns.js";
-import { el } from "../core/dom.js";
+import { context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { RANGE_COLOURS, cssColour, lookWord, palette } from "../core/palette.js";
 import { countText } from "../core/words.js";
@@ -16,7 +16,8 @@ const THIN = 4;
 
 export const drawn = { marks: 0 };
 
-const strips = { canvas: null, context: null, image: null, pixels: null, full: null, widest: null, look: null };
+// One line of pixels per lane, and for each pixel of the current lane how full it is, its widest mark and that mark's look.
+const strips = newStrips(1, 1);
 
 export function drawRows(context, state) {
   const { width, height, top } = state,
@@ -42,31 +43,34 @@ function visibleBoxes(top, height) {
   const boxes = [];
   for (const item of board.shown) {
     const y = item.y - top;
-    if (!item.lanes || y + item.h < 0 || y > height) continue;
-    const tall = (item.h - 3) / item.lanes.length;
-    item.lanes.forEach((lane, place) =>
+    const { lanes } = item;
+    if (!lanes || y + item.h < 0 || y > height) continue;
+    const tall = (item.h - 3) / lanes.length;
+    lanes.forEach((lane, place) =>
       boxes.push({
         item,
         lane,
         kind: item.kind,
         y: Math.round(y + 1 + place * tall),
-        h: Math.max(2, Math.round(tall - (item.lanes.length > 1 ? 2 : 1))),
+        h: Math.max(2, Math.round(tall - (lanes.length > 1 ? 2 : 1))),
       }),
     );
   }
   return boxes;
 }
 
+function newStrips(width, height) {
+  const canvas = el("canvas", { width, height });
+  const context = context2d(canvas);
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const full = new Float64Array(width + 1);
+  return { canvas, context, image, pixels, full, widest: full.slice(), look: new Int16Array(width + 1) };
+}
+
 function sizeStrips(wide, lanes) {
-  if (strips.image?.width !== wide || strips.image.height < lanes) {
-    strips.canvas = el("canvas", { width: wide, height: Math.max(lanes, 32) });
-    strips.context = strips.canvas.getContext("2d");
-    strips.image = strips.context.createImageData(wide, Math.max(lanes, 32));
-    strips.pixels = new Uint32Array(strips.image.data.buffer);
-    strips.full = new Float64Array(wide + 1);
-    strips.widest = new Float64Array(wide + 1);
-    strips.look = new Int16Array(wide + 1);
-  }
+  if (strips.image.width !== wide || strips.image.height < lanes)
+    Object.assign(strips, newStrips(wide, Math.max(lanes, 32)));
   strips.pixels.fill(0);
 }
 

@@ -1,6 +1,6 @@
 // Moves the timeline to a place.
 // Go to a place: the stretch with as much again on both sides, lit, its row in sight.
-import { byId } from "../core/dom.js";
+import { byId, queryAll } from "../core/dom.js";
 import { revealRow } from "./rows.js";
 import { board, view } from "./state.js";
 import { rebuild, setView } from "./view.js";
@@ -9,7 +9,7 @@ export async function goTo(place, button) {
   const length = Math.max(place.end - place.start, 500);
   view.lit = place;
   setView(place.start - length, place.end + length);
-  document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
+  queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   button?.setAttribute("aria-current", "true");
   await bringInSight(place.rows);
   for (const item of board.shown) item.labelElement?.classList.toggle("lit", place.rows.includes(item.id));

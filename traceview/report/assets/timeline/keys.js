@@ -1,5 +1,5 @@
 // Mouse, wheel, keyboard and buttons of the timeline.
-import { byId } from "../core/dom.js";
+import { byId, queryAll } from "../core/dom.js";
 import { hitAt } from "./hover.js";
 import { clearMeasure, followMeasure, measureHere } from "./measure.js";
 import { showHelp } from "./panel.js";
@@ -25,8 +25,8 @@ const MOVES = {
   f: fitSelected,
   PageUp: () => scrollRows(-0.8),
   PageDown: () => scrollRows(0.8),
-  n: () => findNext(byId("search").value),
-  N: () => findNext(byId("search").value, -1),
+  n: () => findNext(byId("search", HTMLInputElement).value),
+  N: () => findNext(byId("search", HTMLInputElement).value, -1),
   ".": () => stepSelected(1),
   ",": () => stepSelected(-1),
   l: () => selected.partners.length && goToPartner(),
@@ -56,7 +56,7 @@ function clearAll() {
   view.lit = null;
   clearSelected();
   clearMeasure();
-  document.querySelectorAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
+  queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   rebuild();
 }
 
@@ -70,13 +70,10 @@ export function watchInput() {
   stage.addEventListener("wheel", onWheel, { passive: false });
   byId("axis").addEventListener("wheel", onWheel, { passive: false });
   stage.addEventListener("dblclick", fit);
-  for (const [name, area] of [
-    ["stage", stage],
-    ["axis", byId("axis")],
-  ]) {
-    area.addEventListener("pointerdown", (event) => onPress(event, name === "axis" || event.shiftKey));
+  for (const area of [stage, byId("axis")]) {
+    area.addEventListener("pointerdown", (event) => onPress(event, area !== stage || event.shiftKey));
     area.addEventListener("pointermove", onDrag);
-    area.addEventListener("pointerup", (event) => onRelease(event, name));
+    area.addEventListener("pointerup", (event) => onRelease(event, area === stage));
     area.addEventListener("pointercancel", () => Object.assign(pointer, { last: null }));
   }
   stage.addEventListener("pointermove", (event) => {
@@ -88,8 +85,8 @@ export function watchInput() {
   });
   document.addEventListener("keydown", onKey);
   byId("scroll").addEventListener("scroll", schedule);
-  for (const button of document.querySelectorAll("[data-move]"))
-    button.addEventListener("click", () => MOVES[BUTTONS[button.dataset.move]]());
+  for (const button of queryAll("[data-move]"))
+    button.addEventListener("click", () => MOVES[BUTTONS[button.dataset.move ?? ""]]());
   new ResizeObserver(() => rebuild()).observe(byId("frame"));
 }
 
@@ -110,7 +107,7 @@ function onPress(event, box) {
 
 function onDrag(event) {
   const { last, from } = pointer;
-  if (!last) return;
+  if (!last || !from) return;
   pointer.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
   if (!pointer.moved) return;
   pointer.last = event;
@@ -124,10 +121,10 @@ function onDrag(event) {
   if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
 }
 
-function onRelease(event, name) {
+function onRelease(event, onStage) {
   const box = view.box;
   if (pointer.last && pointer.moved && box) setView(Math.min(...box), Math.max(...box));
-  if (pointer.last && !pointer.moved && name === "stage") select(hitAt(event));
+  if (pointer.last && !pointer.moved && onStage) select(hitAt(event));
   view.box = null;
   pointer.last = null;
   schedule();
@@ -139,13 +136,13 @@ function onKey(event) {
     event.ctrlKey ||
     event.metaKey ||
     event.altKey ||
-    byId("help").open ||
+    byId("help", HTMLDialogElement).open ||
     event.target.closest("input, textarea, select")
   )
     return;
   if (event.key === "/") {
     event.preventDefault();
-    byId("search").select();
+    byId("search", HTMLInputElement).select();
     return;
   }
   const key = event.key.length === 1 && event.key !== "N" ? event.key.toLowerCase() : event.key;

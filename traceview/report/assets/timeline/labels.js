@@ -4,10 +4,12 @@ import { board } from "./state.js";
 
 export function showLabels(changed) {
   const labels = byId("labels");
-  const focused = document.activeElement?.dataset?.fold;
+  const focused = document.activeElement?.getAttribute("data-fold");
   labels.replaceChildren(...board.shown.map((item) => rowLabel(item, changed)));
   byId("rows").style.height = board.height + "px";
-  if (focused) labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`)?.focus();
+  if (!focused) return;
+  const button = labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`);
+  if (button instanceof HTMLElement) button.focus();
 }
 
 function rowLabel(item, changed) {

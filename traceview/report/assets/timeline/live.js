@@ -6,7 +6,8 @@ import { liveMarks } from "./levels.js";
 import { board, view } from "./state.js";
 import { schedule } from "./view.js";
 
-const live = { timer: 0, asking: null };
+/** @type {{ timer: ReturnType<typeof setTimeout> | undefined, asking: AbortController | null }} */
+const live = { timer: undefined, asking: null };
 
 function requestFromServer(what, query) {
   return fetch(`${what}?${new URLSearchParams(query)}`, { signal: live.asking?.signal });
@@ -43,7 +44,8 @@ export function requestDetail() {
       });
       storeDetail(await answer.arrayBuffer());
     } catch (error) {
-      if (error.name !== "AbortError") byId("found").textContent = "the server does not answer";
+      if (!(error instanceof DOMException && error.name === "AbortError"))
+        byId("found").textContent = "the server does not answer";
     }
   }, 80);
 }
@@ -70,12 +72,12 @@ export async function measureOnServer(from, to) {
 
 export async function findOnServer(text) {
   const { total, first, places } = await (
-    await fetch(`find?${new URLSearchParams({ text, at: Math.round(view.from) })}`)
+    await fetch(`find?${new URLSearchParams({ text, at: String(Math.round(view.from)) })}`)
   ).json();
   return {
     total,
     first,
-    places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id], found: true })),
+    places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id] })),
   };
 }
 

@@ -18,6 +18,13 @@ export async function measureRange(from, to) {
   return measureBins(from, to);
 }
 
+/**
+ * The parts of the marks between two times.
+ * @param {import("../types").Marks} marks
+ * @param {number} from
+ * @param {number} to
+ * @param {(i: number) => boolean} test
+ */
 function clippedIntervals(marks, from, to, test = () => true) {
   const found = [];
   for (let i = firstAbove(marks.reach, from); i < marks.n && marks.start[i] < to; i++)
@@ -25,7 +32,7 @@ function clippedIntervals(marks, from, to, test = () => true) {
   return found;
 }
 
-// Pieces in order of their starts, merged where they touch.
+// Intervals by start; those that touch are merged.
 function mergedIntervals(found) {
   const merged = [];
   for (const [start, end] of found.sort((a, b) => a[0] - b[0])) {

@@ -1,5 +1,5 @@
 // What is drawn over the marks: highlight, selection, launch arrow and measured range.
-import { byId } from "../core/dom.js";
+import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { duration } from "../core/words.js";
 import { toX } from "./axis.js";
@@ -9,7 +9,7 @@ export function drawOver(context, state) {
   if (view.lit) drawHighlight(context, state);
   drawSelected(context, state);
   drawMeasure(context, state);
-  if (view.box) drawBox(context, view.box.map(toX), state.height);
+  if (view.box) drawBox(context, toX(view.box[0]), toX(view.box[1]), state.height);
 }
 
 function drawHighlight(context, { top, height, lit }) {
@@ -25,12 +25,12 @@ function drawHighlight(context, { top, height, lit }) {
     if (lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
 }
 
-function drawBox(context, [one, other], height) {
+function drawBox(context, from, to, height) {
   context.fillStyle = cssColour("--focus");
   context.globalAlpha = 0.18;
-  context.fillRect(Math.min(one, other), 0, Math.abs(other - one), height);
+  context.fillRect(Math.min(from, to), 0, Math.abs(to - from), height);
   context.globalAlpha = 1;
-  for (const x of [one, other]) context.fillRect(Math.round(x), 0, 1, height);
+  for (const x of [from, to]) context.fillRect(Math.round(x), 0, 1, height);
 }
 
 function rowMiddle(id, top) {
@@ -53,13 +53,13 @@ function drawSelected(context, { top }) {
       mine = item.y - top + item.h / 2;
     if (y === null) continue;
     const launch = item.kind === "call";
-    const from = launch ? [x, mine] : [toX(marks.start[i]), y],
-      to = launch ? [toX(marks.start[i]), y] : [x, mine];
-    drawArrow(context, from, to);
+    const other = toX(marks.start[i]);
+    if (launch) drawArrow(context, x, mine, other, y);
+    else drawArrow(context, other, y, x, mine);
   }
 }
 
-function drawArrow(context, [x0, y0], [x1, y1]) {
+function drawArrow(context, x0, y0, x1, y1) {
   const bend = Math.max(24, Math.abs(x1 - x0) / 3);
   for (const [colour, width] of [
     [cssColour("--card"), 4],
@@ -80,13 +80,13 @@ function drawArrow(context, [x0, y0], [x1, y1]) {
 }
 
 function drawMeasure(context, { height }) {
-  if (measure.points.length === 2) drawBox(context, measure.points.map(toX), height);
-  else if (measure.points.length) drawBox(context, [toX(measure.points[0]), toX(measure.points[0])], height);
+  const [from, to = from] = measure.points;
+  if (from !== undefined) drawBox(context, toX(from), toX(to), height);
 }
 
 export function drawMeasureBar() {
   if (measure.points.length < 2) return;
-  const context = byId("axis").getContext("2d");
+  const context = context2d(byId("axis", HTMLCanvasElement));
   const [from, to] = measure.points.map(toX);
   context.fillStyle = cssColour("--focus");
   context.fillRect(Math.min(from, to), AXIS - 3, Math.abs(to - from), 3);

@@ -57,5 +57,5 @@ export function showHelp() {
       el("tr", {}, el("th", { scope: "row", text: keys }), el("td", { class: "text", text: what })),
     ),
   );
-  byId("help").showModal();
+  byId("help", HTMLDialogElement).showModal();
 }

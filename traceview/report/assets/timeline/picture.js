@@ -1,6 +1,6 @@
 // Saves the timeline as a PNG file.
 // The timeline as it stands: labels, axis and marks of what is in sight, under the same heading as a chart.
-import { byId, el } from "../core/dom.js";
+import { queryAll, byId, context2d, el } from "../core/dom.js";
 import { fileName, save } from "../core/export.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
@@ -15,7 +15,7 @@ async function saveTimeline() {
     width: Math.round((side + view.width) * ratio),
     height: Math.round((top + axis + view.height) * ratio),
   });
-  const pen = canvas.getContext("2d");
+  const pen = context2d(canvas);
   pen.scale(ratio, ratio);
   pen.fillStyle = cssColour("--card");
   pen.fillRect(0, 0, side + view.width, top + axis + view.height);
@@ -27,8 +27,8 @@ async function saveTimeline() {
   };
   write("Timeline", 10, 18, "16px", "--ink");
   write(`${page.file}, ${byId("range").textContent}`, 10, 39, "12px", "--soft");
-  pen.drawImage(byId("axis"), side, top, view.width, axis);
-  pen.drawImage(byId("canvas"), side, top + axis, view.width, view.height);
+  pen.drawImage(byId("axis", HTMLCanvasElement), side, top, view.width, axis);
+  pen.drawImage(byId("canvas", HTMLCanvasElement), side, top + axis, view.width, view.height);
   const scrolled = byId("scroll").scrollTop;
   for (const { text, middle } of labelsInSight(scrolled))
     write(text, 10, top + axis + middle, "12px", "--ink", side - 16);
@@ -41,7 +41,7 @@ function labelsInSight(scrolled) {
       .map((one) => one.textContent.trim())
       .filter(Boolean)
       .join("  ");
-  return [...document.querySelectorAll("#labels .label")]
+  return [...queryAll("#labels .label")]
     .map((label) => ({ text: words(label), middle: label.offsetTop + label.offsetHeight / 2 - scrolled }))
     .filter(({ middle }) => middle > 0 && middle < view.height);
 }

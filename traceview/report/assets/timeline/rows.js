@@ -96,5 +96,5 @@ export function rowAt(y) {
 
 export function setFilter(text) {
   board.filter = text.trim().toLowerCase();
-  if (byId("filter").value !== text) byId("filter").value = text;
+  if (byId("filter", HTMLInputElement).value !== text) byId("filter", HTMLInputElement).value = text;
 }

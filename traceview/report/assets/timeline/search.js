@@ -11,6 +11,7 @@ import { selectPlace } from "./select.js";
 import { view } from "./state.js";
 import { rebuild } from "./view.js";
 
+/** @type {{ text: string, places: import("../types").Place[], total: number, first: number, at: number }} */
 export const search = { text: "", places: [], total: 0, first: 0, at: -1 };
 
 // Every place whose name holds the text, in order of time; looked up once for each text.
@@ -32,15 +33,14 @@ const SEARCHED = new Set(["ruler", "stream", "call", "range"]);
 
 function searchMarks(row, marks, fitting) {
   for (let i = 0; i < (marks?.n ?? 0); i++)
-    if (fitting.has(marks.name[i]))
-      search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id], found: true });
+    if (fitting.has(marks.name[i])) search.places.push({ start: marks.start[i], end: marks.end[i], rows: [row.id] });
   search.total = search.places.length;
 }
 
 function searchIndex(fitting) {
-  const { n, rows, columns } = page.timeline.index,
-    buffer = chunks[page.timeline.summary_chunk];
-  if (!buffer) return;
+  const buffer = chunks[page.timeline.summary_chunk];
+  if (!buffer || !page.timeline.index) return;
+  const { n, rows, columns } = page.timeline.index;
   const [name, total, row, start, length] = ["name", "count", "row", "start", "length"].map((one) =>
     readColumn(buffer, columns[one], n),
   );
@@ -50,7 +50,7 @@ function searchIndex(fitting) {
     if (!fitting.has(at)) continue;
     if (at !== last) search.total += total[i];
     last = at;
-    search.places.push({ start: begin[i], end: begin[i] + length[i], rows: [rows[row[i]]], found: true });
+    search.places.push({ start: begin[i], end: begin[i] + length[i], rows: [rows[row[i]]] });
   }
 }
 
@@ -73,15 +73,15 @@ export async function findNext(text, step = 1) {
 }
 
 export function watchSearch() {
-  const field = byId("search");
+  const field = byId("search", HTMLInputElement);
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);
     if (event.key !== "Escape") return;
     event.preventDefault(); // which would empty the field
     byId("stage").focus();
   });
-  byId("filter").addEventListener("input", (event) => {
-    setFilter(event.target.value);
+  byId("filter").addEventListener("input", () => {
+    setFilter(byId("filter", HTMLInputElement).value);
     rebuild();
   });
 }

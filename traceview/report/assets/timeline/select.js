@@ -109,6 +109,7 @@ function partnerFacts(hit) {
 
 function showSelected() {
   const { hit, partners, path } = selected;
+  if (!hit) return;
   const pairs = [...detailRows(hit), ...partnerFacts(hit), ...(path ? [["NVTX", path]] : [])];
   const go = partners.length
     ? el("button", {
@@ -133,8 +134,9 @@ function stepButton(step, text) {
 }
 
 export function goToPartner() {
-  const [{ row, marks, i }] = selected.partners,
-    { hit } = selected;
+  const [{ row, marks, i }] = selected.partners;
+  const { hit } = selected;
+  if (!hit) return;
   const start = Math.min(marks.start[i], hit.marks.start[hit.i]),
     end = Math.max(marks.end[i], hit.marks.end[hit.i]);
   const air = (end - start) * 0.2 + 200;
@@ -158,7 +160,7 @@ export function stepSelected(step) {
 
 // Without a selection, the keys begin at the first operation in sight on the busiest stream.
 function selectFirst() {
-  const row = board.shown.find((one) => one.kind === "stream" && one.lanes.length);
+  const row = allRows().find((row) => row.kind === "stream" && row.lanes.length && board.shown.includes(row));
   const source = row && visibleSources(row.lanes[0], view.from, view.to)[0];
   if (!source) return;
   const i = Math.min(firstAbove(source.marks.reach, view.from), source.marks.n - 1);

@@ -1,5 +1,5 @@
 // Which range of time shows, and when it is drawn.
-import { byId } from "../core/dom.js";
+import { byId, context2d } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { readPalette } from "../core/palette.js";
 import { duration, momentText } from "../core/words.js";
@@ -58,7 +58,7 @@ export function schedule() {
 export function redraw() {
   const ratio = devicePixelRatio || 1,
     began = performance.now();
-  const context = byId("canvas").getContext("2d");
+  const context = context2d(byId("canvas", HTMLCanvasElement));
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawRows(context, { ...view, top: byId("scroll").scrollTop });
   drawAxis();
@@ -89,6 +89,6 @@ export async function rebuild() {
   byId("stage").style.height = view.height + "px";
   sizeCanvas(byId("canvas"), view.width, view.height);
   sizeCanvas(byId("axis"), view.width, AXIS);
-  readPalette(page.looks, byId("canvas").getContext("2d"));
+  readPalette(page.looks, context2d(byId("canvas", HTMLCanvasElement)));
   redraw();
 }
