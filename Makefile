@@ -5,6 +5,7 @@
 # make trace-processor  have Perfetto's trace_processor in .trace-processor, for the tests of the export
 # make bench  speed and memory against a plain SQL scan
 # make screenshots  draw the manual's pictures anew, in the browser that the tests use
+# make lint-scripts  types and format of the pages' scripts, where there is Node; npm run format formats them
 # make clean  remove what the others made
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench clean browser screenshots nsys trace-processor
+.PHONY: help demo test check lint lint-scripts bench clean browser screenshots nsys trace-processor
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -38,6 +39,15 @@ lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory lint-scripts; \
+	else echo "No Node: the pages' scripts are not checked. Debian has it as nodejs and npm."; fi
+
+lint-scripts: node_modules/.package-lock.json
+	npm run --silent check
+
+node_modules/.package-lock.json: package.json package-lock.json
+	npm ci --silent --no-audit --no-fund
+	@touch $@
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/run $(BENCH)
@@ -55,7 +65,7 @@ trace-processor:
 	@scripts/need-trace-processor .trace-processor
 
 clean:
-	rm -rf $(VENV) out benchmarks/data .nsys .trace-processor
+	rm -rf $(VENV) out benchmarks/data .nsys .trace-processor node_modules
 
 # Debian ships Python without ensurepip, so `python3 -m venv` fails there until python3-venv is installed.
 $(VENV)/made:

@@ -43,7 +43,7 @@ SHARED = [look for look in LOOKS if not look.startswith("call_") and look not in
 
 
 def own(name: str) -> str:
-    return resources.files("traceview.report.html").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("traceview.report.assets").joinpath("core", name).read_text(encoding="utf-8")
 
 
 def themes() -> dict[str, dict[str, str]]:

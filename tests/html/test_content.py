@@ -143,8 +143,8 @@ def test_more_than_the_budget_says_so(browser: Browser, analysis_of: Callable[[s
               .filter((row) => ["stream", "call", "range"].includes(row.kind))
               .map(({ lanes, events }) => [events, ...lanes
                 .flatMap((lane) => [...lane.levels, ...(lane.whole ? [lane.exact] : [])])
-                .map((one) => traceview.marksOf(one))
-                .map((marks) => [...Array(marks.n).keys()].reduce((n, i) => n + traceview.eventsOf(marks, i), 0))])"""
+                .map((one) => traceview.marksIn(one))
+                .map((marks) => [...Array(marks.n).keys()].reduce((n, i) => n + traceview.eventCount(marks, i), 0))])"""
         )
         assert sum(row[0] for row in counted) == events > 100_000
         assert all(set(row) == {row[0]} for row in counted)

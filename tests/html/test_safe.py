@@ -24,8 +24,8 @@ from tests.formulas import FORMULAS, NO_FORMULAS
 from tests.html.browser import Opened, opened
 from tests.html.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.pipeline import analyze
+from traceview.report.assets import EXPORT, IMPORT, escaped_json
 from traceview.report.html import render
-from traceview.report.html.document import escaped_json
 
 FORMULA = '=HYPERLINK("http://127.0.0.1:9/","a, b")\n+cmd'
 # Ways in which text becomes HTML or code. Nothing of the page's own uses one.
@@ -175,7 +175,8 @@ def test_a_spreadsheet_gets_no_formula(page: Opened) -> None:
 
 
 def test_the_page_guards_the_same_formulas(browser: Browser) -> None:
-    script = resources.files("traceview.report.html").joinpath("export.js").read_text(encoding="utf-8")
+    module = resources.files("traceview.report.assets").joinpath("core/export.js").read_text(encoding="utf-8")
+    script = EXPORT.sub("", IMPORT.sub("", module))
     page = browser.new_page()
     cells = page.evaluate(f"(values) => {{ {script}; return values.map(csvCell); }}", [*FORMULAS, *NO_FORMULAS, -3])
     page.close()
@@ -184,11 +185,10 @@ def test_the_page_guards_the_same_formulas(browser: Browser) -> None:
 
 
 def test_no_script_of_ours_makes_html_or_code_of_text() -> None:
-    folder = resources.files("traceview.report.html")
-    scripts = [one for one in folder.iterdir() if one.name.endswith(".js")]
+    scripts = list(Path(str(resources.files("traceview.report.assets"))).rglob("*.js"))
     assert len(scripts) > 15
-    assert {one.name: WAYS_IN.findall(one.read_text(encoding="utf-8")) for one in scripts} == {
-        one.name: [] for one in scripts
+    assert {path.name: WAYS_IN.findall(path.read_text(encoding="utf-8")) for path in scripts} == {
+        path.name: [] for path in scripts
     }
 
 

@@ -309,7 +309,7 @@ def test_ranges_lie_where_their_work_ran(page: Opened, analysis: Analysis) -> No
     frame = analysis.projected()
     found = page.evaluate(
         """() => traceview.board.groups.flatMap((group) => group.rows).filter((row) => row.kind === "projected")
-          .flatMap(({ lanes: [lane] }) => { const marks = traceview.marksOf(lane.exact);
+          .flatMap(({ lanes: [lane] }) => { const marks = traceview.marksIn(lane.exact);
             return [...Array(marks.n).keys()].map((i) => [marks.start[i], marks.end[i], marks.operations[i]]); })"""
     )
     zero = origin(analysis)

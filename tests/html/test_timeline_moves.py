@@ -142,7 +142,7 @@ def test_hover_says_what_a_mark_is(page: Opened, analysis: Analysis) -> None:
 def test_hover_says_why_a_gap(page: Opened) -> None:
     page.evaluate(
         """() => {
-          const marks = traceview.marksOf(traceview.board.shown.find((row) => row.kind === "idle").lanes[0].exact);
+          const marks = traceview.marksIn(traceview.board.shown.find((row) => row.kind === "idle").lanes[0].exact);
           traceview.setView(marks.start[5], marks.end[5]);
         }"""
     )

@@ -10,7 +10,7 @@ from traceview.report.html.timeline import origin
 from traceview.serve import Server
 
 EXACT = """() => traceview.board.shown.filter((row) => row.kind === "stream" && row.lanes.length)
-  .flatMap(({ lanes: [lane] }) => traceview.sources(lane, traceview.view.from, traceview.view.to))
+  .flatMap(({ lanes: [lane] }) => traceview.visibleSources(lane, traceview.view.from, traceview.view.to))
   .every(({ bin }) => bin === 0)"""
 
 
@@ -35,7 +35,7 @@ def test_every_event_where_one_looks(page: Page, server: Server, analysis: Analy
     held = page.evaluate(
         """() => {
           const lane = traceview.board.shown.find((row) => row.kind === "stream").lanes[0];
-          const { marks } = traceview.sources(lane, traceview.view.from, traceview.view.to)[0];
+          const { marks } = traceview.visibleSources(lane, traceview.view.from, traceview.view.to)[0];
           return [...Array(marks.n).keys()].map((i) => marks.start[i]).filter((at) => at >= 1000e6 && at < 1001e6);
         }"""
     )

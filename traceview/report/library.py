@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from traceview.report.assets import sha256
 from traceview.report.html.columns import pack
 
 FILE = "package_data/plotly.min.js"
@@ -40,8 +39,3 @@ def _text() -> bytes:
     if found is None or found.origin is None:
         raise ModuleNotFoundError("plotly is not installed")
     return (Path(found.origin).parent / FILE).read_bytes()
-
-
-def sha256(text: bytes) -> str:
-    """Return a hash as a content security policy names it."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode('ascii')}"

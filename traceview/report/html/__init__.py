@@ -1,6 +1,6 @@
 """One HTML document, whole and offline: the answer, the timeline, and everything behind it.
 
-page.html, *.css, *.js   the page as a person sees it; data files, put together by document.py
+document.py              the page's text: the files of report/assets filled with data
 sections.py              what the page says in words and figures, taken from the Analysis as it is
 charts.py                what the charts show
 timeline.py              the rows of the timeline and their marks, fitted into the page

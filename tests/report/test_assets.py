@@ -1,0 +1,83 @@
+"""The scripts of the pages are modules that fit together, and one script each when they are written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from graphlib import TopologicalSorter
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from traceview.report import assets
+from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, PageFiles, imports, modules, script
+
+FOLDER = Path(str(resources.files(assets)))
+SCRIPTS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
+PAGES = pytest.mark.parametrize("page", [ANALYSIS, COMPARISON, FLEET], ids=["analysis", "comparison", "fleet"])
+# Everything at the top level begins in the first column; prettier sees to that.
+DECLARED = re.compile(r"^(export )?(?:async function|function|const) (\w+)", re.MULTILINE)
+OTHER_DECLARATION = re.compile(
+    r"^(?:export )?(?:(?:let|var|class) .*|const (?!\w+ =).*|const \w+ = .*,\n  \w+ = .*)", re.MULTILINE
+)
+
+
+def declared(name: str) -> list[str]:
+    return [match[2] for match in DECLARED.finditer((FOLDER / name).read_text())]
+
+
+def exported(name: str) -> set[str]:
+    return {match[2] for match in DECLARED.finditer((FOLDER / name).read_text()) if match[1]}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_import_names_an_export(name: str) -> None:
+    for other, names in imports(name).items():
+        assert set(names) <= exported(other), other
+
+
+def test_every_export_is_imported() -> None:
+    used = {(other, word) for name in SCRIPTS for other, words in imports(name).items() for word in words}
+    assert {(name, word) for name in SCRIPTS for word in exported(name)} == used
+
+
+def test_no_import_cycle() -> None:
+    order = list(TopologicalSorter({name: imports(name).keys() for name in SCRIPTS}).static_order())
+    assert sorted(order) == SCRIPTS
+
+
+@PAGES
+def test_no_two_modules_of_a_page_declare_the_same_name(page: PageFiles) -> None:
+    count = Counter(word for name in modules(page.entry) for word in declared(name))
+    assert [word for word, times in count.items() if times > 1] == []
+
+
+@PAGES
+def test_a_module_comes_after_what_it_imports(page: PageFiles) -> None:
+    order = modules(page.entry)
+    for place, name in enumerate(order):
+        assert imports(name).keys() <= set(order[:place])
+    assert order[-1] == page.entry
+
+
+@PAGES
+def test_a_written_script_has_no_module_syntax(page: PageFiles) -> None:
+    text = script(page.entry)
+    assert text.isascii()
+    assert re.findall(r"^\s*(?:import|export)\b.*", text, re.MULTILINE) == []
+
+
+def test_every_script_belongs_to_a_page() -> None:
+    assert sorted({name for page in (ANALYSIS, COMPARISON, FLEET) for name in modules(page.entry)}) == SCRIPTS
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_declaration_declares_one_name(name: str) -> None:
+    assert OTHER_DECLARATION.findall((FOLDER / name).read_text()) == []
+
+
+def test_core_imports_only_core() -> None:
+    assert {other for name in SCRIPTS if name.startswith("core/") for other in imports(name)} <= {
+        name for name in SCRIPTS if name.startswith("core/")
+    }

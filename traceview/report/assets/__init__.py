@@ -1,0 +1,174 @@
+"""The files of the HTML pages, and how they become one document.
+
+core/        shared by all pages: tables, figures as text, packed columns, colours
+analysis/    the page of one analysis: summary, findings, tables
+timeline/    its timeline
+charts/      its charts
+comparison/  the page of a comparison
+fleet/       the page of a fleet
+
+Every file is read once and escaped to ASCII: one other character would make Python hold the document in two bytes
+per character, and take four times as long to write it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import PurePosixPath
+
+# Characters that could end a script element, or that HTML would interpret.
+ESCAPES = tuple((char, f"\\u{ord(char):04x}") for char in "<>&")
+NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+# The only forms that the scripts use; tests/report/test_assets.py finds any other.
+IMPORT = re.compile(r'^import \{([^{}]*)\} from "([^"]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class PageFiles:
+    """The files of one page, as paths in this folder."""
+
+    template: str
+    styles: tuple[str, ...]
+    entry: str  # the script that imports all others
+
+    def document(
+        self,
+        title: str,
+        parts: Mapping[str, Iterable[str]],
+        *,
+        scripts: Iterable[str] = (),
+        styles: Iterable[str] = (),
+        more: Iterable[str] = (),
+    ) -> list[str]:
+        """Return the document in pieces, all ASCII.
+
+        `parts` fill the places of the template. The content security policy allows the page's own style and script
+        by their hashes, and also the hashes in `scripts` and `styles`; `more` are further directives.
+        """
+        style, code = "\n".join(map(_text, self.styles)), script(self.entry)
+        policy = [
+            "default-src 'none'",
+            " ".join(["script-src", *(f"'{digest}'" for digest in (sha256(code), *scripts))]),
+            " ".join(["style-src-elem", *(f"'{digest}'" for digest in (sha256(style), *styles))]),
+            *more,
+            "img-src data: blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+        known = {"policy": ["; ".join(policy)], "title": [_title(title)], "style": [style], "script": [code], **parts}
+        first, *others = _text(self.template).split("{{")
+        pieces = [first]
+        for name, rest in (other.split("}}", 1) for other in others):
+            pieces += [*known[name], rest]
+        return pieces
+
+
+ANALYSIS = PageFiles(
+    "analysis/page.html",
+    (
+        "core/palette.css",
+        "core/page.css",
+        "timeline/timeline.css",
+        "charts/charts.css",
+        "analysis/beside.css",
+        "analysis/print.css",
+    ),
+    "analysis/main.js",
+)
+COMPARISON = PageFiles(
+    "comparison/page.html",
+    ("core/palette.css", "comparison/comparison.css"),
+    "comparison/main.js",
+)
+FLEET = PageFiles(
+    "fleet/page.html",
+    ("core/palette.css", "core/page.css", "fleet/fleet.css"),
+    "fleet/main.js",
+)
+
+
+def sha256(text: str | bytes) -> str:
+    """Return the hash of a script or style as a content security policy names it."""
+    data = text.encode("utf-8") if isinstance(text, str) else text
+    return f"sha256-{base64.b64encode(hashlib.sha256(data).digest()).decode('ascii')}"
+
+
+def escaped_json(content: object) -> str:
+    """Return JSON for a script element, in ASCII and without characters that HTML interprets."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _script_ascii(_valid_unicode(text))
+    # One replace per character: most of them do not occur, and searching for one takes no time.
+    for char, escaped in ESCAPES:
+        text = text.replace(char, escaped)
+    return text
+
+
+def modules(entry: str) -> list[str]:
+    """Return a script and all that it imports, every script after those that it imports itself."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name not in order:
+            for imported in imports(name):
+                visit(imported)
+            order.append(name)
+
+    visit(entry)
+    return order
+
+
+def imports(name: str) -> dict[str, list[str]]:
+    """Return the names that a script imports, by the script that exports them."""
+    folder = posixpath.dirname(name)
+    return {
+        posixpath.normpath(posixpath.join(folder, path)): [word.strip() for word in words.split(",") if word.strip()]
+        for words, path in IMPORT.findall(_text(name))
+    }
+
+
+@cache
+def script(entry: str) -> str:
+    """Return one classic script that does what the module does: a document's inline module can import nothing.
+
+    All modules share one scope, so that no two of them may declare the same name at the top level.
+    """
+    body = "\n".join(EXPORT.sub("", IMPORT.sub("", _text(name))) for name in modules(entry))
+    return f'"use strict";\n(() => {{\n{body}\n}})();\n'
+
+
+@cache
+def _text(name: str) -> str:
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return {".html": _html_ascii, ".js": _script_ascii}.get(PurePosixPath(name).suffix, str)(text)
+
+
+def _title(text: str) -> str:
+    return _html_ascii(html.escape(_valid_unicode(text)))
+
+
+def _valid_unicode(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _script_ascii(text: str) -> str:
+    """Escape a script or JSON to ASCII; other characters occur in its strings and comments alone."""
+    return text if text.isascii() else NOT_ASCII.sub(_unicode_escapes, text)
+
+
+def _unicode_escapes(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _html_ascii(text: str) -> str:
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")

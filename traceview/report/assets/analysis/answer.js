@@ -1,0 +1,181 @@
+// The first screen: where the time went, and the three findings with the highest cost.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { patternName, swatch } from "../core/palette.js";
+import { countText, milliseconds, percent } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+
+const CARDS = 3;
+
+const CARD_ADVICE = 430;
+
+const LITTLE = 0.0005;
+
+export function showHead() {
+  byId("title").textContent = page.file;
+  const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
+  const words = [
+    page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys of unknown version",
+    page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
+    `${countText(kernels)} kernels`,
+    `${countText(page.timeline.events)} events`,
+    page.narrowed ? "narrowed to a window" : null,
+  ];
+  byId("facts").textContent = words.filter(Boolean).join(" · ");
+}
+
+export function showDevices() {
+  byId("devices").replaceChildren(
+    ...(page.devices.length
+      ? page.devices.map(deviceBar)
+      : [el("p", { class: "soft", text: "No GPU worked in this capture." })]),
+  );
+}
+
+function deviceBar(device) {
+  const whole = device.window_ns;
+  const label = device.parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
+  const bar = el(
+    "div",
+    { class: "stack", role: "img", "aria-label": label },
+    ...device.parts.map((part) => {
+      const piece = el("span", {
+        class: patternName(part.look),
+        title: `${part.word}: ${milliseconds(part.ns)}, ${percent(part.ns, whole)}`,
+      });
+      piece.style.flex = `${part.ns} 0 0`;
+      piece.style.backgroundColor = `var(--${part.look})`;
+      return piece;
+    }),
+  );
+  const item = (part) =>
+    el(
+      "li",
+      {},
+      swatch(part.look),
+      el("span", { text: part.word }),
+      el("b", { text: milliseconds(part.ns) }),
+      el("span", { class: "soft", text: percent(part.ns, whole) }),
+    );
+  const little = device.parts.filter((part) => part.ns < LITTLE * whole);
+  const items = el("ul", { class: "parts" }, ...device.parts.filter((part) => !little.includes(part)).map(item));
+  if (little.length === 1) items.append(item(little[0]));
+  if (little.length > 1) {
+    const sum = little.reduce((ns, part) => ns + part.ns, 0);
+    const more = el(
+      "li",
+      {},
+      el("button", {
+        type: "button",
+        class: "rest",
+        "aria-expanded": "false",
+        text: `+ ${little.length} under 0.05%, ${milliseconds(sum)} in all`,
+        onclick: () => more.replaceWith(...little.map(item)),
+      }),
+    );
+    items.append(more);
+  }
+  return el(
+    "div",
+    { class: "device" },
+    el(
+      "div",
+      { class: "device-head" },
+      el("b", { text: device.id }),
+      el("span", { class: "soft", text: device.name }),
+      el("span", {}, `${milliseconds(whole)} from first to last GPU work`),
+      el("span", {}, `busy ${percent(device.busy_ns, whole)}`),
+      el("span", {}, `idle ${percent(device.idle_ns, whole)} in ${countText(device.gap_count)} gaps`),
+    ),
+    bar,
+    items,
+  );
+}
+
+export function showCards() {
+  const cards = page.findings.slice(0, CARDS).map(findingCard);
+  byId("cards").replaceChildren(
+    ...(cards.length ? cards : [el("li", { text: "Nothing found that cost the GPU time." })]),
+  );
+}
+
+function findingCard(finding) {
+  return el(
+    "li",
+    { class: "card " + finding.severity },
+    findingTitle(finding),
+    findingCost(finding),
+    shortAdvice(finding.advice),
+    codeSnippet(finding.code, 1),
+  );
+}
+
+// Whole sentences, as many as a card holds; the rest on request.
+function shortAdvice(text) {
+  const sentences = text.split(/(?<=[.:)]) (?=[A-Z(])/);
+  let kept = 1;
+  while (kept < sentences.length && sentences.slice(0, kept + 1).join(" ").length <= CARD_ADVICE) kept++;
+  const shown = el("p", { text: sentences.slice(0, kept).join(" ") + " " });
+  if (kept < sentences.length)
+    shown.append(
+      el("button", {
+        type: "button",
+        class: "rest",
+        "aria-expanded": "false",
+        text: "more",
+        onclick: () => {
+          shown.textContent = text;
+        },
+      }),
+    );
+  return shown;
+}
+
+// A title goes to the worst place, where there is one.
+export function findingTitle(finding) {
+  const [worst] = finding.evidence;
+  const text = finding.title;
+  if (!worst) return el("span", { class: "goto", text });
+  return el("button", {
+    class: "goto",
+    type: "button",
+    title: "Show the worst place in the timeline",
+    text,
+    onclick: () => goTo(worst),
+  });
+}
+
+export function findingCost(finding) {
+  const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
+  if (finding.cost_ns) {
+    parts.push(
+      el("b", { text: milliseconds(finding.cost_ns) }),
+      ` · ${(100 * finding.fraction).toFixed(1)}% of the run`,
+    );
+    if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
+  } else parts.push("no cost of its own");
+  if (finding.device && page.devices.length > 1)
+    parts.push(" · ", el("span", { class: "whole", text: finding.device }));
+  return el("p", { class: "price" }, ...parts);
+}
+
+// The first lines of code at once, the rest on request.
+export function codeSnippet(text, lines) {
+  if (!text) return null;
+  const all = text.split("\n");
+  while (lines < all.length && all[lines - 1].startsWith("#")) lines++;
+  const shown = el("pre", { tabindex: 0, text: all.slice(0, lines).join("\n") });
+  if (all.length <= lines) return shown;
+  const more = el("button", {
+    type: "button",
+    class: "rest",
+    "aria-expanded": "false",
+    text: `+ ${all.length - lines} line${all.length - lines > 1 ? "s" : ""}`,
+    onclick: () => {
+      shown.textContent = text;
+      more.remove();
+      shown.focus();
+    },
+  });
+  return el("div", { class: "snippet" }, shown, more);
+}

@@ -1,0 +1,128 @@
+// The findings and their worst places beside the timeline; a click moves the timeline there.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { countText, milliseconds } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+
+/**
+ * All places in order, the index of the current one, and the element that shows it as text.
+ * @type {{ places: { place: object, button: HTMLButtonElement, open: () => void }[], at: number, status: HTMLElement | null }}
+ */
+const beside = { places: [], at: -1, status: null };
+
+export function showBeside() {
+  const lists = page.findings.filter((finding) => finding.evidence.length).map(placesOfFinding);
+  beside.status = el("span", { class: "soft", role: "status", text: placeCount() });
+  const inner = el(
+    "div",
+    { class: "beside-inner", id: "beside-inner" },
+    ...(lists.length
+      ? [el("ol", { class: "beside-list" }, ...lists)]
+      : [el("p", { class: "soft", text: "Nothing found that has a place in the timeline." })]),
+  );
+  const step = (by, sign, word) =>
+    el("button", {
+      type: "button",
+      text: sign,
+      "aria-label": word,
+      title: `${word} (${by < 0 ? "[" : "]"})`,
+      disabled: !lists.length,
+      onclick: () => stepPlace(by),
+    });
+  byId("beside").replaceChildren(
+    el(
+      "div",
+      { class: "beside-head" },
+      el("h2", { id: "beside-title", text: "Worst places" }),
+      beside.status,
+      el("span", { class: "spacer" }),
+      step(-1, "‹", "Previous place"),
+      step(1, "›", "Next place"),
+      foldButton(),
+    ),
+    inner,
+  );
+  document.addEventListener("keydown", onPlaceKey);
+}
+
+function placeCount() {
+  return beside.at < 0 ? countText(beside.places.length) : `${beside.at + 1} of ${countText(beside.places.length)}`;
+}
+
+function placesOfFinding(finding, number) {
+  const places = el(
+    "ol",
+    { class: "places", hidden: true, id: "beside-places-" + number },
+    ...finding.evidence.map((place) => {
+      const at = beside.places.length;
+      const button = el("button", { type: "button", text: place.text, onclick: () => goToPlace(at) });
+      beside.places.push({ place, button, open: () => open(true) });
+      return el("li", {}, button);
+    }),
+  );
+  const first = beside.places.length - finding.evidence.length;
+  const head = el(
+    "button",
+    {
+      type: "button",
+      class: "goto",
+      "aria-expanded": "false",
+      "aria-controls": places.id,
+      onclick: () => (places.hidden ? goToPlace(first) : open(false)),
+    },
+    el("span", { text: finding.title }),
+    el(
+      "span",
+      { class: "beside-price" },
+      el("span", { class: "tone", text: finding.severity }),
+      finding.cost_ns ? ` · ${milliseconds(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%` : "",
+      finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
+    ),
+  );
+  const open = (yes) => {
+    places.hidden = !yes;
+    head.setAttribute("aria-expanded", String(yes));
+  };
+  return el("li", { class: finding.severity }, head, places);
+}
+
+function stepPlace(by) {
+  const last = beside.places.length - 1;
+  if (last < 0) return;
+  goToPlace(beside.at < 0 ? (by > 0 ? 0 : last) : (beside.at + by + last + 1) % (last + 1));
+}
+
+function goToPlace(at) {
+  const { place, button, open } = beside.places[at],
+    inner = byId("beside-inner");
+  beside.at = at;
+  open();
+  if (beside.status) beside.status.textContent = placeCount();
+  goTo(place, button);
+  // Only the list scrolls, never the page.
+  const { top, bottom } = button.getBoundingClientRect(),
+    box = inner.getBoundingClientRect();
+  if (top < box.top || bottom > box.bottom) inner.scrollTop += top - box.top - box.height / 3;
+}
+
+function foldButton() {
+  const fold = el("button", {
+    type: "button",
+    "aria-expanded": "true",
+    "aria-controls": "beside-inner",
+    "aria-label": "Findings beside the timeline",
+    title: "Fold away: more room for the timeline",
+    text: "▸",
+    onclick: () => {
+      const folded = byId("beside").classList.toggle("folded");
+      fold.setAttribute("aria-expanded", String(!folded));
+      fold.textContent = folded ? "◂" : "▸";
+    },
+  });
+  return fold;
+}
+
+function onPlaceKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  if (event.key === "[" || event.key === "]") stepPlace(event.key === "[" ? -1 : 1);
+}

@@ -1,0 +1,65 @@
+// All findings: one table of their costs, then each with its advice and evidence.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
+import { milliseconds } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+import { codeSnippet, findingCost, findingTitle } from "./answer.js";
+
+export function showFindings() {
+  const found = page.findings.map(findingArticle);
+  byId("all").replaceChildren(
+    ...(found.length ? [findingsTable(), ...found] : [el("p", { text: "Nothing found that cost the GPU time." })]),
+  );
+}
+
+function findingsTable() {
+  return table(
+    "Findings",
+    [
+      textColumn("finding", (one) => one.title, findingTitle),
+      textColumn(
+        "severity",
+        (one) => one.severity,
+        (one) => el("span", { class: "tone " + one.severity, text: one.severity }),
+      ),
+      ...(page.devices.length > 1 ? [textColumn("GPU", (one) => one.device ?? "")] : []),
+      durationColumn("cost", (one) => one.cost_ns),
+      {
+        ...shareColumn(
+          "of the run",
+          (one) => one.fraction,
+          () => 1,
+        ),
+        field: "cost_fraction",
+      },
+      durationColumn(
+        "per iteration",
+        (one) => one.per_iteration_ns ?? "",
+        (one) => (one.per_iteration_ns === null ? "-" : milliseconds(one.per_iteration_ns)),
+      ),
+      countColumn("places", (one) => one.evidence.length),
+      csvColumn("id", (one) => one.id),
+      csvColumn("advice", (one) => one.advice),
+      csvColumn("code", (one) => one.code),
+    ],
+    page.findings,
+  );
+}
+
+function findingArticle(one) {
+  const places = one.evidence.map((place) => {
+    const button = el("button", { type: "button", text: place.text, onclick: () => goTo(place, button) });
+    return el("li", {}, button);
+  });
+  return el(
+    "article",
+    { class: "finding " + one.severity, "data-finding": one.id },
+    el("h3", {}, findingTitle(one)),
+    findingCost(one),
+    el("p", { text: one.advice }),
+    codeSnippet(one.code, 12),
+    places.length ? el("p", { class: "soft", text: "The worst places; each moves the timeline there:" }) : null,
+    places.length ? el("ul", { class: "places" }, ...places) : null,
+  );
+}

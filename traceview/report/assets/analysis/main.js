@@ -1,0 +1,116 @@
+// Entry of the page: the answer and the coarse timeline first, then finer levels and the charts as they are unpacked.
+import { repaintCharts } from "../charts/chart.js";
+import { loadCharts } from "../charts/charts.js";
+import { showIterations } from "../charts/iterations.js";
+import { busyTime, chunks, eventCount, inflateElement } from "../core/columns.js";
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { lookWord, swatch, watchTheme } from "../core/palette.js";
+import { countText } from "../core/words.js";
+import { readAddress, watchAddress, writeAddress } from "../timeline/address.js";
+import { drawn } from "../timeline/draw.js";
+import { watchHover } from "../timeline/hover.js";
+import { watchInput } from "../timeline/keys.js";
+import { marksIn, visibleSources } from "../timeline/levels.js";
+import { requestDetail } from "../timeline/live.js";
+import { showHint } from "../timeline/panel.js";
+import { watchExport } from "../timeline/picture.js";
+import { loadRows } from "../timeline/rows.js";
+import { search, watchSearch } from "../timeline/search.js";
+import { board, measure, selected, view } from "../timeline/state.js";
+import { afterRedraw, rebuild, schedule, setView, startView } from "../timeline/view.js";
+import { showCards, showDevices, showHead } from "./answer.js";
+import { showBeside } from "./beside.js";
+import { showFindings } from "./findings.js";
+import { watchPrinting } from "./print.js";
+import { showNotes, showTables } from "./tables.js";
+
+function showLegend() {
+  const used = new Set(page.timeline.used);
+  const looks = page.looks.filter((look) => used.has(look) && !["range", "iteration", "skipped"].includes(look));
+  byId("legend").replaceChildren(...looks.map((look) => el("span", {}, swatch(look), lookWord(look))));
+}
+
+function showSummarised() {
+  const { whole, events } = page.timeline,
+    notice = byId("summarised");
+  notice.hidden = whole || page.live;
+  if (!whole)
+    notice.textContent = `Summarised: this page holds the ${countText(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
+}
+
+async function loadLibrary() {
+  // The policy at the top of the page allows exactly this text, by its hash.
+  const script = el("script", {});
+  script.textContent = new TextDecoder().decode(await inflateElement("library"));
+  document.head.append(script);
+}
+
+async function domReady() {
+  if (document.readyState !== "loading") return;
+  await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
+}
+
+// Chunks come in the order in which they sharpen the picture; the screen may draw between any two.
+async function loadChunks() {
+  for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
+    chunks[number] = await inflateElement(`chunk-${number}`);
+    schedule();
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  document.documentElement.dataset.whole = "true";
+}
+
+async function start() {
+  Object.assign(page, JSON.parse(byId("content").textContent ?? ""));
+  page.looks = page.timeline.looks;
+  watchTheme(async () => {
+    await rebuild();
+    await repaintCharts();
+  });
+  for (const show of [showHead, showDevices, showCards, showSummarised, showBeside]) show();
+  const [buffer, names] = await Promise.all([inflateElement("columns"), inflateElement("names")]);
+  chunks[0] = buffer;
+  page.names = JSON.parse(new TextDecoder().decode(names));
+  loadRows(page.timeline);
+  showLegend();
+  showHint();
+  startView(page.timeline.span);
+  afterRedraw.push(requestDetail, writeAddress);
+  await rebuild();
+  for (const watch of [watchInput, watchHover, watchSearch, watchAddress, watchExport]) watch();
+  byId("loading").remove();
+  document.documentElement.dataset.shown = "answer";
+  requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // when it is on the screen
+  window.traceview = {
+    view,
+    drawn,
+    board,
+    page,
+    chunks,
+    selected,
+    measure,
+    search,
+    setView,
+    marksIn,
+    visibleSources,
+    eventCount,
+    busyTime,
+  };
+  document.documentElement.dataset.drawn = "true";
+  await domReady();
+  for (const show of [showFindings, showIterations, showTables, showNotes]) show();
+  document.documentElement.dataset.shown = "all";
+  readAddress();
+  await loadChunks();
+  await loadLibrary();
+  document.documentElement.dataset.ready = "true";
+  await loadCharts();
+  watchPrinting();
+}
+
+start().catch((error) => {
+  document.documentElement.dataset.shown = "all";
+  document.getElementById("loading")?.replaceChildren("The timeline could not be drawn: " + error.message);
+  throw error;
+});

@@ -1,0 +1,146 @@
+// A chart: heading, a picture that Plotly draws when it comes near the screen, and the same figures as a table.
+// A spec is { id, heading, note, looks, items, columns, picture(), table(), bare, height }. Its items are what the user
+// can point at: { text, place, mark }: description, place in the timeline, and what to outline in the picture.
+import { el } from "../core/dom.js";
+import { cssColour, swatch } from "../core/palette.js";
+import { goTo } from "../timeline/go.js";
+import { savePng } from "./png.js";
+
+/** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null }} */
+export const charts = { all: [], watcher: null };
+
+export function chartSection(spec) {
+  return el("section", { class: "figure", id: spec.id }, ...chartParts(spec, "h2"));
+}
+
+/**
+ * @param {import("../types").ChartSpec} spec
+ * @param {"h2" | "h3"} heading
+ */
+export function chartParts(spec, heading) {
+  const stage = el("div", {
+    class: "chart",
+    tabindex: 0,
+    role: "application",
+    "aria-roledescription": "chart",
+    "aria-label": `${spec.heading}. Arrow keys go from one to the next${spec.items.some(({ place }) => place) ? ", Enter shows it in the timeline" : ""}. The button Table has the same figures.`,
+  });
+  if (spec.height) stage.style.height = spec.height + "px";
+  const status = el("p", { class: "said", role: "status" });
+  /** @type {import("../types").Chart} */
+  const chart = { spec, stage: /** @type {any} */ (stage), status, at: -1, drawn: false };
+  charts.all.push(chart);
+  charts.watcher?.observe(stage);
+  stage.addEventListener("keydown", (event) => chartKey(chart, event));
+  const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
+  const tabled = el("button", {
+    type: "button",
+    class: "small",
+    text: "Table",
+    "aria-expanded": "false",
+    "aria-controls": behind.id,
+    onclick: () => toggleTable(chart, behind, tabled),
+  });
+  const png = el("button", {
+    type: "button",
+    class: "small",
+    text: "PNG",
+    "aria-label": `Save as PNG: ${spec.heading}`,
+    title: "Save this chart as PNG",
+    onclick: () => savePng(chart),
+  });
+  return [
+    el(
+      "div",
+      { class: "figure-head" },
+      el(heading, { text: spec.heading }),
+      el("span", { class: "spacer" }),
+      tabled,
+      png,
+    ),
+    el("p", { class: "soft", text: spec.note }),
+    ...chartLegend(spec),
+    stage,
+    chart.status,
+    behind,
+  ];
+}
+
+/** @param {import("../types").ChartSpec} spec */
+function chartLegend({ looks = [] }) {
+  const items = looks.map(([look, word]) => el("li", {}, swatch(look), word));
+  return items.length ? [el("ul", { class: "looks" }, ...items)] : [];
+}
+
+function toggleTable(chart, behind, button) {
+  behind.hidden = !behind.hidden;
+  button.setAttribute("aria-expanded", String(!behind.hidden));
+  if (!behind.hidden && !behind.firstChild) behind.append(chart.spec.table());
+}
+
+/** @param {import("../types").Chart} chart */
+export async function drawChart(chart) {
+  if (chart.drawn) return;
+  chart.drawn = true;
+  charts.watcher?.unobserve(chart.stage);
+  await paintChart(chart);
+  chart.stage.on("plotly_click", ({ points }) => selectItem(chart, points[0].customdata, true));
+  chart.stage.dataset.drawn = "true";
+}
+
+// After a change of colours.
+export async function repaintCharts() {
+  await Promise.all(charts.all.filter(({ drawn }) => drawn).map((chart) => paintChart(chart)));
+}
+
+// As wide as there is room, or `width` px.
+export function paintChart(chart, width) {
+  const { traces, layout } = chart.spec.picture();
+  const sized = width ? { ...layout, width } : layout;
+  return Plotly.react(
+    chart.stage,
+    traces,
+    { ...sized, shapes: outlineShapes(chart) },
+    { displayModeBar: false, responsive: true },
+  );
+}
+
+// Point at an item: say it, outline it, and let the timeline follow where that is wanted.
+function selectItem(chart, at, go) {
+  const item = chart.spec.items[at];
+  if (!item) return;
+  chart.at = at;
+  chart.status.textContent = item.text;
+  Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
+  if (go && item.place) goTo(item.place);
+}
+
+function outlineShapes({ spec, at }) {
+  if (at < 0) return [];
+  return [
+    {
+      type: "rect",
+      xref: "x",
+      yref: "paper",
+      y0: 0,
+      y1: 1,
+      ...spec.items[at].mark,
+      line: { width: 2, color: cssColour("--mark") },
+      fillcolor: "rgba(0,0,0,0)",
+    },
+  ];
+}
+
+function chartKey(chart, event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const last = chart.spec.items.length - 1,
+    line = chart.spec.columns ?? 1;
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -line, ArrowDown: line, Home: -Infinity, End: Infinity };
+  const enter = event.key === "Enter" || event.key === " ";
+  if (!enter && !(event.key in steps)) return;
+  event.preventDefault();
+  event.stopPropagation();
+  if (enter) return selectItem(chart, Math.max(0, chart.at), true);
+  const next = chart.at + steps[event.key];
+  selectItem(chart, chart.at < 0 && event.key !== "End" ? 0 : Math.min(last, Math.max(0, next)), false);
+}

@@ -1,0 +1,27 @@
+// All charts of the page.
+import { inflateElement } from "../core/columns.js";
+import { byId, el } from "../core/dom.js";
+import { chartSection, charts, drawChart } from "./chart.js";
+import { copyChart } from "./copies.js";
+import { gapChart } from "./gaps.js";
+import { showIterationChart } from "./iterations.js";
+import { streamChart } from "./streams.js";
+
+export async function loadCharts() {
+  const figures = JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
+  charts.watcher = new IntersectionObserver(
+    (entries) => {
+      const visible = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
+      for (const chart of charts.all) if (visible.includes(chart.stage)) drawChart(chart);
+    },
+    { rootMargin: "300px" },
+  );
+  if (figures.iterations) showIterationChart(figures.iterations);
+  const several = figures.devices.length > 1;
+  byId("charts").replaceChildren(
+    ...figures.devices.map((device) => {
+      const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? `, ${device.id}` : ""));
+      return el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection));
+    }),
+  );
+}

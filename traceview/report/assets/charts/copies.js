@@ -1,0 +1,149 @@
+// The bandwidth of copies by size: colour shows the direction, shape the kind of host memory.
+import { fieldName } from "../core/export.js";
+import { cssColour } from "../core/palette.js";
+import { countColumn, bandwidthColumn, durationColumn, textColumn, sizeColumn, table } from "../core/table.js";
+import { bandwidth, countText, duration, bytesText } from "../core/words.js";
+import { chartLayout } from "./style.js";
+
+const SYMBOLS = { pageable: "x", pinned: "circle", managed: "diamond", device: "square", unknown: "triangle-up" };
+
+export function copyChart(device, on) {
+  const { copies_left_out: left } = device,
+    copies = [...device.copies].sort((a, b) => copySize(a) - copySize(b));
+  if (!copies.length) return null;
+  const grouped = copies.some((group) => group.count > 1);
+  const kinds = [...new Set(copies.map(copyKind))].sort();
+  return {
+    id: fieldName("chart copies " + device.id),
+    heading: "Bandwidth of copies by size" + on,
+    note: [
+      grouped
+        ? "Each mark is one or more copies of about one size and duration, the larger the more."
+        : "Each mark is a copy.",
+      "A click goes to the slowest.",
+      left ? `${countText(left)} without bytes or length are left out.` : "",
+    ]
+      .filter(Boolean)
+      .join(" "),
+    items: copies.map((group) => copyItem(group, device, copies)),
+    picture: () => copyPicture(copies, kinds),
+    table: () => copyTable(copies, on),
+  };
+}
+
+function copyKind({ kind, memory }) {
+  return `${kind} ${memory}`;
+}
+
+function copySize(group) {
+  return group.bytes / group.count;
+}
+
+function copyRate(group) {
+  return group.bytes / group.ns;
+}
+
+// Powers of ten around all values, with a little air.
+function logRange(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map(Math.log10),
+    air = Math.max(0.25, 0.06 * (high - low));
+  return [low - air, high + air];
+}
+
+// What encloses a value on such an axis.
+function enclosingRange(value, values, share) {
+  const [low, high] = logRange(values),
+    factor = 10 ** ((high - low) * share);
+  return [value / factor, value * factor];
+}
+
+function copyItem(group, device, copies) {
+  const rate = bandwidth(group.bytes, group.ns),
+    each = bytesText(Math.round(copySize(group)));
+  const text =
+    group.count > 1
+      ? `${countText(group.count)} copies ${copyKind(group)} of about ${each} at ${rate} on average; the slowest, on ${group.stream}, took ${duration(group.end - group.start)}`
+      : `copy ${copyKind(group)} of ${each} on ${group.stream} at ${rate}, ${duration(group.ns)}`;
+  const [x0, x1] = enclosingRange(copySize(group), copies.map(copySize), 0.018),
+    [y0, y1] = enclosingRange(copyRate(group), copies.map(copyRate), 0.035);
+  return {
+    text,
+    place: { start: group.start, end: group.end, rows: [group.row, "d:" + device.id], text: `copy ${copyKind(group)}` },
+    mark: { type: "circle", yref: "y", x0, x1, y0, y1 },
+  };
+}
+
+function copyPicture(copies, kinds) {
+  const traces = kinds.map((name) => {
+    const places = copies.flatMap((group, at) => (copyKind(group) === name ? [at] : [])),
+      [first] = places.map((at) => copies[at]);
+    return {
+      type: "scatter",
+      mode: "markers",
+      name,
+      x: places.map((at) => copySize(copies[at])),
+      y: places.map((at) => copyRate(copies[at])),
+      customdata: places,
+      text: places.map(
+        (at) =>
+          `${countText(copies[at].count)} × ${bytesText(Math.round(copySize(copies[at])))}, ${duration(copies[at].ns / copies[at].count)} each`,
+      ),
+      hovertemplate: `${name}: %{text}<br>%{y:.3~g} GB/s<extra></extra>`,
+      marker: {
+        symbol: SYMBOLS[first.memory],
+        color: cssColour("--" + first.look),
+        opacity: 0.85,
+        line: { width: 1, color: cssColour("--ink") },
+        size: places.map((at) => 8 + 3 * Math.log10(copies[at].count)),
+      },
+    };
+  });
+  return {
+    traces,
+    layout: chartLayout(
+      {
+        type: "log",
+        range: logRange(copies.map(copySize)),
+        tickformat: "~s",
+        ticksuffix: "B",
+        title: { text: "size", standoff: 6 },
+        nticks: 6,
+      },
+      { type: "log", range: logRange(copies.map(copyRate)), tickformat: "~g", title: { text: "GB/s" }, nticks: 7 },
+      {
+        showlegend: true,
+        legend: {
+          orientation: "h",
+          x: 0,
+          y: 1.02,
+          yanchor: "bottom",
+          itemsizing: "constant",
+          itemclick: false,
+          itemdoubleclick: false,
+        },
+      },
+    ),
+  };
+}
+
+function copyTable(copies, on) {
+  const caption = "Bandwidth of copies by size" + on;
+  return table(
+    caption,
+    [
+      textColumn("copies", copyKind),
+      countColumn("count", (group) => group.count),
+      sizeColumn("size each", (group) => Math.round(copySize(group))),
+      bandwidthColumn(
+        "bandwidth",
+        (group) => group.bytes,
+        (group) => group.ns,
+      ),
+      durationColumn("time in all", (group) => group.ns),
+      durationColumn("slowest", (group) => group.end - group.start),
+      textColumn("stream of the slowest", (group) => group.stream),
+    ],
+    copies,
+    50,
+  );
+}

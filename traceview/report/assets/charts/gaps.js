@@ -1,0 +1,123 @@
+// The idle gaps of a device by length: the total time of each length, by cause.
+import { fieldName } from "../core/export.js";
+import { page } from "../core/page.js";
+import { lookWord } from "../core/palette.js";
+import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
+import { countText, duration, milliseconds } from "../core/words.js";
+import { chartLayout, barStyle } from "./style.js";
+
+function gapLabel(from, to) {
+  const [scale, unit, next] =
+    from < 1e3 ? [1, "ns", "µs"] : from < 1e6 ? [1e3, "µs", "ms"] : from < 1e9 ? [1e6, "ms", "s"] : [1e9, "s", "ks"];
+  return to / scale < 1000 ? `${from / scale}–${to / scale} ${unit}` : `${from / scale} ${unit}–1 ${next}`;
+}
+
+// 1, 2, 5, 10, ... as 0, 1, 2, 3, ...: lengths that no gap has leave a hole, and do not close up.
+function gapPlace(from) {
+  const power = String(from).length - 1;
+  return 3 * power + { 1: 0, 2: 1, 5: 2 }[from / 10 ** power];
+}
+
+export function gapChart(device, on) {
+  const { gaps } = device;
+  if (!gaps.length) return null;
+  const causes = Object.keys(page.cause_words).filter((cause) => gaps.some((gap) => gap.causes[cause]));
+  return {
+    id: fieldName("chart gaps " + device.id),
+    heading: "Idle gaps by length" + on,
+    note: "All the time in gaps of a length, by cause; the figure on top counts them. A click goes to the longest of them.",
+    looks: causes.map((cause) => ["idle_" + cause, lookWord("idle_" + cause)]),
+    items: gaps.map((gap) => gapItem(gap, device)),
+    picture: () => gapPicture(gaps, causes),
+    table: () => gapTable(gaps, causes, on),
+  };
+}
+
+function gapSum(gap) {
+  return Object.values(gap.causes).reduce((sum, ns) => sum + ns, 0);
+}
+
+function gapItem(gap, device) {
+  const why = Object.entries(gap.causes)
+    .sort((a, b) => b[1] - a[1])
+    .map(([cause, ns]) => `${lookWord("idle_" + cause)} ${milliseconds(ns)}`);
+  const at = gapPlace(gap.from);
+  return {
+    text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))} in all: ${why.join(", ")}; the longest ${duration(gap.end - gap.start)}`,
+    place: { start: gap.start, end: gap.end, rows: ["d:" + device.id], text: "the longest gap" },
+    mark: { x0: at - 0.5, x1: at + 0.5 },
+  };
+}
+
+function gapPicture(gaps, causes) {
+  const x = gaps.map((gap) => gapPlace(gap.from)),
+    sums = gaps.map((gap) => gapSum(gap) / 1e6);
+  const names = gaps.map(
+    (gap) => `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))}`,
+  );
+  const common = { x, customdata: gaps.map((_, at) => at), text: names };
+  const traces = causes.map((cause) => ({
+    ...common,
+    type: "bar",
+    y: gaps.map((gap) => (gap.causes[cause] ?? 0) / 1e6),
+    name: lookWord("idle_" + cause),
+    textposition: "none",
+    hovertemplate: `%{text}<br>${lookWord("idle_" + cause)}: %{y:.3f} ms<extra></extra>`,
+    marker: barStyle("idle_" + cause),
+  }));
+  traces.push({
+    ...common,
+    type: "scatter",
+    mode: "text",
+    y: sums,
+    text: gaps.map((gap) => shortCount(gap.count)),
+    textposition: "top center",
+    hoverinfo: "skip",
+    showlegend: false,
+    cliponaxis: false,
+    textfont: { size: x.at(-1) - x[0] > 14 ? 9 : 11 },
+  });
+  const ticks = [],
+    texts = [];
+  for (let at = x[0]; at <= x.at(-1); at++) {
+    const edge = (place) => [1, 2, 5][place % 3] * 10 ** Math.floor(place / 3);
+    ticks.push(at);
+    texts.push(gapLabel(edge(at), edge(at + 1)));
+  }
+  return {
+    traces,
+    layout: chartLayout(
+      {
+        tickvals: ticks,
+        ticktext: texts,
+        tickangle: -50,
+        tickfont: { size: 11 },
+        showgrid: false,
+        zeroline: false,
+        range: [x[0] - 0.6, x.at(-1) + 0.6],
+      },
+      { title: { text: "ms" }, range: [0, Math.max(...sums) * 1.13] },
+    ),
+  };
+}
+
+// 362,891 as 363k: there is no room for more over a bar.
+function shortCount(number) {
+  const [scale, unit] = number < 1e3 ? [1, ""] : number < 1e6 ? [1e3, "k"] : [1e6, "M"];
+  return (number / scale).toFixed(scale > 1 && number / scale < 10 ? 1 : 0) + unit;
+}
+
+function gapTable(gaps, causes, on) {
+  const caption = "Idle gaps by length" + on;
+  return table(
+    caption,
+    [
+      textColumn("length", (gap) => gapLabel(gap.from, gap.to)),
+      countColumn("gaps", (gap) => gap.count),
+      durationColumn("in all", gapSum),
+      ...causes.map((cause) => durationColumn(cause.replaceAll("_", " "), (gap) => gap.causes[cause] ?? 0)),
+      durationColumn("longest", (gap) => gap.end - gap.start),
+    ],
+    gaps,
+  );
+}

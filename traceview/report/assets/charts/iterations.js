@@ -1,0 +1,180 @@
+// The composition of each iteration as bars; the spread and all figures as tables.
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { cssColour, lookWord } from "../core/palette.js";
+import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
+import { countText, milliseconds } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+import { chartParts } from "./chart.js";
+import { chartLayout, barStyle, plotlyText } from "./style.js";
+
+const WALL = "wall"; // where no GPU worked, all that is known
+
+function iterationLook(part) {
+  return part === WALL ? "call_api" : part.replace("exposed_", "");
+}
+
+function iterationWord(part) {
+  if (part === WALL) return "time on the host";
+  return part.startsWith("exposed_") ? "exposed " + lookWord(iterationLook(part)) : lookWord(part);
+}
+
+export function showIterations() {
+  const found = page.iterations;
+  const each = byId("each");
+  if ("not_measured" in found) return each.replaceChildren(el("p", { text: found.not_measured }));
+  const aside = found.skipped ? `; ${found.skipped} set aside (${found.skipped_why})` : "";
+  each.replaceChildren(
+    el("p", { class: "soft", text: `${countText(found.count)} of ${found.range}${aside}.` }),
+    el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadTable(found)),
+  );
+}
+
+function spreadTable(found) {
+  const rows = Object.entries(found.spreads).filter(([, spread]) => spread.p95);
+  return table(
+    "Iterations, spread",
+    [
+      textColumn("per iteration", ([name]) => name.replace(/_ns$/, "").replaceAll("_", " ")),
+      durationColumn("median", ([, spread]) => spread.median),
+      durationColumn("5%", ([, spread]) => spread.p5),
+      durationColumn("95%", ([, spread]) => spread.p95),
+    ],
+    rows,
+  );
+}
+
+export function showIterationChart(found) {
+  const parts = page.looks
+    .flatMap((look) => [look, "exposed_" + look])
+    .filter((part) => found.bars.some((bar) => bar.parts[part]));
+  if (!parts.length) {
+    parts.push(WALL);
+    for (const bar of found.bars) bar.parts = { [WALL]: bar.wall };
+  }
+  const grouped = found.bars.some((bar) => bar.count > 1);
+  byId("bars").replaceChildren(
+    ...chartParts(
+      {
+        id: "bars-chart",
+        heading: "What each iteration was made of",
+        looks: parts.map((part) => [iterationLook(part), iterationWord(part)]),
+        note: grouped
+          ? "Each bar is the average of iterations that follow each other; a click shows the slowest of them in the timeline."
+          : "A click on a bar shows the iteration in the timeline.",
+        items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
+        picture: () => iterationPicture(found.bars, parts, grouped),
+        table: () => iterationTable(found),
+      },
+      "h3",
+    ),
+  );
+}
+
+function barName({ first, last, count: of }) {
+  return of > 1 ? `${of} iterations, ${first} to ${last}` : first;
+}
+
+function iterationItem(bar, at, parts) {
+  const { slowest } = bar,
+    wall = milliseconds(slowest.end - slowest.start);
+  const made = parts
+    .filter((part) => bar.parts[part])
+    .map((part) => `${iterationWord(part)} ${milliseconds(bar.parts[part] / bar.count)}`);
+  const head = bar.count > 1 ? `${barName(bar)}, on average` : `${barName(bar)}, ${wall}`;
+  const tail = bar.count > 1 ? `; slowest: ${slowest.name}, ${wall}` : "";
+  return {
+    text: `${head}${bar.skipped ? ", set aside" : ""}: ${made.join(", ")}${tail}`,
+    place: { start: slowest.start, end: slowest.end, rows: ["ruler"], text: slowest.name },
+    mark: { x0: at - 0.5, x1: at + 0.5 },
+  };
+}
+
+function iterationPicture(bars, parts, grouped) {
+  const x = bars.map((_, at) => at);
+  const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (set aside)" : ""));
+  const traces = parts.map((part) => ({
+    type: "bar",
+    x,
+    y: bars.map((bar) => (bar.parts[part] ?? 0) / bar.count / 1e6),
+    name: iterationWord(part),
+    text: names,
+    customdata: x,
+    textposition: "none",
+    hovertemplate: `%{text}<br>${iterationWord(part)}: %{y:.3f} ms<extra></extra>`,
+    marker: barStyle(iterationLook(part), bars.length > 60 ? 0 : 0.5),
+  }));
+  const step = Math.max(1, Math.ceil(x.length / 20));
+  const ticks = x.filter((at) => at % step === 0);
+  const title = grouped ? "ms per iteration, on average" : "ms";
+  const { top, cut } = barTop(bars);
+  return {
+    traces,
+    layout: chartLayout(
+      {
+        tickvals: ticks,
+        ticktext: ticks.map((at) => plotlyText(bars[at].first.match(/-?\d+/)?.[0] ?? String(bars[at].at))),
+        title: { text: "iteration", standoff: 6 },
+        showgrid: false,
+        zeroline: false,
+        range: [-0.6, x.length - 0.4],
+      },
+      { title: { text: title }, range: [0, top] },
+      { annotations: cut, bargap: x.length > 60 ? 0 : 0.2 },
+    ),
+  };
+}
+
+// A warm-up far above the rest would press the rest flat: its bar is cut, and its sum stands on it.
+function barTop(bars) {
+  const sums = bars.map((bar) => Object.values(bar.parts).reduce((sum, ns) => sum + ns, 0) / bar.count / 1e6);
+  const usual = Math.max(0, ...sums.filter((_, at) => !bars[at].skipped)),
+    highest = Math.max(...sums);
+  if (!usual || highest < 2.5 * usual) return { top: 1.05 * highest, cut: [] };
+  const top = 1.25 * usual;
+  const cut = sums.flatMap((sum, at) =>
+    sum > top
+      ? [
+          {
+            x: at,
+            y: top,
+            yanchor: "top",
+            text: `↑ ${milliseconds(1e6 * sum)}`,
+            showarrow: false,
+            bgcolor: cssColour("--card"),
+            font: { size: 11, color: cssColour("--ink") },
+          },
+        ]
+      : [],
+  );
+  return { top, cut };
+}
+
+const FIRST_ITERATIONS = 50;
+
+function iterationTable({ each, fields, causes }) {
+  const go = (one) =>
+    el("button", {
+      type: "button",
+      class: "small",
+      text: one.name,
+      onclick: () => goTo({ start: one.start, end: one.end, rows: ["ruler"], text: one.name }),
+    });
+  const made = table(
+    "Every iteration",
+    [
+      textColumn("iteration", (one) => one.name, go),
+      durationColumn("start", (one) => one.start),
+      textColumn("set aside", (one) => (one.skipped ? "yes" : "")),
+      ...fields.map((field, at) => durationColumn(field.replaceAll("_", " "), (one) => one.ns[at])),
+      ...causes.map((cause) => durationColumn("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
+      countColumn("kernels", (one) => one.kernels),
+    ],
+    each,
+    FIRST_ITERATIONS,
+  );
+  const all = "count" in page.iterations ? page.iterations.count : 0;
+  const cut = `The ${countText(each.length)} slowest of ${countText(all)}; --json writes all of them.`;
+  if (each.length < all) made.prepend(el("p", { class: "soft", text: cut }));
+  return made;
+}

@@ -1,0 +1,113 @@
+// Which streams ran at the same time: the part of each row's busy time in which the column's stream was busy too.
+import { fieldName } from "../core/export.js";
+import { cssColour } from "../core/palette.js";
+import { durationColumn, textColumn, table } from "../core/table.js";
+import { countText, milliseconds, percent } from "../core/words.js";
+import { chartLayout, plotlyText } from "./style.js";
+
+const SPACIOUS = 5;
+
+const LABELLED = 10; // of more streams there is no room for all the words; the pointer and the table have them
+
+export function streamChart(device, on) {
+  const { streams, together, streams_left_out: left } = device,
+    n = streams.length;
+  if (n < 2) return null;
+  return {
+    id: fieldName("chart streams " + device.id),
+    heading: "Streams at once" + on,
+    bare: true,
+    columns: n,
+    height: Math.max(210, 80 + 40 * n),
+    note:
+      "Of each row's busy time, the part in which the column's stream was busy too." +
+      (left ? ` ${countText(left)} less busy streams are left out.` : ""),
+    items: together.flatMap((row, i) => row.map((_, j) => streamItem(streams, together, i, j))),
+    picture: () => streamPicture(streams, together),
+    table: () => streamTable(streams, together, on),
+  };
+}
+
+function streamItem(streams, together, i, j) {
+  const busy = together[i][i],
+    text =
+      i === j
+        ? `${streams[i]} was busy for ${milliseconds(busy)}`
+        : `${milliseconds(together[i][j])} of the ${milliseconds(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) had ${streams[j]} busy too`;
+  return { text, place: null, mark: { x0: j - 0.5, x1: j + 0.5, yref: "y", y0: i - 0.5, y1: i + 0.5 } };
+}
+
+function streamPicture(streams, together) {
+  const n = streams.length,
+    places = streams.map((_, at) => at),
+    names = streams.map((name) => plotlyText(shortName(name)));
+  const share = (i, j) => (i === j ? null : together[i][i] ? together[i][j] / together[i][i] : 0);
+  const each = (cell) => places.map((i) => places.map((j) => cell(i, j)));
+  const word = (i, j) =>
+    i === j
+      ? ""
+      : !together[i][j]
+        ? n <= SPACIOUS
+          ? "never"
+          : "0"
+        : (n <= SPACIOUS ? milliseconds(together[i][j]) + "<br>" : "") + percent(together[i][j], together[i][i]);
+  const traces = [
+    {
+      type: "heatmap",
+      x: places,
+      y: places,
+      z: each(share),
+      zmin: 0,
+      zmax: 1,
+      xgap: 2,
+      ygap: 2,
+      showscale: false,
+      customdata: each((i, j) => i * n + j),
+      hoverongaps: false,
+      colorscale: [
+        [0, cssColour("--sunk")],
+        [1, cssColour("--compute")],
+      ],
+      text: each(word),
+      texttemplate: n <= LABELLED ? "%{text}" : "",
+      hovertext: each((i, j) => plotlyText(streamItem(streams, together, i, j).text)),
+      hoverinfo: "text",
+    },
+  ];
+  const busy = names.map((name, at) => `${name}<br>${milliseconds(together[at][at])}`);
+  const axis = {
+    tickvals: places,
+    showgrid: false,
+    zeroline: false,
+    showline: false,
+    ticks: "",
+    range: [-0.5, n - 0.5],
+  };
+  return {
+    traces,
+    layout: chartLayout(
+      {
+        ...axis,
+        ticktext: names,
+        side: "top",
+        tickangle: n > LABELLED || names.some((name) => name.length > 60 / n) ? -35 : 0,
+      },
+      { ...axis, ticktext: busy, range: [n - 0.5, -0.5] },
+      { margin: { l: 60, r: 10, t: 30, b: 10 }, height: Math.max(210, 80 + 40 * n) },
+    ),
+  };
+}
+
+function shortName(name) {
+  return name.length > 22 ? name.slice(0, 21) + "…" : name;
+}
+
+function streamTable(streams, together, on) {
+  const caption = "Streams at once" + on,
+    rows = streams.map((_, at) => at);
+  return table(
+    caption,
+    [textColumn("stream", (i) => streams[i]), ...streams.map((name, j) => durationColumn(name, (i) => together[i][j]))],
+    rows,
+  );
+}

@@ -1,0 +1,167 @@
+// Draws each capture on its canvas.
+import { byId, context2d } from "../core/dom.js";
+import { cssColour } from "../core/palette.js";
+import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, time, view } from "./state.js";
+
+// Lines in a tile of 8 by 8 pixels, so that no meaning depends on colour alone.
+const LINES = {
+  communication: [[0, 8, 8, 0]],
+  h2d: [
+    [2, 0, 2, 8],
+    [6, 0, 6, 8],
+  ],
+  d2h: [
+    [0, 4, 8, 4],
+    [4, 0, 4, 8],
+  ],
+  d2d: [
+    [0, 2, 8, 2],
+    [0, 6, 8, 6],
+  ],
+  copy: [[0, 4, 8, 4]],
+  memset: [
+    [0, 0, 8, 8],
+    [0, 8, 8, 0],
+  ],
+  call_sync: [[0, 0, 8, 8]],
+  call_blocking_copy: [[2, 0, 2, 8]],
+};
+
+export function patternFill(context, look) {
+  const tile = new OffscreenCanvas(8, 8);
+  const pen = context2d(tile);
+  pen.fillStyle = cssColour("--" + look) || "#888";
+  pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = "rgb(0 0 0 / 35%)";
+  for (const [x, y, toX, toY] of LINES[look] ?? []) strokeLine(pen, x, y, toX, toY);
+  return context.createPattern(tile, "repeat");
+}
+
+function strokeLine(context, x, y, toX, toY) {
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(toX, toY);
+  context.stroke();
+}
+
+// Ranges with the same name, numbers aside, have the same colour. The text of a range ends where a range inside it begins.
+export function prepare(capture) {
+  capture.inner = new Map();
+  const open = capture.lanes.map(() => []);
+  capture.events.forEach((event, index) => {
+    const stack = open[event[0]];
+    while (stack.length && eventEnd(capture.events[stack.at(-1)]) <= event[1]) stack.pop();
+    if (stack.length && !capture.inner.has(stack.at(-1))) capture.inner.set(stack.at(-1), event[1]);
+    stack.push(index);
+  });
+  capture.hue = capture.names.map((name) => "range-" + (textHash(name.replace(/[0-9]/g, "")) % 8));
+}
+
+function eventEnd([, start, length]) {
+  return start + length;
+}
+
+function textHash(text) {
+  return [...text].reduce((sum, char) => (31 * sum + char.codePointAt(0)) % 997, 7);
+}
+
+export function draw() {
+  captures.forEach(drawCapture);
+  const numbers = captures.map((capture) => capture.first + currentIteration(capture) + 1);
+  if (captures.length)
+    byId("place").textContent =
+      `${time(view.from)} to ${time(view.to)} after the start of iteration ${numbers.join(" / ")}`;
+  document.documentElement.dataset.drawn = `${view.from} ${view.to} ${view.step}`;
+}
+
+function drawCapture(capture) {
+  const { canvas } = capture;
+  const ratio = devicePixelRatio || 1;
+  const width = Math.max(canvas.getBoundingClientRect().width, LABELS + 50);
+  const height = AXIS + capture.lanes.length * LANE;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const context = context2d(canvas);
+  context.scale(ratio, ratio);
+  context.font = "12px system-ui, 'DejaVu Sans', sans-serif";
+  context.textBaseline = "middle";
+  context.fillStyle = cssColour("--card");
+  context.fillRect(0, 0, width, height);
+  const zero = iterationStart(capture);
+  const scale = (width - LABELS) / (view.to - view.from);
+  const toX = (ns) => LABELS + (ns - zero - view.from) * scale;
+  context.save();
+  context.beginPath();
+  context.rect(LABELS, 0, width - LABELS, height);
+  context.clip();
+  drawBands(context, capture, toX, height);
+  drawAxis(context, width, height);
+  drawEvents(context, capture, toX, width);
+  drawBorders(context, capture, toX, height);
+  context.restore();
+  context.fillStyle = cssColour("--ink");
+  capture.lanes.forEach((lane, row) => {
+    context.fillText(shortened(context, lane, LABELS - 14), 8, AXIS + row * LANE + LANE / 2);
+  });
+}
+
+function drawBands(context, capture, toX, height) {
+  capture.iterations.forEach(([from, to], index) => {
+    context.fillStyle = cssColour(index % 2 ? "--sunk" : "--card");
+    context.fillRect(toX(from), AXIS, toX(to) - toX(from), height);
+  });
+}
+
+function drawAxis(context, width, height) {
+  const scale = (width - LABELS) / (view.to - view.from);
+  const rough = 110 / scale;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const tick = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 10 * power;
+  for (let ns = Math.ceil(view.from / tick) * tick; ns <= view.to; ns += tick) {
+    const x = LABELS + (ns - view.from) * scale;
+    context.fillStyle = cssColour("--grid");
+    context.fillRect(x, AXIS, 1, height);
+    context.fillStyle = cssColour("--soft");
+    context.fillText(time(ns), x + 3, AXIS / 2);
+  }
+}
+
+function drawEvents(context, capture, toX, width) {
+  const fills = capture.looks.map((look) => patternFill(context, look));
+  const ends = capture.lanes.map(() => -1);
+  capture.events.forEach(([lane, start, length, look, name], index) => {
+    const from = toX(start);
+    const to = Math.max(toX(start + length), from + 0.6);
+    if (to < LABELS || from > width || (to - from < 1 && to <= ends[lane])) return;
+    ends[lane] = Math.max(ends[lane], to);
+    const range = capture.looks[look] === "range";
+    context.fillStyle = range ? cssColour("--" + capture.hue[name]) : fills[look];
+    context.fillRect(from, AXIS + lane * LANE + 2, to - from, LANE - 4);
+    const room = capture.inner.has(index) ? Math.min(to, toX(capture.inner.get(index))) : to;
+    if (room - from > 40)
+      drawName(context, capture.names[name], lane, from, room, cssColour(range ? "--ink" : "--page"));
+  });
+}
+
+function drawName(context, text, lane, from, to, ink) {
+  const left = Math.max(from, LABELS);
+  if (to - left < 30) return;
+  context.fillStyle = ink;
+  context.fillText(shortened(context, text, to - left - 8), left + 4, AXIS + lane * LANE + LANE / 2);
+}
+
+function drawBorders(context, capture, toX, height) {
+  capture.iterations.forEach(([from, to], index) => {
+    const current = index === currentIteration(capture);
+    context.strokeStyle = cssColour("--mark");
+    context.lineWidth = current ? 2 : 1;
+    for (const moment of current ? [from, to] : [from]) strokeLine(context, toX(moment), 0, toX(moment), height);
+  });
+}
+
+function shortened(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  let end = text.length;
+  while (end > 1 && context.measureText(text.slice(0, end) + "…").width > room) end = Math.floor(end * 0.8);
+  return text.slice(0, end) + "…";
+}

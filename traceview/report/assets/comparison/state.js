@@ -1,0 +1,31 @@
+// What the page was given, and the range of time that all captures show.
+import { byId } from "../core/dom.js";
+
+/** @type {import("../types").ComparisonContent} */
+export const content = JSON.parse(byId("content").textContent ?? "");
+/** @type {import("../types").Capture[]} */
+export const captures = JSON.parse(byId("data").textContent ?? "");
+// From and to: ns after the beginning of the current iteration. Step: iterations after the median one.
+export const view = { from: 0, to: 1, step: 0 };
+export const LANE = 20; // pixels, as the next two
+export const AXIS = 20;
+export const LABELS = 190;
+
+/**
+ * The index of the iteration at the left edge: every capture is the same number of iterations after its median one.
+ * @param {import("../types").Capture} capture
+ */
+export function currentIteration(capture) {
+  return Math.max(0, Math.min(capture.iterations.length - 1, capture.middle + view.step));
+}
+
+/** @param {import("../types").Capture} capture */
+export function iterationStart(capture) {
+  return capture.iterations[currentIteration(capture)][0];
+}
+
+export function time(ns) {
+  const size = Math.abs(ns);
+  if (size >= 1e6) return (ns / 1e6).toFixed(size >= 1e8 ? 1 : 3) + " ms";
+  return size >= 1e3 ? (ns / 1e3).toFixed(1) + " µs" : Math.round(ns) + " ns";
+}

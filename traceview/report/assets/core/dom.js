@@ -1,0 +1,47 @@
+// Elements are built, never parsed: no text of a capture is ever read as HTML.
+/**
+ * The element of an id, which must be there and, where a type is given, of that type.
+ * @template {HTMLElement} [T=HTMLElement]
+ * @param {string} id
+ * @param {new () => T} [type]
+ * @returns {T}
+ */
+export function byId(id, type) {
+  const element = document.getElementById(id);
+  if (element instanceof (type ?? HTMLElement)) return /** @type {T} */ (element);
+  throw new TypeError(`the page has no such element: ${id}`);
+}
+
+/**
+ * @param {string} selector
+ * @returns {NodeListOf<HTMLElement>}
+ */
+export function queryAll(selector) {
+  return document.querySelectorAll(selector);
+}
+
+/** @param {HTMLCanvasElement | OffscreenCanvas} canvas */
+export function context2d(canvas) {
+  return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+}
+
+/**
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, any>} options attributes, on* listeners, --* custom properties, text and class
+ * @param {(Node | string | null | undefined)[]} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function el(tag, options = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "text") made.textContent = value;
+    else if (name === "class") made.className = value;
+    else if (name.startsWith("--")) made.style.setProperty(name, value);
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children) if (child !== null && child !== undefined) made.append(child);
+  return made;
+}

@@ -1,0 +1,186 @@
+// Patterns and words of the styles of marks; palette.css has their colours. The repetition is deliberate: no meaning depends on colour alone.
+import { byId, context2d, el } from "./dom.js";
+
+export const LOOK_WORDS = {
+  compute: "compute",
+  communication: "communication",
+  h2d: "copy h2d",
+  d2h: "copy d2h",
+  d2d: "copy d2d, p2p",
+  copy: "other copy",
+  memset: "memset",
+  call_sync: "synchronize call",
+  call_blocking_copy: "blocking copy call",
+  call_memory: "allocation or free",
+  call_api: "other CUDA call",
+  range: "NVTX range",
+  iteration: "iteration",
+  skipped: "iteration, set aside",
+};
+
+// Whoever sees no colours tells causes apart by these.
+const PATTERNS = {
+  communication: "hatched",
+  h2d: "dotted",
+  d2h: "checked",
+  d2d: "level",
+  copy: "dotted",
+  memset: "crossed",
+  call_sync: "hatched",
+  call_blocking_copy: "dotted",
+  idle_profiler: "dotted",
+  idle_queued: "slashed",
+  idle_launch: "upright",
+  idle_sync: "crossed",
+  idle_blocking_copy: "striped",
+  idle_memory: "checked",
+  idle_api: "level",
+  idle_host: "striped",
+};
+
+// Lines of a pattern inside a tile of 8 by 8, from x, y to x, y.
+const FALLING = [
+  [-8, 0, 0, 8],
+  [0, 0, 8, 8],
+  [8, 0, 16, 8],
+];
+
+const RISING = [
+  [-8, 8, 0, 0],
+  [0, 8, 8, 0],
+  [8, 8, 16, 0],
+];
+
+const STROKES = {
+  striped: FALLING,
+  slashed: RISING,
+  hatched: RISING,
+  crossed: [...FALLING, ...RISING],
+  upright: [
+    [2, 0, 2, 8],
+    [6, 0, 6, 8],
+  ],
+  level: [
+    [0, 2, 8, 2],
+    [0, 6, 8, 6],
+  ],
+  checked: [
+    [4, 0, 4, 8],
+    [0, 4, 8, 4],
+  ],
+};
+
+export const RANGE_COLOURS = 8;
+
+const STRENGTHS = [0.72, 0.86, 1];
+
+/**
+ * Colours of the current theme: fill, text colour and pattern by the number of a look, those of NVTX ranges, and the
+ * pixels of strips at each strength. `known` caches what `css` returns.
+ * @type {{ fill: string[], ink: string[], pattern: (CanvasPattern | null | "")[], range: string[], rangeInk: string[],
+ *   strip: number[][], stripRange: number[][], css: CSSStyleDeclaration | null, known: Map<string, string> }}
+ */
+export const palette = {
+  fill: [],
+  ink: [],
+  pattern: [],
+  range: [],
+  rangeInk: [],
+  strip: [],
+  stripRange: [],
+  css: null,
+  known: new Map(),
+};
+
+export function lookWord(look) {
+  return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
+}
+
+export function patternName(look) {
+  return PATTERNS[look] ?? "";
+}
+
+export function swatch(look) {
+  return el("span", { class: "swatch " + patternName(look), "--fill": `var(--${look})`, "aria-hidden": "true" });
+}
+
+export function cssColour(name) {
+  let colour = palette.known.get(name);
+  if (colour === undefined) palette.known.set(name, (colour = palette.css?.getPropertyValue(name).trim() ?? ""));
+  return colour;
+}
+
+// A colour as one number of pixels, at each strength.
+function pixelColours(colour) {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return STRENGTHS.map((strength) => ((Math.round(255 * strength) << 24) | (b << 16) | (g << 8) | r) >>> 0);
+}
+
+// Read the colours again after a change of theme.
+export function refreshColours() {
+  palette.css = getComputedStyle(document.documentElement);
+  palette.known.clear();
+}
+
+export function readPalette(looks, context) {
+  refreshColours();
+  palette.fill = looks.map((look) => cssColour("--" + look));
+  palette.ink = palette.fill.map(inkFor);
+  palette.pattern = looks.map((look) => patternName(look) && canvasPattern(context, patternName(look)));
+  palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => cssColour("--range-" + i));
+  palette.rangeInk = palette.range.map(inkFor);
+  palette.strip = palette.fill.map(pixelColours);
+  palette.stripRange = palette.range.map(pixelColours);
+}
+
+// Black or white, whichever reads better on a colour (WCAG relative luminance).
+function inkFor(colour) {
+  const [r, g, b] = [1, 3, 5].map((at) => {
+    const part = parseInt(colour.slice(at, at + 2), 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.19 ? "#10151c" : "#ffffff";
+}
+
+export function canvasPattern(context, name) {
+  const tile = el("canvas", { width: 8, height: 8 });
+  const pen = context2d(tile);
+  pen.strokeStyle = name === "hatched" ? "rgb(255 255 255 / 38%)" : "rgb(0 0 0 / 20%)";
+  pen.fillStyle = "rgb(0 0 0 / 30%)";
+  pen.lineWidth = name === "striped" || name === "hatched" || name === "slashed" ? 2 : 1.3;
+  pen.beginPath();
+  for (const [fromX, fromY, toX, toY] of STROKES[name] ?? []) {
+    pen.moveTo(fromX, fromY);
+    pen.lineTo(toX, toY);
+  }
+  pen.stroke();
+  if (name === "dotted")
+    for (const [x, y] of [
+      [1, 1],
+      [5, 5],
+    ])
+      pen.fillRect(x, y, 2, 2);
+  return context.createPattern(tile, "repeat");
+}
+
+const THEMES = matchMedia("(prefers-color-scheme: dark)");
+
+export function useTheme(dark) {
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  byId("theme").setAttribute("aria-pressed", String(dark));
+}
+
+export function watchTheme(changed) {
+  let asked = false;
+  useTheme(THEMES.matches);
+  THEMES.addEventListener("change", () => {
+    if (asked) return;
+    useTheme(THEMES.matches);
+    changed();
+  });
+  byId("theme").addEventListener("click", () => {
+    asked = true;
+    useTheme(document.documentElement.dataset.theme !== "dark");
+    changed();
+  });
+}

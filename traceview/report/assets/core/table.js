@@ -1,0 +1,145 @@
+// Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
+import { el } from "./dom.js";
+import { fieldName, saveCsv } from "./export.js";
+import { bandwidth, countText, milliseconds, percent, bytesText } from "./words.js";
+
+/**
+ * @typedef {object} TableColumn
+ * @property {string} [heading]
+ * @property {(row: any) => string | Node} [cell] what the page shows; a column without it is for the CSV file only
+ * @property {string} field the column's name in the CSV file
+ * @property {(row: any) => string | number} value
+ */
+
+/**
+ * @param {string} heading
+ * @param {TableColumn["value"]} value
+ * @param {TableColumn["cell"]} cell
+ * @returns {TableColumn}
+ */
+export function textColumn(heading, value, cell = (row) => String(value(row))) {
+  return { heading, cell, field: fieldName(heading), value };
+}
+
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} value
+ * @returns {TableColumn}
+ */
+export function countColumn(heading, value) {
+  return { heading, cell: (row) => countText(value(row)), field: fieldName(heading), value };
+}
+
+/**
+ * @param {string} heading
+ * @param {(row: any) => number | string} value ns
+ * @param {TableColumn["cell"]} cell
+ * @returns {TableColumn}
+ */
+export function durationColumn(heading, value, cell = (row) => milliseconds(value(row))) {
+  return { heading, cell, field: fieldName(heading, "_ns"), value };
+}
+
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} value bytes
+ * @returns {TableColumn}
+ */
+export function sizeColumn(heading, value) {
+  return { heading, cell: (row) => bytesText(value(row)), field: fieldName(heading, "_bytes"), value };
+}
+
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} part
+ * @param {(row: any) => number} whole
+ * @returns {TableColumn}
+ */
+export function shareColumn(heading, part, whole) {
+  return {
+    heading,
+    cell: (row) => percent(part(row), whole(row)),
+    field: fieldName(heading, "_fraction"),
+    value: (row) => (whole(row) ? part(row) / whole(row) : ""),
+  };
+}
+
+/**
+ * @param {string} heading
+ * @param {(row: any) => number} bytes
+ * @param {(row: any) => number} ns
+ * @returns {TableColumn}
+ */
+export function bandwidthColumn(heading, bytes, ns) {
+  return {
+    heading,
+    cell: (row) => bandwidth(bytes(row), ns(row)),
+    field: fieldName(heading, "_gb_per_s"),
+    value: (row) => (ns(row) ? bytes(row) / ns(row) : ""),
+  };
+}
+
+/**
+ * @param {string} field
+ * @param {TableColumn["value"]} value
+ * @returns {TableColumn}
+ */
+export function csvColumn(field, value) {
+  return { field, value };
+}
+
+/**
+ * @param {string} caption
+ * @param {TableColumn[]} all
+ * @param {any[]} rows
+ * @param {number} most rows to show at first
+ */
+export function table(caption, all, rows, most = Infinity) {
+  const columns = all.flatMap(({ heading, cell }) => (cell ? [{ heading, cell }] : []));
+  const line = (row) =>
+    el(
+      "tr",
+      {},
+      ...columns.map(({ cell }, place) => (place ? el("td", {}, cell(row)) : el("th", { scope: "row" }, cell(row)))),
+    );
+  const body = el("tbody", {}, ...rows.slice(0, most).map(line));
+  const under = el("div", { class: "under" });
+  if (rows.length > most) {
+    const rest = el("button", {
+      type: "button",
+      class: "small",
+      text: `Show all ${countText(rows.length)}`,
+      onclick: () => {
+        body.append(...rows.slice(most).map(line));
+        rest.remove();
+      },
+    });
+    under.append(rest);
+  }
+  under.append(
+    el("button", {
+      type: "button",
+      class: "small",
+      text: "CSV",
+      "aria-label": `Save as CSV: ${caption}`,
+      title: "Save this table, all of its rows, as CSV",
+      onclick: () => saveCsv(caption, all, rows),
+    }),
+  );
+  return el(
+    "div",
+    { class: "tabled" },
+    el(
+      "div",
+      { class: "table", tabindex: 0, role: "region", "aria-label": caption },
+      el(
+        "table",
+        {},
+        el("caption", { class: "hidden", text: caption }),
+        el("thead", {}, el("tr", {}, ...columns.map(({ heading }) => el("th", { scope: "col", text: heading })))),
+        body,
+      ),
+    ),
+    under,
+  );
+}

@@ -1,0 +1,43 @@
+// Figures as text, in the same forms as report/words.py.
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+export const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
+
+export function milliseconds(ns) {
+  const value = ns / 1e6;
+  if (Math.abs(value) >= 1000) return WHOLE.format(value) + " ms";
+  if (Math.abs(value) >= 10) return value.toFixed(1) + " ms";
+  return value.toFixed(Math.abs(value) < 1 ? 3 : 2) + " ms";
+}
+
+// A length in the unit that suits it: 780 ns, 12.4 µs, 3.21 ms, 1.25 s.
+export function duration(ns) {
+  const size = Math.abs(ns);
+  if (size < 1e3) return Math.round(ns) + " ns";
+  const [scale, unit] = size < 1e6 ? [1e3, "µs"] : size < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const value = ns / scale;
+  return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0) + " " + unit;
+}
+
+// A moment, exact to the nanosecond.
+export function momentText(ns) {
+  return EXACT.format(ns / 1e6) + " ms";
+}
+
+export function percent(part, whole) {
+  return whole ? ((100 * part) / whole).toFixed(1) + "%" : "-";
+}
+
+export function bytesText(bytes) {
+  const units = { GB: 1e9, MB: 1e6, kB: 1e3 };
+  for (const [unit, scale] of Object.entries(units)) if (bytes >= scale) return (bytes / scale).toFixed(1) + " " + unit;
+  return bytes + " B";
+}
+
+export function bandwidth(bytes, ns) {
+  return ns ? (bytes / ns).toFixed(1) + " GB/s" : "-";
+}
+
+export function countText(number) {
+  return WHOLE.format(number);
+}

@@ -1,0 +1,133 @@
+// What to change first, and the tables.
+import { byId, el } from "../core/dom.js";
+import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
+import { countText, milliseconds } from "../core/words.js";
+import { selectCell } from "./moves.js";
+import { content, map } from "./state.js";
+import { rankLabel } from "./words.js";
+
+export function showAnswer() {
+  byId("title").textContent = content.title;
+  byId("facts").textContent = content.facts;
+  byId("verdict").textContent = content.verdict;
+  const skipped = content.skipped.length;
+  byId("skipped").hidden = !skipped;
+  if (skipped)
+    byId("skipped").textContent =
+      `${countText(skipped)} of ${countText(skipped + content.reports)} reports could not be read and are not in any figure; the table below names them.`;
+  for (const one of content.advice)
+    byId("advice").append(
+      el(
+        "li",
+        { class: "card" },
+        el("button", {
+          type: "button",
+          class: "goto",
+          text: one.title,
+          onclick: () => {
+            selectCell(map.order.indexOf(one.rank));
+            byId("stage").focus();
+          },
+        }),
+        el("p", { class: "price" }, el("b", { text: one.price })),
+        el("p", { text: one.text }),
+      ),
+    );
+  for (const note of content.notes) byId("lacks").append(el("li", { text: note }));
+}
+
+export function showTables() {
+  const each = content.each ? "means of a steady iteration" : "whole captures";
+  const add = (title, columns, rows, wide = "") =>
+    rows.length &&
+    byId("each").append(el("section", { class: wide }, el("h2", { text: title }), table(title, columns, rows, 40)));
+  const slowest = [...content.ranks].sort((a, b) => (b.lag ?? b.own) - (a.lag ?? a.own));
+  add(
+    `Ranks, ${each}, slowest first`,
+    [
+      textColumn(
+        "rank",
+        (rank) => rank.label,
+        (rank) => (rank.straggler ? `! ${rank.label}` : rank.label),
+      ),
+      csvColumn("straggler", (rank) => (rank.straggler ? 1 : 0)),
+      ...(content.sets > 1 ? [countColumn("set", (rank) => rank.set + 1)] : []),
+      csvColumn("file", (rank) => rank.file),
+      csvColumn("device", (rank) => rank.device),
+      textColumn("GPU", (rank) => rank.gpu),
+      ...["wall", "own"].map((key) => durationColumn(key, (rank) => rank[key])),
+      durationColumn(
+        "lag",
+        (rank) => rank.lag ?? "",
+        (rank) => (rank.lag === null ? "-" : milliseconds(rank.lag)),
+      ),
+      ...["compute", "exposed_communication", "copies", "idle"].map((key) =>
+        durationColumn(key.replace(/_/g, " "), (rank) => rank[key]),
+      ),
+      durationColumn("waits", (rank) => rank.wait),
+      durationColumn("of it bare", (rank) => rank.bare_wait),
+      durationColumn("others wait for it", (rank) => rank.caused),
+      durationColumn("of that bare", (rank) => rank.bare_caused),
+      ...content.causes.map((cause, place) => csvColumn(`idle_${cause}_ns`, (rank) => rank.causes[place])),
+      countColumn("kernels", (rank) => rank.kernels),
+      shareColumn(
+        "came last",
+        (rank) => rank.last_count,
+        (rank) => rank.matched,
+      ),
+      countColumn("iterations", (rank) => rank.iterations),
+    ],
+    slowest,
+    "wide",
+  );
+  add(
+    "Collectives, matched across ranks",
+    [
+      textColumn("what", (group) => group.kind),
+      textColumn("on", (group) => group.name),
+      textColumn("matched by", (group) => group.how),
+      countColumn("ranks", (group) => group.ranks),
+      countColumn("count", (group) => group.count),
+      durationColumn("skew, median", (group) => group.skew_median),
+      durationColumn("skew, 95%", (group) => group.skew_p95),
+      durationColumn("transfer", (group) => group.transfer),
+      durationColumn("waited", (group) => group.waited),
+      textColumn("last most often", (group) => rankLabel(group.last)),
+      shareColumn(
+        "that often",
+        (group) => group.last_count,
+        (group) => group.count,
+      ),
+    ],
+    content.groups,
+    "wide",
+  );
+  add(
+    `Who waited for whom${content.pairCount > content.pairs.length ? `, the longest of ${countText(content.pairCount)}` : ""}`,
+    [
+      textColumn("rank", (pair) => rankLabel(pair.waiter)),
+      textColumn("waited for", (pair) => rankLabel(pair.last)),
+      durationColumn("waited", (pair) => pair.waited),
+      countColumn("collectives", (pair) => pair.count),
+    ],
+    content.pairs,
+  );
+  add(
+    "Clocks",
+    [
+      textColumn("report", (clock) => clock.file),
+      durationColumn("offset", (clock) => clock.offset),
+      textColumn("how", (clock) => clock.words),
+      textColumn("beside", (clock) => clock.session),
+      csvColumn("drift_ns_per_s", (clock) => clock.drift),
+      csvColumn("uncertainty_ns", (clock) => clock.uncertainty ?? ""),
+    ],
+    content.clocks,
+    "wide",
+  );
+  add(
+    "Reports that could not be read",
+    [textColumn("report", (one) => one.file), textColumn("why", (one) => one.reason)],
+    content.skipped,
+  );
+}

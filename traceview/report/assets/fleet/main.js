@@ -1,0 +1,101 @@
+// Entry of the page of a fleet. Names come from captures and reach the page as text only.
+import { readColumn, inflateElement } from "../core/columns.js";
+import { byId, context2d, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { refreshColours, watchTheme } from "../core/palette.js";
+import { milliseconds } from "../core/words.js";
+import { showAnswer, showTables } from "./answer.js";
+import { selectCell, fittingHeight, watchInput } from "./moves.js";
+import { PARTS, drawMap } from "./ranks.js";
+import { FIGURES, ORDERS, heatColour, sortRanks, colourScale } from "./scale.js";
+import { content, heat, map } from "./state.js";
+
+function showControls() {
+  for (const [figure, words] of Object.entries(FIGURES))
+    byId("figures").append(
+      el("button", {
+        type: "button",
+        text: figure,
+        title: words,
+        "aria-pressed": String(figure === map.figure),
+        onclick: (event) => {
+          map.figure = /** @type {import("../types").Figure} */ (figure);
+          map.image = null;
+          for (const other of byId("figures").children)
+            other.setAttribute("aria-pressed", String(other === event.target));
+          showLegend();
+          drawMap();
+        },
+      }),
+    );
+  for (const [name, [words]] of Object.entries(ORDERS))
+    byId("order").append(el("option", { value: name, text: words }));
+  byId("figures").hidden = !heat.columns;
+}
+
+function showLegend() {
+  const place = byId("legend");
+  place.replaceChildren();
+  for (const { look, words, pattern } of PARTS)
+    place.append(
+      el(
+        "span",
+        {},
+        el("i", { class: `swatch ${pattern ?? ""}`, "--fill": `var(--${look})`, "aria-hidden": "true" }),
+        words,
+      ),
+    );
+  if (!heat.columns) return;
+  const ramp = el("canvas", { width: 120, height: 12, "aria-hidden": "true" }),
+    pen = context2d(ramp),
+    [low, high] = colourScale(map.figure);
+  for (let x = 0; x < 120; x++) {
+    pen.fillStyle = `rgb(${heatColour(x / 119).join(" ")})`;
+    pen.fillRect(x, 0, 1, 12);
+  }
+  place.append(
+    el(
+      "span",
+      {},
+      `${FIGURES[map.figure]}: ${milliseconds(low)}`,
+      ramp,
+      `${milliseconds(high)} and more. Paler: set aside. Empty: not captured.`,
+    ),
+  );
+}
+
+function onThemeChange() {
+  refreshColours();
+  showLegend();
+  drawMap();
+}
+
+async function start() {
+  page.file = "fleet";
+  if (content.heat) {
+    const buffer = await inflateElement("heat"),
+      size = content.ranks.length * content.heat.names.length;
+    Object.assign(heat, { columns: content.heat.names.length, names: content.heat.names, steady: content.heat.steady });
+    // 0 stands for an iteration that a rank has not.
+    for (const figure of Object.keys(FIGURES))
+      heat[figure] = Float64Array.from(readColumn(buffer, content.heat[figure], size), (value) => value - 1);
+    byId("merged").hidden = content.heat.merged === 1;
+    byId("merged").textContent =
+      `Each column stands for ${content.heat.merged} iterations and shows the largest of them.`;
+  }
+  showAnswer();
+  showTables();
+  sortRanks("slowest");
+  map.height = fittingHeight();
+  showControls();
+  watchTheme(onThemeChange);
+  onThemeChange();
+  watchInput();
+  map.row = 0;
+  map.column = Math.max(0, heat.steady.indexOf(1));
+  document.documentElement.dataset.shown = "";
+  selectCell(0);
+  document.documentElement.dataset.ready = "";
+}
+
+start();

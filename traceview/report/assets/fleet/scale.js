@@ -1,0 +1,82 @@
+// Order of the ranks, figures of the heat map and their colours: cividis, whose lightness ascends and which reads alike
+// with colour blindness.
+import { context2d, el } from "../core/dom.js";
+import { content, heat, map } from "./state.js";
+
+const HEAT = [
+  [0, 34, 78],
+  [36, 62, 108],
+  [85, 91, 109],
+  [125, 124, 120],
+  [165, 156, 116],
+  [211, 193, 100],
+  [254, 232, 56],
+];
+
+export const FIGURES = {
+  own: "own time: wall less exposed communication",
+  wait: "waiting in collectives",
+  compute: "compute",
+  wall: "wall",
+};
+
+export const ORDERS = {
+  slowest: ["slowest first", (rank) => -(rank.lag ?? rank.own)],
+  given: ["as given", () => 0],
+  waits: ["waits most first", (rank) => -rank.wait],
+  caused: ["waited for most first", (rank) => -rank.caused],
+};
+
+export function sortRanks(name) {
+  const by = ORDERS[name][1];
+  const chosen = map.order[map.row];
+  map.order = content.ranks
+    .map((_, index) => index)
+    .sort((a, b) => by(content.ranks[a]) - by(content.ranks[b]) || a - b);
+  map.row = Math.max(0, map.order.indexOf(chosen));
+  map.image = null;
+}
+
+function heatValue(rank, column) {
+  return heat[map.figure]?.[rank * heat.columns + column] ?? -1;
+}
+
+// The 2nd to the 98th hundredth of all values: one odd iteration must not make all others look alike.
+export function colourScale(figure) {
+  if (!heat.scale[figure]) {
+    const known = Array.from(heat[figure])
+      .filter((value, place) => value >= 0 && heat.steady[place % heat.columns])
+      .sort((a, b) => a - b);
+    const at = (share) => known[Math.round(share * (known.length - 1))] ?? 0;
+    const low = figure === "wait" ? 0 : at(0.02);
+    heat.scale[figure] = [low, Math.max(at(0.98), low + 1)];
+  }
+  return heat.scale[figure];
+}
+
+export function heatColour(share) {
+  const place = Math.max(0, Math.min(1, share)) * (HEAT.length - 1),
+    low = Math.min(Math.floor(place), HEAT.length - 2),
+    part = place - low;
+  return HEAT[low].map((value, i) => Math.round(value + (HEAT[low + 1][i] - value) * part));
+}
+
+// One pixel a cell; the canvas stretches it.
+export function heatImage() {
+  if (map.image || !heat.columns) return map.image;
+  map.image = el("canvas", { width: heat.columns, height: map.order.length });
+  const pen = context2d(map.image),
+    pixels = pen.createImageData(heat.columns, map.order.length),
+    [low, high] = colourScale(map.figure);
+  map.order.forEach((rank, row) => {
+    for (let column = 0; column < heat.columns; column++) {
+      const value = heatValue(rank, column),
+        at = 4 * (row * heat.columns + column);
+      if (value < 0) continue;
+      const [r, g, b] = heatColour((value - low) / (high - low));
+      pixels.data.set([r, g, b, heat.steady[column] ? 255 : 110], at);
+    }
+  });
+  pen.putImageData(pixels, 0, 0);
+  return map.image;
+}

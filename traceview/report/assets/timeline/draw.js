@@ -1,0 +1,188 @@
+// Draws marks on a canvas at the resolution of the screen. Marks narrower than a few pixels are summed into a strip,
+// one line of pixels per lane, which is stretched to the lane's height: the cost depends on the screen only.
+import { firstAbove, busyTime, eventCount } from "../core/columns.js";
+import { context2d, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { RANGE_COLOURS, cssColour, lookWord, palette } from "../core/palette.js";
+import { countText } from "../core/words.js";
+import { drawGrid } from "./axis.js";
+import { visibleSources } from "./levels.js";
+import { drawOver } from "./overlay.js";
+import { board, view } from "./state.js";
+
+const MIN_TEXT = 34;
+
+const THIN = 4;
+
+export const drawn = { marks: 0 };
+
+// One line of pixels per lane, and for each pixel of the current lane how full it is, its widest mark and that mark's look.
+const strips = newStrips(1, 1);
+
+export function drawRows(context, state) {
+  const { width, height, top } = state,
+    ratio = devicePixelRatio || 1;
+  context.clearRect(0, 0, width, height);
+  context.font = '11px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
+  context.textBaseline = "middle";
+  drawn.marks = 0;
+  const boxes = visibleBoxes(top, height);
+  for (const item of board.shown)
+    if (item.y - top + item.h >= 0 && item.y - top <= height) drawBackground(context, item, item.y - top, width);
+  drawGrid(context, state);
+  const wide = Math.round(width * ratio);
+  sizeStrips(wide, boxes.length);
+  boxes.forEach((box, number) => drawLane(context, box, number, wide, ratio));
+  if (boxes.length) strips.context.putImageData(strips.image, 0, 0, 0, 0, wide, boxes.length);
+  context.imageSmoothingEnabled = false;
+  boxes.forEach((box, number) => context.drawImage(strips.canvas, 0, number, wide, 1, 0, box.y, width, box.h));
+  drawOver(context, state);
+}
+
+function visibleBoxes(top, height) {
+  const boxes = [];
+  for (const item of board.shown) {
+    const y = item.y - top;
+    const { lanes } = item;
+    if (!lanes || y + item.h < 0 || y > height) continue;
+    const tall = (item.h - 3) / lanes.length;
+    lanes.forEach((lane, place) =>
+      boxes.push({
+        item,
+        lane,
+        kind: item.kind,
+        y: Math.round(y + 1 + place * tall),
+        h: Math.max(2, Math.round(tall - (lanes.length > 1 ? 2 : 1))),
+      }),
+    );
+  }
+  return boxes;
+}
+
+function newStrips(width, height) {
+  const canvas = el("canvas", { width, height });
+  const context = context2d(canvas);
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const full = new Float64Array(width + 1);
+  return { canvas, context, image, pixels, full, widest: full.slice(), look: new Int16Array(width + 1) };
+}
+
+function sizeStrips(wide, lanes) {
+  if (strips.image.width !== wide || strips.image.height < lanes)
+    Object.assign(strips, newStrips(wide, Math.max(lanes, 32)));
+  strips.pixels.fill(0);
+}
+
+function drawBackground(context, item, y, width) {
+  if (item.kind === "group") {
+    context.fillStyle = cssColour("--sunk");
+    context.fillRect(0, y, width, item.h);
+  }
+  context.fillStyle = cssColour(item.kind === "group" ? "--line" : "--grid");
+  context.fillRect(0, Math.round(y), width, 1);
+}
+
+function drawLane(context, box, number, wide, ratio) {
+  strips.full.fill(0);
+  strips.widest.fill(-1);
+  for (const source of visibleSources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
+  const { full, widest, look, pixels } = strips;
+  const tints = isRange(box.kind) ? palette.stripRange : palette.strip;
+  for (let at = 0, to = number * wide; at < wide; at++, to++) {
+    if (widest[at] < 0) continue;
+    pixels[to] = tints[look[at]][strengthLevel(full[at])];
+    drawn.marks++;
+  }
+}
+
+// Never so weak that a lone short event is lost.
+function strengthLevel(full) {
+  return full > 0.6 ? 2 : full > 0.25 ? 1 : 0;
+}
+
+function drawSource(context, box, source, wide, ratio) {
+  const { marks } = source,
+    { full, widest, look } = strips,
+    range = isRange(box.kind);
+  const scale = wide / (view.to - view.from),
+    zero = view.from;
+  const first = firstAbove(marks.reach, source.from),
+    last = firstAbove(marks.start, source.to);
+  const left = Math.max(0, (source.from - zero) * scale),
+    right = Math.min(wide, (source.to - zero) * scale);
+  for (let i = first; i < last; i++) {
+    const x = Math.max(left, (marks.start[i] - zero) * scale),
+      w = Math.min(right, (marks.end[i] - zero) * scale) - x;
+    if (w >= THIN * ratio) {
+      drawMark(context, box, source, i, x / ratio, w / ratio);
+      continue;
+    }
+    const tint = range ? marks.name[i] % RANGE_COLOURS : marks.look[i];
+    const share = marks.count && w > 0 ? Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
+    let at = Math.min(x | 0, wide - 1),
+      rest = Math.max(w, 0);
+    do {
+      const part = Math.min(rest, at + 1 - Math.max(x, at));
+      full[at] += part * share;
+      if (part >= widest[at]) {
+        widest[at] = part;
+        look[at] = tint;
+      }
+      rest -= part;
+      at++;
+    } while (rest > 0.05 && at < wide);
+  }
+}
+
+function isRange(kind) {
+  return kind === "range" || kind === "projected";
+}
+
+function drawMark(context, box, source, i, x, w) {
+  const { marks } = source,
+    range = isRange(box.kind),
+    look = marks.look[i],
+    tint = marks.name[i] % RANGE_COLOURS;
+  const left = Math.round(x),
+    wide = Math.max(1, Math.round(x + w) - left - (w > 5 ? 1 : 0));
+  const several = eventCount(marks, i);
+  context.fillStyle = range ? palette.range[tint] : palette.fill[look];
+  if (several > 1) drawSummary(context, box, marks, i, left, wide);
+  else context.fillRect(left, box.y, wide, box.h);
+  if (several === 1 && !range && wide > 5 && palette.pattern[look]) {
+    context.fillStyle = palette.pattern[look];
+    context.fillRect(left, box.y, wide, box.h);
+  }
+  drawn.marks++;
+  if (wide > MIN_TEXT && box.h > 11) {
+    const ink = several > 1 ? cssColour("--ink") : range ? palette.rangeInk[tint] : palette.ink[look];
+    drawText(context, markText(box.kind, marks, i, several), left, left + wide, box, ink);
+  }
+}
+
+// What is summarised looks it: a pale box, filled from below as far as its events keep it busy, dashed on top.
+function drawSummary(context, box, marks, i, left, wide) {
+  const share = Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1));
+  const filled = Math.max(1, Math.round(box.h * share));
+  context.globalAlpha = 0.22;
+  context.fillRect(left, box.y, wide, box.h);
+  context.globalAlpha = 0.5;
+  context.fillRect(left, box.y + box.h - filled, wide, filled);
+  context.globalAlpha = 1;
+  for (let x = left; x < left + wide - 1; x += 6) context.fillRect(x, box.y, Math.min(3, left + wide - x), 1);
+}
+
+function markText(kind, marks, i, several) {
+  if (several > 1) return `${countText(several)} events`;
+  if (kind === "idle") return lookWord(page.looks[marks.look[i]]).slice(6);
+  return page.names[marks.name[i]] ?? "";
+}
+
+function drawText(context, text, left, right, box, ink) {
+  const letters = Math.floor((right - left - 8) / 6.1);
+  if (letters < 3) return;
+  context.fillStyle = ink;
+  const cut = text.length > letters ? text.slice(0, letters - 1) + "…" : text;
+  context.fillText(cut, left + 4, box.y + box.h / 2 + 0.5, right - left - 6);
+}

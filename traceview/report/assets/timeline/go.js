@@ -1,0 +1,29 @@
+// Moves the timeline to a place.
+// Go to a place: the stretch with as much again on both sides, lit, its row in sight.
+import { byId, queryAll } from "../core/dom.js";
+import { revealRow } from "./rows.js";
+import { board, view } from "./state.js";
+import { rebuild, setView } from "./view.js";
+
+export async function goTo(place, button) {
+  const length = Math.max(place.end - place.start, 500);
+  view.lit = place;
+  setView(place.start - length, place.end + length);
+  queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
+  button?.setAttribute("aria-current", "true");
+  await bringInSight(place.rows);
+  for (const item of board.shown) item.labelElement?.classList.toggle("lit", place.rows.includes(item.id));
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
+}
+
+// Unfold what hides the rows, and scroll to the first of them.
+export async function bringInSight(ids) {
+  const rows = ids.map(revealRow).filter(Boolean);
+  await rebuild();
+  if (!rows.length) return;
+  const { y, h } = rows[0].row,
+    scroll = byId("scroll");
+  if (y < scroll.scrollTop || y + h > scroll.scrollTop + view.height)
+    scroll.scrollTop = Math.max(0, y - view.height / 3);
+}

@@ -1,0 +1,92 @@
+// The mark under the pointer, and its details.
+import { firstAbove, busyTime, eventCount } from "../core/columns.js";
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { lookWord } from "../core/palette.js";
+import { bandwidth, countText, duration, momentText, percent, bytesText } from "../core/words.js";
+import { sourceAt } from "./levels.js";
+import { rowAt } from "./rows.js";
+import { view } from "./state.js";
+
+function markAt(item, x, y) {
+  if (!item?.lanes?.length) return null;
+  const place = Math.min(item.lanes.length - 1, Math.max(0, Math.floor(((y - item.y) / item.h) * item.lanes.length)));
+  const each = (view.to - view.from) / view.width,
+    at = view.from + x * each;
+  const source = sourceAt(item.lanes[place], at);
+  if (!source) return null;
+  const { marks } = source;
+  let best = null,
+    nearest = 3 * each;
+  for (let i = firstAbove(marks.reach, at - 3 * each), last = firstAbove(marks.start, at + 3 * each); i < last; i++) {
+    const away = at < marks.start[i] ? marks.start[i] - at : at > marks.end[i] ? at - marks.end[i] : 0;
+    if (away <= nearest) {
+      nearest = away;
+      best = i;
+    }
+  }
+  return best === null ? null : { item, lane: item.lanes[place], marks, i: best, bin: source.bin };
+}
+
+export function detailRows({ item, marks, i }) {
+  const length = marks.end[i] - marks.start[i],
+    look = page.looks[marks.look[i]];
+  const several = eventCount(marks, i),
+    busy = busyTime(marks, i);
+  const what = item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
+  const rows = [
+    ["what", several > 1 ? `${countText(several)} events, summarised; mostly ${what}` : what],
+    ["start", momentText(marks.start[i])],
+    ["duration", duration(length)],
+  ];
+  if (several > 1) rows.push(["their time", `${duration(busy)}, ${percent(busy, length)} of it`]);
+  if (marks.bytes?.[i]) rows.push(["bytes", bytesText(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
+  if (marks.operations?.[i]) rows.push(["GPU operations", countText(marks.operations[i])]);
+  if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
+  for (const [cost, word] of [
+    ["waited", "GPU worked"],
+    ["starved", "GPU starved"],
+    ["refill", "refill after"],
+  ])
+    if (marks[cost]?.[i]) rows.push([word, duration(marks[cost][i])]);
+  if (item.kind === "idle")
+    for (const cause of Object.keys(page.cause_words))
+      if (marks[cause]?.[i]) rows.push([page.cause_words[cause], duration(marks[cause][i])]);
+  if (item.label && item.kind !== "idle") rows.push([item.kind === "stream" ? "stream" : "row", item.label]);
+  if (marks.correlation?.[i]) rows.push(["correlation", String(marks.correlation[i])]);
+  return rows;
+}
+
+export function headline({ item, marks, i }) {
+  const name = page.names[marks.name[i]] ?? "";
+  if (item.kind === "idle") return name ? `idle, until ${name}` : "idle";
+  return eventCount(marks, i) > 1 ? `longest: ${name}` : name;
+}
+
+export function hitAt(event) {
+  const box = byId("canvas").getBoundingClientRect();
+  const y = event.clientY - box.top + byId("scroll").scrollTop;
+  return markAt(rowAt(y), event.clientX - box.left, y);
+}
+
+function showTip(event) {
+  const hit = event.buttons ? null : hitAt(event);
+  const tip = byId("tip");
+  tip.hidden = !hit;
+  if (!hit) return;
+  const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", { text: word }), el("dd", { text: value })]);
+  tip.replaceChildren(el("b", { text: headline(hit) }), el("dl", {}, ...pairs));
+  const left =
+    event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;
+  const top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8);
+  tip.style.left = Math.max(4, left) + "px";
+  tip.style.top = Math.max(4, top) + "px";
+}
+
+export function watchHover() {
+  const stage = byId("stage");
+  stage.addEventListener("pointermove", showTip);
+  stage.addEventListener("pointerleave", () => {
+    byId("tip").hidden = true;
+  });
+}

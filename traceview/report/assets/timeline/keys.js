@@ -1,0 +1,152 @@
+// Mouse, wheel, keyboard and buttons of the timeline.
+import { byId, queryAll } from "../core/dom.js";
+import { hitAt } from "./hover.js";
+import { clearMeasure, followMeasure, measureHere } from "./measure.js";
+import { showHelp } from "./panel.js";
+import { findNext } from "./search.js";
+import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
+import { pointer, selected, view } from "./state.js";
+import { fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
+
+const MOVES = {
+  w: () => zoom(0.7),
+  ArrowUp: () => zoom(0.7),
+  "+": () => zoom(0.7),
+  "=": () => zoom(0.7),
+  s: () => zoom(1 / 0.7),
+  ArrowDown: () => zoom(1 / 0.7),
+  "-": () => zoom(1 / 0.7),
+  a: () => pan(-0.2),
+  ArrowLeft: () => pan(-0.2),
+  d: () => pan(0.2),
+  ArrowRight: () => pan(0.2),
+  Home: fit,
+  0: fit,
+  f: fitSelected,
+  PageUp: () => scrollRows(-0.8),
+  PageDown: () => scrollRows(0.8),
+  n: () => findNext(byId("search", HTMLInputElement).value),
+  N: () => findNext(byId("search", HTMLInputElement).value, -1),
+  ".": () => stepSelected(1),
+  ",": () => stepSelected(-1),
+  l: () => selected.partners.length && goToPartner(),
+  m: measureHere,
+  "?": showHelp,
+  Escape: clearAll,
+};
+
+const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "?", ".", ",", "l", "f", "Escape"]);
+
+const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
+
+function scrollRows(share) {
+  byId("scroll").scrollTop += share * view.height;
+}
+
+function fitSelected() {
+  const { hit } = selected;
+  if (!hit) return fit();
+  const start = hit.marks.start[hit.i],
+    end = hit.marks.end[hit.i],
+    air = Math.max(end - start, 100);
+  setView(start - air, end + air);
+}
+
+function clearAll() {
+  view.lit = null;
+  clearSelected();
+  clearMeasure();
+  queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
+  rebuild();
+}
+
+function momentAt(event) {
+  const box = byId("canvas").getBoundingClientRect();
+  return view.from + ((event.clientX - box.left) / box.width) * (view.to - view.from);
+}
+
+export function watchInput() {
+  const stage = byId("stage");
+  stage.addEventListener("wheel", onWheel, { passive: false });
+  byId("axis").addEventListener("wheel", onWheel, { passive: false });
+  stage.addEventListener("dblclick", fit);
+  for (const area of [stage, byId("axis")]) {
+    area.addEventListener("pointerdown", (event) => onPress(event, area !== stage || event.shiftKey));
+    area.addEventListener("pointermove", onDrag);
+    area.addEventListener("pointerup", (event) => onRelease(event, area === stage));
+    area.addEventListener("pointercancel", () => Object.assign(pointer, { last: null }));
+  }
+  stage.addEventListener("pointermove", (event) => {
+    pointer.x = momentAt(event);
+    followMeasure(pointer.x);
+  });
+  stage.addEventListener("pointerleave", () => {
+    pointer.x = null;
+  });
+  document.addEventListener("keydown", onKey);
+  byId("scroll").addEventListener("scroll", schedule);
+  for (const button of queryAll("[data-move]"))
+    button.addEventListener("click", () => MOVES[BUTTONS[button.dataset.move ?? ""]]());
+  new ResizeObserver(() => rebuild()).observe(byId("frame"));
+}
+
+function onWheel(event) {
+  event.preventDefault();
+  const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
+  if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
+    pan(((event.deltaX || event.deltaY) * unit) / view.width);
+  else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
+}
+
+function onPress(event, box) {
+  if (event.button !== 0) return;
+  Object.assign(pointer, { last: event, from: event, moved: false });
+  view.box = box ? [momentAt(event), momentAt(event)] : null;
+  event.currentTarget.setPointerCapture(event.pointerId);
+}
+
+function onDrag(event) {
+  const { last, from } = pointer;
+  if (!last || !from) return;
+  pointer.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
+  if (!pointer.moved) return;
+  pointer.last = event;
+  if (view.box) {
+    view.box[1] = momentAt(event);
+    return schedule();
+  }
+  const each = (view.to - view.from) / view.width,
+    shift = (event.clientX - last.clientX) * each;
+  setView(view.from - shift, view.to - shift);
+  if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
+}
+
+function onRelease(event, onStage) {
+  const box = view.box;
+  if (pointer.last && pointer.moved && box) setView(Math.min(...box), Math.max(...box));
+  if (pointer.last && !pointer.moved && onStage) select(hitAt(event));
+  view.box = null;
+  pointer.last = null;
+  schedule();
+}
+
+// Letters work wherever the person is; the arrows and the rest belong to the timeline while it has the focus.
+function onKey(event) {
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    byId("help", HTMLDialogElement).open ||
+    event.target.closest("input, textarea, select")
+  )
+    return;
+  if (event.key === "/") {
+    event.preventDefault();
+    byId("search", HTMLInputElement).select();
+    return;
+  }
+  const key = event.key.length === 1 && event.key !== "N" ? event.key.toLowerCase() : event.key;
+  if (!(key in MOVES) || !(ANYWHERE.has(key) || byId("stage") === document.activeElement)) return;
+  event.preventDefault();
+  MOVES[key]();
+}

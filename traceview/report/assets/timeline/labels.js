@@ -1,0 +1,129 @@
+// The labels of the rows: they fold groups and move rows.
+import { byId, el } from "../core/dom.js";
+import { board } from "./state.js";
+
+export function showLabels(changed) {
+  const labels = byId("labels");
+  const focused = document.activeElement?.getAttribute("data-fold");
+  labels.replaceChildren(...board.shown.map((item) => rowLabel(item, changed)));
+  byId("rows").style.height = board.height + "px";
+  if (!focused) return;
+  const button = labels.querySelector(`[data-fold="${CSS.escape(focused)}"]`);
+  if (button instanceof HTMLElement) button.focus();
+}
+
+function rowLabel(item, changed) {
+  const made = el("div", { class: "label row-" + item.kind });
+  made.style.top = item.y + "px";
+  made.style.height = item.h + "px";
+  if (item.kind === "group") fillGroupLabel(made, item.group, changed);
+  else if (item.kind === "more") fillMoreLabel(made, item, changed);
+  else fillRowLabel(made, item, changed);
+  return made;
+}
+
+function fillGroupLabel(made, group, changed) {
+  const flip = () => {
+    group.folded = !group.folded;
+    changed();
+  };
+  const button = el("button", {
+    class: "fold",
+    type: "button",
+    "aria-expanded": String(!group.folded),
+    "data-fold": "g" + group.number,
+    onclick: flip,
+    text: (group.folded ? "▸ " : "▾ ") + group.label,
+    title: "Fold or unfold; Alt and up or down moves it",
+  });
+  made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
+  makeMovable(made, button, board.groups, () => group, changed);
+}
+
+function fillMoreLabel(made, { group, more }, changed) {
+  const flip = () => {
+    group.all = !group.all;
+    changed();
+  };
+  const unused = more.every((row) => !row.lanes.length);
+  const text = group.all
+    ? "fold"
+    : unused
+      ? `+ ${more.length} unused stream${more.length > 1 ? "s" : ""}`
+      : `+ ${more.length} more`;
+  made.append(
+    el("button", {
+      type: "button",
+      onclick: flip,
+      "data-fold": "m" + group.number,
+      "aria-expanded": String(group.all),
+      text,
+    }),
+  );
+}
+
+function fillRowLabel(made, row, changed) {
+  row.labelElement = made;
+  made.title = [row.label, row.note].filter(Boolean).join(", ");
+  const heads =
+    row.part &&
+    row.group.rows.find((one) => one.part === row.part) === row &&
+    row.group.rows.some((one) => one.part === row.part && one !== row);
+  const name = heads
+    ? partButton(row, changed)
+    : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
+  made.append(...(row.label ? [name] : []), ...(row.note ? [el("span", { class: "soft", text: row.note })] : []));
+  if (row.label) makeMovable(made, name, row.group.rows, () => row, changed);
+}
+
+function partButton(row, changed) {
+  const shut = row.group.shut.has(row.part);
+  const flip = () => {
+    if (!row.group.shut.delete(row.part)) row.group.shut.add(row.part);
+    changed();
+  };
+  return el("button", {
+    class: "name",
+    type: "button",
+    "data-fold": row.id,
+    "aria-expanded": String(!shut),
+    onclick: flip,
+    text: (shut ? "▸ " : "▾ ") + row.label,
+  });
+}
+
+// Drag a label, or press Alt and an arrow on it, to put it elsewhere among its likes; a part moves as a whole.
+function makeMovable(made, button, list, get, changed) {
+  made.draggable = true;
+  made.addEventListener("dragstart", (event) => {
+    board.dragged = get();
+    event.dataTransfer.setData("text/plain", "row");
+  });
+  made.addEventListener("dragover", (event) => {
+    if (list.includes(board.dragged)) event.preventDefault();
+  });
+  made.addEventListener("drop", (event) => {
+    event.preventDefault();
+    moveTo(list, board.dragged, get());
+    changed();
+  });
+  button.addEventListener("keydown", (event) => {
+    if (!event.altKey || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const heads = list.filter((one) => !one.part || list.find((other) => other.part === one.part) === one);
+    const next = heads[heads.indexOf(get()) + (event.key === "ArrowUp" ? -1 : 1)];
+    if (next) moveTo(list, get(), next);
+    changed();
+  });
+}
+
+function moveTo(list, what, where) {
+  if (!what || what === where || !list.includes(what)) return;
+  const mine = what.part ? list.filter((one) => one.part === what.part) : [what];
+  const down = list.indexOf(what) < list.indexOf(where);
+  const rest = list.filter((one) => !mine.includes(one));
+  const theirs = where.part ? rest.filter((one) => one.part === where.part) : [where];
+  rest.splice(rest.indexOf(theirs[0]) + (down ? theirs.length : 0), 0, ...mine);
+  list.splice(0, list.length, ...rest);
+}

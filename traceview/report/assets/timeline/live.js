@@ -1,0 +1,99 @@
+// A page from `traceview serve` requests detail from its own server; a page from disk sends no request.
+import { decodeMarks } from "../core/columns.js";
+import { byId } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { liveMarks } from "./levels.js";
+import { board, view } from "./state.js";
+import { schedule } from "./view.js";
+
+/** @type {{ timer: ReturnType<typeof setTimeout> | undefined, asking: AbortController | null }} */
+const live = { timer: undefined, asking: null };
+
+function requestFromServer(what, query) {
+  return fetch(`${what}?${new URLSearchParams(query)}`, { signal: live.asking?.signal });
+}
+
+function needsDetail(lane) {
+  const each = (view.to - view.from) / view.width,
+    finest = lane.levels[lane.levels.length - 1];
+  return (
+    !lane.whole && finest && 2 ** finest.shift > each && !liveMarks(lane, Math.max(view.from, view.whole[0]), view.to)
+  );
+}
+
+// Once the view rests a little, ask for what is in sight and half as much on both sides.
+export function requestDetail() {
+  if (!page.live) return;
+  clearTimeout(live.timer);
+  live.timer = setTimeout(async () => {
+    const top = byId("scroll").scrollTop;
+    const rows = board.shown.filter(
+      (item) => item.lanes?.some(needsDetail) && item.y + item.h >= top && item.y <= top + view.height,
+    );
+    if (!rows.length) return;
+    live.asking?.abort();
+    live.asking = new AbortController();
+    const pad = (view.to - view.from) / 2,
+      shift = Math.max(0, Math.floor(Math.log2((view.to - view.from) / view.width)));
+    try {
+      const answer = await requestFromServer("marks", {
+        from: Math.floor(view.from - pad),
+        to: Math.ceil(view.to + pad),
+        shift,
+        rows: rows.map((row) => row.number),
+      });
+      if (!answer.ok) throw new Error(await answer.text());
+      storeDetail(await answer.arrayBuffer());
+    } catch (error) {
+      if (!(error instanceof DOMException && error.name === "AbortError"))
+        byId("found").textContent = "the server does not answer";
+    }
+  }, 80);
+}
+
+function storeDetail(answer) {
+  const length = new DataView(answer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(answer, 4, length)));
+  const buffer = answer.slice(4 + length);
+  for (const [number, lanes] of Object.entries(header.rows))
+    lanes.forEach(({ bin, marks }, place) => {
+      board.numbered[number].lanes[place].live = {
+        marks: decodeMarks(buffer, marks),
+        bin,
+        from: header.from,
+        to: header.to,
+      };
+    });
+  schedule();
+}
+
+export async function measureOnServer(from, to) {
+  return (await fetch(`measure?${new URLSearchParams({ from, to })}`)).json();
+}
+
+export async function findOnServer(text) {
+  const { total, first, places } = await (
+    await fetch(`find?${new URLSearchParams({ text, at: String(Math.round(view.from)) })}`)
+  ).json();
+  return {
+    total,
+    first,
+    places: places.map(([row, start, end]) => ({ start, end, rows: [board.numbered[row].id] })),
+  };
+}
+
+// One mark by itself, in the shape of a lane's marks.
+export async function partnersFromServer({ item, marks, i }) {
+  const found = await (
+    await fetch(`partner?${new URLSearchParams({ row: item.number, correlation: marks.correlation[i] })}`)
+  ).json();
+  return found.map(({ row, ...one }) => ({
+    row: board.numbered[row],
+    i: 0,
+    marks: {
+      n: 1,
+      ...Object.fromEntries(Object.entries(one).map(([name, value]) => [name, [value]])),
+      reach: [one.end],
+    },
+  }));
+}

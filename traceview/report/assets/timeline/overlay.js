@@ -1,0 +1,100 @@
+// What is drawn over the marks: highlight, selection, launch arrow and measured range.
+import { byId, context2d } from "../core/dom.js";
+import { cssColour } from "../core/palette.js";
+import { duration } from "../core/words.js";
+import { toX } from "./axis.js";
+import { AXIS, board, measure, selected, view } from "./state.js";
+
+export function drawOver(context, state) {
+  if (view.lit) drawHighlight(context, state);
+  drawSelected(context, state);
+  drawMeasure(context, state);
+  if (view.box) drawBox(context, toX(view.box[0]), toX(view.box[1]), state.height);
+}
+
+function drawHighlight(context, { top, height, lit }) {
+  const x = toX(lit.start),
+    w = Math.max(2, toX(lit.end) - x);
+  context.globalAlpha = 0.2;
+  context.fillStyle = cssColour("--glow");
+  context.fillRect(x, 0, w, height);
+  context.globalAlpha = 1;
+  context.strokeStyle = cssColour("--mark");
+  context.lineWidth = 2;
+  for (const item of board.shown)
+    if (lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
+}
+
+function drawBox(context, from, to, height) {
+  context.fillStyle = cssColour("--focus");
+  context.globalAlpha = 0.18;
+  context.fillRect(Math.min(from, to), 0, Math.abs(to - from), height);
+  context.globalAlpha = 1;
+  for (const x of [from, to]) context.fillRect(Math.round(x), 0, 1, height);
+}
+
+function rowMiddle(id, top) {
+  const item = board.shown.find((one) => one.id === id);
+  return item ? item.y - top + item.h / 2 : null;
+}
+
+function drawSelected(context, { top }) {
+  const { hit, partners } = selected;
+  if (!hit) return;
+  const item = board.shown.find((one) => one.id === hit.item.id);
+  if (!item) return;
+  const x = toX(hit.marks.start[hit.i]),
+    w = Math.max(3, toX(hit.marks.end[hit.i]) - x);
+  context.strokeStyle = cssColour("--ink");
+  context.lineWidth = 2;
+  context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
+  for (const { row, marks, i } of partners.slice(0, 20)) {
+    const y = rowMiddle(row.id, top),
+      mine = item.y - top + item.h / 2;
+    if (y === null) continue;
+    const launch = item.kind === "call";
+    const other = toX(marks.start[i]);
+    if (launch) drawArrow(context, x, mine, other, y);
+    else drawArrow(context, other, y, x, mine);
+  }
+}
+
+function drawArrow(context, x0, y0, x1, y1) {
+  const bend = Math.max(24, Math.abs(x1 - x0) / 3);
+  for (const [colour, width] of [
+    [cssColour("--card"), 4],
+    [cssColour("--mark"), 1.75],
+  ]) {
+    context.strokeStyle = context.fillStyle = colour;
+    context.lineWidth = width;
+    context.beginPath();
+    context.moveTo(x0, y0);
+    context.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 6, y1);
+    context.stroke();
+  }
+  context.beginPath();
+  context.moveTo(x1, y1);
+  context.lineTo(x1 - 8, y1 - 4);
+  context.lineTo(x1 - 8, y1 + 4);
+  context.fill();
+}
+
+function drawMeasure(context, { height }) {
+  const [from, to = from] = measure.points;
+  if (from !== undefined) drawBox(context, toX(from), toX(to), height);
+}
+
+export function drawMeasureBar() {
+  if (measure.points.length < 2) return;
+  const context = context2d(byId("axis", HTMLCanvasElement));
+  const [from, to] = measure.points.map(toX);
+  context.fillStyle = cssColour("--focus");
+  context.fillRect(Math.min(from, to), AXIS - 3, Math.abs(to - from), 3);
+  const text = duration(Math.abs(measure.points[1] - measure.points[0])),
+    wide = context.measureText(text).width;
+  const x = Math.min(Math.max((from + to) / 2 - wide / 2, 2), view.width - wide - 4);
+  context.fillStyle = cssColour("--card");
+  context.fillRect(x - 4, 2, wide + 8, AXIS - 10);
+  context.fillStyle = cssColour("--focus");
+  context.fillText(text, x, AXIS / 2 - 1);
+}

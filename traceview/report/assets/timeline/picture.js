@@ -1,0 +1,51 @@
+// Saves the timeline as a PNG file.
+// The timeline as it stands: labels, axis and marks of what is in sight, under the same heading as a chart.
+import { queryAll, byId, context2d, el } from "../core/dom.js";
+import { fileName, save } from "../core/export.js";
+import { page } from "../core/page.js";
+import { cssColour } from "../core/palette.js";
+import { view } from "./state.js";
+
+async function saveTimeline() {
+  const ratio = devicePixelRatio || 1,
+    side = byId("labels").offsetWidth,
+    top = 56,
+    axis = byId("scroll").offsetTop;
+  const canvas = el("canvas", {
+    width: Math.round((side + view.width) * ratio),
+    height: Math.round((top + axis + view.height) * ratio),
+  });
+  const pen = context2d(canvas);
+  pen.scale(ratio, ratio);
+  pen.fillStyle = cssColour("--card");
+  pen.fillRect(0, 0, side + view.width, top + axis + view.height);
+  pen.textBaseline = "middle";
+  const write = (text, x, y, weight, colour, width) => {
+    pen.font = `${weight} system-ui, sans-serif`;
+    pen.fillStyle = cssColour(colour);
+    pen.fillText(text, x, y, width);
+  };
+  write("Timeline", 10, 18, "16px", "--ink");
+  write(`${page.file}, ${byId("range").textContent}`, 10, 39, "12px", "--soft");
+  pen.drawImage(byId("axis", HTMLCanvasElement), side, top, view.width, axis);
+  pen.drawImage(byId("canvas", HTMLCanvasElement), side, top + axis, view.width, view.height);
+  const scrolled = byId("scroll").scrollTop;
+  for (const { text, middle } of labelsInSight(scrolled))
+    write(text, 10, top + axis + middle, "12px", "--ink", side - 16);
+  save(fileName("timeline", "png"), await new Promise((resolve) => canvas.toBlob(resolve, "image/png")));
+}
+
+function labelsInSight(scrolled) {
+  const words = (label) =>
+    [...label.children]
+      .map((one) => one.textContent.trim())
+      .filter(Boolean)
+      .join("  ");
+  return [...queryAll("#labels .label")]
+    .map((label) => ({ text: words(label), middle: label.offsetTop + label.offsetHeight / 2 - scrolled }))
+    .filter(({ middle }) => middle > 0 && middle < view.height);
+}
+
+export function watchExport() {
+  byId("timeline-png").addEventListener("click", saveTimeline);
+}

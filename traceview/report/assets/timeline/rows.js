@@ -1,0 +1,100 @@
+// Where each row stands. Groups and parts fold; rows are filtered; "more" rows show on request.
+import { byId } from "../core/dom.js";
+import { board } from "./state.js";
+
+const HEIGHTS = {
+  group: 23,
+  ruler: 18,
+  overlap: 32,
+  idle: 17,
+  stream: 22,
+  call: 20,
+  range: 17,
+  projected: 17,
+  more: 22,
+};
+
+export function loadRows(timeline) {
+  board.groups = timeline.groups.map((group, number) => ({
+    ...group,
+    number,
+    folded: false,
+    all: false,
+    shut: new Set(),
+  }));
+  board.numbered = allRows();
+  board.numbered.forEach((row, number) => {
+    row.number = number;
+  });
+  board.cover = { starts: timeline.cover.map(([start]) => start), ends: timeline.cover.map(([, end]) => end) };
+}
+
+export function allRows() {
+  return board.groups.flatMap((group) => group.rows);
+}
+
+function matchesFilter(row, group) {
+  if (!board.filter) return true;
+  return [row.label, row.note, row.id, group.label, ROW_WORDS[row.kind]].join(" ").toLowerCase().includes(board.filter);
+}
+
+const ROW_WORDS = {
+  ruler: "iterations",
+  overlap: "work",
+  idle: "idle gaps",
+  stream: "stream",
+  call: "api calls cuda",
+  range: "nvtx ranges",
+  projected: "nvtx ranges on the gpu",
+};
+
+export function placeRows() {
+  let y = 0;
+  board.shown = [];
+  const put = (item) => {
+    item.y = y;
+    item.h = HEIGHTS[item.kind];
+    y += item.h;
+    board.shown.push(item);
+  };
+  for (const group of board.groups) {
+    const fitting = group.rows.filter((row) => matchesFilter(row, group));
+    if (!fitting.length) continue;
+    if (group.label) put({ kind: "group", group });
+    if (group.folded && !board.filter) continue;
+    const more = fitting.filter((row) => row.more);
+    for (const row of fitting)
+      if ((group.all || board.filter || !row.more) && !isFoldedAway(group, row)) put(Object.assign(row, { group }));
+    if (more.length && !board.filter) put({ kind: "more", group, more });
+  }
+  board.height = y + 4;
+}
+
+// The first row of a part stays when the part is shut.
+function isFoldedAway(group, row) {
+  return row.part && group.shut.has(row.part) && group.rows.find((one) => one.part === row.part) !== row;
+}
+
+// The row of an id, unfolded so that it shows; "d:" rows are a device's idle band.
+export function revealRow(id) {
+  for (const group of board.groups)
+    for (const row of group.rows)
+      if (row.id === id) {
+        const hidden = group.folded || (row.more && !group.all) || isFoldedAway(group, row);
+        group.folded = false;
+        group.all ||= row.more;
+        if (isFoldedAway(group, row)) group.shut.delete(row.part);
+        if (!matchesFilter(row, group)) setFilter("");
+        return { row, hidden };
+      }
+  return null;
+}
+
+export function rowAt(y) {
+  return board.shown.find((item) => y >= item.y && y < item.y + item.h) ?? null;
+}
+
+export function setFilter(text) {
+  board.filter = text.trim().toLowerCase();
+  if (byId("filter", HTMLInputElement).value !== text) byId("filter", HTMLInputElement).value = text;
+}

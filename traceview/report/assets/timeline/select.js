@@ -1,0 +1,179 @@
+// Selects an operation: its launch, its NVTX ranges and its neighbours.
+// GPU work and the calls that launched it share their process and their correlation.
+import { firstAbove, eventCount } from "../core/columns.js";
+import { el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { duration } from "../core/words.js";
+import { bringInSight } from "./go.js";
+import { detailRows, headline } from "./hover.js";
+import { marksIn, sourceAt, visibleSources } from "./levels.js";
+import { partnersFromServer } from "./live.js";
+import { showHint, showPanel } from "./panel.js";
+import { allRows } from "./rows.js";
+import { board, selected, view } from "./state.js";
+import { schedule, setView } from "./view.js";
+
+function partnersInPage({ item, marks, i }) {
+  const number = marks.correlation?.[i],
+    kind = { stream: "call", call: "stream" }[item.kind];
+  if (!number || !kind) return [];
+  const found = [];
+  for (const row of allRows())
+    if (row.kind === kind && row.process === item.process)
+      for (const lane of row.lanes) {
+        const theirs = [marksIn(lane.exact), lane.live?.marks].find((marks) => marks?.correlation?.includes(number));
+        if (theirs) found.push({ row, marks: theirs, i: theirs.correlation.indexOf(number) });
+      }
+  return found;
+}
+
+// The NVTX ranges open on a thread at a moment, from the outermost in; elsewhere, those of the annotating thread.
+function pathAt(part, process, at) {
+  const own = openRanges(part, at);
+  const of = page.timeline.annotating[process];
+  return own.length || !of || of === part ? own.join(" › ") : openRanges(of, at).join(" › ");
+}
+
+function openRanges(part, at) {
+  const names = [];
+  for (const row of allRows()) {
+    if (row.kind !== "range" || row.part !== part) continue;
+    for (const lane of row.lanes) {
+      const source = sourceAt(lane, at) ?? { marks: marksIn(lane.exact) },
+        { marks } = source;
+      for (let i = marks ? firstAbove(marks.reach, at) : 0; marks && i < marks.n && marks.start[i] <= at; i++)
+        if (marks.end[i] > at && eventCount(marks, i) === 1) names.push(page.names[marks.name[i]]);
+    }
+  }
+  return names;
+}
+
+export function select(hit) {
+  if (!hit) return clearSelected();
+  Object.assign(selected, { hit, partners: partnersInPage(hit) });
+  if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) requestPartners(hit);
+  showDetails(hit);
+}
+
+async function requestPartners(hit) {
+  const partners = await partnersFromServer(hit);
+  if (selected.hit !== hit) return;
+  selected.partners = partners;
+  showDetails(hit);
+}
+
+function showDetails(hit) {
+  const call =
+    hit.item.kind === "call"
+      ? { row: hit.item, marks: hit.marks, i: hit.i }
+      : hit.item.kind === "stream"
+        ? selected.partners[0]
+        : null;
+  selected.path = call ? pathAt(call.row.part, call.row.process, call.marks.start[call.i]) : "";
+  showSelected();
+  schedule();
+}
+
+export function clearSelected() {
+  if (!selected.hit) return;
+  Object.assign(selected, { hit: null, partners: [], path: "" });
+  showHint();
+  schedule();
+}
+
+function partnerFacts(hit) {
+  const [first] = selected.partners;
+  if (hit.item.kind === "stream" && first) {
+    const began = first.marks.start[first.i];
+    return [
+      ["launched by", `${page.names[first.marks.name[first.i]]}, ${duration(first.marks.end[first.i] - began)}`],
+      ["on thread", first.row.label],
+      ["called", `${duration(hit.marks.start[hit.i] - began)} before it ran`],
+    ];
+  }
+  if (hit.item.kind === "call" && first)
+    return [
+      ["launched", `${page.names[first.marks.name[first.i]]} on ${first.row.label}`],
+      ["it ran", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`],
+    ];
+  if (hit.item.kind !== "stream" || eventCount(hit.marks, hit.i) > 1) return [];
+  return [
+    [
+      "launched by",
+      hit.marks.correlation?.[hit.i]
+        ? "a call that the capture or this page does not hold"
+        : "not known here: this stretch is summarised",
+    ],
+  ];
+}
+
+function showSelected() {
+  const { hit, partners, path } = selected;
+  if (!hit) return;
+  const pairs = [...detailRows(hit), ...partnerFacts(hit), ...(path ? [["NVTX", path]] : [])];
+  const go = partners.length
+    ? el("button", {
+        type: "button",
+        text: hit.item.kind === "call" ? "Go to the GPU work" : "Go to the launch",
+        onclick: () => goToPartner(),
+      })
+    : null;
+  const actions = el("p", { class: "actions" }, stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸"), go);
+  showPanel(
+    el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), actions),
+    el(
+      "dl",
+      { class: "facts-list" },
+      ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), el("dd", { text: value }))),
+    ),
+  );
+}
+
+function stepButton(step, text) {
+  return el("button", { type: "button", text, onclick: () => stepSelected(step) });
+}
+
+export function goToPartner() {
+  const [{ row, marks, i }] = selected.partners;
+  const { hit } = selected;
+  if (!hit) return;
+  const start = Math.min(marks.start[i], hit.marks.start[hit.i]),
+    end = Math.max(marks.end[i], hit.marks.end[hit.i]);
+  const air = (end - start) * 0.2 + 200;
+  setView(start - air, end + air);
+  select({ item: row, lane: null, marks, i, bin: 0 });
+  bringInSight([row.id]);
+}
+
+// The next or the previous mark of the same row; the view follows where it would leave the screen.
+export function stepSelected(step) {
+  const { hit } = selected;
+  if (!hit) return selectFirst();
+  const i = hit.i + step;
+  if (i < 0 || i >= hit.marks.n) return;
+  select({ ...hit, i });
+  const { start, end } = hit.marks,
+    length = Math.max(view.to - view.from, 1.2 * (end[i] - start[i]));
+  if (start[i] < view.from || end[i] > view.to)
+    setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
+}
+
+// Without a selection, the keys begin at the first operation in sight on the busiest stream.
+function selectFirst() {
+  const row = allRows().find((row) => row.kind === "stream" && row.lanes.length && board.shown.includes(row));
+  const source = row && visibleSources(row.lanes[0], view.from, view.to)[0];
+  if (!source) return;
+  const i = Math.min(firstAbove(source.marks.reach, view.from), source.marks.n - 1);
+  if (i >= 0) select({ item: row, lane: row.lanes[0], marks: source.marks, i, bin: source.bin });
+}
+
+// What was found by name becomes the selection, if the page holds it by itself.
+export function selectPlace({ start, end, rows }) {
+  const row = allRows().find((one) => one.id === rows[0]);
+  for (const lane of row?.lanes ?? []) {
+    const marks = lane.live && lane.live.from <= start && lane.live.to >= end ? lane.live.marks : marksIn(lane.exact);
+    for (let i = marks ? firstAbove(marks.start, start - 1) : 0; marks && i < marks.n && marks.start[i] === start; i++)
+      if (marks.end[i] === end) return select({ item: row, lane, marks, i, bin: 0 });
+  }
+  clearSelected();
+}

@@ -1,0 +1,51 @@
+// What the timeline shows at the moment, shared by its modules.
+export const AXIS = 28; // pixels
+
+/**
+ * Times are ns from the page's zero, sizes pixels. `lit` is the highlighted place, `box` a range that is being dragged.
+ * @typedef {import("../types").Place} Place
+ * @type {{ from: number, to: number, whole: [number, number], lit: Place | null, box: [number, number] | null,
+ *   pending: boolean, width: number, height: number, frames: number, took: number }}
+ */
+export const view = {
+  from: 0,
+  to: 1,
+  whole: [0, 1],
+  lit: null,
+  box: null,
+  pending: false,
+  width: 0,
+  height: 0,
+  frames: 0,
+  took: 0,
+};
+
+/**
+ * `numbered` are all rows as the server numbers them, `shown` what is drawn, `cover` where every event is there.
+ * @type {{ groups: import("../types").Group[], numbered: import("../types").Row[], shown: import("../types").Item[],
+ *   height: number, filter: string, cover: { starts: number[], ends: number[] }, dragged: object | null }}
+ */
+export const board = {
+  groups: [],
+  numbered: [],
+  shown: [],
+  height: 0,
+  filter: "",
+  cover: { starts: [], ends: [] },
+  dragged: null,
+};
+
+/**
+ * The selected mark, the launch or the GPU work that belongs to it, and the NVTX ranges around it.
+ * @type {{ hit: import("../types").Hit | null, partners: import("../types").Partner[], path: string }}
+ */
+export const selected = { hit: null, partners: [], path: "" };
+
+/** @type {{ points: number[], moving: boolean, done: boolean, result: object | null }} */
+export const measure = { points: [], moving: false, done: false, result: null };
+
+/**
+ * The time under the pointer, the events where a drag began and was last seen, and whether it has moved.
+ * @type {{ x: number | null, from: PointerEvent | null, last: PointerEvent | null, moved: boolean }}
+ */
+export const pointer = { x: null, from: null, last: null, moved: false };

@@ -1,0 +1,94 @@
+// Which range of time shows, and when it is drawn.
+import { byId, context2d } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { readPalette } from "../core/palette.js";
+import { duration, momentText } from "../core/words.js";
+import { drawAxis } from "./axis.js";
+import { drawRows } from "./draw.js";
+import { showLabels } from "./labels.js";
+import { drawMeasureBar } from "./overlay.js";
+import { placeRows } from "./rows.js";
+import { AXIS, board, view } from "./state.js";
+
+const NARROWEST = 20; // ns
+export const afterRedraw = []; // functions to call after each redraw
+
+export function startView(span) {
+  // A little air on both sides keeps the first and the last event off the edge.
+  const air = Math.max(1, (span[1] - span[0]) * 0.005);
+  view.whole = [span[0] - air, span[1] + air];
+  [view.from, view.to] = view.whole;
+}
+
+export function setView(from, to) {
+  const most = view.whole[1] - view.whole[0];
+  const length = Math.min(most, Math.max(NARROWEST, to - from));
+  const middle = (from + to) / 2;
+  view.from = Math.min(Math.max(middle - length / 2, view.whole[0]), view.whole[1] - length);
+  view.to = view.from + length;
+  schedule();
+}
+
+// Zoom by a factor about a moment, which stays where it is on the screen.
+export function zoom(factor, about = (view.from + view.to) / 2) {
+  const length = view.to - view.from;
+  const wanted = Math.min(Math.max(length * factor, NARROWEST), view.whole[1] - view.whole[0]);
+  const from = about - ((about - view.from) * wanted) / length;
+  setView(from, from + wanted);
+}
+
+export function pan(share) {
+  const shift = (view.to - view.from) * share;
+  setView(view.from + shift, view.to + shift);
+}
+
+export function fit() {
+  setView(...view.whole);
+}
+
+export function schedule() {
+  if (view.pending) return;
+  view.pending = true;
+  requestAnimationFrame(() => {
+    view.pending = false;
+    redraw();
+  });
+}
+
+export function redraw() {
+  const ratio = devicePixelRatio || 1,
+    began = performance.now();
+  const context = context2d(byId("canvas", HTMLCanvasElement));
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  drawRows(context, { ...view, top: byId("scroll").scrollTop });
+  drawAxis();
+  drawMeasureBar();
+  byId("range").textContent = `${duration(view.to - view.from)} from ${momentText(Math.max(0, view.from))}`;
+  view.frames++;
+  view.took = performance.now() - began;
+  for (const action of afterRedraw) action();
+}
+
+function sizeCanvas(canvas, width, height) {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = width + "px";
+  canvas.style.height = height + "px";
+}
+
+// After a change of size, theme or rows.
+export async function rebuild() {
+  const scroll = byId("scroll");
+  placeRows();
+  showLabels(rebuild);
+  // No taller than its rows, and not so tall that they push the rest off the screen.
+  byId("frame").style.height = Math.min(board.height + scroll.offsetTop + 2, Math.max(300, innerHeight * 0.5)) + "px";
+  view.height = scroll.clientHeight;
+  view.width = Math.max(50, Math.floor(scroll.clientWidth - byId("labels").offsetWidth));
+  byId("stage").style.height = view.height + "px";
+  sizeCanvas(byId("canvas"), view.width, view.height);
+  sizeCanvas(byId("axis"), view.width, AXIS);
+  readPalette(page.looks, context2d(byId("canvas", HTMLCanvasElement)));
+  redraw();
+}

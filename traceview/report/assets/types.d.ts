@@ -1,0 +1,377 @@
+// Shapes of the data in the documents and of the state that the scripts share; read by the type checker only.
+
+/** A class of marks, with its own colour and pattern: core/palette.css. */
+export type Look = string;
+/** Numbers by the name of an idle cause. */
+export type Causes = Record<string, number>;
+/** The position of a packed column: its first byte, and the bytes of each number. */
+export type Packed = [place: number, width: number];
+type Column = ArrayLike<number> & { includes(value: number): boolean; indexOf(value: number): number };
+
+/** A place in the timeline; `rows` are ids. Times are ns from the page's zero here and below. */
+export interface Place {
+  start: number;
+  end: number;
+  rows: string[];
+  text?: string;
+}
+
+/** Marks of one lane as columns, ascending by start. `reach` is the latest end so far. */
+export interface Marks {
+  n: number;
+  start: Column;
+  end: Column;
+  reach: Column;
+  name: Column;
+  look: Column;
+  bytes?: Column;
+  operations?: Column;
+  host_memory?: Column;
+  correlation?: Column;
+  waited?: Column;
+  starved?: Column;
+  refill?: Column;
+  /** Events that a mark stands for, less one; merged marks alone have it. */
+  count?: Column;
+  busyOf?: (i: number) => number;
+}
+
+export interface Piece {
+  chunk: number;
+  marks: Record<string, Packed> & { n: number };
+  made?: Marks;
+}
+
+export interface Lane {
+  /** Coarse levels first; a bin is 2 to the power of `shift` ns wide. */
+  levels: (Piece & { shift: number })[];
+  exact: Piece | null;
+  whole: boolean;
+  live?: { marks: Marks; bin: number; from: number; to: number };
+}
+
+export interface Row {
+  kind: string;
+  id: string;
+  label: string;
+  note: string;
+  more: boolean;
+  process: number | null;
+  part: string;
+  events: number;
+  lanes: Lane[];
+  number: number;
+  group: Group;
+  labelElement?: HTMLElement;
+  y: number;
+  h: number;
+}
+
+export interface Group {
+  label: string;
+  note: string;
+  rows: Row[];
+  number: number;
+  folded: boolean;
+  all: boolean;
+  shut: Set<string>;
+}
+
+/** What one line of the timeline shows: a row, the heading of a group, or its "more" row, which have no lanes. */
+export type Item = Omit<Row, "lanes" | "more"> & { lanes?: Lane[]; more?: boolean | Row[] };
+
+export interface Hit {
+  item: Row;
+  lane: Lane | null;
+  marks: Marks;
+  i: number;
+  bin: number;
+}
+
+export interface Partner {
+  row: Row;
+  marks: Marks;
+  i: number;
+}
+
+export interface DeviceSums {
+  id: string;
+  compute: number;
+  communication: number;
+  copies: number;
+  hidden: number;
+  idle: number;
+  kernels: number;
+  copy_count: number;
+  causes: Causes;
+}
+
+export interface Finding {
+  id: string;
+  severity: string;
+  title: string;
+  cost_ns: number;
+  fraction: number;
+  per_iteration_ns: number | null;
+  advice: string;
+  code: string;
+  device: string | null;
+  evidence: Required<Place>[];
+}
+
+export interface Stream {
+  label: string;
+  process_id: number;
+  kernel_count: number;
+  copy_count: number;
+  busy_ns: number;
+  compute_ns: number;
+  communication_ns: number;
+  copy_ns: number;
+  gap_count: number;
+  gap_ns: number;
+}
+
+export interface Copies {
+  kind: string;
+  memory: string;
+  count: number;
+  bytes: number;
+  busy_ns: number;
+  overlapped_ns: number;
+  exposed_ns: number;
+}
+
+export interface Device {
+  id: string;
+  name: string;
+  processes: number[];
+  window_ns: number;
+  busy_ns: number;
+  idle_ns: number;
+  kernel_count: number;
+  parts: { look: Look; word: string; ns: number }[];
+  copies: Copies[];
+  communication: { count: number; busy_ns: number; overlapped_ns: number; exposed_ns: number };
+  gap_count: number;
+  causes: Causes;
+  streams: Stream[];
+}
+
+export interface Call {
+  api: string;
+  count: number;
+  blocked_ns: number;
+  waited_ns: number;
+  starved_ns: number;
+  refill_ns: number;
+}
+
+export interface Calls {
+  calls: Call[];
+}
+
+export interface NvtxRange {
+  name: string;
+  domain: string;
+  count: number;
+  host_ns: number;
+  gpu_busy_ns: number;
+  gpu_span_ns: number;
+  kernel_count: number;
+  via_process_count: number;
+}
+
+export interface NotMeasured {
+  not_measured: string;
+}
+
+export interface Iterations {
+  range: string;
+  count: number;
+  skipped: number;
+  skipped_why: string;
+  spreads: Record<string, { median: number; p5: number; p95: number }>;
+}
+
+export interface Timeline {
+  span: [number, number];
+  events: number;
+  whole: boolean;
+  cover: [number, number][];
+  looks: Look[];
+  used: Look[];
+  annotating: Record<string, string>;
+  groups: { label: string; note: string; rows: Row[] }[];
+  summary_chunk: number;
+  tally: { shift: number; count: number; devices: { id: string; columns: Record<string, Packed> }[] };
+  index?: { n: number; rows: string[]; columns: Record<string, Packed> };
+}
+
+/** The page of an analysis: report/html/sections.py. A page of a fleet has only `file`. */
+export interface Page {
+  file: string;
+  nsys: string | null;
+  profiler: string;
+  narrowed: boolean;
+  live: boolean;
+  cause_words: Record<string, string>;
+  memories: string[];
+  devices: Device[];
+  findings: Finding[];
+  iterations: Iterations | NotMeasured;
+  nvtx: NvtxRange[] | NotMeasured;
+  nvtx_count: number;
+  sync: Calls;
+  implicit_sync: Calls;
+  unmatched: { kernels: number; copies: number; memsets: number; graphs: number };
+  notes: string[];
+  timeline: Timeline;
+  looks: Look[];
+  names: string[];
+}
+
+export interface ChartItem {
+  text: string;
+  place: Place | null;
+  mark: object;
+}
+
+export interface ChartSpec {
+  id: string;
+  heading: string;
+  note: string;
+  looks?: [Look, string][];
+  items: ChartItem[];
+  columns?: number;
+  height?: number;
+  bare?: boolean;
+  picture(): { traces: object[]; layout: any };
+  table(): Node;
+}
+
+export interface Chart {
+  spec: ChartSpec;
+  stage: HTMLElement & { on(event: string, action: (event: any) => void): void };
+  status: HTMLElement;
+  at: number;
+  drawn: boolean;
+}
+
+/** An event of a comparison's timeline: indexes of its lane, look and name, and times in ns. */
+export type CaptureEvent = [lane: number, start: number, length: number, look: number, name: number];
+
+/** One capture of a comparison: report/compare_html. */
+export interface Capture {
+  file: string;
+  lanes: string[];
+  names: string[];
+  looks: Look[];
+  events: CaptureEvent[];
+  iterations: [number, number][];
+  first: number;
+  middle: number;
+  leftOut: number;
+  canvas: HTMLCanvasElement;
+  inner: Map<number, number>;
+  hue: string[];
+}
+
+export interface ComparisonContent {
+  base: string;
+  how: string;
+  notes: string[];
+  against: {
+    file: string;
+    verdict: string;
+    text: string;
+    accounts: string;
+    how: string;
+    tables: { title: string; head: string[]; rows: string[][] }[];
+  }[];
+}
+
+export interface Rank {
+  label: string;
+  file: string;
+  device: string;
+  gpu: string;
+  set: number;
+  straggler: boolean;
+  wall: number;
+  own: number;
+  lag: number | null;
+  compute: number;
+  exposed_communication: number;
+  copies: number;
+  idle: number;
+  wait: number;
+  bare_wait: number;
+  caused: number;
+  bare_caused: number;
+  causes: number[];
+  kernels: number;
+  last_count: number;
+  matched: number;
+  iterations: number;
+}
+
+/** The page of a fleet: report/fleet_html. */
+export interface FleetContent {
+  title: string;
+  facts: string;
+  verdict: string;
+  sets: number;
+  reports: number;
+  each: boolean;
+  causes: string[];
+  ranks: Rank[];
+  advice: { title: string; text: string; price: string; rank: number }[];
+  groups: {
+    kind: string;
+    name: string;
+    how: string;
+    ranks: number;
+    count: number;
+    skew_median: number;
+    skew_p95: number;
+    transfer: number;
+    waited: number;
+    last: number;
+    last_count: number;
+  }[];
+  pairs: { waiter: number; last: number; waited: number; count: number }[];
+  pairCount: number;
+  clocks: {
+    file: string;
+    offset: number;
+    words: string;
+    session: string;
+    drift: number;
+    uncertainty: number | null;
+  }[];
+  skipped: { file: string; reason: string }[];
+  notes: string[];
+  heat: ({ names: string[]; steady: number[]; merged: number } & Record<Figure, Packed>) | null;
+}
+
+export type Figure = "own" | "wait" | "compute" | "wall";
+
+/** The heat map: a value per rank and column, -1 where a rank has no such iteration. */
+export interface Heat {
+  columns: number;
+  names: string[];
+  steady: number[];
+  scale: Partial<Record<Figure, [number, number]>>;
+  own?: Float64Array;
+  wait?: Float64Array;
+  compute?: Float64Array;
+  wall?: Float64Array;
+}
+
+declare global {
+  const Plotly: any;
+  interface Window {
+    traceview: object;
+  }
+}
