@@ -49,7 +49,7 @@ def texts(path: Path) -> list[str]:
     for table in sorted(tables(path)):
         if not table.startswith("ENUM_"):
             for row in rows(path, f'SELECT * FROM "{table}"'):
-                found += [value for value in row if isinstance(value, str)]
+                found += [value for value in row if isinstance(value, str) and value]
     return found
 
 

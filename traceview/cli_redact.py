@@ -18,15 +18,15 @@ from traceview.cli_output import print_out, progress
     type=click.Choice(("keep", "hash")),
     default="keep",
     show_default=True,
-    help="What becomes of the names of kernels, NVTX ranges, threads and programs.",
+    help="Keep or hash the names of kernels, NVTX ranges, threads and programs.",
 )
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
     """Write OUT, a copy of REPORT without its environment, paths, host, user, command line and program output.
 
-    Every figure of an analysis stays as it is. Secrets that have a shape (tokens, keys, e-mail addresses, paths)
-    are looked for in names too. Says what was removed; REPORT stays as it is.
+    Every figure of an analysis stays as it is. What matches a known pattern of secrets (tokens, keys, e-mail
+    addresses, paths) is replaced in names too. Prints what was removed; REPORT stays as it is.
     """
     from traceview.redact import redact as run
     from traceview.redact.lines import lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import string
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,20 @@ def test_a_secret_is_found_replaced_and_named_by_its_kind(kind: str, secret: str
     assert secret not in cleaned
     assert dict(secrets.found) == {kind: 1}
     assert secrets.cleaned(cleaned) == cleaned
+    assert secrets.kind_in([cleaned]) is None
+    assert Secrets({}).kind_in([around.format(secret)]) == kind
+
+
+def test_every_punctuation_may_stand_in_a_private_word() -> None:
+    word = "a" + string.punctuation + " \n\té" + "z"
+    assert Secrets({word: "value of an environment variable"}).cleaned(f"x{word}y") == "x[removed b 1]y"
+
+
+def test_marks_of_an_earlier_redaction_are_not_given_again() -> None:
+    secrets = Secrets({})
+    secrets.learn(["load [removed b 1]", "load a@x.org"])
+    assert secrets.cleaned("load [removed b 1]") == "load [removed b 1]"
+    assert secrets.cleaned("load a@x.org") == "load [removed c 1]"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +78,12 @@ def test_a_secret_is_found_replaced_and_named_by_its_kind(kind: str, secret: str
         "triton_red_fused_native_layer_norm_12",
         "TransformerEncoderLayerWithAVeryLongCamelCaseNameAndNoDigitAtAll",
         "version 2024.2.3",
+        "_fwd_kernel_0d1d2d3d4d5d6d7d8d9d10d11d12d13d14de15de16c",
+        "triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_view_7",
+        "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_bias_TNT",
+        "task-loader-process-worker-12345",
+        "MatMul@cuda:0",
+        "std::array<c10::BFloat16, 4>",
     ],
 )
 def test_an_ordinary_name_is_left_alone(name: str) -> None:
@@ -96,6 +117,13 @@ def test_the_same_secret_gets_the_same_mark_and_another_another() -> None:
     seven, eight = secrets.cleaned("u7@x.org"), secrets.cleaned("u8@x.org")
     assert seven != eight
     assert re.sub(NUMBER, "#", seven) == re.sub(NUMBER, "#", eight)
+
+
+@given(st.lists(st.sampled_from([*SECRETS.values(), "x", "_", " ", "/", "9", "-", "at::native<4>"]), max_size=5))
+def test_no_pattern_matches_what_is_cleaned(parts: list[str]) -> None:
+    secrets = Secrets({})
+    cleaned = secrets.cleaned("".join(parts))
+    assert Secrets({}).kind_in([cleaned]) is None
 
 
 names = st.text(st.sampled_from("ab-_ 019.é"), min_size=1, max_size=12)

@@ -69,17 +69,16 @@ class Secrets:
         unseen = sorted(set(texts) - self._seen)
         self._seen.update(unseen)
         self._taken.update(mark[1] for text in unseen if "[removed " in text for mark in _MARK.finditer(text))
-        before = self._suspects(unseen)
-        now = before
+        texts = before = self._suspects(unseen)
         for _ in range(MAX_ROUNDS):
-            last = now
+            after = texts
             for shape in self._shapes:
-                now = self._replace(now, shape)
-            if now.equals(last):
+                after = self._replace(after, shape)
+            changed = after != texts
+            self._replaced.update(zip(before.filter(changed), after.filter(changed), strict=True))
+            before, texts = before.filter(changed), after.filter(changed)
+            if texts.is_empty():
                 break
-        self._replaced.update(
-            (text, clean) for text, clean in zip(before.to_list(), now.to_list(), strict=True) if text != clean
-        )
 
     def cleaned(self, text: str) -> str:
         """Return the text with `[removed ..]` for each secret; the same mark for the same secret."""
@@ -88,8 +87,12 @@ class Secrets:
         return self._replaced.get(text, text)
 
     def kind_in(self, texts: Iterable[str]) -> str | None:
-        """Return the kind of a secret that some of the texts hold, None where none does."""
-        suspects = self._suspects(sorted(set(texts)))
+        """Return the kind of a secret that some of the texts hold, None where none does.
+
+        A text in which `learn` found nothing is not searched again.
+        """
+        clear = self._seen - self._replaced.keys()
+        suspects = self._suspects(sorted(set(texts) - clear))
         for shape in self._shapes:
             for text in suspects.filter(suspects.str.contains(shape.core)).to_list():
                 if any(map(shape.is_secret, shape.pattern.finditer(text))):
