@@ -38,8 +38,8 @@ def _arrow(path: Path, size: DecodedSize) -> tuple[pl.LazyFrame, dict[str | None
 
 
 def _parquet(path: Path, _size: DecodedSize) -> tuple[pl.LazyFrame, dict[str | None, int]]:
-    decoded = check_pages(path)
-    return pl.scan_parquet(path), dict(decoded)
+    decoded: dict[str | None, int] = {**check_pages(path)}
+    return pl.scan_parquet(path), decoded
 
 
 READERS: dict[str, Reader] = {".parquet": _parquet, ".arrow": _arrow}
