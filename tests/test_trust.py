@@ -20,4 +20,5 @@ def test_every_promise_names_a_test_that_exists() -> None:
         assert len(named) == tests.count("::") > 0, f"{promise!r} names no test"
         for file, name in named:
             tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-            assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+            functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            assert name in functions, f"{file}::{name}"

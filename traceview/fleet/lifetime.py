@@ -93,5 +93,5 @@ def signals_deferred() -> Iterator[None]:
         for number in replaced:
             signal.signal(number, before[number])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        for number in came[:1]:
-            signal.raise_signal(number)
+        if came:
+            signal.raise_signal(came[0])

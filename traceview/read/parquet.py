@@ -38,8 +38,7 @@ def _arrow(path: Path, size: DecodedSize) -> tuple[pl.LazyFrame, dict[str | None
 
 
 def _parquet(path: Path, _size: DecodedSize) -> tuple[pl.LazyFrame, dict[str | None, int]]:
-    decoded = check_pages(path)
-    return pl.scan_parquet(path), dict(decoded)
+    return pl.scan_parquet(path), {name: count for name, count in check_pages(path).items()}  # noqa: C416 - wider keys
 
 
 READERS: dict[str, Reader] = {".parquet": _parquet, ".arrow": _arrow}

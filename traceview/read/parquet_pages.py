@@ -79,8 +79,10 @@ def _check_page(file: IO[bytes], at: int, end: int, values: int) -> tuple[int, i
         raise ValueError("a page longer than its column")
     if kind is not None and _whole(page[kind], 1) > (unpacked if kind == DICTIONARY else values):
         raise ValueError("a page of more values than its column")
-    repeated = kind in ENCODING and page[kind].get(ENCODING[kind]) == SHARED_PREFIXES
-    return length + packed, unpacked * max(_whole(page[kind], 1), 1) if repeated else unpacked
+    times = 1
+    if kind is not None and kind in ENCODING and page[kind].get(ENCODING[kind]) == SHARED_PREFIXES:
+        times = max(_whole(page[kind], 1), 1)
+    return length + packed, unpacked * times
 
 
 def _header(file: IO[bytes], at: int, end: int) -> tuple[dict[int, Any], int]:
