@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.captures import sample
 from tests.read.decoded import read_integers
 from traceview.read import raw
 from traceview.read.sqlite_pages import decoder, pages
+from traceview.read.sqlite_pages.column import NotPlainError
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096
@@ -187,3 +189,11 @@ def test_a_root_page_that_is_no_integer_is_left_to_sqlite(tmp_path: Path) -> Non
     decoded = read_integers(path, connection, "a", ["value"])
     connection.close()
     assert decoded is None
+
+
+def test_the_lock_byte_page_belongs_to_no_table() -> None:
+    """SQLite refuses it in files beyond 1 GiB."""
+    file = pages.Pages(-1, 65536, 20_000)
+    file.check_numbers(np.array([2, 16_384, 16_386], np.int64))
+    with pytest.raises(NotPlainError):
+        file.check_numbers(np.array([2, 16_385], np.int64))

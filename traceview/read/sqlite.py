@@ -22,8 +22,7 @@ from traceview.read.database import (
 )
 from traceview.read.limits import DecodedSize
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
-from traceview.read.sqlite_pages import TableDecoder, table_decoder
-from traceview.read.sqlite_pages.column import Column
+from traceview.read.sqlite_pages import Column, TableDecoder, table_decoder
 from traceview.read.unchanged import unchanged
 
 BATCH = 200_000
@@ -55,27 +54,29 @@ def _read_tables(
     connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str]
 ) -> dict[str, pl.DataFrame]:
     """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text."""
-    said: dict[str, list[str]] = {name: [] for name in names}
+    notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
     columns = {
-        name: wanted_columns(present[name], name, said[name], file=shown(path), remedy=EXPORT_AGAIN) for name in names
+        name: wanted_columns(present[name], name, notes[name], file=shown(path), remedy=EXPORT_AGAIN) for name in names
     }
-    with ThreadPoolExecutor(DECODED_AT_ONCE) as aside:
-        later = {
-            name: aside.submit(decoded_frame, decoder)
-            for name, some in sorted(columns.items(), key=lambda one: not TABLES[one[0]].text)
-            if some and (decoder := _decoder(path, connection, name, some)) is not None
+    with ThreadPoolExecutor(DECODED_AT_ONCE) as threads:
+        decoded = {
+            name: threads.submit(decoded_frame, decoder)
+            for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
+            if wanted and (decoder := _decoder(path, connection, name, wanted)) is not None
         }
 
         def read(name: str) -> pl.DataFrame:
-            some = columns[name]
-            if some is None:
+            wanted = columns[name]
+            if wanted is None:
                 return pl.DataFrame()
-            return _read(connection, name, some, later.get(name), said[name])
+            return _read(connection, name, wanted, decoded.get(name), notes[name])
 
-        found = {name: read(name) for name in sorted(names, key=lambda name: (name in later, not TABLES[name].text))}
-    problems.extend(line for name in names for line in said[name])
-    return {name: found[name] for name in names}
+        # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
+        order = sorted(names, key=lambda name: (name in decoded, not TABLES[name].text))
+        frames = {name: read(name) for name in order}
+    problems.extend(line for name in names for line in notes[name])
+    return {name: frames[name] for name in names}
 
 
 def decoded_frame(decoder: TableDecoder) -> pl.DataFrame | None:
@@ -128,10 +129,10 @@ def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str],
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
         return pl.DataFrame()
-    # SQLite itself tells the types apart; the rows with a time of another type are counted when they are left out.
+    # SQLite tells the types apart. Rows whose time has another type are counted where they are left out.
     kinds = {column: "text" if column in text else "integer" for column in columns}
     selected = ", ".join(_typed(column, kind) for column, kind in kinds.items())
-    strange = [f"typeof(\"{one}\") NOT IN ('null', '{kind}')" for one, kind in kinds.items() if one not in TIMES]
+    strange = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in TIMES]
     order = primary_key_order(connection, table)
     cursor = connection.execute(f'SELECT {selected} FROM "{table}" NOT INDEXED {order}')
     frames = []

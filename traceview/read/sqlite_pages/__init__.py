@@ -27,6 +27,7 @@ columns than the table, and values that are neither integers nor NULL.
 `scripts/decoder-differential` compares the decoder with SQLite on generated and damaged databases.
 """
 
+from traceview.read.sqlite_pages.column import Column
 from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
 
-__all__ = ["TableDecoder", "table_decoder"]
+__all__ = ["Column", "TableDecoder", "table_decoder"]

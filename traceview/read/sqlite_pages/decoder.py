@@ -110,11 +110,11 @@ def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[in
     # More rows than rowids: the next chunk has overwritten some.
     if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):
         raise NotPlainError
-    merged = _merged(parts)
+    merged = _merge_adjacent(parts)
     return {place: columns.pop(place).joined(merged) for place in wanted}
 
 
-def _merged(parts: list[slice]) -> list[slice]:
+def _merge_adjacent(parts: list[slice]) -> list[slice]:
     """Return one slice where each begins at the end of the one before."""
     if all(after.start == before.stop for before, after in pairwise(parts)):
         return [slice(parts[0].start, parts[-1].stop)]

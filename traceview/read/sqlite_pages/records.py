@@ -47,11 +47,11 @@ class Layout:
     @classmethod
     def for_table(cls, page: int, columns: int, last: int) -> Layout:
         """Return the layout of a table with so many columns, of which those up to `last` are read."""
-        return cls(page, _in_words(2 + WIDEST_VARINT + 1 + columns + 8 * (last + 1) + 8))
+        return cls(page, _whole_words(2 + WIDEST_VARINT + 1 + columns + 8 * (last + 1) + 8))
 
     def narrowed(self, end: int) -> Layout:
         """Return a layout for records whose last wanted column ends about `end`: less is copied of each."""
-        return Layout(self.page, min(self.width, _in_words(end + 8 + SLACK)))
+        return Layout(self.page, min(self.width, _whole_words(end + 8 + SLACK)))
 
 
 class _Cells(NamedTuple):
@@ -63,11 +63,11 @@ class _Cells(NamedTuple):
     bytes: Bytes
     left: Numbers
 
-    def chosen(self, rows: Numbers) -> _Cells:
+    def select(self, rows: Numbers) -> _Cells:
         return _Cells(self.bytes[rows], self.left[rows])
 
 
-def _in_words(size: int) -> int:
+def _whole_words(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
@@ -99,7 +99,7 @@ def decode(block: Bytes, layout: Layout, columns: Mapping[int, Column], first: i
         end = max(end, shape.end)
         left &= ~same
     rest = np.flatnonzero(left)
-    _put_one_by_one(cells.chosen(rest), columns, rest + first)
+    _put_one_by_one(cells.select(rest), columns, rest + first)
     return count, layout.width
 
 
