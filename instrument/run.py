@@ -91,9 +91,9 @@ def resolved(config: Config, device: torch.device, world: World) -> Config:
 
 
 def pins_batches(config: Config, device: torch.device) -> bool:
-    """Return whether host batches are made in pinned memory; a prefetcher pins what is not kept by itself."""
+    """Return whether the loader's batches are in pinned memory; a prefetcher pins the batches that are not kept."""
     strategy = config.training.strategy
-    return device.type == "cuda" and (strategy == "pinned" or (strategy != "serial" and config.data.preload))
+    return device.type == "cuda" and (strategy == "pinned" or (strategy != "serial" and config.data.kept))
 
 
 class _Run:
@@ -141,8 +141,8 @@ class _Run:
         """Measure, where there are several ranks, one's own passes and the reductions alone."""
         if self.world.size == 1:
             return None
-        data = replace(self.config.data, preload=False, workers=0, prefetch_factor=None, persistent_workers=False)
-        batch = next(iter(build_loader(replace(self.config, data=data), rank=self.world.rank, world=self.world.size)))
+        config = replace(self.config, data=self.config.data.on_demand())
+        batch = next(iter(build_loader(config, rank=self.world.rank, world=self.world.size)))
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
         return distributed.calibrate(self.learner, batch, self.config, self.world)
 
