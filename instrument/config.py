@@ -45,7 +45,7 @@ class Training:
     sync: str = setting(
         "auto", "when the host waits: each step, N steps, or on an event; auto: every for serial, else 10", **SYNC
     )
-    steps: int = setting(100, "optimizer steps to take, unless --epochs is given", low=0)
+    steps: int = setting(200, "optimizer steps to take, unless --epochs is given", low=0)
     epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
     seed: int = setting(0, "what weights and data follow from", low=0)
     device: str = setting("auto", "auto takes the GPU where there is one", **DEVICE)
@@ -99,11 +99,11 @@ class Data:
     """What it is trained on, and how that reaches the device."""
 
     path: Path | None = setting(None, "array (.npy) or text file; seeded synthetic data where none", flag="data")
-    batch: int = setting(32, "samples per batch and GPU", low=1, cpu=4)
+    batch: int = setting(128, "samples per batch and GPU", low=1, cpu=4)
     sequence: int = setting(256, "positions per sample (transformer, mlm)", low=1, cpu=64)
     samples: int = setting(4096, "synthetic samples per epoch", low=1)
     distinct_batches: int = setting(
-        4,
+        3,
         "synthetic batches that are made before the first step, kept in memory within pinned_budget and repeated; "
         "0 makes each sample when it is needed",
         low=0,

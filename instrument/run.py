@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -101,6 +102,8 @@ class _Run:
 
     def __init__(self, config: Config, world: World, device: torch.device, say: Say) -> None:
         self.config, self.world, self.device, self.say = config, world, device, say
+        # torch.optim imports this when an optimizer is made: in a capture the GPU would be idle for seconds.
+        import_module("torch._dynamo")
         self.loader = self._loader(Position())
         self.steps = _steps(config, len(self.loader))
         torch.manual_seed(config.training.seed)

@@ -24,7 +24,7 @@ from instrument.saying import Say
 
 @click.command(cls=ConfiguredCommand)
 @click.option(
-    "--iterations", default=20, metavar="N", type=click.IntRange(min=1), help="Timed in each of 5 rounds [20]"
+    "--iterations", default=10, metavar="N", type=click.IntRange(min=1), help="Timed in each of 5 rounds [10]"
 )
 @click.option("--warm-up", default=5, metavar="N", type=click.IntRange(min=0), help="Untimed, before each round [5]")
 @click.option("--stages", metavar="A,B,...", help=f"Of {', '.join(stage.name for stage in STAGES)} [all]")

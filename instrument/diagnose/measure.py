@@ -39,7 +39,7 @@ class Plan:
         warm_up: iterations before them in each round, which are not timed.
     """
 
-    iterations: int = 20
+    iterations: int = 10
     warm_up: int = 5
 
 

@@ -18,7 +18,7 @@ def remedy(bound: Bound, times: Times) -> Remedy:
 
 def _loader(times: Times) -> Remedy:
     data = times.config.data
-    anew = "" if data.path else "; each sample is made anew: --distinct-batches 4 keeps some batches and repeats them"
+    anew = "" if data.path else "; each sample is made anew: --distinct-batches 3 keeps some batches and repeats them"
     if data.kept:
         return Remedy("", "the samples are in memory already: make their collation cheaper, or the batch smaller")
     if data.workers and times.on_gpu and not times.copies_ahead:

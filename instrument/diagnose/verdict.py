@@ -88,7 +88,7 @@ def _notes(times: Times, worst: Cost, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Mixed precision gains nothing here: {ms(times.compute):.2f} ms, {_ms(times.training)} in fp32."
     if times.plain is not None and times.on_gpu:
         yield from _against_plain(times, ms(times.plain))
-    unsteady = [row.stage for row in rows if row.ms and apart(row) > UNSTEADY * row.ms]
+    unsteady = [row.stage for row in rows if row.ms and apart(row) > max(UNSTEADY * row.ms, times.least_ms)]
     if unsteady:
         yield f"The rounds of {', '.join(unsteady)} differ: use more --iterations, or a quieter machine."
 
