@@ -327,6 +327,21 @@ def test_it_is_a_program(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_real_run_loses_no_more_than_an_iteration(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "instrument.diagnose", *QUICK, "--precision", "bf16", "--json", tmp_path / "found.json"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (0, ROUNDS)
+    found = json.loads((tmp_path / "found.json").read_text())["verdict"]
+    if found["bound"] == "unknown":
+        assert found["because"].startswith("too noisy: ")
+        assert "unknown: too noisy: " in done.stdout
+    else:
+        assert 0 <= found["lost_ms"] <= found["total_ms"]
+        assert 0 <= found["lost_percent"] <= 100
+
+
 @pytest.mark.parametrize(
     ("raised", "code"), [(ConfigError("x"), 2), (click.exceptions.Exit(0), 0), (click.Abort(), 130)]
 )
