@@ -14,7 +14,7 @@ A section is a dataclass; a field is a key of that section in the file and a fla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ class Training:
     sync: str = setting(
         "auto", "when the host waits: each step, N steps, or on an event; auto: every for serial, else 10", **SYNC
     )
-    steps: int = setting(100, "optimizer steps to take, unless --epochs is given", low=0)
+    steps: int = setting(200, "optimizer steps to take, unless --epochs is given", low=0)
     epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
     seed: int = setting(0, "what weights and data follow from", low=0)
     device: str = setting("auto", "auto takes the GPU where there is one", **DEVICE)
@@ -69,11 +69,11 @@ class Model:
     """What is trained."""
 
     name: ModelName = setting("transformer", "kind of model", flag="model")
-    layers: int = setting(4, "blocks", low=1)
-    width: int = setting(1024, "features inside a block", low=1)
+    layers: int = setting(4, "blocks", low=1, cpu=2)
+    width: int = setting(1024, "features inside a block", low=1, cpu=256)
     heads: int = setting(16, "attention heads; must divide the width", low=1)
-    vocabulary: int = setting(8192, "tokens known (transformer, mlm)", low=2)
-    features: int = setting(4096, "floats per position of the input (transformer)", low=1)
+    vocabulary: int = setting(8192, "tokens known (transformer, mlm)", low=2, cpu=1024)
+    features: int = setting(4096, "floats per position of the input (transformer)", low=1, cpu=512)
     attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto leaves it to torch")
     checkpointing: bool = setting(False, "compute activations again in backward, to save memory")
     compile: bool = setting(False, "use torch.compile")
@@ -99,13 +99,19 @@ class Data:
     """What it is trained on, and how that reaches the device."""
 
     path: Path | None = setting(None, "array (.npy) or text file; seeded synthetic data where none", flag="data")
-    batch: int = setting(32, "samples per batch and GPU", low=1)
-    sequence: int = setting(256, "positions per sample (transformer, mlm)", low=1)
+    batch: int = setting(128, "samples per batch and GPU", low=1, cpu=4)
+    sequence: int = setting(256, "positions per sample (transformer, mlm)", low=1, cpu=64)
     samples: int = setting(4096, "synthetic samples per epoch", low=1)
+    distinct_batches: int = setting(
+        3,
+        "synthetic batches that are made before the first step, kept in memory within pinned_budget and repeated; "
+        "0 makes each sample when it is needed",
+        low=0,
+    )
     workers: int = setting(0, "loader processes; 0 loads in the training process", low=0)
     prefetch_factor: int | None = setting(None, "batches each worker loads ahead", low=1)
     persistent_workers: bool = setting(False, "keep the workers between epochs")
-    preload: bool = setting(False, "make or read all samples before the first step")
+    preload: bool = setting(False, "make or read all samples before the first step and keep them")
     depth: int = setting(1, "batches copied ahead of the one that computes (prefetch, staged)", low=1)
     pinned_budget: int = setting(2 << 30, "bytes of host memory that may be pinned", low=1)
 
@@ -114,6 +120,17 @@ class Data:
         for name in ("prefetch_factor", "persistent_workers"):
             if getattr(self, name) and not self.workers:
                 raise FieldError("needs loader processes: give workers of at least 1", f"data.{name}", "data.workers")
+
+    @property
+    def kept(self) -> bool:
+        """Whether all batches exist in memory before the first step."""
+        return self.preload or (self.path is None and self.distinct_batches > 0)
+
+    def on_demand(self) -> Data:
+        """Return the same data, made or read in this process at the moment it is needed."""
+        return replace(
+            self, workers=0, prefetch_factor=None, persistent_workers=False, preload=False, distinct_batches=0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +223,8 @@ class Config:
 def load(path: Path | None, flags: Mapping[str, object]) -> Config:
     """Return the configuration of a YAML file, with the flags over it, and defaults under both.
 
+    A run without a GPU has smaller defaults (`Setting.cpu`), so that a step takes a fraction of a second there.
+
     Args:
         path: the file; None for none.
         flags: long name with underscores ("learning_rate", "monitor_every", "capture") -> value; None is not given.
@@ -213,7 +232,17 @@ def load(path: Path | None, flags: Mapping[str, object]) -> Config:
     Raises:
         ConfigError: one line naming the file or flag, the value, and what is allowed.
     """
-    return configuring.merge(Config, path, flags)
+    return configuring.merge(Config, path, flags, lambda values: _is_cpu(str(values.get("training.device", "auto"))))
+
+
+def _is_cpu(device: str) -> bool:
+    if device == "auto":
+        try:
+            import torch  # not at the top: the configuration works without torch
+        except ImportError:
+            return True
+        return not torch.cuda.is_available()
+    return device == "cpu"
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:

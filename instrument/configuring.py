@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -17,13 +17,16 @@ Whole = TypeVar("Whole")
 Values = dict[str, Any]
 
 
-def merge(whole: type[Whole], path: Path | None, flags: Mapping[str, object]) -> Whole:
+def merge(
+    whole: type[Whole], path: Path | None, flags: Mapping[str, object], is_cpu: Callable[[Values], bool]
+) -> Whole:
     """Return the configuration of a file and flags; a flag wins over the file, the file over the default.
 
     Args:
         whole: the dataclass of sections.
         path: a YAML file; None for none.
         flags: long name with underscores -> value; None is not given.
+        is_cpu: whether a run of these values ("section.field" -> value) has no GPU; its defaults are `Setting.cpu`.
 
     Raises:
         ConfigError: one line naming the file or flag, the value, and what is allowed.
@@ -32,7 +35,10 @@ def merge(whole: type[Whole], path: Path | None, flags: Mapping[str, object]) ->
     flagged = dict(_from_flags(whole, flags))
     sources = {key: f"{path}: {key}" for key in filed}
     sources |= {key: f"--{long_names(whole)[key]}" for key in flagged}
-    return _build(whole, filed | flagged, sources)
+    values = filed | flagged
+    if is_cpu(values):
+        values = {key: spec(field).cpu for key, field in keys_of(whole) if spec(field).cpu is not None} | values
+    return _build(whole, values, sources)
 
 
 def from_sections(whole: type[Whole], sections: Mapping[str, Any]) -> Whole:

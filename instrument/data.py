@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ MakeBatches = Callable[[Iterator[list[int]]], Iterator[Any]]
 
 
 class Synthetic(Dataset[Sample]):
-    """`data.samples` invented samples for `model`; sample `index` depends on the seed and `index` alone."""
+    """`data.samples` random samples for `model`; the seed and the index determine a sample."""
 
     def __init__(self, model: Model, data: Data, seed: int) -> None:
         self.model, self.data, self.seed = model, data, seed
@@ -120,8 +119,9 @@ def build_loader(
 ) -> Loader:
     """Return the loader of host batches that `config` describes.
 
-    Synthetic samples come in their order; a file's are shuffled anew each epoch. `data.samples` counts the
-    synthetic ones alone: a file is used whole.
+    Synthetic samples come in their order, a file's in a new order each epoch. `data.samples` counts synthetic samples
+    only: a file is used whole. Synthetic data repeats its first `data.distinct_batches` batches, unless that is 0 or
+    `data.preload` keeps all of them.
 
     Args:
         config: its model, data and seed.
@@ -129,8 +129,8 @@ def build_loader(
         world: how many processes share the samples; each takes others.
         start: where to go on, such as a checkpoint's `Position(*saved)`.
         endless: whether an iteration goes on into the next epoch; None where the run is counted in steps.
-        pinned: whether batches are made in pinned memory, within `data.pinned_budget`. With `data.preload`
-            and synthetic data all of them are, once, and no step copies anything on the host.
+        pinned: whether batches are made in pinned memory, within `data.pinned_budget`. Kept batches are pinned once,
+            so a step copies nothing on the host.
 
     Raises:
         ConfigError: the file, the sizes or the position do not fit; or the memory that preloading or
@@ -147,10 +147,9 @@ def build_loader(
 
 
 def _maker(samples: Samples, order: Order, data: Data, pinned: bool, seed: int) -> MakeBatches:
-    if not data.preload:
+    if not data.kept:
         return Loaded(samples, data, pinned=pinned, seed=seed)
     if not order.shuffle:
         return Kept(samples, order, data, pinned=pinned, seed=seed)
     read = InMemory(samples, len(samples), data, seed=seed)
-    none = replace(data, workers=0, prefetch_factor=None, persistent_workers=False)
-    return Loaded(read, none, pinned=pinned, seed=seed)
+    return Loaded(read, data.on_demand(), pinned=pinned, seed=seed)

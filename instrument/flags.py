@@ -102,7 +102,8 @@ def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., 
 def _default(field: dataclasses.Field[Any]) -> str:
     if isinstance(field.default, bool):
         return " [on]" if field.default else " [off]"
-    return "" if field.default is None else f" [{field.default}]"
+    without_gpu = "" if spec(field).cpu is None else f"; without a GPU {spec(field).cpu}"
+    return "" if field.default is None else f" [{field.default}{without_gpu}]"
 
 
 def _metavar(key: str, field: dataclasses.Field[Any], kind: Kind) -> str:

@@ -19,9 +19,9 @@ def flops_per_sample(config: Config) -> int:
     its formula. Random numbers are as they were.
     """
     model = replace(config.model, checkpointing=False, compile=False, attention="auto")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # weights there are not drawn, which takes seconds
         built = build(model, config.data, "meta")
-        sample = Synthetic(model, config.data, 0)[0]
+    sample = Synthetic(model, config.data, 0)[0]
     batch = {name: torch.empty((1, *value.shape), dtype=value.dtype, device="meta") for name, value in sample.items()}
     with FlopCounterMode(display=False) as counter:
         built(batch).backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -53,32 +54,38 @@ class Loaded:
 
 
 class Kept:
-    """All batches of an epoch whose order never changes, made once: a step copies nothing on the host.
+    """The first batches of an epoch whose order never changes, made once and repeated.
+
+    A step copies nothing on the host. With `data.preload` all batches of the epoch are kept, otherwise as many of
+    `data.distinct_batches` as `data.pinned_budget` holds, pinned or not: every strategy trains on the same batches.
 
     Args:
         samples: the data set.
         order: which samples make which batch; not shuffled.
-        data: the workers that help to make them, and the pinned budget.
-        pinned: whether they are kept in pinned memory.
-        seed: the workers' own.
+        data: how many batches, the workers that make them, and the pinned budget.
+        pinned: whether the batches are in pinned memory.
+        seed: the workers' seed.
 
     Raises:
-        ConfigError: the memory or the pinned budget does not hold them.
+        ConfigError: the memory or the pinned budget does not hold the batches.
     """
 
     def __init__(self, samples: Dataset[Any], order: Order, data: Data, *, pinned: bool, seed: int) -> None:
-        _check_memory(samples, order.batches * order.batch)
+        count = order.batches
+        if not data.preload:
+            count = min(count, data.distinct_batches, max(1, data.pinned_budget // _pinned_batch(samples, data)))
+        _check_memory(samples, count * order.batch, data)
         if pinned:
-            _check_pinned_batches(samples, order.batches, data)
-        made = Loaded(samples, data, pinned=False, seed=seed)(order.epoch(Position()))
+            _check_pinned_batches(samples, count, data)
+        made = Loaded(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))
         if pinned:
             made = map(PinnedCollator(PinnedBudget(data.pinned_budget)).pinned, made)
-        firsts = [indices[0] for indices in order.epoch(Position())]
-        self._by_first = dict(zip(firsts, made, strict=True))
+        self._batches = list(made)
+        self._stride = order.batch * order.world
 
     def __call__(self, indices: Iterator[list[int]]) -> Iterator[Any]:
-        """Return the batches of `indices`: the same objects every epoch."""
-        return (self._by_first[batch[0]] for batch in indices)
+        """Return the batches of `indices`: the same objects again and again."""
+        return (self._batches[batch[0] // self._stride % len(self._batches)] for batch in indices)
 
 
 class InMemory(Dataset[Any]):
@@ -88,7 +95,7 @@ class InMemory(Dataset[Any]):
     """
 
     def __init__(self, samples: Dataset[Any], count: int, data: Data, *, seed: int) -> None:
-        _check_memory(samples, count)
+        _check_memory(samples, count, data)
         one_by_one = Loaded(samples, data, pinned=False, seed=seed)([index] for index in range(count))
         self._batches_of_one = list(one_by_one)
 
@@ -109,12 +116,12 @@ class _Asked:
         return self.indices
 
 
-def _check_memory(samples: Dataset[Any], count: int) -> None:
+def _check_memory(samples: Dataset[Any], count: int, data: Data) -> None:
     size, available = count * nbytes(samples[0]), available_bytes()
     if available is not None and size > available:
         raise ConfigError(
-            f"preload: {count} samples take {in_words(size)}, and {in_words(available)} are left: "
-            "use fewer samples, or do not preload"
+            f"{_setting_that_keeps(data)}: {count} samples take {in_words(size)}, and {in_words(available)} are left: "
+            "keep fewer samples, or none"
         )
 
 
@@ -122,9 +129,13 @@ def _check_pinned_batches(samples: Dataset[Any], batches: int, data: Data) -> No
     size = batches * _pinned_batch(samples, data)
     if size > data.pinned_budget:
         raise ConfigError(
-            f"preload: {batches} batches take {in_words(size)} of pinned memory, and the budget is "
-            f"{in_words(data.pinned_budget)}: use fewer samples, or raise pinned_budget"
+            f"{_setting_that_keeps(data)}: {batches} batches take {in_words(size)} of pinned memory, and the budget is "
+            f"{in_words(data.pinned_budget)}: keep fewer samples, use a smaller batch, or raise pinned_budget"
         )
+
+
+def _setting_that_keeps(data: Data) -> str:
+    return "preload" if data.preload else "distinct_batches"
 
 
 def _check_pinned_workers(samples: Dataset[Any], data: Data) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -91,9 +92,9 @@ def resolved(config: Config, device: torch.device, world: World) -> Config:
 
 
 def pins_batches(config: Config, device: torch.device) -> bool:
-    """Return whether host batches are made in pinned memory; a prefetcher pins what is not kept by itself."""
+    """Return whether the loader's batches are in pinned memory; a prefetcher pins the batches that are not kept."""
     strategy = config.training.strategy
-    return device.type == "cuda" and (strategy == "pinned" or (strategy != "serial" and config.data.preload))
+    return device.type == "cuda" and (strategy == "pinned" or (strategy != "serial" and config.data.kept))
 
 
 class _Run:
@@ -101,6 +102,8 @@ class _Run:
 
     def __init__(self, config: Config, world: World, device: torch.device, say: Say) -> None:
         self.config, self.world, self.device, self.say = config, world, device, say
+        # torch.optim imports this when an optimizer is made: in a capture the GPU would be idle for seconds.
+        import_module("torch._dynamo")
         self.loader = self._loader(Position())
         self.steps = _steps(config, len(self.loader))
         torch.manual_seed(config.training.seed)
@@ -141,8 +144,8 @@ class _Run:
         """Measure, where there are several ranks, one's own passes and the reductions alone."""
         if self.world.size == 1:
             return None
-        data = replace(self.config.data, preload=False, workers=0, prefetch_factor=None, persistent_workers=False)
-        batch = next(iter(build_loader(replace(self.config, data=data), rank=self.world.rank, world=self.world.size)))
+        config = replace(self.config, data=self.config.data.on_demand())
+        batch = next(iter(build_loader(config, rank=self.world.rank, world=self.world.size)))
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
         return distributed.calibrate(self.learner, batch, self.config, self.world)
 

@@ -62,6 +62,7 @@ class Setting:
         off: the flag that turns a switch off, where that is not "no-" before its name.
         bare: what the flag means when it is given without a value.
         metavar: what stands for the value in the help.
+        cpu: the default of the commands where the run has no GPU; None where it is the same.
     """
 
     help: str
@@ -73,6 +74,7 @@ class Setting:
     off: str | None = None
     bare: str | None = None
     metavar: str | None = None
+    cpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import median
 
 import torch
 
 from instrument.streams import Event
 
-TIMES = 5
 LONGEST_MS = 500.0
 CYCLES_PER_MS = 2_000_000  # at the clock of the fastest GPUs; at a slower one the GPU is held for longer
 
 
 def gpu_ms(iterate: Callable[[], None], device: torch.device) -> float:
-    """Return the GPU's time for one iteration whose launches were all made while it was held busy.
+    """Return the GPU's time for one iteration that was launched while the GPU was kept busy.
 
-    A GPU queues about a thousand launches: of an iteration with more, the gaps behind these are left in, and what is
-    returned is too long, never too short.
+    A GPU queues about a thousand launches. In an iteration with more launches the gaps after the first thousand count
+    too, so the time is too long, never too short.
 
     Args:
         iterate: launches one iteration, and does not wait.
         device: a CUDA device.
     """
-    return median(_once(iterate, device) for _ in range(TIMES))
-
-
-def _once(iterate: Callable[[], None], device: torch.device) -> float:
     launching = _launching_ms(iterate, device)
     start, end = (Event(device, timing=True) for _ in range(2))
     torch.cuda._sleep(int(min(2 * launching, LONGEST_MS) * CYCLES_PER_MS))  # type: ignore[no-untyped-call]

@@ -24,14 +24,14 @@ from instrument.saying import Say
 
 @click.command(cls=ConfiguredCommand)
 @click.option(
-    "--iterations", default=30, metavar="N", type=click.IntRange(min=1), help="Timed, in each of 3 rounds [30]"
+    "--iterations", default=10, metavar="N", type=click.IntRange(min=1), help="Timed in each of 5 rounds [10]"
 )
-@click.option("--warm-up", default=5, metavar="N", type=click.IntRange(min=0), help="Untimed, before them [5]")
+@click.option("--warm-up", default=5, metavar="N", type=click.IntRange(min=0), help="Untimed, before each round [5]")
 @click.option("--stages", metavar="A,B,...", help=f"Of {', '.join(stage.name for stage in STAGES)} [all]")
 @click.option("--json", "json_path", metavar="PATH", type=click.Path(path_type=Path), help="Write all figures there.")
 @configured
 def command(config: Config, iterations: int, warm_up: int, stages: str | None, json_path: Path | None) -> None:
-    """Run the parts of a training run alone, and say where its time is lost and what to capture next."""
+    """Run the parts of a training run in turns, and say where its time is lost and what to capture next."""
     wanted = chosen(stages)
     if json_path is not None:
         check_writable(json_path)
@@ -45,16 +45,12 @@ def command(config: Config, iterations: int, warm_up: int, stages: str | None, j
 
 
 def diagnose(setting: Setting, stages: Sequence[Stage], plan: Plan, tell: Say) -> list[Row]:
-    """Measure each stage alone, in their order, and tell of each before it begins."""
+    """Measure the stages in turns; `tell` receives a line before each round."""
     meter = open_meter(device_uuid(setting.device.index if setting.device.type == "cuda" else None))
-    rows = []
     try:
-        for stage in stages:
-            tell(f"stage {stage.name}: {stage.title(setting.config)}")
-            rows.append(measure(stage, setting, plan, meter))
+        return measure(stages, setting, plan, meter, tell)
     finally:
         meter.close()
-    return rows
 
 
 def main() -> None:

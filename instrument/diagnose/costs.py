@@ -11,7 +11,7 @@ more than the compute; what runs in turn with it costs all that it takes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from instrument.config import Config
 from instrument.diagnose.records import Cost, Row
@@ -98,29 +98,34 @@ class Times:
         return self.on_gpu and self.config.training.strategy in COPIES_AHEAD
 
     @property
-    def noise_ms(self) -> float:
-        """How far a difference between two stages may be chance: half of how far their rounds are apart."""
-        return max(apart(row) for row in (self.pipeline, self.compute)) / 2
+    def feeding_noise_ms(self) -> float:
+        """How far the rounds disagree about `feeding_ms`."""
+        return apart(self.pipeline) if self.replays else apart(self.pipeline, self.compute)
 
     @property
     def least_ms(self) -> float:
         """The smallest cost that is worth naming."""
-        return max(SMALL * self.total_ms, self.noise_ms)
+        return SMALL * self.total_ms
 
 
 def costs(times: Times) -> tuple[Cost, ...]:
-    """Return what loading, copying, waiting, launching and mixed precision add to an iteration, the most first."""
+    """Return what loading, copying, waiting, launching and mixed precision add to an iteration, the largest first.
+
+    A cost is never more than an iteration of the pipeline.
+    """
     loading, copying = _loading(times), _copying(times)
     waiting = times.feeding_ms - (max(loading, copying) if times.copies_ahead else loading + copying)
     pipeline = f"the pipeline takes {times.total_ms:.2f} ms, its compute alone {ms(times.compute):.2f}"
+    noise = times.feeding_noise_ms
     found = (
-        Cost("loader", "loader", loading, f"the loader alone takes {_known(times.loader, 'ms')}; {pipeline}"),
-        Cost("copy", _copying_stage(times), copying, f"copies take {_copy_in_words(times)}; {pipeline}"),
-        Cost("synchronisation", "pipeline", waiting, f"{pipeline}, and neither loader nor copies explain it"),
+        Cost("loader", "loader", loading, f"the loader alone takes {_known(times.loader, 'ms')}; {pipeline}", noise),
+        Cost("copy", _copying_stage(times), copying, f"copies take {_copy_in_words(times)}; {pipeline}", noise),
+        Cost("synchronisation", "pipeline", waiting, f"{pipeline}, and neither loader nor copies explain it", noise),
         _launch(times),
         _precision(times),
     )
-    return tuple(sorted(found, key=lambda cost: -cost.ms))
+    capped = (replace(cost, ms=min(cost.ms, times.total_ms)) for cost in found)
+    return tuple(sorted(capped, key=lambda cost: -cost.ms))
 
 
 def ms(row: Row) -> float:
@@ -129,9 +134,16 @@ def ms(row: Row) -> float:
     return row.ms
 
 
-def apart(row: Row) -> float:
-    """Return the ms between a row's fastest and its slowest round."""
-    return max(row.rounds_ms) - min(row.rounds_ms) if row.rounds_ms else 0.0
+def apart(row: Row, other: Row | None = None) -> float:
+    """Return the ms between a row's fastest and slowest round.
+
+    With another row, the ms between the smallest and the largest difference of the two rows in a round: what slows a
+    whole round slows both.
+    """
+    rounds = list(row.rounds_ms)
+    if other is not None:
+        rounds = [mine - its for mine, its in zip(row.rounds_ms, other.rounds_ms, strict=False)]
+    return max(rounds, default=0.0) - min(rounds, default=0.0)
 
 
 def _loading(times: Times) -> float:
@@ -180,7 +192,7 @@ def _launch(times: Times) -> Cost:
         f"a step takes {ms(times.compute):.2f} ms, and the GPU needs {times.gpu_ms:.2f} of them where it was all "
         "launched ahead: for the rest it waits for the host to launch its next kernel"
     )
-    return Cost("launch", times.compute.stage, lost, because)
+    return Cost("launch", times.compute.stage, lost, because, apart(times.compute))
 
 
 def _precision(times: Times) -> Cost:
@@ -189,7 +201,8 @@ def _precision(times: Times) -> Cost:
         return Cost("precision", times.compute.stage, 0.0, "")
     alone, mixed = ms(times.training), ms(times.compute)
     because = f"a step takes {mixed:.2f} ms in {precision} and {alone:.2f} in fp32"
-    return Cost("precision", times.compute.stage, max(mixed - alone, 0.0), because)
+    noise = apart(times.compute, times.training)
+    return Cost("precision", times.compute.stage, max(mixed - alone, 0.0), because, noise)
 
 
 def _known(row: Row | None, name: str) -> str:

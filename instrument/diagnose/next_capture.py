@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from instrument.config import Config
+from instrument.config import Config, Training, load
 from instrument.configuring import keys_of, long_names
 from instrument.diagnose.records import Bound
 from instrument.settings import spec
@@ -35,7 +36,8 @@ def commands(bound: Bound, config: Config) -> tuple[str, ...]:
 
 def flags_of(config: Config) -> list[str]:
     """Return the flags that make this configuration from the defaults, without what LEFT_OUT names."""
-    default, names = Config(), long_names(Config)
+    default, names = load(None, {"device": config.training.device}), long_names(Config)
+    default = replace(default, training=replace(default.training, device=Training().device))
     found: list[str] = []
     for key, field in keys_of(Config):
         section, name = key.split(".")

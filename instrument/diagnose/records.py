@@ -49,12 +49,14 @@ class Cost:
         stage: the stage that shows it.
         ms: how much, per iteration.
         because: the measured figures that say so, in words.
+        noise_ms: how far the rounds disagree about it.
     """
 
     bound: Bound
     stage: str
     ms: float
     because: str
+    noise_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Verdict:
 
     Attributes:
         bound: what the run waits for most; "compute" where nothing worth naming is lost, "unknown" where too few
-            stages were measured.
+            stages were measured, or where the rounds disagree more than the difference.
         stage: the stage that shows it; None where unknown.
         total_ms: an iteration of the whole pipeline; None where unknown.
         lost_ms: what of it would be saved; 0 where nothing is lost, None where unknown.

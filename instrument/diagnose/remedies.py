@@ -18,14 +18,14 @@ def remedy(bound: Bound, times: Times) -> Remedy:
 
 def _loader(times: Times) -> Remedy:
     data = times.config.data
-    invented = "" if data.path else "; synthetic samples are invented each time: --preload keeps them"
-    if data.preload:
+    anew = "" if data.path else "; each sample is made anew: --distinct-batches 3 keeps some batches and repeats them"
+    if data.kept:
         return Remedy("", "the samples are in memory already: make their collation cheaper, or the batch smaller")
     if data.workers and times.on_gpu and not times.copies_ahead:
         return Remedy("--strategy prefetch", "the next batch is loaded and copied while one computes")
     if data.workers >= MOST_WORKERS:
         return Remedy("", "many processes load already: make a sample cheaper to load, or the batch smaller")
-    return Remedy(f"--workers {_workers(times)}", f"processes of their own load beside the training{invented}")
+    return Remedy(f"--workers {_workers(times)}", f"processes of their own load beside the training{anew}")
 
 
 def _workers(times: Times) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 
 from instrument.config import Config, Precision
-from instrument.data import Loader, build_loader
+from instrument.data import Loader, Position, build_loader
 from instrument.distributed import World, device_of
 from instrument.learner import Batch, Learner
+from instrument.loading import PREFETCH_FACTOR
 from instrument.models import build
 from instrument.run import pins_batches, resolved
 from instrument.trees import map_tensors
@@ -46,12 +48,14 @@ class Setting:
         device: that device.
         resident: host batches of one step, for the stages that load none.
         steps: iterations that a stage may run, for the learning-rate schedule.
+        loaders: of batches that are kept, by whether they are pinned: all stages and rounds share them.
     """
 
     config: Config
     device: torch.device
     resident: Sequence[Batch]
     steps: int
+    loaders: dict[bool, Loader] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Config, steps: int) -> Setting:
@@ -65,8 +69,7 @@ class Setting:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         config = resolved(config, device, alone)
-        plain = replace(config.data, workers=0, prefetch_factor=None, persistent_workers=False, preload=False)
-        batches = iter(build_loader(replace(config, data=plain), endless=True))
+        batches = iter(build_loader(replace(config, data=config.data.on_demand()), endless=True))
         resident = [next(batches) for _ in range(config.training.accumulation)]
         return cls(config, device, resident, steps)
 
@@ -86,5 +89,19 @@ class Setting:
         return [map_tensors(batch, lambda tensor: tensor.to(self.device)) for batch in self.resident]
 
     def loader(self, config: Config) -> Loader:
-        """Return the loader as a run of `config` has it."""
-        return build_loader(config, endless=True, pinned=pins_batches(config, self.device))
+        """Return the loader that a run of `config` has, at its first batch."""
+        pinned = pins_batches(config, self.device)
+        if not config.data.kept:
+            return build_loader(config, endless=True, pinned=pinned)
+        if pinned not in self.loaders:
+            self.loaders[pinned] = build_loader(config, endless=True, pinned=pinned)
+        self.loaders[pinned].seek(Position())
+        return self.loaders[pinned]
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps' batches the loader's workers have ready when they are not asked for any."""
+        data = self.config.data
+        if data.kept:
+            return 0
+        return math.ceil(data.workers * (data.prefetch_factor or PREFETCH_FACTOR) / self.config.training.accumulation)

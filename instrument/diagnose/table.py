@@ -54,14 +54,15 @@ def _missing(rows: Sequence[Row]) -> Iterator[str]:
 
 def _verdict(found: Verdict) -> Iterator[str]:
     if found.bound == "unknown":
-        yield "No verdict"
+        yield from _wrapped(f"unknown: {found.because}")
     elif found.bound == "compute":
         yield f"No time is lost beside the compute (stage {found.stage})"
     else:
         yield f"Time is lost in {NAMES[found.bound]} (stage {found.stage})"
     if found.lost_ms:
         yield f"  costs    {found.lost_ms:.2f} of {found.total_ms:.2f} ms an iteration ({found.lost_percent:.0f}%)"
-    yield from _field("because", found.because)
+    if found.bound != "unknown":
+        yield from _field("because", found.because)
     yield from _field("change", f"{found.remedy.flags}: {found.remedy.why}" if found.remedy.flags else found.remedy.why)
     for note in found.notes:
         yield from _field("note", note)

@@ -22,7 +22,11 @@ def verdict(rows: Sequence[Row], config: Config) -> Verdict:
     """
     times = Times.of(rows, config)
     if times is None:
-        return _unknown(rows, config)
+        return _missing(rows, config)
+    noise = _noise(times)
+    if noise is not None:
+        why = "run it again with twice the --iterations, or on a machine that runs nothing else"
+        return _unknown(f"too noisy: {noise}", why, config)
     worst = _worst(times)
     return Verdict(
         worst.bound,
@@ -48,13 +52,29 @@ def _worst(times: Times) -> Cost:
     return Cost("compute", times.compute.stage, 0.0, because)
 
 
-def _unknown(rows: Sequence[Row], config: Config) -> Verdict:
+def _noise(times: Times) -> str | None:
+    """Return why the rounds decide nothing; None where they do."""
+    most, total, compute = costs(times)[0], times.total_ms, ms(times.compute)
+    if not times.replays and compute - total > times.least_ms:
+        return f"the pipeline takes {total:.2f} ms, less than its compute alone, which takes {compute:.2f}"
+    if most.ms > times.least_ms and most.noise_ms >= most.ms:
+        return f"the rounds disagree by {most.noise_ms:.2f} ms, and the difference is {most.ms:.2f} ({most.because})"
+    if most.ms <= times.least_ms and times.feeding_noise_ms > UNSTEADY * total:
+        return f"the rounds disagree by {times.feeding_noise_ms:.2f} ms, and an iteration takes {total:.2f}"
+    return None
+
+
+def _unknown(because: str, why: str, config: Config) -> Verdict:
+    return Verdict("unknown", None, None, None, None, because, Remedy("", why), (), commands("unknown", config))
+
+
+def _missing(rows: Sequence[Row], config: Config) -> Verdict:
     needed = ("training" if config.training.precision == "fp32" else "mixed", "pipeline")
     reasons = {row.stage: row.not_measured.get("ms", "") for row in rows if row.ms is None}
     missing = [name for name in needed if not any(row.stage == name and row.ms is not None for row in rows)]
     because = "; ".join(f"stage {name}: {reasons.get(name, 'it was not asked for')}" for name in missing)
     why = f"a verdict compares the stages {' and '.join(needed)}: measure both"
-    return Verdict("unknown", None, None, None, None, because, Remedy("", why), (), commands("unknown", config))
+    return _unknown(because, why, config)
 
 
 def _gains_nothing(times: Times) -> bool:
@@ -68,7 +88,7 @@ def _notes(times: Times, worst: Cost, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Mixed precision gains nothing here: {ms(times.compute):.2f} ms, {_ms(times.training)} in fp32."
     if times.plain is not None and times.on_gpu:
         yield from _against_plain(times, ms(times.plain))
-    unsteady = [row.stage for row in rows if row.ms and apart(row) > UNSTEADY * row.ms]
+    unsteady = [row.stage for row in rows if row.ms and apart(row) > max(UNSTEADY * row.ms, times.least_ms)]
     if unsteady:
         yield f"The rounds of {', '.join(unsteady)} differ: use more --iterations, or a quieter machine."
 

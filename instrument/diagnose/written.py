@@ -6,7 +6,7 @@ device         "cpu", "cuda:0"
 gpu            the GPU's model; null without one
 torch          its version
 iterations     timed in each round
-warm_up        iterations before the first round
+warm_up        iterations before each round, not timed
 rounds         how many
 config         the whole configuration, section -> setting -> value
 stages         a list of the attributes of `records.Row`; times in ms per iteration, null is not measured

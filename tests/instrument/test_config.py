@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from instrument import config as config_module
 from instrument.config import (
     Capture,
     Checkpoint,
@@ -24,6 +25,19 @@ from instrument.config import (
     to_dict,
 )
 from instrument.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults of a machine with a GPU, wherever the test runs; hypothesis needs no reset between its examples."""
+    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
+
+
+def test_a_run_without_a_gpu_has_smaller_defaults_that_flags_override() -> None:
+    small = load(None, {"device": "cpu", "width": "512"})
+    assert small.model == Model(layers=2, width=512, vocabulary=1024, features=512)
+    assert small.data == Data(batch=4, sequence=64)
+    assert load(None, {"device": "cuda:1", "width": "512"}).data == Data()
 
 
 def written(folder: Path, text: str) -> Path:

@@ -26,7 +26,7 @@ from instrument.trees import map_tensors  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 MODEL = Model(name="transformer", features=3, vocabulary=10, width=16, heads=2)
-DATA = Data(batch=2, sequence=4, samples=11)
+DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0)
 CONFIG = Config(training=Training(seed=3), model=MODEL, data=DATA)
 
 
@@ -117,6 +117,36 @@ def test_epochs_follow_each_other_and_can_be_left(persistent: bool, array: Path)
     assert all_equal(first + left + rest, expected[:10])
     loader.seek(Position(2, 0))
     assert all_equal(list(loader), expected[10:])
+
+
+@pytest.mark.parametrize("changed", [{}, {"workers": 1}])
+def test_distinct_batches_are_made_once_and_repeated(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    anew = list(islice(build_loader(CONFIG), 3))
+    loader = build_loader(with_data(distinct_batches=3, **changed))
+    monkeypatch.setattr(Synthetic, "__getitem__", lambda _self, _index: pytest.fail("a sample was made again"))
+    batches = list(islice(loader, 7))
+    assert all_equal(batches[:3], anew)
+    assert not equal(batches[0], batches[1])
+    # An epoch has 5 batches, so the second epoch begins with the first batch again.
+    assert [id(batch) for batch in batches] == [id(batches[number]) for number in (0, 1, 2, 0, 1, 0, 1)]
+
+
+def test_distinct_batches_depend_on_the_seed_and_the_rank() -> None:
+    config = with_data(distinct_batches=2, samples=40)
+    again, other = build_loader(config), build_loader(replace(config, training=Training(seed=4)))
+    ranks = [list(islice(build_loader(config, rank=rank, world=2), 2)) for rank in range(2)]
+    assert all_equal(list(islice(build_loader(config), 2)), list(islice(again, 2)))
+    assert not equal(next(iter(again)), next(iter(other)))
+    assert len({values["inputs"].sum().item() for batches in ranks for values in batches}) == 4
+
+
+def test_distinct_batches_stay_within_the_pinned_budget_under_every_strategy() -> None:
+    """One batch takes two buffers of 4 KiB."""
+    for pinned in (False, True):
+        loader = build_loader(with_data(distinct_batches=5, pinned_budget=3 * 8192 - 1), pinned=pinned)
+        assert len({id(batch) for batch in islice(loader, 10)}) == 2
+    tiny = build_loader(with_data(distinct_batches=5, pinned_budget=1))
+    assert len({id(batch) for batch in islice(tiny, 10)}) == 1
 
 
 def test_a_run_in_epochs_has_a_loader_that_ends() -> None:

@@ -7,6 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from instrument import config as config_module
 from instrument.config import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, load, to_dict
 from instrument.configuring import keys_of, long_names
 from instrument.errors import ConfigError
@@ -25,6 +26,12 @@ def run(*arguments: str) -> Config:
     made = train.main(list(arguments), standalone_mode=False)
     assert isinstance(made, tuple)
     return made[0]
+
+
+@pytest.fixture(autouse=True)
+def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults of a machine with a GPU, wherever the test runs."""
+    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
 
 
 def refusal(*arguments: str) -> str:
@@ -77,6 +84,10 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         Training(steps=7, seed=4), monitor=Monitor(progress=False)
     )
     assert run("--config", str(file), "--progress").monitor.progress
+
+
+def test_the_help_shows_both_defaults() -> None:
+    assert "[1024; without a GPU 256]" in " ".join(help_text().split())
 
 
 def test_the_command_keeps_options_of_its_own() -> None:
