@@ -80,7 +80,7 @@ def _check_page(file: IO[bytes], at: int, end: int, values: int) -> tuple[int, i
     if kind is not None and _whole(page[kind], 1) > (unpacked if kind == DICTIONARY else values):
         raise ValueError("a page of more values than its column")
     times = 1
-    if kind is not None and kind in ENCODING and page[kind].get(ENCODING[kind]) == SHARED_PREFIXES:
+    if kind in ENCODING and page[kind].get(ENCODING[kind]) == SHARED_PREFIXES:
         times = max(_whole(page[kind], 1), 1)
     return length + packed, unpacked * times
 
