@@ -47,7 +47,7 @@ class Training:
     )
     steps: int = setting(100, "optimizer steps to take, unless --epochs is given", low=0)
     epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
-    seed: int = setting(0, "what weights and data follow from", low=0)
+    seed: int = setting(0, "what weights and data follow from: seeds Python, NumPy and torch", low=0)
     device: str = setting("auto", "auto takes the GPU where there is one", **DEVICE)
     precision: Precision = setting("bf16", "fp32, or autocast to half precision")
     accumulation: int = setting(1, "backward passes per optimizer step", low=1)

@@ -29,6 +29,7 @@ from instrument.models.batches import IGNORED
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.peaks import peak_flops
+from instrument.random_state import seed_generators
 from instrument.recover import MicroBatches, reopening
 from instrument.saying import Say
 from instrument.strategies import STRATEGIES, Strategy
@@ -103,7 +104,7 @@ class _Run:
         self.config, self.world, self.device, self.say = config, world, device, say
         self.loader = self._loader(Position())
         self.steps = _steps(config, len(self.loader))
-        torch.manual_seed(config.training.seed)
+        seed_generators(config.training.seed)
         model = build(config.model, config.data, device, precision=config.training.precision)
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
