@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from instrument import distributed
+from instrument import checkpoint_contents, distributed
 from instrument.capture import is_profiled, unseen_ranges
 from instrument.checkpoint import Checkpoints, Resumed
 from instrument.config import Config
@@ -121,6 +121,9 @@ class _Run:
         checkpoints = self._checkpoints()
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
+        if resumed is not None:
+            for line in (f"goes on at step {resumed.step} from {resumed.path}", *resumed.changed):
+                self.say(line)
         with Interrupts() as stopping, self._sinks(resumed) as sinks, Known.of(self.config, self.device) as known:
             journal = self._journal(sinks, known, span)
             batches = self._batches(span.position)
@@ -200,19 +203,14 @@ class _Run:
     def _start(self, checkpoints: Checkpoints | None, parts: distributed.Parts) -> Resumed | None:
         resume = self.config.checkpoint.resume
         if checkpoints is not None:
-            resumed = checkpoints.start(resume, parts, self.device)
-        else:
-            resumed = None if resume is None else distributed.load(resume, parts, self.device, self.config)
-        if resumed is not None:
-            for line in (f"goes on at step {resumed.step} from {resumed.path}", *resumed.changed):
-                self.say(line)
-        return resumed
+            return checkpoints.start(resume, parts, self.device)
+        return None if resume is None else distributed.load(resume, parts, self.device, self.config)
 
     def _span(self, resumed: Resumed | None) -> Span:
         per_epoch = len(self.loader)
         if resumed is None:
             return Span(0, self.steps, Position(), per_epoch)
-        position = Position(*resumed.extra["position"])
+        position = checkpoint_contents.position(resumed.path, resumed.extra)
         return Span(resumed.step, max(self.steps, resumed.step), position, per_epoch)
 
     def _sinks(self, resumed: Resumed | None) -> Sinks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from instrument.config import Checkpoint, Config, Data, Model, Monitor, Training
 from instrument.loading import Loaded  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.random_state import seed_generators  # noqa: E402
-from instrument.run import Outcome, train  # noqa: E402
+from instrument.run import train  # noqa: E402
+from instrument.train import main  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -117,3 +117,39 @@ def test_workers_draw_by_the_seed_and_each_other_numbers() -> None:
     assert not torch.equal(drawn(1), drawn(2))
     first, second = drawn(1)
     assert (first != second).all()
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "reason"),
+    [
+        ("step", -5, "its step is -5 and must be a whole number of at least 0"),
+        ("extra", {}, "holds no data position"),
+        ("extra", {"position": [0]}, r"holds the data position [0], not [epoch, batch]"),
+        ("extra", {"position": [0, -1]}, r"holds the data position [0, -1], not [epoch, batch]"),
+        ("extra", {"position": "ab"}, r"holds the data position 'ab', not [epoch, batch]"),
+    ],
+)
+def test_an_impossible_checkpoint_ends_the_command_with_one_line(
+    tmp_path: Path, entry: str, value: Any, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    train(config(tmp_path, steps=2), lambda _text: None)
+    (path,) = (one for one in tmp_path.iterdir() if one.name != "best.pt")
+    torch.save({**torch.load(path), entry: value}, path)
+    code, lines = command(f"--resume {path}", capsys, monkeypatch)
+    assert code == 2
+    (line,) = lines
+    assert line.startswith(f"instrument: error: {path} ") and reason in line
+
+
+FLAGS = (
+    "--layers 1 --width 16 --heads 2 --vocabulary 32 --features 8 --batch 2 --sequence 4 --samples 16 "
+    "--device cpu --precision fp32 --strategy serial --schedule constant --no-progress"
+)
+
+
+def command(flags: str, capsys: Any, monkeypatch: Any) -> tuple[object, list[str]]:
+    """Run the trainer's command; return its exit code and what it says."""
+    monkeypatch.setattr("sys.argv", ["train", *FLAGS.split(), *flags.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr().err.splitlines()
