@@ -28,6 +28,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine"]
 PromptForm = Literal["none", "loop", "vectorised"]
+OnNan = Literal["stop", "skip", "continue"]
 
 SYNC = {
     "pattern": "auto|every|event|[1-9][0-9]*",
@@ -59,6 +60,9 @@ class Training:
     empty_cache: int = setting(0, "empty the CUDA allocator's cache each N steps; 0 for never", low=0)
     annotate_modules: int = setting(0, "depth to which modules get NVTX ranges of their own; 0 for none", low=0)
     retries: int = setting(3, "attempts after an out-of-memory or a transient loader error", low=0)
+    on_nan: OnNan = setting(
+        "stop", "after a loss or gradient that is not finite: stop, skip its update, or continue with it"
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,8 +48,9 @@ class Outcome:
         done: steps done, those of the runs that it goes on from among them.
         rank: which one this is, 0 where there is one.
         losses: of the steps from `first` on.
-        exit_code: 0, or 128 and the signal that stopped it.
+        exit_code: 0; 1 after a loss that was not finite; or 128 and the signal that stopped it.
         figures: of the last window of steps (`instrument.metrics.figures`).
+        failure: why the run stopped before its end, one line; None where it did not fail.
     """
 
     first: int
@@ -57,6 +59,7 @@ class Outcome:
     losses: list[float]
     exit_code: int
     figures: Figures
+    failure: str | None = None
 
 
 def train(config: Config, say: Say) -> Outcome:
@@ -130,6 +133,7 @@ class _Run:
             loop = Loop(
                 self.config, self.strategy, batches, span, journal, self.meter,
                 checkpoints=checkpoints, parts=parts, stop=distributed.Stop(self.world),
+                smallest=partial(distributed.smallest, world=self.world),
             )  # fmt: skip
             calibration = self._calibration()
             try:
@@ -138,8 +142,11 @@ class _Run:
                 self.strategy.close()
                 journal.finish()
         self._report(journal, calibration)
-        losses, code = journal.losses.tolist(), stopping.exit_code
-        return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest)
+        skips = self.config.training.on_nan == "skip"
+        if loop.failure is None and (line := loop.finite.summary(loop.done - span.first, skips)):
+            self.say(line)
+        losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
+        return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest, loop.failure)
 
     def _calibration(self) -> Calibration | None:
         """Measure, where there are several ranks, one's own passes and the reductions alone."""
