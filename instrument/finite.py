@@ -37,4 +37,5 @@ class FiniteLosses:
         if not self.bad:
             return None
         what = "their updates were skipped" if skipped else "the run went on with them"
-        return f"the loss or gradient of {self.bad} of {steps} steps was not finite (first: step {self.first_bad}); {what}"
+        which = f"{self.bad} of {steps} steps was not finite (first: step {self.first_bad})"
+        return f"the loss or gradient of {which}; {what}"

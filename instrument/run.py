@@ -143,8 +143,8 @@ class _Run:
                 journal.finish()
         self._report(journal, calibration)
         skips = self.config.training.on_nan == "skip"
-        if loop.failure is None and (line := loop.finite.summary(loop.done - span.first, skips)):
-            self.say(line)
+        if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
+            self.say(problem)
         losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
         return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest, loop.failure)
 
