@@ -67,6 +67,7 @@ class Checkpoints:
         self.folder = Path(folder)
         self._keep, self._best, self._config, self._say = keep, best, flatten(config), say
         self._own: set[Path] = set()
+        self._unproven: dict[int, tuple[Path, float | None]] = {}
         self._smallest: float | None = None
         checkpoint_file.refuse_unwritable(self.folder)
         checkpoint_file.remove_stale(self.folder)
@@ -87,17 +88,25 @@ class Checkpoints:
         return None
 
     def save(
-        self, step: int, parts: Parts, *, loss: float | None = None, extra: Mapping[str, Any] | None = None
+        self,
+        step: int,
+        parts: Parts,
+        *,
+        loss: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+        provisional: bool = False,
     ) -> Path:
         """Write a checkpoint, whole or not at all, and remove the oldest beyond `keep`.
 
-        Waits for the GPU: other streams may still be writing the weights.
+        Waits for the GPU: other streams may still be writing the weights. A provisional checkpoint does not become
+        the best one, and the newest checkpoint that is not provisional stays beyond `keep`, until `confirm`.
 
         Args:
             step: steps done so far.
             parts: name to part.
             loss: what `best` compares, smaller is better; NaN never is.
             extra: plain values, returned by `load`.
+            provisional: whether it is not known yet that the state is good.
 
         Returns:
             The new file.
@@ -106,10 +115,21 @@ class Checkpoints:
             InstrumentError: it cannot be written, or holds what could not be read back. Older ones stay as they are.
         """
         path = self._write(step, parts, loss=loss, extra=extra)
+        self._unproven[step] = path, loss
+        if provisional:
+            self._remove_old()
+        else:
+            self.confirm(step)
+        return path
+
+    def confirm(self, step: int) -> None:
+        """Take the checkpoint of `step` as good: it may be the best one, and older ones may go."""
+        if step not in self._unproven:  # another rank wrote it
+            return
+        path, loss = self._unproven.pop(step)
         if self._best and loss is not None:
             self._keep_best(path, loss)
         self._remove_old()
-        return path
 
     def emergency(
         self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
@@ -168,7 +188,12 @@ class Checkpoints:
             self._smallest = loss
 
     def _remove_old(self) -> None:
-        for old in [path for path in checkpoint_file.history(self.folder) if path in self._own][: -self._keep]:
+        own = [path for path in checkpoint_file.history(self.folder) if path in self._own]
+        unproven = {path for path, _loss in self._unproven.values()}
+        newest_good = next((path for path in reversed(own) if path not in unproven), None)
+        for old in own[: -self._keep]:
+            if old == newest_good:
+                continue
             try:
                 old.unlink(missing_ok=True)
             except OSError as error:

@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -82,8 +82,10 @@ def read(path: Path) -> dict[str, Any]:
 
 def read_loss(path: Path) -> float | None:
     """Return the loss a checkpoint was saved with, None where there is none; its tensors are not read."""
-    loss: float | None = _contents(path, mmap=True).get("loss")
-    return loss
+    loss: object = _contents(path, mmap=True).get("loss")
+    if loss is not None and type(loss) not in (int, float):
+        raise InstrumentError(f"{path} is damaged: its loss is not a number")
+    return cast("float | None", loss)
 
 
 def history(folder: Path) -> list[Path]:

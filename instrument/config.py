@@ -28,6 +28,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine"]
 PromptForm = Literal["none", "loop", "vectorised"]
+OnNan = Literal["stop", "skip", "continue"]
 
 SYNC = {
     "pattern": "auto|every|event|[1-9][0-9]*",
@@ -47,7 +48,7 @@ class Training:
     )
     steps: int = setting(200, "optimizer steps to take, unless --epochs is given", low=0)
     epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
-    seed: int = setting(0, "what weights and data follow from", low=0)
+    seed: int = setting(0, "what weights and data follow from: seeds Python, NumPy and torch", low=0)
     device: str = setting("auto", "auto takes the GPU where there is one", **DEVICE)
     precision: Precision = setting("bf16", "fp32, or autocast to half precision")
     accumulation: int = setting(1, "backward passes per optimizer step", low=1)
@@ -59,6 +60,9 @@ class Training:
     empty_cache: int = setting(0, "empty the CUDA allocator's cache each N steps; 0 for never", low=0)
     annotate_modules: int = setting(0, "depth to which modules get NVTX ranges of their own; 0 for none", low=0)
     retries: int = setting(3, "attempts after an out-of-memory or a transient loader error", low=0)
+    on_nan: OnNan = setting(
+        "stop", "after a loss or gradient that is not finite: stop, skip its update, or continue with it"
+    )
 
     def __post_init__(self) -> None:
         check(self)

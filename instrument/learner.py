@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -36,6 +37,10 @@ class Learner:
         self.optimizer = _optimizer(self.parameters, training, device)
         self.schedule = Schedule(self.optimizer, training, steps)
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
+        # Whether an update with a loss or gradient that is not finite is left out. The scaler does it for fp16.
+        self._guards = training.on_nan != "continue"
+        self._norm: Tensor | None = None
+        self._unit = torch.ones((), device=device)
 
     def forward(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
         """Return the mean loss of a batch, a scalar with its graph; `model` is another module with the same weights."""
@@ -46,7 +51,8 @@ class Learner:
     def backward(self, loss: Tensor, weight: float = 1.0) -> None:
         """Add the gradients of a loss times a weight."""
         with _BACKWARD:
-            self.scaled(loss, weight).backward()  # type: ignore[no-untyped-call]
+            scaled = self.scaled(loss, weight)
+            scaled.backward(self._seed(scaled))  # type: ignore[no-untyped-call]
 
     def gradients(self, loss: Tensor, weight: float = 1.0, parameters: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return the gradients of a loss times a weight by each parameter, the model's own unless others are given.
@@ -56,7 +62,7 @@ class Learner:
         with _BACKWARD:
             scaled = self.scaled(loss, weight)
             by = self.parameters if parameters is None else parameters
-            return list(torch.autograd.grad(scaled, by, materialize_grads=True))
+            return list(torch.autograd.grad(scaled, by, self._seed(scaled), materialize_grads=True))
 
     def scaled(self, loss: Tensor, weight: float) -> Tensor:
         """Return a loss as backward takes it: weighted, and in fp16 scaled."""
@@ -74,17 +80,49 @@ class Learner:
             self.schedule.step()
 
     def descend(self) -> None:
-        """Clip and step; what a CUDA graph may hold of `update`."""
-        if self.training.clip is not None:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.training.clip)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        """Clip and step; what a CUDA graph may hold of `update`.
+
+        Unless training.on_nan is "continue", a step whose gradients are not finite changes no weight and no state
+        of the optimizer. The device decides this: the host does not wait.
+        """
+        if self._guards and not self.scaler.is_enabled():
+            self._step_if_finite()
+        else:
+            if self.training.clip is not None:
+                self.scaler.unscale_(self.optimizer)
+                nn.utils.clip_grad_norm_(self.parameters, self.training.clip)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def judged(self, loss: Tensor) -> Tensor:
+        """Return the loss of the last step, NaN where the step's gradients were not finite."""
+        return loss if self._norm is None else torch.add(loss, self._norm, alpha=0)
 
     def clear(self) -> None:
         """Drop all gradients."""
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _seed(self, loss: Tensor) -> Tensor | None:
+        """Return the gradient that backward starts with: 1, or NaN where the loss is not finite.
+
+        So the gradients of a loss that is not finite never are, and ranks that add them up skip the same steps.
+        """
+        return torch.add(self._unit, loss.detach(), alpha=0).to(loss.dtype) if self._guards else None
+
+    def _step_if_finite(self) -> None:
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf)
+        self._norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded: of all ranks
+        if self.device.type == "cuda":
+            # How torch's GradScaler has a fused optimizer leave a step out: 1 means not finite.
+            optimizer: Any = self.optimizer
+            optimizer.found_inf = torch.ne(self._norm * 0, 0).float()
+            try:
+                optimizer.step()
+            finally:
+                del optimizer.found_inf
+        elif torch.isfinite(self._norm):
+            self.optimizer.step()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = DTYPES.get(self.training.precision)

@@ -44,7 +44,7 @@ class Loaded:
             persistent_workers=data.persistent_workers,
             collate_fn=PinnedCollator(PinnedBudget(data.pinned_budget)) if collates_pinned else None,
             pin_memory=pinned and not collates_pinned,
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(seed % (1 << 64)),
         )
 
     def __call__(self, indices: Iterator[list[int]]) -> Iterator[Any]:

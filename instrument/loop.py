@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from instrument.capture import CaptureRange
 from instrument.checkpoint import Checkpoints, Parts
 from instrument.config import Config
 from instrument.data import Position
+from instrument.finite import NEVER, FiniteLosses
 from instrument.interrupts import Interrupts
 from instrument.journal import Journal
 from instrument.learner import Batch
@@ -19,7 +21,7 @@ from instrument.meter import StepMeter
 from instrument.names import CHECKPOINT, iteration
 from instrument.ranges import annotate, phase
 from instrument.strategies import Strategy
-from instrument.sync import SyncPolicy
+from instrument.sync import Losses, SyncPolicy
 from instrument.trees import tensors
 
 _CHECKPOINT = phase(CHECKPOINT)
@@ -55,6 +57,12 @@ class Loop:
         checkpoints: where the run is kept; None for nowhere.
         parts: what is kept.
         stop: whether to stop after this step, given whether this process was asked to: for all ranks alike.
+        smallest: the smallest value of all ranks.
+
+    Attributes:
+        done: steps done.
+        finite: which of their losses were.
+        failure: why the run stopped before its end, one line; None where it did not fail.
     """
 
     def __init__(
@@ -69,15 +77,20 @@ class Loop:
         checkpoints: Checkpoints | None = None,
         parts: Parts | None = None,
         stop: Callable[[bool], bool] = bool,
+        smallest: Callable[[int], int] = int,
     ) -> None:
         self.config, self.strategy, self.span, self.journal, self.meter = config, strategy, span, journal, meter
         self.done = span.first
-        self._batches, self._checkpoints, self._parts, self._stop = batches, checkpoints, parts or {}, stop
+        self.finite = FiniteLosses(span.first)
+        self.failure: str | None = None
+        self._batches, self._checkpoints, self._parts = batches, checkpoints, parts or {}
+        self._stop, self._smallest = stop, smallest
         device = strategy.device
         self._policy = SyncPolicy.of(config.training.sync, config.training.strategy)
         self._late = self._policy.losses(device)
         self._capture = CaptureRange(config.capture, device)
         self._saved: int | None = None
+        self._unproven: int | None = None
 
     def run(self, stopping: Interrupts) -> None:
         """Run the span. What was measured and learnt is kept, however it ends."""
@@ -86,7 +99,7 @@ class Loop:
                 self._capture.before(step)
                 with annotate(iteration(step)):
                     self._step(step)
-                if self._stop(stopping.asked):
+                if self._stop(stopping.asked or self._fails()):
                     break
             self._read_all()
         except BaseException as error:
@@ -94,16 +107,20 @@ class Loop:
             raise
         finally:
             self._capture.close()
-        self._keep_last(stopping)
+        first_bad = self._agreed_first_bad()
+        if first_bad == NEVER:
+            self._keep_last(stopping)
+        else:
+            self.failure = self._fail(first_bad)
 
     def _step(self, step: int) -> None:
         self.meter.begin(step)
         batches = [next(self._batches) for _ in range(self.config.training.accumulation)]
         self.meter.amount(*_amount(batches))
-        self._late.put(step, self.strategy.step(batches))
+        loss = self.strategy.step(batches)
+        self._late.put(step, self.strategy.learner.judged(loss))
         self.done = step + 1
-        arrived = self._policy.after(step, self._late)
-        self.journal.take(arrived, self.meter.finished())
+        self._take(self._policy.after(step, self._late))
         self._now_and_then(step)
 
     def _now_and_then(self, step: int) -> None:
@@ -119,23 +136,77 @@ class Loop:
         arrived = self._late.wait()
         if self.strategy.device.type == "cuda":
             torch.cuda.current_stream(self.strategy.device).synchronize()
+        self._take(arrived)
+
+    def _take(self, arrived: Losses) -> None:
+        """Take losses that have arrived; one that is finite proves the checkpoint that its step began with."""
         self.journal.take(arrived, self.meter.finished())
+        self.finite.take(arrived)
+        for step, loss in arrived:
+            if step == self._unproven and math.isfinite(loss):
+                self._confirm()
+
+    def _confirm(self) -> None:
+        if self._checkpoints is not None and self._unproven is not None:
+            self._checkpoints.confirm(self._unproven)
+        self._unproven = None
+
+    def _fails(self) -> bool:
+        return self.config.training.on_nan == "stop" and self.finite.bad > 0
+
+    def _agreed_first_bad(self) -> int:
+        """Return the first step that is not finite on any rank and stops the run, NEVER where there is none."""
+        if self.config.training.on_nan != "stop":
+            return NEVER
+        return self._smallest(self.finite.first_bad)
 
     def _save(self) -> None:
         assert self._checkpoints is not None
-        self.journal.take(self._late.wait(), self.meter.finished())
+        self._take(self._late.wait())
+        if self._agreed_first_bad() != NEVER:
+            return  # the run is about to stop
         with _CHECKPOINT:
-            self._checkpoints.save(self.done, self._parts, loss=self.journal.recent_loss(), extra=self._extra())
-        self._saved = self.done
+            self._checkpoints.save(
+                self.done, self._parts, loss=self.journal.recent_loss(), extra=self._extra(self.done), provisional=True
+            )
+        self._saved = self._unproven = self.done
+
+    def _fail(self, first_bad: int) -> str:
+        """Keep the last state whose loss was finite; return why the run stops.
+
+        Updates that are not finite were left out, so the state is still there: only the learning rate went on.
+        """
+        good = self._smallest(self.finite.good)
+        problem = f"the loss or gradient of step {first_bad} is not finite"
+        remedy = "use a smaller --learning-rate, or --on-nan skip"
+        if self._checkpoints is None:
+            return f"{problem}; nothing is kept without --checkpoint-folder; {remedy}"
+        if good == self.span.first:
+            return f"{problem}, and no step before it in this run; {remedy}"
+        self.strategy.learner.schedule.go_back(self.done - good)
+        if self._saved != good:
+            with _CHECKPOINT:
+                self._checkpoints.emergency(good, self._parts, problem, extra=self._extra(good))
+        return f"{problem}; the state after step {good - 1} is in {self._checkpoints.folder}; {remedy}"
 
     def _keep_last(self, stopping: Interrupts) -> None:
-        if self._checkpoints is None or self._saved == self.done:
+        if self._checkpoints is None:
             return
-        if stopping.received is not None:
+        if self._saved != self.done and stopping.received is not None:
             with _CHECKPOINT:
-                self._checkpoints.emergency(self.done, self._parts, stopping.received.name, extra=self._extra())
-        else:
+                self._checkpoints.emergency(
+                    self.done, self._parts, stopping.received.name, extra=self._extra(self.done)
+                )
+            return
+        if self._saved != self.done:
             self._save()
+        if self._unproven == self.finite.good == self.done and self._has_finite_weights():
+            self._confirm()  # no loss will follow
+
+    def _has_finite_weights(self) -> bool:
+        """Return whether the weights on this rank are finite; waits for the GPU."""
+        weights = (getattr(weight, "_local_tensor", weight) for weight in self.strategy.learner.parameters)
+        return all(bool(torch.isfinite(weight).all()) for weight in weights)
 
     def _emergency(self, error: BaseException) -> None:
         """Keep what there is of a run that fails: losses that arrived, and a checkpoint of the last whole step."""
@@ -146,10 +217,10 @@ class Loop:
                 self.journal.take(self._late.ready(), ())
         if self._checkpoints is not None:
             with _CHECKPOINT:
-                self._checkpoints.emergency(self.done, self._parts, error, extra=self._extra())
+                self._checkpoints.emergency(self.done, self._parts, error, extra=self._extra(self.done))
 
-    def _extra(self) -> dict[str, object]:
-        consumed = (self.done - self.span.first) * self.config.training.accumulation
+    def _extra(self, done: int) -> dict[str, object]:
+        consumed = (done - self.span.first) * self.config.training.accumulation
         position = self.span.position.after(consumed, self.span.per_epoch)
         return {"position": [position.epoch, position.batch]}
 

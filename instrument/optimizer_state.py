@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 _OF_THE_RUN = ("capturable", "fused", "foreach", "differentiable")
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
@@ -20,7 +21,14 @@ def fit(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str,
 
     A captured graph needs tensors on the GPU where another strategy has numbers: the step count follows from
     `capturable`, the learning rate is made what this optimizer holds.
+
+    Raises:
+        KeyError: a parameter's state lacks what Adam needs at its next step, which torch would notice only there.
     """
+    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+        for name in ADAM_STATE:
+            for values in state["state"].values():
+                values[name]
     groups = state.get("param_groups", [])
     if len(groups) != len(optimizer.param_groups):
         return dict(state)  # the optimizer itself says what is wrong

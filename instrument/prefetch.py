@@ -13,6 +13,7 @@ import torch
 
 from instrument.background import Background
 from instrument.errors import ConfigError
+from instrument.loader_state import LoaderState, Place, state_of
 from instrument.names import COPY, DATA_LOAD
 from instrument.pinned import Lease, PinnedBudget, PinnedRing
 from instrument.ranges import annotate, phase
@@ -35,6 +36,9 @@ class PrefetchLoader:
     A batch is any nested tree (`instrument.trees`). A sparse tensor, and an object that moves itself without
     having `record_stream()`, is copied by the stream that uses it, when it is asked for. A loader that yields
     pinned memory must not write into it again.
+
+    `state_dict()` of a stateful loader, such as torchdata's StatefulDataLoader, is the state after the last batch
+    that was handed out, whatever was loaded ahead. For this the loader's state is copied with each batch.
 
     Each batch is a `data_load` range (the wait for it) on the consumer's thread, and an `h2d` range (its
     copy) on the background thread. Further attributes are those of `loader`.
@@ -68,14 +72,14 @@ class PrefetchLoader:
         self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))
         self._open: weakref.WeakSet[_Ahead] = weakref.WeakSet()
         self._position: Any = None
+        self._state: LoaderState | None = None  # None while nothing is ahead: then the loader's own is right
 
     def __iter__(self) -> Iterator[Any]:
         self._rewind()
+        self._state = None
         if self.device.type != "cuda":
             return _Plain(self)
-        batches = _Ahead(self, Copier(self))
-        self._open.add(batches)
-        return batches
+        return _Ahead(self, Copier(self))
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]  # an iterable without a length says so itself
@@ -94,6 +98,24 @@ class PrefetchLoader:
         """Go on from `position` with the next iteration; for a loader that can, such as `instrument.data.Loader`."""
         self.loader.seek(position)  # type: ignore[attr-defined]
         self._position = position
+
+    @property
+    def state_dict(self) -> Callable[[], Any]:
+        """Return the loader's state after the last batch handed out; raise InstrumentError where it is unknown."""
+        own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
+        return own if self._state is None else self._state.value
+
+    @property
+    def load_state_dict(self) -> Callable[[Any], None]:
+        """Go on from a state with the next iteration, and drop what was loaded ahead."""
+        load: Callable[[Any], object] = self.loader.load_state_dict  # type: ignore[attr-defined]
+
+        def load_state_dict(state_dict: Any) -> None:
+            self.close()
+            self._position = self._state = None
+            load(state_dict)
+
+        return load_state_dict
 
     def close(self) -> None:
         """End all iterations and their threads."""
@@ -121,7 +143,7 @@ class Pinned:
     """A batch in pinned memory, and where the loader stood after it."""
 
     lease: Lease
-    position: Any
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +154,7 @@ class Copied:
     start: Event | None
     ready: Event
     nbytes: int
-    position: Any
+    place: Place
 
 
 class Copier:
@@ -147,9 +169,9 @@ class Copier:
         with _on(self.device):
             with annotate("load"):
                 batch = next(source)
-            position = getattr(self._loader, "position", None)
+            place = Place.current(self._loader)
             with annotate("pin"):
-                return Pinned(self._ring.pin(batch), position)
+                return Pinned(self._ring.pin(batch), place)
 
     def copy(self, pinned: Pinned) -> Copied:
         """Issue the copy of a pinned batch, and leave its memory to the ring once that is done."""
@@ -183,7 +205,7 @@ class Copier:
             moved = map_leaves(tree, lambda leaf: self.moved(leaf, next(rooms)) if _crosses_streams(leaf) else leaf)
             ready = stream.record(timing=self._timing)
         size = sum(nbytes(leaf) for leaf in leaves(tree) if _crosses_streams(leaf) and not _is_there(leaf))
-        return Copied(moved, start, ready, size, pinned.position)
+        return Copied(moved, start, ready, size, pinned.place)
 
 
 class _Ahead(Iterator[Any]):
@@ -193,20 +215,34 @@ class _Ahead(Iterator[Any]):
         self._of, self._copier = of, copier
         # Here and not on the thread: it may fork workers and draw a seed, in the order of plain iteration.
         source = iter(of.loader)
+        of._state = state_of(of.loader)
+        self._ended = False
         self._batches = Background(_Pinning(copier, source), copier.copy, depth=of.depth)
+        of._open.add(self)
 
     def __next__(self) -> Any:
         with phase(DATA_LOAD):
-            copied = next(self._batches)
+            try:
+                copied = next(self._batches)
+            except StopIteration:
+                self._end()
+                raise
         tree = hand_over(copied.tree, ready=copied.ready, to=Stream.current(self._of.device))
         if self._of.on_copy is not None and copied.start is not None:
             self._of.on_copy(copied.start, copied.ready, copied.nbytes)
-        self._of._position = copied.position
+        self._of._position, self._of._state = copied.place.position, copied.place.state
         return map_leaves(tree, lambda leaf: self._copier.moved(leaf) if _copied_late(leaf) else leaf)
 
     def close(self) -> None:
         """End the thread; the batches it had ready are dropped."""
+        self._ended = True
         self._batches.close()
+
+    def _end(self) -> None:
+        """Take the state after the last batch again: many loaders know only now that an epoch is over."""
+        if not self._ended:
+            self._ended = True
+            self._of._state = state_of(self._of.loader)
 
 
 class _Pinning(Iterator[Pinned]):
@@ -253,7 +289,7 @@ def _is_there(leaf: Any) -> bool:
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """A thread starts on the first GPU, which is another rank's."""
+    # A thread starts on the first GPU, which is another rank's.
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

@@ -13,6 +13,16 @@ import torch
 RandomState = dict[str, Any]
 
 
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and torch; any whole number of at least 0 will do.
+
+    Workers of a DataLoader seed theirs themselves, each another, from the DataLoader's generator.
+    """
+    random.seed(seed)
+    importlib.import_module("numpy").random.seed(seed % (1 << 32))
+    torch.manual_seed(seed % (1 << 64))
+
+
 def random_state() -> RandomState:
     """Return the state of each generator in use, in tensors and plain values alone.
 

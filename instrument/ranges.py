@@ -1,16 +1,20 @@
 """NVTX ranges that a capture shows: one decorator and context manager, one instant.
 
 A range is pushed and popped on the thread that runs it, so ranges nest, and GPU work launched inside
-one is credited to it (METRICS.md "NVTX projected on the GPU"). Without the `nvtx` package, or with
+one is credited to it (docs/metrics.md "NVTX projected on the GPU"). Without the `nvtx` package, or with
 NVTX_DISABLE set, everything here does nothing.
+
+Inside a function that torch.compile traces, ranges and marks do nothing either, and break no graph: the compiled
+kernels of several ranges are fused, so a range could not name its work.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 try:
@@ -38,6 +42,9 @@ class annotate:  # noqa: N801 - it reads as what it is used as, like contextlib'
     One object can be entered many times, by several threads at once. nvtx keeps each different name
     and payload for the life of the process: give it thousands of them, not millions.
 
+    In code for torch.compile, write `with annotate("name"):` or decorate. TorchDynamo cannot enter any context
+    manager object that was made outside the compiled function, and breaks the graph there.
+
     Args:
         name: what the timeline shows; a decorated function's qualified name where None.
         color: a name such as "green", or 0xAARRGGBB.
@@ -59,16 +66,18 @@ class annotate:  # noqa: N801 - it reads as what it is used as, like contextlib'
     ) -> None:
         self._name, self._color, self._domain = name, color, domain
         self._category, self._payload = category, payload
-        self._range: AbstractContextManager[Any] = nullcontext()
-        if nvtx is not None:
+        self._range: AbstractContextManager[Any] | None = None
+        if nvtx is not None and not _is_traced():
             self._range = nvtx.annotate(name or "", color, domain, category, payload)
 
     def __enter__(self) -> annotate:
-        self._range.__enter__()
+        if self._range is not None:
+            self._range.__enter__()
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._range.__exit__(None, None, None)
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
 
     def __call__(self, function: AnyFunction) -> AnyFunction:
         """Return `function`, marked whenever it runs.
@@ -109,13 +118,23 @@ def mark(
     payload: float | None = None,
 ) -> None:
     """Mark one instant; the arguments are those of `annotate`."""
-    if nvtx is not None:
+    if nvtx is not None and not _is_traced():
         nvtx.mark(name, color, domain, category, payload)
+
+
+def _is_traced() -> bool:
+    """Return whether TorchDynamo traces the caller; it folds the answer into a constant."""
+    # Not torch.compiler.is_compiling(): that is true on all threads while one compiles, so that a range of
+    # another thread could be opened and never closed.
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def _marked_function(marked: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if _is_traced():
+            return function(*args, **kwargs)
         with marked:
             return function(*args, **kwargs)
 
@@ -125,6 +144,8 @@ def _marked_function(marked: annotate, function: Callable[..., Any]) -> Callable
 def _marked_generator(marked: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        if _is_traced():
+            return (yield from function(*args, **kwargs))
         return (yield from _Resumed(marked, function(*args, **kwargs)))
 
     return call

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from instrument import checkpoint_file, optimizer_state
+from instrument import checkpoint_contents, checkpoint_file, optimizer_state
 from instrument.errors import InstrumentError
 from instrument.random_state import restore_random_state
 
@@ -91,13 +92,16 @@ def load(
     """
     path = _file(Path(path))
     contents = checkpoint_file.read(path)
+    checkpoint_contents.check(path, contents)
     saved, own = contents["config"], flatten(config)
     changed = _compare(path, saved, own)
     states = _states(path, contents, parts, _rate_change(saved, own))
     for name, part in parts.items():
-        _load_part(path, name, part, states[name])
+        with _fitting(path, name):
+            part.load_state_dict(states[name])
     if random and "random" not in parts and "random" in states:
-        restore_random_state(states["random"], device)
+        with _fitting(path, "random"):
+            restore_random_state(states["random"], device)
     return Resumed(path, contents["step"], contents.get("loss"), contents["extra"], contents.get("reason"), changed)
 
 
@@ -156,10 +160,11 @@ def _states(
             f"{path} holds no {', '.join(missing)}, only {', '.join(states)}: it was made by a run of another kind"
         )
     for name, part in parts.items():
-        if factor is not None and not isinstance(part, torch.nn.Module):
-            states[name] = optimizer_state.change_rate(states[name], factor)
-        if isinstance(part, torch.optim.Optimizer):
-            states[name] = optimizer_state.fit(part, states[name])
+        with _fitting(path, name):
+            if factor is not None and not isinstance(part, torch.nn.Module):
+                states[name] = optimizer_state.change_rate(states[name], factor)
+            if isinstance(part, torch.optim.Optimizer):
+                states[name] = optimizer_state.fit(part, states[name])
     return states
 
 
@@ -169,11 +174,14 @@ def _rate_change(saved: Mapping[str, Any], own: Mapping[str, Any]) -> float | No
     return new / old if old and new is not None and new != old else None
 
 
-def _load_part(path: Path, name: str, part: Stateful, state: Mapping[str, Any]) -> None:
+@contextmanager
+def _fitting(path: Path, name: str) -> Iterator[None]:
+    """Turn what a state that does not fit raises into one line."""
     try:
-        part.load_state_dict(state)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        yield
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # torch says first that something is wrong and only then what.
         what = lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__
+        what = f"{what} is missing" if isinstance(error, KeyError) else what
         raise InstrumentError(f"{path}: its {name} does not fit this run's: {what}") from error

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from functools import partial
 from typing import Any
 
 import torch
 
-from instrument import distributed
+from instrument import checkpoint_contents, distributed
 from instrument.capture import is_profiled, unseen_ranges
 from instrument.checkpoint import Checkpoints, Resumed
 from instrument.config import Config
@@ -30,6 +31,7 @@ from instrument.models.batches import IGNORED
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
 from instrument.peaks import peak_flops
+from instrument.random_state import seed_generators
 from instrument.recover import MicroBatches, reopening
 from instrument.saying import Say
 from instrument.strategies import STRATEGIES, Strategy
@@ -47,8 +49,9 @@ class Outcome:
         done: steps done, those of the runs that it goes on from among them.
         rank: which one this is, 0 where there is one.
         losses: of the steps from `first` on.
-        exit_code: 0, or 128 and the signal that stopped it.
+        exit_code: 0; 1 after a loss that was not finite; or 128 and the signal that stopped it.
         figures: of the last window of steps (`instrument.metrics.figures`).
+        failure: why the run stopped before its end, one line; None where it did not fail.
     """
 
     first: int
@@ -57,6 +60,7 @@ class Outcome:
     losses: list[float]
     exit_code: int
     figures: Figures
+    failure: str | None = None
 
 
 def train(config: Config, say: Say) -> Outcome:
@@ -106,7 +110,7 @@ class _Run:
         import_module("torch._dynamo")
         self.loader = self._loader(Position())
         self.steps = _steps(config, len(self.loader))
-        torch.manual_seed(config.training.seed)
+        seed_generators(config.training.seed)
         model = build(config.model, config.data, device, precision=config.training.precision)
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
@@ -123,12 +127,16 @@ class _Run:
         checkpoints = self._checkpoints()
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
+        if resumed is not None:
+            for line in (f"goes on at step {resumed.step} from {resumed.path}", *resumed.changed):
+                self.say(line)
         with Interrupts() as stopping, self._sinks(resumed) as sinks, Known.of(self.config, self.device) as known:
             journal = self._journal(sinks, known, span)
             batches = self._batches(span.position)
             loop = Loop(
                 self.config, self.strategy, batches, span, journal, self.meter,
                 checkpoints=checkpoints, parts=parts, stop=distributed.Stop(self.world),
+                smallest=partial(distributed.smallest, world=self.world),
             )  # fmt: skip
             calibration = self._calibration()
             try:
@@ -137,8 +145,11 @@ class _Run:
                 self.strategy.close()
                 journal.finish()
         self._report(journal, calibration)
-        losses, code = journal.losses.tolist(), stopping.exit_code
-        return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest)
+        skips = self.config.training.on_nan == "skip"
+        if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
+            self.say(problem)
+        losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
+        return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest, loop.failure)
 
     def _calibration(self) -> Calibration | None:
         """Measure, where there are several ranks, one's own passes and the reductions alone."""
@@ -202,19 +213,14 @@ class _Run:
     def _start(self, checkpoints: Checkpoints | None, parts: distributed.Parts) -> Resumed | None:
         resume = self.config.checkpoint.resume
         if checkpoints is not None:
-            resumed = checkpoints.start(resume, parts, self.device)
-        else:
-            resumed = None if resume is None else distributed.load(resume, parts, self.device, self.config)
-        if resumed is not None:
-            for line in (f"goes on at step {resumed.step} from {resumed.path}", *resumed.changed):
-                self.say(line)
-        return resumed
+            return checkpoints.start(resume, parts, self.device)
+        return None if resume is None else distributed.load(resume, parts, self.device, self.config)
 
     def _span(self, resumed: Resumed | None) -> Span:
         per_epoch = len(self.loader)
         if resumed is None:
             return Span(0, self.steps, Position(), per_epoch)
-        position = Position(*resumed.extra["position"])
+        position = checkpoint_contents.position(resumed.path, resumed.extra)
         return Span(resumed.step, max(self.steps, resumed.step), position, per_epoch)
 
     def _sinks(self, resumed: Resumed | None) -> Sinks:

@@ -33,6 +33,11 @@ class Schedule:
         self.step_count += 1
         self._set()
 
+    def go_back(self, steps: int) -> None:
+        """Return to the rate of so many steps before, after steps that changed nothing."""
+        self.step_count -= steps
+        self._set()
+
     def share(self, step: int) -> float:
         """Return the share of the full rate at a step, counted from 0."""
         warmup, shape = self._training.warmup, self._training.schedule

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from instrument.errors import ConfigError
+from instrument.errors import ConfigError, InstrumentError
 from instrument.names import SYNCHRONIZE
 from instrument.ranges import phase
 from instrument.streams import Event
@@ -30,9 +30,10 @@ class LateLosses:
     def __init__(self, device: torch.device, capacity: int) -> None:
         self.capacity = capacity
         self._device = device
-        self._slots: Tensor | None = None
+        # A room for each type of number: a float32 loss after a bfloat16 one keeps its digits.
+        self._slots: dict[torch.dtype, Tensor] = {}
         self._events: list[Event] = []
-        self._pending: deque[tuple[int, int]] = deque()
+        self._pending: deque[tuple[int, int, Tensor]] = deque()
         self._put = 0
 
     def __len__(self) -> int:
@@ -40,26 +41,31 @@ class LateLosses:
         return len(self._pending)
 
     def put(self, step: int, loss: Tensor) -> None:
-        """Send a scalar loss on its way; the host does not wait. Raises ValueError where `capacity` are."""
+        """Send a loss of one element on its way; the host does not wait.
+
+        Raises ValueError where `capacity` are on their way, InstrumentError where the loss is not one number.
+        """
         if len(self) == self.capacity:
             raise ValueError(f"{self.capacity} losses are on their way already: read some first")
-        if self._slots is None:
-            on_gpu = self._device.type == "cuda"
-            self._slots = torch.empty(self.capacity, dtype=loss.dtype, pin_memory=on_gpu)
+        if loss.numel() != 1:
+            raise InstrumentError(
+                f"the loss of step {step} has shape {tuple(loss.shape)} and must be one number: return its mean()"
+            )
         slot = self._put % self.capacity
         if slot == len(self._events):
             self._events.append(Event(self._device))
-        self._slots[slot].copy_(loss.detach(), non_blocking=True)
+        room = self._room(loss.dtype)[slot]
+        room.copy_(loss.detach().reshape(()), non_blocking=True)
         self._events[slot].record()
-        self._pending.append((step, slot))
+        self._pending.append((step, slot, room))
         self._put += 1
 
     def ready(self) -> Losses:
         """Return (step, loss) of those that have arrived, in the order of their steps, without waiting."""
-        found = []
+        arrived = []
         while self._pending and self._events[self._pending[0][1]].query():
-            found.append(self._read())
-        return found
+            arrived.append(self._read())
+        return arrived
 
     def wait(self, leave: int = 0) -> Losses:
         """Wait until at most `leave` are on their way; return (step, loss) of all that have arrived."""
@@ -69,9 +75,14 @@ class LateLosses:
         return self.ready()
 
     def _read(self) -> tuple[int, float]:
-        step, slot = self._pending.popleft()
-        assert self._slots is not None
-        return step, float(self._slots[slot])
+        step, _slot, room = self._pending.popleft()
+        return step, float(room)
+
+    def _room(self, dtype: torch.dtype) -> Tensor:
+        if dtype not in self._slots:
+            pinned = self._device.type == "cuda"
+            self._slots[dtype] = torch.empty(self.capacity, dtype=dtype, pin_memory=pinned)
+        return self._slots[dtype]
 
 
 @dataclass(frozen=True, slots=True)

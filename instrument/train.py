@@ -19,8 +19,11 @@ from instrument.run import Outcome, train
 def command(config: Config) -> None:
     """Train a small model with every phase named, for `nsys profile python -m instrument.train`."""
     outcome = train(config, say)
-    if outcome.losses and outcome.rank == 0:
-        say(summary(outcome))
+    if outcome.rank == 0:
+        if outcome.failure is not None:
+            say(f"error: {outcome.failure}")
+        elif outcome.losses:
+            say(summary(outcome))
     sys.exit(outcome.exit_code)
 
 

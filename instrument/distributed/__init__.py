@@ -9,7 +9,7 @@ calibrate.py    how long the gradients take to reduce, and one rank's work witho
 report.py       whether the GPUs together were faster, and which knob was too small
 """
 
-from instrument.distributed.agreement import Stop, mean_over_ranks, stop_together
+from instrument.distributed.agreement import Stop, mean_over_ranks, smallest, stop_together
 from instrument.distributed.calibrate import calibrate, share
 from instrument.distributed.checkpoints import SharedCheckpoints, load, shared_checkpoints
 from instrument.distributed.parts import parts_of
@@ -38,6 +38,7 @@ __all__ = [
     "reduced",
     "share",
     "shared_checkpoints",
+    "smallest",
     "stop_together",
     "verdicts",
     "wrap",

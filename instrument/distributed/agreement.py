@@ -60,6 +60,15 @@ def stop_together(asked: bool, world: World) -> bool:
     return bool(vote.item())
 
 
+def smallest(value: int, world: World) -> int:
+    """Return the smallest value of all ranks, on all ranks: each host waits for the others, and no GPU."""
+    if world.size == 1:
+        return value
+    values = torch.tensor([value])
+    dist.all_reduce(values, dist.ReduceOp.MIN)
+    return int(values.item())
+
+
 def mean_over_ranks(values: Mapping[str, float | None], world: World) -> dict[str, float | None]:
     """Return the mean of each figure over the ranks that measured it; None where none did.
 

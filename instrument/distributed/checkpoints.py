@@ -61,12 +61,18 @@ class SharedCheckpoints(Checkpoints):
         stop_together(False, world)  # no rank may look for its probe, or for leftovers, while another begins to write
 
     def save(
-        self, step: int, parts: Parts, *, loss: float | None = None, extra: Mapping[str, Any] | None = None
+        self,
+        step: int,
+        parts: Parts,
+        *,
+        loss: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+        provisional: bool = False,
     ) -> Path:
         """Write one checkpoint for all ranks; see `Checkpoints.save`. Raises on all ranks, or on none."""
 
         def write(held: Parts) -> Path:
-            return Checkpoints.save(self, step, held, loss=loss, extra=extra)
+            return Checkpoints.save(self, step, held, loss=loss, extra=extra, provisional=provisional)
 
         path = self._together(parts, write)
         if path is None:

@@ -186,6 +186,8 @@ def _obstacle(device: torch.device, accelerator: Any) -> str | None:
         return f"device {device} is neither a CUDA GPU nor the CPU"
     if getattr(getattr(accelerator, "parallelism_config", None), "sp_enabled", False):
         return "sequence parallelism exchanges batches as they are read"
+    if getattr(accelerator, "use_stateful_dataloader", False):
+        return "the state of a stateful data loader would be that of batches read ahead"
     return None
 
 

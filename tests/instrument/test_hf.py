@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ pytest.importorskip("accelerate")
 
 from instrument import ranges  # noqa: E402
 from instrument.background import Background  # noqa: E402
-from instrument.hf import AsyncTrainer, AsyncTrainerMixin  # noqa: E402
+from instrument.hf import AsyncTrainer, AsyncTrainerMixin, mixin  # noqa: E402
 from instrument.hf.batches import AsyncBatches  # noqa: E402
 from instrument.streams import Stream  # noqa: E402
 from tests.instrument.hf_tiny import BATCH, CPU_AND_GPU, Sample, Texts, Unsized, assert_same, history, trained, trainer  # noqa: E402
@@ -250,3 +251,9 @@ def test_on_a_gpu_a_thread_copies_and_the_model_gets_its_batches_there_already(
     assert copying
     assert threading.get_ident() not in copying
     assert "logging_nan_inf_filter=True waits" in caplog.text
+
+
+def test_a_stateful_data_loader_takes_the_stock_path() -> None:
+    accelerator = SimpleNamespace(use_stateful_dataloader=True)
+    assert "stateful" in str(mixin._obstacle(torch.device("cpu"), accelerator))
+    assert mixin._obstacle(torch.device("cpu"), SimpleNamespace(use_stateful_dataloader=False)) is None

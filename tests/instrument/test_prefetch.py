@@ -241,6 +241,101 @@ def test_the_position_is_that_of_the_last_batch_handed_out(threaded: bool, monke
     assert [batch.item() for batch in made] == [8, 9]
 
 
+class Counting:
+    """A stateful loader written by hand; its state is an object that it goes on changing."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.at, self.fails_at = {"batch": 0, "seen": list[int]()}, fails_at
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.at["batch"] == self.fails_at:
+            raise RuntimeError("workers are busy")
+        return self.at
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = {"batch": state["batch"], "seen": list(state["seen"])}
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self.at["batch"] < 10:
+            self.at["batch"] += 1
+            self.at["seen"].append(self.at["batch"])
+            yield torch.tensor(self.at["batch"] - 1)
+        self.at = {"batch": 0, "seen": []}
+
+
+def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> PrefetchLoader:
+    made = PrefetchLoader(loader, "cpu", depth=2)
+    if way is ahead:
+        made.ring = PinnedRing(4, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
+        monkeypatch.setattr(prefetch, "_Plain", lambda of: prefetch._Ahead(of, CopyingCopier(of)))
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("taken", [0, 1, 3, 9])
+def test_the_state_is_that_of_the_last_batch_handed_out(way: Any, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = loader_with(Counting(), way, monkeypatch)
+    batches = iter(made)
+    assert [next(batches).item() for _ in range(taken)] == list(range(taken))
+    state = copy.deepcopy(made.state_dict())
+    assert state == {"batch": taken, "seen": list(range(1, taken + 1))}
+    rest = [batch.item() for batch in batches]
+    resumed = loader_with(Counting(), way, monkeypatch)
+    resumed.load_state_dict(state)
+    assert [batch.item() for batch in resumed] == rest == list(range(taken, 10))
+    assert made.state_dict() == resumed.state_dict() == {"batch": 0, "seen": []}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_loading_a_state_drops_what_was_loaded_ahead(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = loader_with(Counting(), way, monkeypatch)
+    batches = iter(made)
+    state = copy.deepcopy(made.state_dict())
+    assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
+    made.load_state_dict(state)
+    assert made.state_dict()["batch"] == 0
+    assert [batch.item() for batch in made] == list(range(10))
+
+
+def test_a_state_that_cannot_be_taken_is_an_error_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = loader_with(Counting(fails_at=3), ahead, monkeypatch)
+    batches = iter(made)
+    assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InstrumentError, match=r"state of Counting .*RuntimeError: workers are busy; resume by"):
+        made.state_dict()
+    assert next(batches).item() == 3
+    assert made.state_dict()["batch"] == 4
+
+
+def test_a_loader_without_state_has_none() -> None:
+    made = PrefetchLoader([torch.zeros(1)], "cpu")
+    assert not hasattr(made, "state_dict") and not hasattr(made, "load_state_dict")
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 asks torch for it
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdatas_stateful_loader_resumes_after_the_last_batch_handed_out(
+    way: Any, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader() -> PrefetchLoader:
+        torch.manual_seed(7)
+        inner = stateful.StatefulDataLoader(list(range(20)), batch_size=2, shuffle=True, num_workers=workers)
+        return loader_with(inner, way, monkeypatch)
+
+    expected = [batch.tolist() for batch in loader()]
+    made = loader()
+    batches = iter(made)
+    assert [next(batches).tolist() for _ in range(3)] == expected[:3]
+    state = made.state_dict()
+    made.close()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == expected[3:]
+
+
 class Recorder:
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
@@ -314,6 +409,16 @@ class TestOnTheGpu:
         assert all(tensor.is_cuda for tensor in tensors(got))
         assert [values(batch) for batch in got] == [values(batch) for batch in loader]
         assert threads() == []
+
+    def test_the_state_is_that_of_the_last_batch_handed_out(self) -> None:
+        made = PrefetchLoader(Counting(), "cuda", depth=2)
+        batches = iter(made)
+        assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
+        torch.cuda.synchronize()
+        state = made.state_dict()
+        assert state["batch"] == 3
+        made.load_state_dict(state)
+        assert [batch.item() for batch in made] == list(range(3, 10))
 
     def test_every_kind_of_leaf_arrives(self) -> None:
         tree = {"plain": torch.ones(3), "own": Moves(torch.ones(3)), "tells": Records(torch.ones(3))}

@@ -168,6 +168,53 @@ def test_a_part_that_does_not_fit_is_one_line(tmp_path: Path, part: str, value: 
     assert "\n" not in str(caught.value)
 
 
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "reason"),
+    [
+        (["step"], MISSING, "holds no step: it is not complete"),
+        (["parts"], MISSING, "holds no parts: it is not complete"),
+        (["config"], MISSING, "holds no config: it is not complete"),
+        (["extra"], MISSING, "holds no extra: it is not complete"),
+        (["step"], -5, "its step is -5 and must be a whole number of at least 0"),
+        (["step"], 2.5, "its step is 2.5 and must be a whole number of at least 0"),
+        (["step"], True, "its step is True and must be a whole number of at least 0"),
+        (["parts"], [1], r"its parts is \[1\] and must be a state for each part"),
+        (["parts", "model"], 3, "its parts is .* and must be a state for each part"),
+        (["config"], "wide", "its config is 'wide' and must be a configuration"),
+        (["extra"], None, "its extra is None and must be values by name"),
+        (["loss"], "low", "its loss is 'low' and must be a number"),
+        (["reason"], 3, "its reason is 3 and must be text"),
+        (["parts", "model", "0.weight"], MISSING, "its model does not fit this run's: Missing key"),
+        (["parts", "optimizer", "param_groups"], MISSING, "its optimizer does not fit this run's: 'param_groups' is m"),
+        (["parts", "optimizer", "param_groups"], 5, "its optimizer does not fit this run's: .*int"),
+        (["parts", "optimizer", "state"], MISSING, "its optimizer does not fit this run's: 'state' is missing"),
+        (["parts", "optimizer", "state", 0, "exp_avg"], MISSING, "its optimizer does not fit this run's: 'exp_avg' is"),
+        (["parts", "random", "python"], MISSING, "its random does not fit this run's: 'python' is missing"),
+        (["parts", "random", "torch"], 7, "its random does not fit this run's: .*int"),
+    ],
+)
+def test_a_checkpoint_with_a_missing_or_impossible_entry_is_one_line(
+    tmp_path: Path, keys: list[Any], value: Any, reason: str
+) -> None:
+    run = Run().train(0, 2)
+    path = Checkpoints(tmp_path).save(2, run.parts)
+    contents = torch.load(path)
+    inside = contents
+    for key in keys[:-1]:
+        inside = inside[key]
+    if value is MISSING:
+        del inside[keys[-1]]
+    else:
+        inside[keys[-1]] = value
+    torch.save(contents, path)
+    with pytest.raises(InstrumentError, match=reason) as refused:
+        load(path, run.parts)
+    assert "\n" not in str(refused.value) and str(refused.value).startswith(str(path))
+
+
 def test_an_optimizer_keeps_its_own_way_of_computing(tmp_path: Path) -> None:
     # What a graph on the GPU needs, capturable and a rate in a tensor, an eager run on the CPU must not take over.
     run = Run(schedule="lambda").train(0, 3)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from instrument import sync  # noqa: E402
 from instrument.config import Training  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
+from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.sync import AHEAD, LateLosses, SyncPolicy  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -183,6 +183,43 @@ def test_a_loss_that_is_no_number_is_read_as_such() -> None:
     ((step, value),) = late.wait()
     assert step == 0
     assert value != value
+
+
+MIXED = [
+    (torch.bfloat16, 1.5),
+    (torch.float32, 1.100000023841858),
+    (torch.float64, 1.1),
+    (torch.float16, 0.5),
+    (torch.float32, 2.0**-100),
+]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_losses_of_several_types_keep_their_digits(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    late = LateLosses(torch.device(device), 3)
+    read = []
+    for step, (dtype, value) in enumerate(MIXED * 2):
+        late.put(step, torch.tensor(value, dtype=dtype, device=device))
+        read += late.wait(leave=2)
+    assert read + late.wait() == list(enumerate(value for _dtype, value in MIXED * 2))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_a_loss_of_one_element_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    late = LateLosses(CPU, 2)
+    late.put(3, torch.full(shape, 2.5))
+    assert late.wait() == [(3, 2.5)]
+
+
+@pytest.mark.parametrize("shape", [(2,), (0,), (4, 2)])
+def test_a_loss_of_several_elements_is_one_line(shape: tuple[int, ...]) -> None:
+    late = LateLosses(CPU, 2)
+    with pytest.raises(InstrumentError) as refused:
+        late.put(3, torch.zeros(shape))
+    assert str(refused.value) == f"the loss of step 3 has shape {shape} and must be one number: return its mean()"
+    assert len(late) == 0
 
 
 def test_events_are_made_when_they_are_needed(gpu: type[LateEvent]) -> None:

@@ -1,0 +1,155 @@
+"""A whole run on the CPU: what follows from its seed, and how it ends."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import Dataset  # noqa: E402
+
+from instrument import run as runs  # noqa: E402
+from instrument.config import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
+from instrument.loading import Loaded  # noqa: E402
+from instrument.models import build  # noqa: E402
+from instrument.random_state import seed_generators  # noqa: E402
+from instrument.run import train  # noqa: E402
+from instrument.train import main  # noqa: E402
+
+# Python 3.12 says this of every fork under torch, whose threads it counts.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+DEFAULTS: dict[str, Any] = {"precision": "fp32", "device": "cpu", "strategy": "serial", "schedule": "constant"}
+
+
+def config(folder: Path | None = None, resume: str | None = None, **training: Any) -> Config:
+    return Config(
+        training=Training(**DEFAULTS | training),
+        model=Model(layers=1, width=16, heads=2, vocabulary=32, features=8),
+        data=Data(batch=2, sequence=4, samples=16),
+        checkpoint=Checkpoint(folder=folder, resume=resume),
+        monitor=Monitor(progress=False),
+    )
+
+
+def draws() -> list[float]:
+    return [random.random(), float(np.random.random()), torch.rand(()).item()]
+
+
+class Noisy(torch.nn.Module):
+    """The trainer's model with a loss that draws from every global generator."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> Any:
+        return self.model(batch) * (1 + sum(draws()))
+
+
+@pytest.fixture
+def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "build", lambda *about, **options: Noisy(build(*about, **options)))
+
+
+def scramble(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def losses(made: Config) -> list[float]:
+    return train(made, lambda _text: None).losses
+
+
+@pytest.mark.usefixtures("noisy")
+def test_python_numpy_and_torch_follow_from_the_seed() -> None:
+    runs_of = []
+    for seed, before in ((3, 1), (3, 2), (4, 1)):
+        scramble(before)
+        runs_of.append(losses(config(seed=seed, steps=3)))
+    assert runs_of[0] == runs_of[1]
+    assert runs_of[0] != runs_of[2]
+
+
+@pytest.mark.usefixtures("noisy")
+def test_a_resumed_run_draws_what_the_unbroken_one_draws(tmp_path: Path) -> None:
+    scramble(1)
+    whole = losses(config(steps=6))
+    scramble(2)
+    first = losses(config(tmp_path, steps=3))
+    scramble(3)
+    assert first + losses(config(tmp_path, resume="latest", steps=6)) == whole
+
+
+@pytest.mark.parametrize("seed", [0, 7, (1 << 32) + 7, (1 << 64) + 7, 10**30])
+def test_any_seed_gives_the_same_draws_again(seed: int) -> None:
+    seed_generators(seed)
+    first = draws()
+    scramble(99)
+    seed_generators(seed)
+    assert draws() == first
+
+
+class Drawing(Dataset[Any]):
+    """Samples drawn from the global generators of the worker that makes them."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, _index: int) -> Any:
+        return torch.tensor(draws())
+
+
+def test_workers_draw_by_the_seed_and_each_other_numbers() -> None:
+    def drawn(seed: int) -> Any:
+        scramble(seed + 50)
+        loaded = Loaded(Drawing(), Data(batch=1, workers=2), pinned=False, seed=seed)
+        return torch.cat(list(loaded(iter([[0], [1]]))))
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+    first, second = drawn(1)
+    assert (first != second).all()
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "reason"),
+    [
+        ("step", -5, "its step is -5 and must be a whole number of at least 0"),
+        ("extra", {}, "holds no data position"),
+        ("extra", {"position": [0]}, r"holds the data position [0], not [epoch, batch]"),
+        ("extra", {"position": [0, -1]}, r"holds the data position [0, -1], not [epoch, batch]"),
+        ("extra", {"position": "ab"}, r"holds the data position 'ab', not [epoch, batch]"),
+    ],
+)
+def test_an_impossible_checkpoint_ends_the_command_with_one_line(
+    tmp_path: Path, entry: str, value: Any, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    train(config(tmp_path, steps=2), lambda _text: None)
+    (path,) = (one for one in tmp_path.iterdir() if one.name != "best.pt")
+    torch.save({**torch.load(path), entry: value}, path)
+    code, lines = command(f"--resume {path}", capsys, monkeypatch)
+    assert code == 2
+    (line,) = lines
+    assert line.startswith(f"instrument: error: {path} ") and reason in line
+
+
+FLAGS = (
+    "--layers 1 --width 16 --heads 2 --vocabulary 32 --features 8 --batch 2 --sequence 4 --samples 16 "
+    "--device cpu --precision fp32 --strategy serial --schedule constant --no-progress"
+)
+
+
+def command(flags: str, capsys: Any, monkeypatch: Any) -> tuple[object, list[str]]:
+    """Run the trainer's command; return its exit code and what it says."""
+    monkeypatch.setattr("sys.argv", ["train", *FLAGS.split(), *flags.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr().err.splitlines()
