@@ -40,7 +40,7 @@ def test_it_says_what_to_change_and_asks_nobody(page: Opened) -> None:
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     assert page.page.inner_text("#advice button").startswith("slowhost_rank1 takes 89.6% more time of its own")
     assert page.page.inner_text("#title") == "1 straggler of 4 ranks"
-    assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms beside the others")
+    assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms compared to the others")
 
 
 def test_the_keyboard_reaches_every_cell(page: Opened, slow_host: Fleet) -> None:
