@@ -137,8 +137,8 @@ const CALL_COLUMNS = [
   ),
   countColumn("count", (row) => row.count),
   durationColumn("host blocked", (row) => row.blocked_ns),
-  durationColumn("GPU busy during call", (row) => row.waited_ns),
-  durationColumn("GPU idle during call", (row) => row.starved_ns),
+  durationColumn("GPU busy", (row) => row.waited_ns),
+  durationColumn("GPU idle", (row) => row.starved_ns),
   durationColumn("restart gap", (row) => row.refill_ns),
   durationColumn(
     "cost",

@@ -64,7 +64,7 @@ export function showTables() {
       ...["compute", "exposed_communication", "copies", "idle"].map((key) =>
         durationColumn(key.replace(/_/g, " "), (rank) => rank[key]),
       ),
-      durationColumn("waits in collectives", (rank) => rank.wait),
+      durationColumn("wait", (rank) => rank.wait),
       durationColumn("exposed wait", (rank) => rank.bare_wait),
       durationColumn("delays others", (rank) => rank.caused),
       durationColumn("exposed delay", (rank) => rank.bare_caused),
