@@ -1,6 +1,6 @@
 # make demo   analyze a real capture, in an environment of its own
 # make test   install what the tests need, the browser included, and run them
-# make check  lint, types, import contracts, then the tests: what CI runs
+# make check  lint, types, import contracts, the pages' scripts, then the tests: what CI runs
 # make nsys   unpack a real nsys into .nsys where PATH has none, for the end-to-end test
 # make trace-processor  have Perfetto's trace_processor in .trace-processor, for the tests of the export
 # make bench  speed and memory against a plain SQL scan

@@ -40,7 +40,7 @@ def test_it_says_what_to_change_and_asks_nobody(page: Opened) -> None:
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     assert page.page.inner_text("#advice button").startswith("slowhost_rank1 takes 89.6% more time of its own")
     assert page.page.inner_text("#title") == "1 straggler of 4 ranks"
-    assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms beside the others")
+    assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms compared to the others")
 
 
 def test_the_keyboard_reaches_every_cell(page: Opened, slow_host: Fleet) -> None:
@@ -77,7 +77,7 @@ def test_ranks_are_found_and_ordered(page: Opened) -> None:
 
 def test_a_table_saves_as_csv(page: Opened, slow_host: Fleet) -> None:
     with page.page.expect_download() as saved:
-        page.page.get_by_role("button", name="Save as CSV: Ranks, means of a steady iteration, slowest first").click()
+        page.page.get_by_role("button", name="Save as CSV: Ranks, means per steady iteration, slowest first").click()
     rows = list(csv.DictReader(io.StringIO(Path(saved.value.path()).read_text(encoding="utf-8-sig"))))
     assert [int(row["own_ns"]) for row in rows] == sorted((rank.own for rank in slow_host.ranks), reverse=True)
     assert [(row["rank"], row["straggler"]) for row in rows[:2]] == [("slowhost_rank1", "1"), ("slowhost_rank0", "0")]

@@ -110,16 +110,16 @@ def test_copies_lie_at_their_size_and_bandwidth(page: Opened, analysis: Analysis
     assert points == {(round(one.bytes / one.count), round(one.bytes / one.duration_ns, 6)) for one in groups}
 
 
-def test_streams_at_once_are_a_matrix(page: Opened, analysis: Analysis) -> None:
+def test_concurrent_streams_are_a_matrix(page: Opened, analysis: Analysis) -> None:
     assert analysis.charts is not None
     together = analysis.charts().devices[0].streams.together_ns
-    [heat] = drawn(page, "Streams at once")
+    [heat] = drawn(page, "Concurrent streams")
     for i, row in enumerate(together):
         for j, ns in enumerate(row):
             assert heat["z"][i][j] is None if i == j else heat["z"][i][j] == pytest.approx(ns / together[i][i])
 
 
-@pytest.mark.parametrize("heading", ["Idle gaps by length", "Bandwidth of copies by size", "Streams at once"])
+@pytest.mark.parametrize("heading", ["Idle gaps by length", "Bandwidth of copies by size", "Concurrent streams"])
 def test_keys_go_through_a_chart(page: Opened, heading: str) -> None:
     figure = chart(page, heading)
     stage, said = figure.locator(".chart"), figure.locator(".said")
@@ -159,7 +159,7 @@ def test_every_chart_is_saved_as_png(page: Opened) -> None:
             "what_each_iteration_was_made_of",
             "idle_gaps_by_length",
             "bandwidth_of_copies_by_size",
-            "streams_at_once",
+            "concurrent_streams",
         )
     }
 
@@ -198,7 +198,7 @@ def test_csv_holds_the_figures(page: Opened, analysis: Analysis) -> None:
 
 
 def test_the_table_behind_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> None:
-    figure = chart(page, "Streams at once")
+    figure = chart(page, "Concurrent streams")
     button = figure.get_by_role("button", name="Table")
     assert button.get_attribute("aria-expanded") == "false" and not figure.locator("table").is_visible()
     button.click()

@@ -152,7 +152,7 @@ def test_hover_says_why_a_gap(page: Opened) -> None:
     assert box is not None
     page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + y)
     text = page.page.locator("#tip").inner_text()
-    assert text.startswith("idle, until ")
+    assert text.startswith("idle until ")
     assert "host" in text
 
 

@@ -54,18 +54,18 @@ def _sentence(text: str) -> str:
 def _tables(one: Against) -> Iterator[Table]:
     rest = [["left over: not in medians", "", "", signed(one.left_over_ns), "", ""]] if one.left_over_ns else []
     yield {
-        "title": "What the difference is made of, medians",
+        "title": "Difference by part (medians)",
         "head": ["", "before", "after", "difference", "95% interval", ""],
         "rows": [*(_row(part_words(part.name), part) for part in shown_parts(one)), *rest, _row("wall", one.wall)],
     }
     yield {
-        "title": "The host, means",
+        "title": "Host (means)",
         "head": ["", "before", "after"],
         "rows": [[HOST_WORDS[change.name].replace("  ", "· "), *_means(change)] for change in shown_host(one)],
     }
     kernels = shown_kernels(one)
     yield {
-        "title": f"Kernels that appeared, vanished or changed: {len(kernels)} of {len(one.kernels)}",
+        "title": f"Kernels added, removed or changed: {len(kernels)} of {len(one.kernels)}",
         "head": ["", "", "count before", "count after", "time before", "time after"],
         "rows": [
             [

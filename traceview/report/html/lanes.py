@@ -226,6 +226,6 @@ def _projected(analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.
     rows = []
     for place, level in enumerate(np.unique(depth[mine])):
         lane = (marks.take(np.flatnonzero(mine & (depth == level))),)
-        text = "NVTX, as its work ran" if place == 0 else ""
+        text = "NVTX (GPU projection)" if place == 0 else ""
         rows.append(Row("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
     return rows

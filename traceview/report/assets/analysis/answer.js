@@ -15,11 +15,11 @@ export function showHead() {
   byId("title").textContent = page.file;
   const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
   const words = [
-    page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys of unknown version",
+    page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys, unknown version",
     page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
     `${countText(kernels)} kernels`,
     `${countText(page.timeline.events)} events`,
-    page.narrowed ? "narrowed to a window" : null,
+    page.narrowed ? "limited to a time window" : null,
   ];
   byId("facts").textContent = words.filter(Boolean).join(" · ");
 }
@@ -28,7 +28,7 @@ export function showDevices() {
   byId("devices").replaceChildren(
     ...(page.devices.length
       ? page.devices.map(deviceBar)
-      : [el("p", { class: "soft", text: "No GPU worked in this capture." })]),
+      : [el("p", { class: "soft", text: "The capture contains no GPU work." })]),
   );
 }
 
@@ -69,7 +69,7 @@ function deviceBar(device) {
         type: "button",
         class: "rest",
         "aria-expanded": "false",
-        text: `+ ${little.length} under 0.05%, ${milliseconds(sum)} in all`,
+        text: `+ ${little.length} below 0.05%, ${milliseconds(sum)} in total`,
         onclick: () => more.replaceWith(...little.map(item)),
       }),
     );
@@ -94,9 +94,7 @@ function deviceBar(device) {
 
 export function showCards() {
   const cards = page.findings.slice(0, CARDS).map(findingCard);
-  byId("cards").replaceChildren(
-    ...(cards.length ? cards : [el("li", { text: "Nothing found that cost the GPU time." })]),
-  );
+  byId("cards").replaceChildren(...(cards.length ? cards : [el("li", { text: "No finding: nothing cost GPU time." })]));
 }
 
 function findingCard(finding) {
@@ -110,7 +108,7 @@ function findingCard(finding) {
   );
 }
 
-// Whole sentences, as many as a card holds; the rest on request.
+// Shows as many whole sentences as a card has room for; a button shows the rest.
 function shortAdvice(text) {
   const sentences = text.split(/(?<=[.:)]) (?=[A-Z(])/);
   let kept = 1;
@@ -131,7 +129,7 @@ function shortAdvice(text) {
   return shown;
 }
 
-// A title goes to the worst place, where there is one.
+// A click on the title moves the timeline to the worst place of the finding.
 export function findingTitle(finding) {
   const [worst] = finding.evidence;
   const text = finding.title;
@@ -153,13 +151,13 @@ export function findingCost(finding) {
       ` · ${(100 * finding.fraction).toFixed(1)}% of the run`,
     );
     if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
-  } else parts.push("no cost of its own");
+  } else parts.push("no separate cost");
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
   return el("p", { class: "price" }, ...parts);
 }
 
-// The first lines of code at once, the rest on request.
+// Shows the first lines of code; a button shows the rest.
 export function codeSnippet(text, lines) {
   if (!text) return null;
   const all = text.split("\n");

@@ -18,7 +18,7 @@ export function showBeside() {
     { class: "beside-inner", id: "beside-inner" },
     ...(lists.length
       ? [el("ol", { class: "beside-list" }, ...lists)]
-      : [el("p", { class: "soft", text: "Nothing found that has a place in the timeline." })]),
+      : [el("p", { class: "soft", text: "No finding has a place in the timeline." })]),
   );
   const step = (by, sign, word) =>
     el("button", {
@@ -111,7 +111,7 @@ function foldButton() {
     "aria-expanded": "true",
     "aria-controls": "beside-inner",
     "aria-label": "Findings beside the timeline",
-    title: "Fold away: more room for the timeline",
+    title: "Hide the list to make room for the timeline",
     text: "▸",
     onclick: () => {
       const folded = byId("beside").classList.toggle("folded");

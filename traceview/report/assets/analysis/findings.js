@@ -9,7 +9,7 @@ import { codeSnippet, findingCost, findingTitle } from "./answer.js";
 export function showFindings() {
   const found = page.findings.map(findingArticle);
   byId("all").replaceChildren(
-    ...(found.length ? [findingsTable(), ...found] : [el("p", { text: "Nothing found that cost the GPU time." })]),
+    ...(found.length ? [findingsTable(), ...found] : [el("p", { text: "No finding: nothing cost GPU time." })]),
   );
 }
 
@@ -59,7 +59,7 @@ function findingArticle(one) {
     findingCost(one),
     el("p", { text: one.advice }),
     codeSnippet(one.code, 12),
-    places.length ? el("p", { class: "soft", text: "The worst places; each moves the timeline there:" }) : null,
+    places.length ? el("p", { class: "soft", text: "Worst places (click to show in the timeline):" }) : null,
     places.length ? el("ul", { class: "places" }, ...places) : null,
   );
 }

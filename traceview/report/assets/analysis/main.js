@@ -36,11 +36,11 @@ function showSummarised() {
     notice = byId("summarised");
   notice.hidden = whole || page.live;
   if (!whole)
-    notice.textContent = `Summarised: this page holds the ${countText(events)} events in bins, and in full around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box says how many events it stands for. traceview serve shows every event anywhere; --detail makes a larger page.`;
+    notice.textContent = `Summarised: most of the ${countText(events)} events are merged into bins. Every event is shown around the findings, the longest gaps and stalls, and the median, best and worst iteration. A dashed box shows how many events it stands for. To see all events, use traceview serve, or make a larger page with --detail.`;
 }
 
 async function loadLibrary() {
-  // The policy at the top of the page allows exactly this text, by its hash.
+  // The content security policy allows exactly this text, by its hash.
   const script = el("script", {});
   script.textContent = new TextDecoder().decode(await inflateElement("library"));
   document.head.append(script);
@@ -51,7 +51,7 @@ async function domReady() {
   await new Promise((resolve) => addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
-// Chunks come in the order in which they sharpen the picture; the screen may draw between any two.
+// Chunks are ordered from coarse to fine; the browser may draw after each.
 async function loadChunks() {
   for (let number = 1; document.getElementById(`chunk-${number}`); number++) {
     chunks[number] = await inflateElement(`chunk-${number}`);
@@ -81,7 +81,7 @@ async function start() {
   for (const watch of [watchInput, watchHover, watchSearch, watchAddress, watchExport]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
-  requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // when it is on the screen
+  requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
   window.traceview = {
     view,
     drawn,
@@ -111,6 +111,6 @@ async function start() {
 
 start().catch((error) => {
   document.documentElement.dataset.shown = "all";
-  document.getElementById("loading")?.replaceChildren("The timeline could not be drawn: " + error.message);
+  document.getElementById("loading")?.replaceChildren("Cannot draw the timeline: " + error.message);
   throw error;
 });

@@ -5,7 +5,7 @@ import { page } from "../core/page.js";
 import { readPalette, useTheme } from "../core/palette.js";
 import { rebuild, redraw } from "../timeline/view.js";
 
-const PAPER = 690; // px of A4 or Letter, upright, inside the margins of print.css
+const PAPER = 690; // pixels: the width of A4 or Letter paper in portrait, inside the margins of print.css
 
 const printing = { dark: false };
 
@@ -14,7 +14,7 @@ export function watchPrinting() {
     printing.dark = document.documentElement.dataset.theme === "dark";
     useTheme(false);
     readPalette(page.looks, context2d(byId("canvas", HTMLCanvasElement)));
-    // The timeline keeps its pixels and is scaled: what was on the screen is what is on the paper.
+    // The timeline keeps its pixels and is scaled, so that paper shows the same part as the screen.
     const timeline = byId("timeline");
     timeline.style.setProperty("--paper", String(Math.min(1, PAPER / timeline.offsetWidth)));
     timeline.style.setProperty("--labels", byId("labels").offsetWidth + "px");

@@ -61,12 +61,12 @@ function copiesSection(device, on) {
     ? el(
         "p",
         {},
-        `Communication: ${countText(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden under compute, ${milliseconds(communication.exposed_ns)} exposed.`,
+        `Communication: ${countText(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden behind compute, ${milliseconds(communication.exposed_ns)} exposed.`,
       )
     : null;
   return section(
     "Copies" + on,
-    "Hidden: the part of their time in which something computes.",
+    "Hidden: the share of the copy time during which compute runs.",
     rows.length ? table("Copies" + on, columns, rows) : el("p", { text: "No copies." }),
     nccl,
   );
@@ -77,8 +77,8 @@ function causesSection(device, on) {
     .filter(([, ns]) => ns)
     .sort((a, b) => b[1] - a[1]);
   return section(
-    "Why it was idle" + on,
-    `${milliseconds(device.idle_ns)} in ${countText(device.gap_count)} gaps; each nanosecond has one cause.`,
+    "Idle time by cause" + on,
+    `${milliseconds(device.idle_ns)} in ${countText(device.gap_count)} gaps. Each nanosecond is attributed to one cause.`,
     table(
       "Idle causes" + on,
       [
@@ -136,10 +136,10 @@ const CALL_COLUMNS = [
     (row) => el("span", { class: "mono", text: row.api }),
   ),
   countColumn("count", (row) => row.count),
-  durationColumn("held the host", (row) => row.blocked_ns),
-  durationColumn("GPU worked", (row) => row.waited_ns),
-  durationColumn("GPU starved", (row) => row.starved_ns),
-  durationColumn("refill", (row) => row.refill_ns),
+  durationColumn("host blocked", (row) => row.blocked_ns),
+  durationColumn("GPU busy", (row) => row.waited_ns),
+  durationColumn("GPU idle", (row) => row.starved_ns),
+  durationColumn("restart gap", (row) => row.refill_ns),
   durationColumn(
     "cost",
     (row) => row.starved_ns + row.refill_ns,
@@ -158,15 +158,15 @@ function callsSection(heading, note, use) {
 function syncSection() {
   return callsSection(
     "Synchronize calls",
-    "A wait while the GPU works costs it nothing; starved and refill are what a call cost.",
+    "Waiting for a busy GPU costs nothing. The cost of a call is the GPU idle time during the call plus the restart gap after it.",
     page.sync,
   );
 }
 
 function implicitSyncSection() {
   return callsSection(
-    "Calls that block without saying so",
-    "Copies with pageable memory, allocation and free.",
+    "Implicitly synchronizing calls",
+    "Copies of pageable memory, allocations and frees.",
     page.implicit_sync,
   );
 }
@@ -200,13 +200,13 @@ export function showNotes() {
   const notes = [...page.notes];
   if (cut)
     notes.push(
-      `${countText(cut)} GPU operations have no launch in the capture (kernels ${countText(kernels)}, copies ${countText(copies)}, memsets ${countText(memsets)}, graphs ${countText(graphs)}): it is a slice, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`,
+      `${countText(cut)} GPU operations have no launch in the capture (kernels ${countText(kernels)}, copies ${countText(copies)}, memsets ${countText(memsets)}, graphs ${countText(graphs)}): the capture covers part of the run, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`,
     );
   byId("lacks").replaceChildren(
     notes.length
       ? el("ul", { class: "notes" }, ...notes.map((text) => el("li", { text })))
-      : el("p", { text: "Nothing: the capture held all that was asked of it." }),
+      : el("p", { text: "No gaps in the data." }),
   );
   byId("foot").textContent =
-    "Times count from the first event of the capture. In the bars each nanosecond counts once: compute first, then communication, copies and memset. The tables measure copies and communication against compute alone.";
+    "Times count from the first event of the capture. In the bars each nanosecond counts once, in this order: compute, communication, copies, memset. In the tables, copies and communication are compared with compute only.";
 }

@@ -23,7 +23,7 @@ export function chartParts(spec, heading) {
     tabindex: 0,
     role: "application",
     "aria-roledescription": "chart",
-    "aria-label": `${spec.heading}. Arrow keys go from one to the next${spec.items.some(({ place }) => place) ? ", Enter shows it in the timeline" : ""}. The button Table has the same figures.`,
+    "aria-label": `${spec.heading}. Arrow keys go from item to item${spec.items.some(({ place }) => place) ? ", Enter shows it in the timeline" : ""}. The Table button shows the same figures.`,
   });
   if (spec.height) stage.style.height = spec.height + "px";
   const status = el("p", { class: "said", role: "status" });
@@ -88,12 +88,12 @@ export async function drawChart(chart) {
   chart.stage.dataset.drawn = "true";
 }
 
-// After a change of colours.
+// Repaints after a change of colours.
 export async function repaintCharts() {
   await Promise.all(charts.all.filter(({ drawn }) => drawn).map((chart) => paintChart(chart)));
 }
 
-// As wide as there is room, or `width` px.
+// Paints the chart at `width` pixels, or as wide as its place.
 export function paintChart(chart, width) {
   const { traces, layout } = chart.spec.picture();
   const sized = width ? { ...layout, width } : layout;
@@ -105,7 +105,7 @@ export function paintChart(chart, width) {
   );
 }
 
-// Point at an item: say it, outline it, and let the timeline follow where that is wanted.
+// Selects an item: shows its text, outlines it and, with `go`, moves the timeline there.
 function selectItem(chart, at, go) {
   const item = chart.spec.items[at];
   if (!item) return;

@@ -18,10 +18,10 @@ export function copyChart(device, on) {
     heading: "Bandwidth of copies by size" + on,
     note: [
       grouped
-        ? "Each mark is one or more copies of about one size and duration, the larger the more."
+        ? "Each mark is a group of copies of similar size and duration; a larger mark is more copies."
         : "Each mark is a copy.",
-      "A click goes to the slowest.",
-      left ? `${countText(left)} without bytes or length are left out.` : "",
+      `Click a mark to show ${grouped ? "its slowest copy" : "it"} in the timeline.`,
+      left ? `${countText(left)} copies without size or duration are not shown.` : "",
     ]
       .filter(Boolean)
       .join(" "),
@@ -43,14 +43,14 @@ function copyRate(group) {
   return group.bytes / group.ns;
 }
 
-// Powers of ten around all values, with a little air.
+// The range of a logarithmic axis around all values, with a margin.
 function logRange(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)].map(Math.log10),
     air = Math.max(0.25, 0.06 * (high - low));
   return [low - air, high + air];
 }
 
-// What encloses a value on such an axis.
+// The range around one value on such an axis, as a share of its length.
 function enclosingRange(value, values, share) {
   const [low, high] = logRange(values),
     factor = 10 ** ((high - low) * share);
@@ -62,7 +62,7 @@ function copyItem(group, device, copies) {
     each = bytesText(Math.round(copySize(group)));
   const text =
     group.count > 1
-      ? `${countText(group.count)} copies ${copyKind(group)} of about ${each} at ${rate} on average; the slowest, on ${group.stream}, took ${duration(group.end - group.start)}`
+      ? `${countText(group.count)} copies ${copyKind(group)} of about ${each}, average ${rate}; the slowest, on ${group.stream}, took ${duration(group.end - group.start)}`
       : `copy ${copyKind(group)} of ${each} on ${group.stream} at ${rate}, ${duration(group.ns)}`;
   const [x0, x1] = enclosingRange(copySize(group), copies.map(copySize), 0.018),
     [y0, y1] = enclosingRange(copyRate(group), copies.map(copyRate), 0.035);
@@ -139,7 +139,7 @@ function copyTable(copies, on) {
         (group) => group.bytes,
         (group) => group.ns,
       ),
-      durationColumn("time in all", (group) => group.ns),
+      durationColumn("total time", (group) => group.ns),
       durationColumn("slowest", (group) => group.end - group.start),
       textColumn("stream of the slowest", (group) => group.stream),
     ],

@@ -12,7 +12,7 @@ function gapLabel(from, to) {
   return to / scale < 1000 ? `${from / scale}–${to / scale} ${unit}` : `${from / scale} ${unit}–1 ${next}`;
 }
 
-// 1, 2, 5, 10, ... as 0, 1, 2, 3, ...: lengths that no gap has leave a hole, and do not close up.
+// The position of a bar: 1, 2, 5, 10, ... become 0, 1, 2, 3, ... so that missing lengths leave a hole.
 function gapPlace(from) {
   const power = String(from).length - 1;
   return 3 * power + { 1: 0, 2: 1, 5: 2 }[from / 10 ** power];
@@ -25,7 +25,7 @@ export function gapChart(device, on) {
   return {
     id: fieldName("chart gaps " + device.id),
     heading: "Idle gaps by length" + on,
-    note: "All the time in gaps of a length, by cause; the figure on top counts them. A click goes to the longest of them.",
+    note: "Total time in gaps of each length, by cause. The number above a bar is the count of gaps. Click a bar to show its longest gap in the timeline.",
     looks: causes.map((cause) => ["idle_" + cause, lookWord("idle_" + cause)]),
     items: gaps.map((gap) => gapItem(gap, device)),
     picture: () => gapPicture(gaps, causes),
@@ -43,7 +43,7 @@ function gapItem(gap, device) {
     .map(([cause, ns]) => `${lookWord("idle_" + cause)} ${milliseconds(ns)}`);
   const at = gapPlace(gap.from);
   return {
-    text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))} in all: ${why.join(", ")}; the longest ${duration(gap.end - gap.start)}`,
+    text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))} in total: ${why.join(", ")}; longest ${duration(gap.end - gap.start)}`,
     place: { start: gap.start, end: gap.end, rows: ["d:" + device.id], text: "the longest gap" },
     mark: { x0: at - 0.5, x1: at + 0.5 },
   };
@@ -101,7 +101,7 @@ function gapPicture(gaps, causes) {
   };
 }
 
-// 362,891 as 363k: there is no room for more over a bar.
+// 362,891 as 363k, which fits above a bar.
 function shortCount(number) {
   const [scale, unit] = number < 1e3 ? [1, ""] : number < 1e6 ? [1e3, "k"] : [1e6, "M"];
   return (number / scale).toFixed(scale > 1 && number / scale < 10 ? 1 : 0) + unit;
@@ -114,7 +114,7 @@ function gapTable(gaps, causes, on) {
     [
       textColumn("length", (gap) => gapLabel(gap.from, gap.to)),
       countColumn("gaps", (gap) => gap.count),
-      durationColumn("in all", gapSum),
+      durationColumn("total", gapSum),
       ...causes.map((cause) => durationColumn(cause.replaceAll("_", " "), (gap) => gap.causes[cause] ?? 0)),
       durationColumn("longest", (gap) => gap.end - gap.start),
     ],

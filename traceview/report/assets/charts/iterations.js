@@ -8,7 +8,7 @@ import { goTo } from "../timeline/go.js";
 import { chartParts } from "./chart.js";
 import { chartLayout, barStyle, plotlyText } from "./style.js";
 
-const WALL = "wall"; // where no GPU worked, all that is known
+const WALL = "wall"; // the only figure where there is no GPU work
 
 function iterationLook(part) {
   return part === WALL ? "call_api" : part.replace("exposed_", "");
@@ -23,7 +23,7 @@ export function showIterations() {
   const found = page.iterations;
   const each = byId("each");
   if ("not_measured" in found) return each.replaceChildren(el("p", { text: found.not_measured }));
-  const aside = found.skipped ? `; ${found.skipped} set aside (${found.skipped_why})` : "";
+  const aside = found.skipped ? `; ${found.skipped} excluded (${found.skipped_why})` : "";
   each.replaceChildren(
     el("p", { class: "soft", text: `${countText(found.count)} of ${found.range}${aside}.` }),
     el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadTable(found)),
@@ -60,8 +60,8 @@ export function showIterationChart(found) {
         heading: "What each iteration was made of",
         looks: parts.map((part) => [iterationLook(part), iterationWord(part)]),
         note: grouped
-          ? "Each bar is the average of iterations that follow each other; a click shows the slowest of them in the timeline."
-          : "A click on a bar shows the iteration in the timeline.",
+          ? "Each bar is the average of consecutive iterations. Click a bar to show its slowest iteration in the timeline."
+          : "Click a bar to show the iteration in the timeline.",
         items: found.bars.map((bar, at) => iterationItem(bar, at, parts)),
         picture: () => iterationPicture(found.bars, parts, grouped),
         table: () => iterationTable(found),
@@ -81,10 +81,10 @@ function iterationItem(bar, at, parts) {
   const made = parts
     .filter((part) => bar.parts[part])
     .map((part) => `${iterationWord(part)} ${milliseconds(bar.parts[part] / bar.count)}`);
-  const head = bar.count > 1 ? `${barName(bar)}, on average` : `${barName(bar)}, ${wall}`;
+  const head = bar.count > 1 ? `average of ${barName(bar)}` : `${barName(bar)}, ${wall}`;
   const tail = bar.count > 1 ? `; slowest: ${slowest.name}, ${wall}` : "";
   return {
-    text: `${head}${bar.skipped ? ", set aside" : ""}: ${made.join(", ")}${tail}`,
+    text: `${head}${bar.skipped ? ", excluded" : ""}: ${made.join(", ")}${tail}`,
     place: { start: slowest.start, end: slowest.end, rows: ["ruler"], text: slowest.name },
     mark: { x0: at - 0.5, x1: at + 0.5 },
   };
@@ -92,7 +92,7 @@ function iterationItem(bar, at, parts) {
 
 function iterationPicture(bars, parts, grouped) {
   const x = bars.map((_, at) => at);
-  const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (set aside)" : ""));
+  const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (excluded)" : ""));
   const traces = parts.map((part) => ({
     type: "bar",
     x,
@@ -106,7 +106,7 @@ function iterationPicture(bars, parts, grouped) {
   }));
   const step = Math.max(1, Math.ceil(x.length / 20));
   const ticks = x.filter((at) => at % step === 0);
-  const title = grouped ? "ms per iteration, on average" : "ms";
+  const title = grouped ? "average ms per iteration" : "ms";
   const { top, cut } = barTop(bars);
   return {
     traces,
@@ -125,7 +125,7 @@ function iterationPicture(bars, parts, grouped) {
   };
 }
 
-// A warm-up far above the rest would press the rest flat: its bar is cut, and its sum stands on it.
+// A bar far above the others is cut and labelled with its sum, so that the others stay readable.
 function barTop(bars) {
   const sums = bars.map((bar) => Object.values(bar.parts).reduce((sum, ns) => sum + ns, 0) / bar.count / 1e6);
   const usual = Math.max(0, ...sums.filter((_, at) => !bars[at].skipped)),
@@ -165,7 +165,7 @@ function iterationTable({ each, fields, causes }) {
     [
       textColumn("iteration", (one) => one.name, go),
       durationColumn("start", (one) => one.start),
-      textColumn("set aside", (one) => (one.skipped ? "yes" : "")),
+      textColumn("excluded", (one) => (one.skipped ? "yes" : "")),
       ...fields.map((field, at) => durationColumn(field.replaceAll("_", " "), (one) => one.ns[at])),
       ...causes.map((cause) => durationColumn("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
       countColumn("kernels", (one) => one.kernels),

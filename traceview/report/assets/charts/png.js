@@ -6,7 +6,7 @@ import { plotlyText } from "./style.js";
 
 const PNG = { width: 1000, height: 480, scale: 2 };
 
-// The picture stands alone: heading and capture on top, legend inside, the page's own background.
+// The picture has its own heading, legend and background.
 export async function savePng(chart) {
   const { traces, layout } = chart.spec.picture();
   const head = `${plotlyText(chart.spec.heading)}<br><span style="font-size:12px">${plotlyText(page.file)}</span>`;
@@ -34,7 +34,7 @@ export async function savePng(chart) {
   save(fileName(chart.spec.heading, "png"), await blobOf(url));
 }
 
-// No fetch: the policy allows no connection, not even to a data: address.
+// fetch() is not possible: the content security policy allows no connection, not even to a data: address.
 async function blobOf(url) {
   const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (char) => char.charCodeAt(0));
   return new Blob([bytes], { type: "image/png" });

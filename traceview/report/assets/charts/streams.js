@@ -1,4 +1,4 @@
-// Which streams ran at the same time: the part of each row's busy time in which the column's stream was busy too.
+// Which streams ran at the same time.
 import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { durationColumn, textColumn, table } from "../core/table.js";
@@ -7,7 +7,7 @@ import { chartLayout, plotlyText } from "./style.js";
 
 const SPACIOUS = 5;
 
-const LABELLED = 10; // of more streams there is no room for all the words; the pointer and the table have them
+const LABELLED = 10; // above these numbers of streams, cells have room for less text; the tip and the table have all of it
 
 export function streamChart(device, on) {
   const { streams, together, streams_left_out: left } = device,
@@ -15,13 +15,13 @@ export function streamChart(device, on) {
   if (n < 2) return null;
   return {
     id: fieldName("chart streams " + device.id),
-    heading: "Streams at once" + on,
+    heading: "Concurrent streams" + on,
     bare: true,
     columns: n,
     height: Math.max(210, 80 + 40 * n),
     note:
-      "Of each row's busy time, the part in which the column's stream was busy too." +
-      (left ? ` ${countText(left)} less busy streams are left out.` : ""),
+      "The share of the row's busy time during which the column's stream is also busy." +
+      (left ? ` ${countText(left)} less busy streams are not shown.` : ""),
     items: together.flatMap((row, i) => row.map((_, j) => streamItem(streams, together, i, j))),
     picture: () => streamPicture(streams, together),
     table: () => streamTable(streams, together, on),
@@ -33,7 +33,7 @@ function streamItem(streams, together, i, j) {
     text =
       i === j
         ? `${streams[i]} was busy for ${milliseconds(busy)}`
-        : `${milliseconds(together[i][j])} of the ${milliseconds(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) had ${streams[j]} busy too`;
+        : `${milliseconds(together[i][j])} of the ${milliseconds(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) overlap with ${streams[j]}`;
   return { text, place: null, mark: { x0: j - 0.5, x1: j + 0.5, yref: "y", y0: i - 0.5, y1: i + 0.5 } };
 }
 
@@ -103,7 +103,7 @@ function shortName(name) {
 }
 
 function streamTable(streams, together, on) {
-  const caption = "Streams at once" + on,
+  const caption = "Concurrent streams" + on,
     rows = streams.map((_, at) => at);
   return table(
     caption,

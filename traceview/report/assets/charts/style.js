@@ -12,12 +12,12 @@ const SHAPES = {
   checked: "+",
 };
 
-// Plotly reads some tags in its texts: a name is no tag.
+// Plotly interprets some tags in its texts; names must not become tags.
 export function plotlyText(name) {
   return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-// Bars without a gap between them have no edges either.
+// Bars that touch each other have no edges.
 export function barStyle(look, edge = 0.5) {
   const shape = SHAPES[patternName(look)] ?? "";
   const fgcolor = patternName(look) === "hatched" ? "rgba(255,255,255,0.5)" : "rgba(0,0,0,0.4)";

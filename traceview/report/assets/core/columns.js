@@ -9,7 +9,7 @@ export async function inflateElement(id) {
   const text = atob(element.textContent ?? "");
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  element.remove(); // the packed text is as large as what it holds, and nobody reads it again
+  element.remove(); // frees the packed text, which is not read again
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
 }

@@ -18,7 +18,7 @@ function csvText(columns, rows) {
 }
 
 export function saveCsv(caption, columns, rows) {
-  // The mark at the front tells a spreadsheet that names are UTF-8.
+  // The byte order mark tells a spreadsheet that names are UTF-8.
   save(fileName(caption, "csv"), new Blob(["\ufeff", csvText(columns, rows)], { type: "text/csv" }));
 }
 
@@ -31,7 +31,7 @@ export function fieldName(heading, suffix = "") {
   );
 }
 
-// dual.idle_gaps_by_length.png: the capture, what it shows, and only characters that every file system takes.
+// For example dual.idle_gaps_by_length.png: capture and content, in characters that every file system accepts.
 export function fileName(what, ending) {
   const stem = page.file
     .replace(/\.[A-Za-z0-9]+$/, "")

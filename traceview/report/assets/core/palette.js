@@ -1,4 +1,4 @@
-// Patterns and words of the styles of marks; palette.css has their colours. The repetition is deliberate: no meaning depends on colour alone.
+// Patterns and names of the looks of marks; palette.css has their colours. No meaning depends on colour alone.
 import { byId, context2d, el } from "./dom.js";
 
 export const LOOK_WORDS = {
@@ -15,10 +15,10 @@ export const LOOK_WORDS = {
   call_api: "other CUDA call",
   range: "NVTX range",
   iteration: "iteration",
-  skipped: "iteration, set aside",
+  skipped: "excluded iteration",
 };
 
-// Whoever sees no colours tells causes apart by these.
+// Patterns distinguish the classes without colour.
 const PATTERNS = {
   communication: "hatched",
   h2d: "dotted",
@@ -38,7 +38,7 @@ const PATTERNS = {
   idle_host: "striped",
 };
 
-// Lines of a pattern inside a tile of 8 by 8, from x, y to x, y.
+// Lines [x, y, x, y] of a pattern in a tile of 8 by 8 pixels.
 const FALLING = [
   [-8, 0, 0, 8],
   [0, 0, 8, 8],
@@ -110,13 +110,13 @@ export function cssColour(name) {
   return colour;
 }
 
-// A colour as one number of pixels, at each strength.
+// A colour as a pixel value, at each strength.
 function pixelColours(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return STRENGTHS.map((strength) => ((Math.round(255 * strength) << 24) | (b << 16) | (g << 8) | r) >>> 0);
 }
 
-// Read the colours again after a change of theme.
+// Reads the colours again, after a change of theme.
 export function refreshColours() {
   palette.css = getComputedStyle(document.documentElement);
   palette.known.clear();
@@ -133,7 +133,7 @@ export function readPalette(looks, context) {
   palette.stripRange = palette.range.map(pixelColours);
 }
 
-// Black or white, whichever reads better on a colour (WCAG relative luminance).
+// Black or white, whichever has more contrast with the colour (WCAG relative luminance).
 function inkFor(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => {
     const part = parseInt(colour.slice(at, at + 2), 16) / 255;

@@ -10,7 +10,7 @@ export function milliseconds(ns) {
   return value.toFixed(Math.abs(value) < 1 ? 3 : 2) + " ms";
 }
 
-// A length in the unit that suits it: 780 ns, 12.4 µs, 3.21 ms, 1.25 s.
+// A duration in a suitable unit: 780 ns, 12.4 µs, 3.21 ms, 1.25 s.
 export function duration(ns) {
   const size = Math.abs(ns);
   if (size < 1e3) return Math.round(ns) + " ns";
@@ -19,7 +19,7 @@ export function duration(ns) {
   return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0) + " " + unit;
 }
 
-// A moment, exact to the nanosecond.
+// A time, exact to the nanosecond.
 export function momentText(ns) {
   return EXACT.format(ns / 1e6) + " ms";
 }

@@ -14,7 +14,7 @@ export function showAnswer() {
   byId("skipped").hidden = !skipped;
   if (skipped)
     byId("skipped").textContent =
-      `${countText(skipped)} of ${countText(skipped + content.reports)} reports could not be read and are not in any figure; the table below names them.`;
+      `${countText(skipped)} of ${countText(skipped + content.reports)} reports could not be read and are excluded from all figures; the table below lists them.`;
   for (const one of content.advice)
     byId("advice").append(
       el(
@@ -37,7 +37,7 @@ export function showAnswer() {
 }
 
 export function showTables() {
-  const each = content.each ? "means of a steady iteration" : "whole captures";
+  const each = content.each ? "means per steady iteration" : "whole captures";
   const add = (title, columns, rows, wide = "") =>
     rows.length &&
     byId("each").append(el("section", { class: wide }, el("h2", { text: title }), table(title, columns, rows, 40)));
@@ -64,14 +64,14 @@ export function showTables() {
       ...["compute", "exposed_communication", "copies", "idle"].map((key) =>
         durationColumn(key.replace(/_/g, " "), (rank) => rank[key]),
       ),
-      durationColumn("waits", (rank) => rank.wait),
-      durationColumn("of it bare", (rank) => rank.bare_wait),
-      durationColumn("others wait for it", (rank) => rank.caused),
-      durationColumn("of that bare", (rank) => rank.bare_caused),
+      durationColumn("wait", (rank) => rank.wait),
+      durationColumn("exposed wait", (rank) => rank.bare_wait),
+      durationColumn("delays others", (rank) => rank.caused),
+      durationColumn("exposed delay", (rank) => rank.bare_caused),
       ...content.causes.map((cause, place) => csvColumn(`idle_${cause}_ns`, (rank) => rank.causes[place])),
       countColumn("kernels", (rank) => rank.kernels),
       shareColumn(
-        "came last",
+        "arrived last",
         (rank) => rank.last_count,
         (rank) => rank.matched,
       ),
@@ -83,8 +83,8 @@ export function showTables() {
   add(
     "Collectives, matched across ranks",
     [
-      textColumn("what", (group) => group.kind),
-      textColumn("on", (group) => group.name),
+      textColumn("collective", (group) => group.kind),
+      textColumn("group", (group) => group.name),
       textColumn("matched by", (group) => group.how),
       countColumn("ranks", (group) => group.ranks),
       countColumn("count", (group) => group.count),
@@ -92,9 +92,9 @@ export function showTables() {
       durationColumn("skew, 95%", (group) => group.skew_p95),
       durationColumn("transfer", (group) => group.transfer),
       durationColumn("waited", (group) => group.waited),
-      textColumn("last most often", (group) => rankLabel(group.last)),
+      textColumn("most often last", (group) => rankLabel(group.last)),
       shareColumn(
-        "that often",
+        "share",
         (group) => group.last_count,
         (group) => group.count,
       ),
@@ -103,7 +103,7 @@ export function showTables() {
     "wide",
   );
   add(
-    `Who waited for whom${content.pairCount > content.pairs.length ? `, the longest of ${countText(content.pairCount)}` : ""}`,
+    `Waits between ranks${content.pairCount > content.pairs.length ? ` (longest of ${countText(content.pairCount)})` : ""}`,
     [
       textColumn("rank", (pair) => rankLabel(pair.waiter)),
       textColumn("waited for", (pair) => rankLabel(pair.last)),
@@ -117,8 +117,8 @@ export function showTables() {
     [
       textColumn("report", (clock) => clock.file),
       durationColumn("offset", (clock) => clock.offset),
-      textColumn("how", (clock) => clock.words),
-      textColumn("beside", (clock) => clock.session),
+      textColumn("method", (clock) => clock.words),
+      textColumn("aligned with", (clock) => clock.session),
       csvColumn("drift_ns_per_s", (clock) => clock.drift),
       csvColumn("uncertainty_ns", (clock) => clock.uncertainty ?? ""),
     ],
@@ -127,7 +127,7 @@ export function showTables() {
   );
   add(
     "Reports that could not be read",
-    [textColumn("report", (one) => one.file), textColumn("why", (one) => one.reason)],
+    [textColumn("report", (one) => one.file), textColumn("reason", (one) => one.reason)],
     content.skipped,
   );
 }

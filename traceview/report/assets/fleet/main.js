@@ -59,7 +59,7 @@ function showLegend() {
       {},
       `${FIGURES[map.figure]}: ${milliseconds(low)}`,
       ramp,
-      `${milliseconds(high)} and more. Paler: set aside. Empty: not captured.`,
+      `${milliseconds(high)} or more. Pale: excluded iterations. Empty: not in the capture.`,
     ),
   );
 }
@@ -76,12 +76,12 @@ async function start() {
     const buffer = await inflateElement("heat"),
       size = content.ranks.length * content.heat.names.length;
     Object.assign(heat, { columns: content.heat.names.length, names: content.heat.names, steady: content.heat.steady });
-    // 0 stands for an iteration that a rank has not.
+    // Stored values are greater by 1; 0 marks an iteration that a rank does not have.
     for (const figure of Object.keys(FIGURES))
       heat[figure] = Float64Array.from(readColumn(buffer, content.heat[figure], size), (value) => value - 1);
     byId("merged").hidden = content.heat.merged === 1;
     byId("merged").textContent =
-      `Each column stands for ${content.heat.merged} iterations and shows the largest of them.`;
+      `Each column stands for ${content.heat.merged} iterations and shows their largest value.`;
   }
   showAnswer();
   showTables();

@@ -27,7 +27,7 @@ function resizeRows(how) {
   map.height =
     how === "fit" ? fittingHeight() : Math.max(LOWEST, Math.min(TALLEST, before * (how === "in" ? 1.5 : 1 / 1.5)));
   drawMap();
-  // The chosen rank stays where it was.
+  // The selected rank keeps its place on the screen.
   byId("scroll").scrollTop += map.row * (map.height - before);
   drawMap();
 }

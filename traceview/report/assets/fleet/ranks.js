@@ -6,7 +6,7 @@ import { content, heat, map } from "./state.js";
 
 export const PARTS = [
   { key: "compute", look: "compute", words: "compute" },
-  { key: "waiting", look: "d2h", words: "waiting for others in collectives, nothing beside it", pattern: "slashed" },
+  { key: "waiting", look: "d2h", words: "waiting in collectives, exposed", pattern: "slashed" },
   { key: "moving", look: "communication", words: "other exposed communication" },
   { key: "copies", look: "copy", words: "exposed copies and memsets", pattern: "checked" },
   { key: "idle", look: "idle_unknown", words: "idle", pattern: "striped" },
@@ -89,7 +89,7 @@ export function paint(pen, wide, high, top, height) {
 function paintHeat(pen, wide, left, top, height) {
   let image = heatImage();
   if (!image) return;
-  // Rows lower than a pixel are averaged, columns never.
+  // Rows of less than a pixel are averaged; columns are not.
   if (height < 1) {
     const lower = el("canvas", { width: heat.columns, height: Math.max(1, Math.round(map.order.length * height)) });
     context2d(lower).drawImage(image, 0, 0, lower.width, lower.height);
@@ -125,7 +125,7 @@ function paintBars(pen, left, first, last, top, height) {
   }
 }
 
-// Names where there is room; of low rows every so many, and always the stragglers and the one that is chosen.
+// Draws names where there is room; the selected rank and stragglers first.
 function paintNames(pen, first, last, top, height) {
   const every = Math.max(1, Math.ceil(14 / height));
   const wanted = [...Array(last - first).keys()].map((at) => first + at);
@@ -155,7 +155,7 @@ function paintAxis(pen, wide, left) {
   pen.fillStyle = cssColour("--soft");
   pen.fillText("rank", 8, AXIS / 2);
   pen.fillText(
-    shortened(pen, content.each ? "an iteration, mean" : "the whole capture", left - NAMES - SPACE),
+    shortened(pen, content.each ? "mean iteration" : "whole capture", left - NAMES - SPACE),
     NAMES,
     AXIS / 2,
   );

@@ -14,17 +14,17 @@ const HEAT = [
 ];
 
 export const FIGURES = {
-  own: "own time: wall less exposed communication",
+  own: "own time: wall time minus exposed communication",
   wait: "waiting in collectives",
   compute: "compute",
-  wall: "wall",
+  wall: "wall time",
 };
 
 export const ORDERS = {
   slowest: ["slowest first", (rank) => -(rank.lag ?? rank.own)],
-  given: ["as given", () => 0],
-  waits: ["waits most first", (rank) => -rank.wait],
-  caused: ["waited for most first", (rank) => -rank.caused],
+  given: ["input order", () => 0],
+  waits: ["longest wait first", (rank) => -rank.wait],
+  caused: ["largest delay of others first", (rank) => -rank.caused],
 };
 
 export function sortRanks(name) {
@@ -41,7 +41,7 @@ function heatValue(rank, column) {
   return heat[map.figure]?.[rank * heat.columns + column] ?? -1;
 }
 
-// The 2nd to the 98th hundredth of all values: one odd iteration must not make all others look alike.
+// The 2nd to 98th percentile of all values, so that one outlier does not make all others look alike.
 export function colourScale(figure) {
   if (!heat.scale[figure]) {
     const known = Array.from(heat[figure])
@@ -61,7 +61,7 @@ export function heatColour(share) {
   return HEAT[low].map((value, i) => Math.round(value + (HEAT[low + 1][i] - value) * part));
 }
 
-// One pixel a cell; the canvas stretches it.
+// One pixel per cell; the canvas stretches it.
 export function heatImage() {
   if (map.image || !heat.columns) return map.image;
   map.image = el("canvas", { width: heat.columns, height: map.order.length });

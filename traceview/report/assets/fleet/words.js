@@ -7,11 +7,13 @@ export function rankLabel(row) {
   return content.ranks[row].label;
 }
 
-// What stands at a place, in words: the same for the pointer, the keyboard and a screen reader.
 export function cellText(row, column) {
   const rank = content.ranks[map.order[row]],
-    lag = rank.lag === null ? "" : `, ${rank.lag < 0 ? "−" : "+"}${milliseconds(Math.abs(rank.lag))} beside the others`;
-  const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${milliseconds(rank.own)}${lag}, waits ${milliseconds(rank.wait)}, came last to ${percent(rank.last_count, rank.matched)} of its collectives`;
+    lag =
+      rank.lag === null
+        ? ""
+        : `, ${rank.lag < 0 ? "−" : "+"}${milliseconds(Math.abs(rank.lag))} compared to the others`;
+  const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${milliseconds(rank.own)}${lag}, waits ${milliseconds(rank.wait)}, arrived last in ${percent(rank.last_count, rank.matched)} of its collectives`;
   const idle = content.causes
     .map((cause, place) => ({ cause, ns: rank.causes[place] }))
     .filter(({ ns }) => ns)
@@ -26,5 +28,5 @@ export function cellText(row, column) {
   const cell = Object.keys(FIGURES)
     .map((figure) => `${figure} ${milliseconds(at(figure))}`)
     .join(", ");
-  return `${whole}${why}. Iteration ${heat.names[column]}${heat.steady[column] ? "" : " (set aside)"}: ${cell}`;
+  return `${whole}${why}. Iteration ${heat.names[column]}${heat.steady[column] ? "" : " (excluded)"}: ${cell}`;
 }

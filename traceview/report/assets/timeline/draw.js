@@ -96,7 +96,7 @@ function drawLane(context, box, number, wide, ratio) {
   }
 }
 
-// Never so weak that a lone short event is lost.
+// The weakest level is still visible for a single short event.
 function strengthLevel(full) {
   return full > 0.6 ? 2 : full > 0.25 ? 1 : 0;
 }
@@ -161,7 +161,7 @@ function drawMark(context, box, source, i, x, w) {
   }
 }
 
-// What is summarised looks it: a pale box, filled from below as far as its events keep it busy, dashed on top.
+// A merged mark is a pale box with a dashed top, filled from below to the share of time that its events are busy.
 function drawSummary(context, box, marks, i, left, wide) {
   const share = Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1));
   const filled = Math.max(1, Math.round(box.h * share));

@@ -1,5 +1,5 @@
 // Moves the timeline to a place.
-// Go to a place: the stretch with as much again on both sides, lit, its row in sight.
+// Shows a place with its own length on both sides, highlights it and scrolls to its row.
 import { byId, queryAll } from "../core/dom.js";
 import { revealRow } from "./rows.js";
 import { board, view } from "./state.js";
@@ -17,7 +17,7 @@ export async function goTo(place, button) {
   byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
 }
 
-// Unfold what hides the rows, and scroll to the first of them.
+// Unfolds the rows, and scrolls to the first.
 export async function bringInSight(ids) {
   const rows = ids.map(revealRow).filter(Boolean);
   await rebuild();

@@ -35,18 +35,18 @@ export function detailRows({ item, marks, i }) {
     busy = busyTime(marks, i);
   const what = item.kind === "projected" ? "NVTX range on the GPU" : lookWord(look);
   const rows = [
-    ["what", several > 1 ? `${countText(several)} events, summarised; mostly ${what}` : what],
+    ["what", several > 1 ? `${countText(several)} events merged, mostly ${what}` : what],
     ["start", momentText(marks.start[i])],
     ["duration", duration(length)],
   ];
-  if (several > 1) rows.push(["their time", `${duration(busy)}, ${percent(busy, length)} of it`]);
+  if (several > 1) rows.push(["busy", `${duration(busy)}, ${percent(busy, length)} of the duration`]);
   if (marks.bytes?.[i]) rows.push(["bytes", bytesText(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
   if (marks.operations?.[i]) rows.push(["GPU operations", countText(marks.operations[i])]);
   if (marks.host_memory?.[i]) rows.push(["host memory", page.memories[marks.host_memory[i] - 1]]);
   for (const [cost, word] of [
-    ["waited", "GPU worked"],
-    ["starved", "GPU starved"],
-    ["refill", "refill after"],
+    ["waited", "GPU busy during call"],
+    ["starved", "GPU idle during call"],
+    ["refill", "restart gap"],
   ])
     if (marks[cost]?.[i]) rows.push([word, duration(marks[cost][i])]);
   if (item.kind === "idle")
@@ -59,7 +59,7 @@ export function detailRows({ item, marks, i }) {
 
 export function headline({ item, marks, i }) {
   const name = page.names[marks.name[i]] ?? "";
-  if (item.kind === "idle") return name ? `idle, until ${name}` : "idle";
+  if (item.kind === "idle") return name ? `idle until ${name}` : "idle";
   return eventCount(marks, i) > 1 ? `longest: ${name}` : name;
 }
 

@@ -130,7 +130,7 @@ function onRelease(event, onStage) {
   schedule();
 }
 
-// Letters work wherever the person is; the arrows and the rest belong to the timeline while it has the focus.
+// Letters work everywhere on the page; arrows and the other keys only while the timeline has the focus.
 function onKey(event) {
   if (
     event.ctrlKey ||

@@ -34,7 +34,7 @@ function fillGroupLabel(made, group, changed) {
     "data-fold": "g" + group.number,
     onclick: flip,
     text: (group.folded ? "▸ " : "▾ ") + group.label,
-    title: "Fold or unfold; Alt and up or down moves it",
+    title: "Fold or unfold; Alt with up or down moves the group",
   });
   made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
   makeMovable(made, button, board.groups, () => group, changed);
@@ -92,7 +92,7 @@ function partButton(row, changed) {
   });
 }
 
-// Drag a label, or press Alt and an arrow on it, to put it elsewhere among its likes; a part moves as a whole.
+// Dragging a label, or Alt with an arrow key, moves its row among the rows of its group; a part moves as a whole.
 function makeMovable(made, button, list, get, changed) {
   made.draggable = true;
   made.addEventListener("dragstart", (event) => {

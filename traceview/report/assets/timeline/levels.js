@@ -2,13 +2,14 @@
 import { firstAbove, chunks, decodeMarks } from "../core/columns.js";
 import { board, view } from "./state.js";
 
+// The marks of a piece, unpacked when they are first needed; null while their chunk has not arrived.
 export function marksIn(piece) {
   if (!piece) return null;
   if (!piece.made && chunks[piece.chunk]) piece.made = decodeMarks(chunks[piece.chunk], piece.marks);
   return piece.made ?? null;
 }
 
-// The server's marks, where they cover the stretch and are no coarser than the screen.
+// The server's marks, if they cover the range and are at least as fine as the screen.
 export function liveMarks(lane, from, to) {
   const each = (view.to - view.from) / view.width,
     found = lane.live;
@@ -17,15 +18,15 @@ export function liveMarks(lane, from, to) {
     : null;
 }
 
-// What to draw between two moments: pieces of [from, to) with the marks that tell most about each.
-// `bin` is the width of the bins in ns, 0 where every event is there.
+// What to draw in [from, to): pieces of the range, each with the most detailed marks that are useful.
+// `bin` is the width of the bins in ns, or 0 where the marks are single events.
 export function visibleSources(lane, from, to) {
   const each = (view.to - view.from) / view.width;
   const live = liveMarks(lane, from, to);
   if (live) return [{ ...live, from, to }];
   let level = null;
   for (const one of lane.levels) {
-    if (level && 2 ** level.shift <= each) break; // they come coarse first
+    if (level && 2 ** level.shift <= each) break; // coarse levels come first
     if (marksIn(one)) level = one;
   }
   const bin = level ? 2 ** level.shift : 0;
@@ -40,7 +41,7 @@ export function visibleSources(lane, from, to) {
   }));
 }
 
-// A stretch cut where full detail begins and ends.
+// Splits a range where full detail begins and ends.
 function splitByCover(from, to) {
   const pieces = [],
     { starts, ends } = board.cover;
@@ -54,7 +55,7 @@ function splitByCover(from, to) {
   return pieces;
 }
 
-// Is every event of [from, to) in the page?
+// Whether the page has every event of [from, to).
 export function holdsEveryEvent(lanes, from, to) {
   return lanes.every(
     (lane) =>
@@ -63,7 +64,7 @@ export function holdsEveryEvent(lanes, from, to) {
   );
 }
 
-// The marks of a lane that touch a moment, give or take; every event where the page has them.
+// The marks that are drawn at a time, within one pixel.
 export function sourceAt(lane, at) {
   const each = (view.to - view.from) / view.width;
   return visibleSources(lane, view.from, view.to).find((one) => at >= one.from - each && at <= one.to + each) ?? null;

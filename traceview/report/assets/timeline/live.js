@@ -21,7 +21,7 @@ function needsDetail(lane) {
   );
 }
 
-// Once the view rests a little, ask for what is in sight and half as much on both sides.
+// When the view has not moved for 80 ms, request the visible range and half its length on both sides.
 export function requestDetail() {
   if (!page.live) return;
   clearTimeout(live.timer);
@@ -46,7 +46,7 @@ export function requestDetail() {
       storeDetail(await answer.arrayBuffer());
     } catch (error) {
       if (!(error instanceof DOMException && error.name === "AbortError"))
-        byId("found").textContent = "the server does not answer";
+        byId("found").textContent = "no answer from the server";
     }
   }, 80);
 }
@@ -82,7 +82,7 @@ export async function findOnServer(text) {
   };
 }
 
-// One mark by itself, in the shape of a lane's marks.
+// Returns each partner as marks of length 1.
 export async function partnersFromServer({ item, marks, i }) {
   const found = await (
     await fetch(`partner?${new URLSearchParams({ row: item.number, correlation: marks.correlation[i] })}`)

@@ -1,5 +1,4 @@
 // Measures between two moments that the user sets.
-// One press sets one end at the pointer, the next the other; without a pointer, what is selected, lit or in sight is measured.
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { EXACT, countText, duration, momentText, percent } from "../core/words.js";
@@ -8,6 +7,8 @@ import { showHint, showPanel } from "./panel.js";
 import { pointer, measure, selected, view } from "./state.js";
 import { schedule } from "./view.js";
 
+// The first press sets one end at the pointer, the second the other. Without a pointer over the timeline, this measures
+// the selection, the highlight or the visible range.
 export function measureHere() {
   if (measure.done) clearMeasure();
   if (measure.moving) {
@@ -25,7 +26,9 @@ export function measureHere() {
     return finishMeasure();
   }
   Object.assign(measure, { points: [Math.round(pointer.x)], moving: true });
-  showPanel(el("p", {}, `Measuring from ${momentText(measure.points[0])}: press m at the other end, Esc to leave it.`));
+  showPanel(
+    el("p", {}, `Measuring from ${momentText(measure.points[0])}: press m at the other end, or Esc to cancel.`),
+  );
   schedule();
 }
 
@@ -56,7 +59,7 @@ function showMeasured({ from, to, exact, bin, devices }) {
     share = (ns) => `${duration(ns)}, ${percent(ns, length)}`;
   const how = exact
     ? "exact to the nanosecond"
-    : `exact between these nearest borders of bins, ${duration(bin)} wide; to the nanosecond under traceview serve`;
+    : `rounded to bins of ${duration(bin)}; traceview serve measures to the nanosecond`;
   const line = (device) =>
     el(
       "tr",
@@ -80,9 +83,9 @@ function showMeasured({ from, to, exact, bin, devices }) {
     "copies",
     "copies hidden",
     "idle",
-    "kernels, graphs",
-    "copies begun",
-    "gaps begun in it, by cause",
+    "kernels and graphs",
+    "copies started",
+    "gaps started, by cause",
   ];
   const title = `Measured: ${exact ? EXACT.format(length / 1e6) + " ms" : duration(length)} from ${momentText(from)} to ${momentText(to)}`;
   showPanel(

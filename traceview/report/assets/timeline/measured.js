@@ -1,11 +1,11 @@
 // Figures between two moments: exact where the page holds every event, otherwise between the nearest borders of bins.
-// {from, to, exact, devices: [{id, compute, communication, copies, hidden, idle, kernels, copy_count, causes}]}
 import { firstAbove, chunks, readColumn } from "../core/columns.js";
 import { page } from "../core/page.js";
 import { holdsEveryEvent, marksIn } from "./levels.js";
 import { measureOnServer } from "./live.js";
 import { board } from "./state.js";
 
+// Returns { from, to, exact, bin, devices }, devices as DeviceSums in types.d.ts.
 export async function measureRange(from, to) {
   if (page.live) return measureOnServer(from, to);
   const groups = board.groups.filter((group) => group.rows.some((row) => row.kind === "overlap"));
@@ -89,7 +89,7 @@ function measureGroup(group, from, to) {
   return made;
 }
 
-// Sums up to each border of the bins, from tally.py.
+// Adds the sums per bin that tally.py wrote.
 function measureBins(from, to) {
   const { shift, count: bins } = page.timeline.tally,
     width = 2 ** shift;

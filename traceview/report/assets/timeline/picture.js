@@ -1,11 +1,11 @@
 // Saves the timeline as a PNG file.
-// The timeline as it stands: labels, axis and marks of what is in sight, under the same heading as a chart.
 import { queryAll, byId, context2d, el } from "../core/dom.js";
 import { fileName, save } from "../core/export.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { view } from "./state.js";
 
+// Draws the visible labels, axis and marks under the same heading as a chart.
 async function saveTimeline() {
   const ratio = devicePixelRatio || 1,
     side = byId("labels").offsetWidth,

@@ -70,12 +70,12 @@ export function placeRows() {
   board.height = y + 4;
 }
 
-// The first row of a part stays when the part is shut.
+// The first row of a folded part stays visible.
 function isFoldedAway(group, row) {
   return row.part && group.shut.has(row.part) && group.rows.find((one) => one.part === row.part) !== row;
 }
 
-// The row of an id, unfolded so that it shows; "d:" rows are a device's idle band.
+// Unfolds what hides the row and returns it; null if there is no such row.
 export function revealRow(id) {
   for (const group of board.groups)
     for (const row of group.rows)

@@ -14,7 +14,7 @@ import { rebuild } from "./view.js";
 /** @type {{ text: string, places: import("../types").Place[], total: number, first: number, at: number }} */
 export const search = { text: "", places: [], total: 0, first: 0, at: -1 };
 
-// Every place whose name holds the text, in order of time; looked up once for each text.
+// Finds every place whose name contains the text, in order of time.
 async function lookUp(text) {
   const wanted = text.trim().toLowerCase();
   if (search.text === wanted) return;
@@ -54,7 +54,7 @@ function searchIndex(fitting) {
   }
 }
 
-// Step to the next or the previous one, going round; from the highlight, or else from the left edge.
+// Goes to the next or previous result and wraps around; starts at the current result, or at the left edge of the view.
 export async function findNext(text, step = 1) {
   await lookUp(text);
   const { places, total } = search;
@@ -66,7 +66,7 @@ export async function findNext(text, step = 1) {
   byId("found").textContent = page.live
     ? `${countText(search.first + search.at + 1)} of ${countText(total)} found`
     : `${countText(search.at + 1)} of ${countText(places.length)} found` +
-      (total > places.length ? `, of ${countText(total)} in the capture` : "");
+      (total > places.length ? ` (${countText(total)} in the capture)` : "");
   const place = places[search.at];
   selectPlace(place);
   goTo(place);
@@ -77,7 +77,7 @@ export function watchSearch() {
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter") findNext(field.value, event.shiftKey ? -1 : 1);
     if (event.key !== "Escape") return;
-    event.preventDefault(); // which would empty the field
+    event.preventDefault(); // the browser would empty the field
     byId("stage").focus();
   });
   byId("filter").addEventListener("input", () => {

@@ -1,5 +1,4 @@
 // Selects an operation: its launch, its NVTX ranges and its neighbours.
-// GPU work and the calls that launched it share their process and their correlation.
 import { firstAbove, eventCount } from "../core/columns.js";
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
@@ -13,6 +12,7 @@ import { allRows } from "./rows.js";
 import { board, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
 
+// GPU work and the call that launched it have the same process and correlation id.
 function partnersInPage({ item, marks, i }) {
   const number = marks.correlation?.[i],
     kind = { stream: "call", call: "stream" }[item.kind];
@@ -27,7 +27,7 @@ function partnersInPage({ item, marks, i }) {
   return found;
 }
 
-// The NVTX ranges open on a thread at a moment, from the outermost in; elsewhere, those of the annotating thread.
+// The NVTX ranges that are open on a thread, outermost first; where it has none, those of the process's annotating thread.
 function pathAt(part, process, at) {
   const own = openRanges(part, at);
   const of = page.timeline.annotating[process];
@@ -88,21 +88,21 @@ function partnerFacts(hit) {
     return [
       ["launched by", `${page.names[first.marks.name[first.i]]}, ${duration(first.marks.end[first.i] - began)}`],
       ["on thread", first.row.label],
-      ["called", `${duration(hit.marks.start[hit.i] - began)} before it ran`],
+      ["launched", `${duration(hit.marks.start[hit.i] - began)} before it started`],
     ];
   }
   if (hit.item.kind === "call" && first)
     return [
       ["launched", `${page.names[first.marks.name[first.i]]} on ${first.row.label}`],
-      ["it ran", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`],
+      ["started", `${duration(first.marks.start[first.i] - hit.marks.start[hit.i])} after the call began`],
     ];
   if (hit.item.kind !== "stream" || eventCount(hit.marks, hit.i) > 1) return [];
   return [
     [
       "launched by",
       hit.marks.correlation?.[hit.i]
-        ? "a call that the capture or this page does not hold"
-        : "not known here: this stretch is summarised",
+        ? "a call that is not in the capture or not on this page"
+        : "unknown: events here are merged",
     ],
   ];
 }
@@ -145,7 +145,7 @@ export function goToPartner() {
   bringInSight([row.id]);
 }
 
-// The next or the previous mark of the same row; the view follows where it would leave the screen.
+// Selects the next or previous mark of the row, and moves the view if that mark is out of sight.
 export function stepSelected(step) {
   const { hit } = selected;
   if (!hit) return selectFirst();
@@ -158,7 +158,7 @@ export function stepSelected(step) {
     setView((start[i] + end[i]) / 2 - length / 2, (start[i] + end[i]) / 2 + length / 2);
 }
 
-// Without a selection, the keys begin at the first operation in sight on the busiest stream.
+// Without a selection, start at the first visible operation on the busiest stream.
 function selectFirst() {
   const row = allRows().find((row) => row.kind === "stream" && row.lanes.length && board.shown.includes(row));
   const source = row && visibleSources(row.lanes[0], view.from, view.to)[0];
@@ -167,7 +167,7 @@ function selectFirst() {
   if (i >= 0) select({ item: row, lane: row.lanes[0], marks: source.marks, i, bin: source.bin });
 }
 
-// What was found by name becomes the selection, if the page holds it by itself.
+// Selects a search result, if the page has it as a separate event.
 export function selectPlace({ start, end, rows }) {
   const row = allRows().find((one) => one.id === rows[0]);
   for (const lane of row?.lanes ?? []) {

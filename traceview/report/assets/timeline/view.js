@@ -14,7 +14,7 @@ const NARROWEST = 20; // ns
 export const afterRedraw = []; // functions to call after each redraw
 
 export function startView(span) {
-  // A little air on both sides keeps the first and the last event off the edge.
+  // A small margin keeps the first and last event off the edges.
   const air = Math.max(1, (span[1] - span[0]) * 0.005);
   view.whole = [span[0] - air, span[1] + air];
   [view.from, view.to] = view.whole;
@@ -29,7 +29,7 @@ export function setView(from, to) {
   schedule();
 }
 
-// Zoom by a factor about a moment, which stays where it is on the screen.
+// Zooms by a factor; the time `about` keeps its place on the screen.
 export function zoom(factor, about = (view.from + view.to) / 2) {
   const length = view.to - view.from;
   const wanted = Math.min(Math.max(length * factor, NARROWEST), view.whole[1] - view.whole[0]);
@@ -77,12 +77,12 @@ function sizeCanvas(canvas, width, height) {
   canvas.style.height = height + "px";
 }
 
-// After a change of size, theme or rows.
+// Lays out and draws everything, after a change of size, theme or rows.
 export async function rebuild() {
   const scroll = byId("scroll");
   placeRows();
   showLabels(rebuild);
-  // No taller than its rows, and not so tall that they push the rest off the screen.
+  // At most as tall as the rows, and at most half of the window.
   byId("frame").style.height = Math.min(board.height + scroll.offsetTop + 2, Math.max(300, innerHeight * 0.5)) + "px";
   view.height = scroll.clientHeight;
   view.width = Math.max(50, Math.floor(scroll.clientWidth - byId("labels").offsetWidth));
