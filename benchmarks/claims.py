@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from traceview import Analysis, analyze
 from traceview.errors import TraceviewError
-from traceview.estimate import data_parallel, measured, predict
 from traceview.intervals import length, union
+from traceview.whatif import data_parallel, measured, predict
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SETTLED = 19  # the step from which a training run of h200_ddp.json counts

@@ -6,7 +6,7 @@
 A step is some products (8192 x 8192, bf16) and some multiplications of 512 MB; then the GPU rests, so that it works
 30 to 100% of the time. Every row holds the kernels' times in the first 0.3 s and behind 0.9 s, and the power and
 clock that nvidia-smi reads behind 0.6 s. Where `copies` is true a pinned copy of 256 MB runs beside each step. Needs
-a GPU, PyTorch and nvidia-smi; takes 70 s. traceview/estimate/constants.py (POWER, beside_slow) rests on it.
+a GPU, PyTorch and nvidia-smi; takes 70 s. traceview/whatif/constants.py (POWER, beside_slow) rests on it.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def main() -> None:
     import_module("polars")
     clock.lap("import polars, NumPy")
     import_module("traceview.cli")
-    import_module("traceview.cli_analyze")
-    to_json = import_module("traceview.report.to_json").to_json
+    import_module("traceview.cli.analyze")
+    to_json = import_module("traceview.report.analysis.document").to_json
     steps = import_module("traceview.pipeline")
     read_capture = import_module("traceview.read").read_capture
     normalise = import_module("traceview.normalise").normalise

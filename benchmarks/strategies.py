@@ -72,8 +72,8 @@ def command_line(given: dict[str, Any]) -> str:
 
 def measured(workload: str, setting: str) -> dict[str, float | None]:
     """Run once; return the figures of the steps after the first ones, per micro-batch where there are several."""
-    from instrument.config import load
-    from instrument.run import train
+    from instrument.config.schema import load
+    from instrument.trainer.run import train
 
     micro = SETTINGS[setting].get("accumulation", 1)
     steps = max(STEPS // micro, 10)

@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from instrument import annotate, capture
+from instrument import annotate
 from instrument.train import main as train
+from instrument.trainer import capture
 
 _open = threading.local()
 

@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from traceview import Analysis, analyze
-from traceview.estimate import data_parallel, measured, predict, whatif
-from traceview.model import NotMeasured
+from traceview.model.analysis import NotMeasured
+from traceview.whatif import data_parallel, measured, predict, whatif
 
 HEAD = """| before | after | changes | before, ms | predicted, ms | range | measured, ms | error | replay |
 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""

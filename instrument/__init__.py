@@ -22,13 +22,13 @@ from instrument.errors import ConfigError, InstrumentError
 from instrument.ranges import annotate, mark, phase
 
 if TYPE_CHECKING:
-    from instrument.checkpoint import Checkpoints
-    from instrument.collate import PinnedCollator
+    from instrument.checkpoint.folder import Checkpoints
+    from instrument.data.collate import PinnedCollator
     from instrument.modules import annotate_module
     from instrument.prefetch import PrefetchLoader
-    from instrument.recover import MicroBatches, reopening
     from instrument.streams import Event, Stream, Streams, hand_over
     from instrument.sync import LateLosses, SyncPolicy
+    from instrument.trainer.recover import MicroBatches, reopening
 
 __all__ = [
     "Checkpoints",

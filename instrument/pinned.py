@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from instrument.data.host_memory import available_bytes, in_words
 from instrument.errors import ConfigError, InstrumentError
-from instrument.host_memory import available_bytes, in_words
 from instrument.streams import Event
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes
 

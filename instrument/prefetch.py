@@ -14,10 +14,10 @@ import torch
 from instrument.background import Background
 from instrument.errors import ConfigError
 from instrument.loader_state import LoaderState, Place, state_of
-from instrument.names import COPY, DATA_LOAD
 from instrument.pinned import Lease, PinnedBudget, PinnedRing
 from instrument.ranges import annotate, phase
 from instrument.streams import Event, Stream, hand_over
+from instrument.trainer.names import COPY, DATA_LOAD
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes, tensors
 
 OnCopy = Callable[[Event, Event, int], None]
@@ -95,7 +95,7 @@ class PrefetchLoader:
         return getattr(self.loader, "position", None) if self._position is None else self._position
 
     def seek(self, position: Any) -> None:
-        """Go on from `position` with the next iteration; for a loader that can, such as `instrument.data.Loader`."""
+        """Start the next iteration at `position`; raises where the loader has no `seek`."""
         self.loader.seek(position)  # type: ignore[attr-defined]
         self._position = position
 

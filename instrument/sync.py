@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from instrument.errors import ConfigError, InstrumentError
-from instrument.names import SYNCHRONIZE
 from instrument.ranges import phase
 from instrument.streams import Event
+from instrument.trainer.names import SYNCHRONIZE
 
 AHEAD = 32  # steps that the host may be ahead under `event`: their batches and gradients take memory
 _WAIT = phase(SYNCHRONIZE)

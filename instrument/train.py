@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from instrument.command_line import run, say
-from instrument.config import Config
-from instrument.flags import ConfiguredCommand, configured
-from instrument.metrics import LOSS
+from instrument.config.flags import ConfiguredCommand, configured
+from instrument.config.schema import Config
+from instrument.monitor.metrics import LOSS
 from instrument.monitor.progress import describe
-from instrument.run import Outcome, train
+from instrument.trainer.command_line import run, say
+from instrument.trainer.run import Outcome, train
 
 
 @click.command(cls=ConfiguredCommand)

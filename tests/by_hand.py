@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.oracle import figures
-from traceview.model import Window
+from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.report.to_json import document
+from traceview.report.analysis.document import document
 
 Figures = Callable[..., dict[str, Any]]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from traceview.model import (
+from traceview.model.trace import (
     API,
     DEVICES,
     OPERATIONS,

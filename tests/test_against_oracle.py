@@ -9,9 +9,9 @@ import pytest
 from tests.captures import ALL, sample, shared
 from tests.oracle import figures
 from tests.oracle.differences import differences
-from traceview.model import Window
+from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
-from traceview.report.to_json import document
+from traceview.report.analysis.document import document
 
 
 def compare(path: Path, window: Window | None = None, **options: int) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument import annotate, names  # noqa: E402
-from instrument.config import Checkpoint, Config, Data, Model, StrategyName, Training  # noqa: E402
-from instrument.run import train  # noqa: E402
+from instrument import annotate  # noqa: E402
+from instrument.config.schema import Checkpoint, Config, Data, Model, StrategyName, Training  # noqa: E402
 from instrument.strategies import STRATEGIES  # noqa: E402
+from instrument.trainer import names  # noqa: E402
+from instrument.trainer.run import train  # noqa: E402
 from tests.build_export import Nvtx, build_export  # noqa: E402
-from traceview.model import Analysis, Iterations  # noqa: E402
+from traceview.model.analysis import Analysis, Iterations  # noqa: E402
 from traceview.pipeline import analyze  # noqa: E402
 
 STEPS = 6

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("nvtx")
 
-from instrument import names
-from instrument.capture import unseen_ranges
+from instrument.trainer import names
+from instrument.trainer.capture import unseen_ranges
 from tests.profiling import profiled, run
 
 STEPS = 6

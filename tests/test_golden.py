@@ -14,7 +14,7 @@ import pytest
 
 from tests.captures import sample, shared
 from traceview.pipeline import analyze
-from traceview.report.to_json import document
+from traceview.report.analysis.document import document
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 NAMES = ["h200_serial", "h200_dual", "h200_quad", "h200_ddp2", "h200_cudagraph"]

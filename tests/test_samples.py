@@ -11,10 +11,10 @@ import pytest
 
 from tests import test_scenarios
 from tests.captures import original, sample
-from traceview.model import Iterations
+from traceview.model.analysis import Iterations
 from traceview.pipeline import analyze
 from traceview.redact import redact
-from traceview.report.to_json import to_json
+from traceview.report.analysis.document import to_json
 
 OF_THE_TRAINER = [f"trainer/{name}" for name in ("serial", "pinned", "prefetch", "staged", "graph", "ddp")]
 SHARED = ["serial", "dual", "quad", "ddp2", "cudagraph"]

@@ -20,8 +20,9 @@ from traceview.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
-    from traceview.model import Analysis, Finding, Trace, Window
-    from traceview.model_compare import Comparison
+    from traceview.model.analysis import Analysis, Finding
+    from traceview.model.comparison import Comparison
+    from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
 
 __all__ = [
@@ -38,8 +39,8 @@ __all__ = [
 
 _MODULES = {
     "traceview.comparison": ("compare",),
-    "traceview.model": ("Analysis", "Finding", "Trace", "Window"),
-    "traceview.model_compare": ("Comparison",),
+    "traceview.model.analysis": ("Analysis", "Finding", "Trace", "Window"),
+    "traceview.model.comparison": ("Comparison",),
     "traceview.pipeline": ("analyze", "open_trace"),
 }
 

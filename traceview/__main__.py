@@ -1,6 +1,6 @@
 """`python -m traceview` is `traceview`."""
 
-from traceview.program import run
+from traceview.cli.process import run
 
 if __name__ == "__main__":
     run()

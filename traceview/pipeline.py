@@ -10,18 +10,19 @@ from pathlib import Path
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity
 from traceview.measure.base import CaptureInput, CaptureMeasure
-from traceview.measure.breakdown import Measured
-from traceview.measure.charts import measure_charts
+from traceview.measure.charts.all import measure_charts
 from traceview.measure.devices import idle_times, measure_devices
+from traceview.measure.gaps.longest import with_longest
 from traceview.measure.host import host
-from traceview.measure.iterations import measure_iterations
-from traceview.measure.longest import with_longest
-from traceview.measure.projected import measure_projected
-from traceview.measure.projection import project
+from traceview.measure.iterations.breakdown import Measured
+from traceview.measure.iterations.spread import measure_iterations
+from traceview.measure.nvtx.projected import measure_projected
+from traceview.measure.nvtx.projection import project
 from traceview.measure.sync import measure_host
 from traceview.measure.unmatched import count_unmatched
 from traceview.measure.window import active_devices, window_of_range
-from traceview.model import Analysis, NotMeasured, Trace, Window
+from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.trace import Trace, Window
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.rules import find

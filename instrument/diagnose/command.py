@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import torch
 
-from instrument.command_line import run, say
-from instrument.config import Config
+from instrument.config.flags import ConfiguredCommand, configured
+from instrument.config.schema import Config
 from instrument.diagnose.measure import ROUNDS, Plan, measure
 from instrument.diagnose.records import Row
 from instrument.diagnose.running import Setting
@@ -17,9 +17,9 @@ from instrument.diagnose.stages import STAGES, Stage, chosen
 from instrument.diagnose.table import table
 from instrument.diagnose.verdict import verdict
 from instrument.diagnose.written import check_writable, contents, write
-from instrument.flags import ConfiguredCommand, configured
+from instrument.logging import Say
 from instrument.monitor.nvml import device_uuid, open_meter
-from instrument.saying import Say
+from instrument.trainer.command_line import run, say
 
 
 @click.command(cls=ConfiguredCommand)

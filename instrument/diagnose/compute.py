@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from instrument.config import Precision
+from instrument.config.schema import Precision
 from instrument.diagnose.running import Running, Setting
 from instrument.errors import InstrumentError
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.diagnose.records import Cost, Row
 
 SMALL = 0.05  # of an iteration: less is not worth a change

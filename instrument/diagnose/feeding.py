@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.diagnose.running import Running, Setting
-from instrument.meter import StepMeter
-from instrument.metrics import StepFigures
+from instrument.monitor.meter import StepMeter
+from instrument.monitor.metrics import StepFigures
 from instrument.strategies import STRATEGIES
 from instrument.sync import SyncPolicy
 

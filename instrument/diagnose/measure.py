@@ -19,10 +19,10 @@ from instrument.diagnose.records import Row
 from instrument.diagnose.running import Running, Setting
 from instrument.diagnose.stages import Stage
 from instrument.errors import InstrumentError
+from instrument.logging import Say
 from instrument.monitor.nvml import Meter, NoMeter
 from instrument.ranges import annotate
-from instrument.recover import is_out_of_memory
-from instrument.saying import Say
+from instrument.trainer.recover import is_out_of_memory
 
 ROUNDS = 5
 NO_GPU = "the run uses no GPU"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from instrument.config import Config, Training, load
-from instrument.configuring import keys_of, long_names
+from instrument.config.loading import keys_of, long_names
+from instrument.config.schema import Config, Training, load
+from instrument.config.settings import spec
 from instrument.diagnose.records import Bound
-from instrument.settings import spec
 
 START, STOP = 20, 30
 # What belongs to one run and not to its speed, or is given anew.

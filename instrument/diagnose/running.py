@@ -9,13 +9,13 @@ from typing import Protocol
 
 import torch
 
-from instrument.config import Config, Precision
-from instrument.data import Loader, Position, build_loader
+from instrument.config.schema import Config, Precision
+from instrument.data.datasets import Loader, Position, build_loader
+from instrument.data.loading import PREFETCH_FACTOR
 from instrument.distributed import World, device_of
-from instrument.learner import Batch, Learner
-from instrument.loading import PREFETCH_FACTOR
 from instrument.models import build
-from instrument.run import pins_batches, resolved
+from instrument.trainer.learner import Batch, Learner
+from instrument.trainer.run import pins_batches, resolved
 from instrument.trees import map_tensors
 
 

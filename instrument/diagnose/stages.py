@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from instrument.config import Config
+from instrument.config.schema import Config
+from instrument.config.settings import did_you_mean
 from instrument.diagnose.compute import Inference, mixed, training
 from instrument.diagnose.feeding import Load, pipeline, plain
 from instrument.diagnose.running import Running, Setting
 from instrument.errors import ConfigError
-from instrument.settings import did_you_mean
 from instrument.sync import SyncPolicy
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.diagnose.costs import SMALL, Times, apart, costs, ms
 from instrument.diagnose.next_capture import commands
 from instrument.diagnose.records import Cost, Remedy, Row, Verdict

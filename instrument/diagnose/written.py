@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from instrument.config import Config, to_dict
+from instrument.config.schema import Config, to_dict
 from instrument.diagnose.records import Row, Verdict
 from instrument.errors import InstrumentError
 

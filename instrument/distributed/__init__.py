@@ -9,6 +9,7 @@ calibrate.py    how long the gradients take to reduce, and one rank's work witho
 report.py       whether the GPUs together were faster, and which knob was too small
 """
 
+from instrument.checkpoint.resume import Parts
 from instrument.distributed.agreement import Stop, mean_over_ranks, smallest, stop_together
 from instrument.distributed.calibrate import calibrate, share
 from instrument.distributed.checkpoints import SharedCheckpoints, load, shared_checkpoints
@@ -16,7 +17,6 @@ from instrument.distributed.parts import parts_of
 from instrument.distributed.report import Calibration, RankFigures, Together, Verdict, lines, verdicts
 from instrument.distributed.world import World, device_of, joined
 from instrument.distributed.wrap import inner, reduced, wrap
-from instrument.resume import Parts
 
 __all__ = [
     "Calibration",

@@ -14,17 +14,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.distributed.agreement import stop_together
 from instrument.distributed.parts import gathered
 from instrument.distributed.report import MIB, REFERENCE_MB, Calibration, RankFigures, Reductions, Together
 from instrument.distributed.world import World
 from instrument.distributed.wrap import inner, is_sharded
-from instrument.learner import Batch, Learner
-from instrument.metrics import StepFigures
+from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate
-from instrument.recover import is_out_of_memory
 from instrument.streams import Event
+from instrument.trainer.learner import Batch, Learner
+from instrument.trainer.recover import is_out_of_memory
 
 REPETITIONS = 3
 _WARM_UP = 2  # steps at a run's start whose times say nothing about the others: buckets are made, memory is found

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from instrument import resume
-from instrument.checkpoint import BEST, Checkpoints
-from instrument.config import Config
+from instrument.checkpoint import resume
+from instrument.checkpoint.folder import BEST, Checkpoints
+from instrument.checkpoint.resume import Parts, Resumed
+from instrument.config.schema import Config
 from instrument.distributed.agreement import stop_together
 from instrument.distributed.parts import RandomNumbers, WholeModel, WholeOptimizer
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
-from instrument.resume import Parts, Resumed
-from instrument.saying import Say
+from instrument.logging import Say
 
 
 def shared_checkpoints(config: Config, world: World, say: Say) -> Checkpoints:

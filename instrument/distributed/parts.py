@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from instrument import optimizer_state
+from instrument.checkpoint import optimizer_state
+from instrument.checkpoint.random_state import random_state, restore_random_state
+from instrument.checkpoint.resume import Parts, Stateful
 from instrument.distributed.world import World
 from instrument.distributed.wrap import inner, is_sharded
-from instrument.random_state import random_state, restore_random_state
-from instrument.resume import Parts, Stateful
 
 
 class Trained(Protocol):

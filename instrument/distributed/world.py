@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.errors import ConfigError
 
 # Longer than writing a large checkpoint takes, which the other ranks wait for; a rank that hangs is noticed after it.

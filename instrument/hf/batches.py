@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-from instrument import names
 from instrument.hf.throughput import Amount, Throughput, amount
 from instrument.prefetch import PrefetchLoader
 from instrument.ranges import phase
 from instrument.streams import Stream
+from instrument.trainer import names
 
 
 class StockBatches:

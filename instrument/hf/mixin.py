@@ -14,11 +14,11 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
-from instrument import names
 from instrument.hf.batches import AsyncBatches, StockBatches
 from instrument.hf.throughput import Throughput
 from instrument.ranges import annotate, phase
 from instrument.streams import Stream
+from instrument.trainer import names
 
 logger = logging.getLogger(__name__)
 

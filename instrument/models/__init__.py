@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from instrument.config import Data, Model, ModelName, Precision
+from instrument.config.schema import Data, Model, ModelName, Precision
 from instrument.models.check import check
 from instrument.models.dit import Dit
 from instrument.models.flow import Flow

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from instrument.config import Data, Model, ModelName
+from instrument.config.schema import Data, Model, ModelName
 
 IGNORED = -100  # what torch's cross_entropy leaves out
 MASK = 0  # the token that stands for a hidden one; no other token is 0

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from instrument.config import Attention, Model
+from instrument.config.schema import Attention, Model
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -1,13 +1,13 @@
 """What no model can be built from or run on, said in one line before anything is made.
 
-Sizes that are impossible by themselves are refused where they are set (`instrument.config`).
+Sizes that are impossible by themselves are refused where they are set (`instrument.config.schema`).
 """
 
 from __future__ import annotations
 
 import torch
 
-from instrument.config import Data, Model, Precision
+from instrument.config.schema import Data, Model, Precision
 from instrument.errors import ConfigError
 
 FLASH_HEAD_WIDTH = 256  # the widest head that flash attention's CUDA kernels are written for

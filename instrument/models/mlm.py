@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from instrument.config import Data, Model
+from instrument.config.schema import Data, Model
 from instrument.models.batches import IGNORED
 from instrument.models.blocks import encoder
 from instrument.models.prompt import APPLY_PROMPT

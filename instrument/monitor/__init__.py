@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.monitor import jsonl, progress, tensorboard, wandb
 from instrument.monitor.sink import Figures, Sink
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.sink import Figures
 

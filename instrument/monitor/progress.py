@@ -6,8 +6,8 @@ import importlib
 import sys
 from typing import Any, TextIO
 
-from instrument.config import Config
-from instrument.metrics import LOSS
+from instrument.config.schema import Config
+from instrument.monitor.metrics import LOSS
 from instrument.monitor.sink import Figures, Sink
 
 SHOWN = ((LOSS, "loss {:.4g}"), ("perf/step_ms", "{:.1f} ms/step"), ("perf/samples_per_s", "{:.0f} samples/s"))

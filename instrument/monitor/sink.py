@@ -20,7 +20,7 @@ class Sink(Protocol):
 
         Args:
             step: the optimizer step that the record ends with, counted from 0.
-            figures: such as `instrument.metrics.figures` returns.
+            figures: such as `instrument.monitor.metrics.figures` returns.
         """
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from instrument.config import Config
+from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.sink import Figures, optional
 

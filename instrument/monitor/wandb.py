@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from instrument.config import Config, to_dict
+from instrument.config.schema import Config, to_dict
 from instrument.errors import ConfigError
 from instrument.monitor.sink import Figures, optional
 

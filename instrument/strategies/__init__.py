@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from instrument.config import StrategyName
+from instrument.config.schema import StrategyName
 from instrument.strategies.base import Strategy
 from instrument.strategies.graph import Graph
 from instrument.strategies.pinned import Pinned

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from instrument.config import Config
-from instrument.learner import Batch, Learner
-from instrument.meter import StepMeter
-from instrument.names import COPY, DATA_LOAD
+from instrument.config.schema import Config
+from instrument.monitor.meter import StepMeter
 from instrument.ranges import phase
-from instrument.recover import MicroBatches
+from instrument.trainer.learner import Batch, Learner
+from instrument.trainer.names import COPY, DATA_LOAD
+from instrument.trainer.recover import MicroBatches
 from instrument.trees import map_tensors, nbytes
 
 Reduced = Callable[[bool], AbstractContextManager[Any]]

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from instrument.errors import ConfigError
-from instrument.learner import Batch
-from instrument.names import REPLAY
 from instrument.ranges import phase
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Stream, hand_over
+from instrument.trainer.learner import Batch
+from instrument.trainer.names import REPLAY
 
 SETTLING = 3
 _REPLAY = phase(REPLAY)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from instrument.learner import Batch
 from instrument.prefetch import PrefetchLoader
 from instrument.strategies.base import Strategy
+from instrument.trainer.learner import Batch
 
 
 class Prefetch(Strategy):

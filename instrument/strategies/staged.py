@@ -28,10 +28,10 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from instrument.learner import Batch
 from instrument.prefetch import PrefetchLoader
 from instrument.strategies.base import Strategy, mean
 from instrument.streams import Event, Stream, Streams, hand_over
+from instrument.trainer.learner import Batch
 
 
 class Staged(Strategy):

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from traceview.program import main
+from traceview.cli.process import main
 
 # The program for `python -c`; a shell's background jobs ignore Ctrl-C.
-HEARS_CTRL_C = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from traceview.program import run; run()"
+HEARS_CTRL_C = (
+    "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from traceview.cli.process import run; run()"
+)
 
 
 class Result(NamedTuple):

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.command import Command
 from traceview import analyze
+from traceview.report.analysis.document import to_json
 from traceview.report.layout import width
-from traceview.report.to_json import to_json
 
 
 def names(folder: Path) -> list[str]:

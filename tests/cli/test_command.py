@@ -17,7 +17,7 @@ from tests.captures import ALL, shared
 from tests.cli.command import Command, in_a_process
 from traceview.report.layout import width
 
-START = "import sys; from traceview.program import run; run()"
+START = "import sys; from traceview.cli.process import run; run()"
 MEANWHILE = """
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
@@ -25,7 +25,7 @@ def interrupted(part, target):
     os.kill(os.getpid(), signal.{signal})
     time.sleep(60)
 pathlib.Path.replace = interrupted
-from traceview.program import main
+from traceview.cli.process import main
 main()
 """
 
@@ -36,7 +36,7 @@ def test_answers_at_once_because_nothing_heavy_is_imported(arguments: list[str])
         "import atexit, sys\n"
         "heavy = {'polars', 'numpy', 'plotly', 'sqlite3'}\n"
         "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n"
-        "from traceview.program import main; main()"
+        "from traceview.cli.process import main; main()"
     )
     code, out, err = in_a_process(script, *arguments)
     assert (code, err) == (0, "")
@@ -87,7 +87,7 @@ def test_a_capture_instead_of_a_command_gets_a_hint(traceview: Command) -> None:
 
 HIDDEN = """
 import os, pathlib, signal, sys, threading, time
-from traceview.program import run
+from traceview.cli.process import run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def interrupted(part, target):
     {how}
@@ -134,7 +134,7 @@ def test_too_little_memory_names_the_capture(
     def too_large(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(importlib.import_module("traceview.report.to_json"), "to_json", too_large)
+    monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", too_large)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     remedy = "take a machine with more, or a shorter capture"
     assert (code, out, err) == (2, "", f"traceview: error: {report.name}: not enough memory; {remedy}\n")
@@ -155,7 +155,7 @@ def test_a_mistake_of_our_own_is_one_line(traceview: Command, report: Path, monk
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret from the capture")
 
-    monkeypatch.setattr(importlib.import_module("traceview.report.to_json"), "to_json", broken)
+    monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", broken)
     monkeypatch.delenv("TRACEVIEW_DEBUG", raising=False)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     assert (code, out) == (2, "")

@@ -1,7 +1,7 @@
-"""One browser for the page of a comparison, closed behind the folder (see tests/html/conftest.py)."""
+"""One browser for the page of a comparison, closed behind the folder (see tests/report/conftest.py)."""
 
 from __future__ import annotations
 
-from tests.html.conftest import browser
+from tests.report.conftest import browser
 
 __all__ = ["browser"]

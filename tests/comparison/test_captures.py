@@ -19,11 +19,11 @@ import pytest
 
 from tests.captures import ROOT, sample
 from traceview import Analysis, Comparison, analyze, compare
-from traceview.model import Iterations
-from traceview.model_compare import Against
-from traceview.report.compare_json import to_json
-from traceview.report.compare_markdown import to_markdown
-from traceview.report.compare_terminal import render
+from traceview.model.analysis import Iterations
+from traceview.model.comparison import Against
+from traceview.report.comparison.document import to_json
+from traceview.report.comparison.markdown import to_markdown
+from traceview.report.comparison.terminal import render
 from traceview.report.layout import width
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.captures import sample
 from tests.cli.command import Command, traceview
-from traceview.cli_compare import EXPLAINED
-from traceview.comparison.conditions import KNOWN
+from traceview.cli.compare import EXPLAINED
+from traceview.cli.conditions.comparison import KNOWN
 
 __all__ = ["traceview"]
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from traceview import analyze, compare
 from traceview.errors import RequestError
-from traceview.model import Trace
-from traceview.model_compare import Against, Comparison
+from traceview.model.comparison import Against, Comparison
+from traceview.model.trace import Trace
 
 CLASSES = ("compute", "communication", "copy", "memset")
 MS = 1_000_000

@@ -12,9 +12,9 @@ from playwright.sync_api import Browser
 
 from tests.captures import sample
 from tests.comparison.test_captures import compared
-from tests.html.browser import Opened, opened
+from tests.report.browser import Opened, opened
 from traceview import compare, open_trace
-from traceview.report.compare_html import render
+from traceview.report.comparison import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 

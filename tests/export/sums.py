@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from traceview.model import Analysis, Trace
+from traceview.model.analysis import Analysis
+from traceview.model.trace import Trace
 
 Sums = dict[tuple[str, ...], tuple[int, int]]  # (row, name) -> (count, ns)
 

@@ -16,7 +16,8 @@ from tests.export.decode import decode
 from tests.export.sums import added, of_idle
 from traceview.export import FORMATS, collect
 from traceview.export.csv import FILES
-from traceview.model import CAUSES, Window
+from traceview.model.analysis import CAUSES
+from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
 
 
@@ -37,7 +38,7 @@ def test_the_default_place_is_beside_the_report_and_is_said(
 
 
 def test_the_choices_of_the_command_are_the_formats() -> None:
-    from traceview.cli_export import NAMES
+    from traceview.cli.export import NAMES
 
     assert tuple(form.name for form in FORMATS) == NAMES
 
@@ -111,7 +112,7 @@ from traceview.export import {module}
 def breaks(*_):
     raise {error}
 {module}.{function} = breaks
-from traceview.program import main
+from traceview.cli.process import main
 sys.argv = ["traceview", "export", *sys.argv[1:]]
 main()
 """
@@ -182,7 +183,7 @@ def test_a_range_and_a_device_narrow_the_tables(tmp_path: Path, traceview: Comma
 
 
 def test_the_manual_names_every_option_and_format() -> None:
-    from traceview.cli_export import export
+    from traceview.cli.export import export
 
     manual = (ROOT / "docs" / "export.md").read_text()
     options = [name for option in export.params for name in option.opts if name.startswith("--")]

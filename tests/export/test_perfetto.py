@@ -15,7 +15,7 @@ from tests.export.decode import decode
 from tests.export.sums import added, of_idle, of_operations
 from tests.made_trace import made_trace
 from traceview.export import collect
-from traceview.model import Trace
+from traceview.model.trace import Trace
 from traceview.pipeline import analyze, open_trace
 
 TRAINER = ["trainer/ddp.sqlite", "trainer/graph.sqlite"]

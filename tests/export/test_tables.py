@@ -15,7 +15,7 @@ from tests.formulas import FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
 from traceview.export.csv import safe
 from traceview.export.tables import TABLES
-from traceview.model import CAUSES
+from traceview.model.analysis import CAUSES
 from traceview.pipeline import analyze, open_trace
 
 CSV, PARQUET = FORMATS[2:]

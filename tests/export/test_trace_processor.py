@@ -11,7 +11,7 @@ from tests.export.hostile import hostile_export
 from tests.export.sums import Sums, of_host, of_idle, of_operations
 from tests.export.trace_processor import Row, ask
 from traceview.export import FORMATS, collect
-from traceview.model import Trace
+from traceview.model.trace import Trace
 from traceview.pipeline import analyze, open_trace
 
 PERFETTO, CHROME = FORMATS[:2]

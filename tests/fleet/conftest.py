@@ -7,8 +7,8 @@ import pytest
 from tests.captures import sample
 from tests.cli.command import traceview
 from tests.fleet.reports import merged, ranks_of
-from tests.html.conftest import browser
-from traceview.model_fleet import Fleet
+from tests.report.conftest import browser
+from traceview.model.fleet import Fleet
 
 __all__ = ["browser", "traceview"]
 

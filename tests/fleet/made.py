@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceview.model import CAUSES
-from traceview.model_fleet import STEP_FIGURES, Channel, Collectives, RankResult, ReportResult, Steps
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import STEP_FIGURES, Channel, Collectives, RankResult, ReportResult, Steps
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.captures import SAMPLES
 from traceview.fleet.merge import merge
 from traceview.fleet.read_one import read_report
-from traceview.model_fleet import Fleet, ReportResult
+from traceview.model.fleet import Fleet, ReportResult
 
 RANKS = SAMPLES / "ranks"
 OWNER = ("globalPid", "globalTid")

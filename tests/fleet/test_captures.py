@@ -15,8 +15,8 @@ import pytest
 from tests.captures import original, sample
 from tests.fleet.reports import merged, ranks_of, result_of
 from traceview.fleet.merge import merge
-from traceview.model_fleet import Fleet
-from traceview.report.fleet_terminal import render
+from traceview.model.fleet import Fleet
+from traceview.report.fleet.terminal import render
 
 
 def test_a_rank_whose_host_is_slow_is_found_with_its_price(slow_host: Fleet) -> None:

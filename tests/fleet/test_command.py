@@ -20,9 +20,9 @@ from tests.captures import ROOT, sample
 from tests.cli.command import HEARS_CTRL_C, Command
 from tests.fleet.reports import ranks_of, result_of
 from traceview.fleet.merge import merge
-from traceview.model_fleet import Fleet
-from traceview.report.fleet_json import to_json
-from traceview.report.fleet_terminal import render
+from traceview.model.fleet import Fleet
+from traceview.report.fleet.document import to_json
+from traceview.report.fleet.terminal import render
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
 # What a report of nsys begins with, and an nsys that ends whoever called it: once, or whenever it is called.

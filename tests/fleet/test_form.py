@@ -12,7 +12,7 @@ from tests.fleet.reports import ranks_of, result_of
 from traceview.fleet.form import packed, unpacked
 from traceview.fleet.job import Job
 from traceview.fleet.worker import work
-from traceview.model_fleet import ReportResult
+from traceview.model.fleet import ReportResult
 
 
 def test_a_result_is_the_same_after_the_journey() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fleet.made import MS, rank, report
 from traceview.fleet.merge import merge
-from traceview.model_fleet import Fleet, RankResult
+from traceview.model.fleet import Fleet, RankResult
 
 Calls = list[tuple[int, str, int, int, int]]
 

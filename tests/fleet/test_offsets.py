@@ -8,7 +8,7 @@ import pytest
 
 from tests.captures import sample
 from tests.fleet.reports import merged, process_alone
-from traceview.model_fleet import Fleet
+from traceview.model.fleet import Fleet
 
 # Ends of one collective are not quite simultaneous: on this run, whose processes share a clock, they are 7 µs apart.
 CLOSE = 25_000

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from tests.html.browser import Opened, opened
-from traceview.model_fleet import Fleet, Skipped
-from traceview.report.fleet_html import render
+from tests.report.browser import Opened, opened
+from traceview.model.fleet import Fleet, Skipped
+from traceview.report.fleet import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
 

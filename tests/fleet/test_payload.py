@@ -19,7 +19,7 @@ import pytest
 from tests.captures import sample
 from tests.fleet.reports import merged
 from traceview.fleet.payload import communicators
-from traceview.model_fleet import Fleet
+from traceview.model.fleet import Fleet
 
 COMMUNICATOR, SCHEMA, DOMAIN = 0x95E12F85A4245600, 16777221, 1
 

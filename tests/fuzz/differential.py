@@ -14,7 +14,7 @@ from unittest import mock
 from tests.fuzz.made_databases import make_database
 from tests.fuzz.page_damage import damage_pages
 from traceview.errors import ReportError
-from traceview.read.database import columns_of, open_read_only, real_tables
+from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
 from traceview.read.sqlite_pages import decoder, table_decoder
 
 CASES_PER_DATABASE = 8  # the first one is undamaged

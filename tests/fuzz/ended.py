@@ -38,7 +38,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
     """
     if way == "apart":
         return _run_apart(arguments, scratch)
-    from traceview.program import main
+    from traceview.cli.process import main
     from traceview.read.sqlite_pages import decoder
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -9,7 +9,7 @@ from typing import Any
 from tests.fuzz.cases import Case
 from tests.fuzz.ended import Ended, run
 from tests.fuzz.invariants import parsed, signs
-from traceview.read.database import shown
+from traceview.read.sqlite.database import shown
 
 SOME_SKIPPED = 3
 NAMED = ("label", "file", "reports", "skipped", "notes", "title", "text")

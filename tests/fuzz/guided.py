@@ -18,7 +18,7 @@ from unittest import mock
 from traceview.errors import ReportError
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import KERNEL, MEMSET, STRINGS, TABLES, RawCapture
-from traceview.read.sqlite import read_sqlite
+from traceview.read.sqlite.reader import read_sqlite
 from traceview.read.sqlite_pages import decoder
 
 Target = Callable[[bytes, Path], None]

@@ -21,13 +21,13 @@ from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.comparison import compare
 from traceview.errors import ReportError, RequestError
-from traceview.estimate import predict
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
-from traceview.read.panics import unsaid
-from traceview.report.compare_json import document as compare_document
-from traceview.report.html import render
-from traceview.report.to_json import document
+from traceview.read.parquet.polars_panics import unsaid
+from traceview.report.analysis import render
+from traceview.report.analysis.document import document
+from traceview.report.comparison.document import document as compare_document
+from traceview.whatif import predict
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 TIMED = (KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME",

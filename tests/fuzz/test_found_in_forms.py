@@ -16,7 +16,7 @@ from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
 from traceview.redact import redact
-from traceview.report.to_json import document
+from traceview.report.analysis.document import document
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.fuzz import corpus
 from tests.fuzz.invariants import parsed
 from tests.fuzz.test_found import change
 from traceview.pipeline import analyze
-from traceview.read.schema import too_large
+from traceview.read.sqlite.schema_size import too_large
 
 FOREVER = 300  # seconds; each takes a few
 MEMORY = 4 << 30

@@ -18,7 +18,7 @@ from tests.captures import sample
 from tests.fuzz.test_found import change
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
-from traceview.report.to_json import document
+from traceview.report.analysis.document import document
 
 K = "CUPTI_ACTIVITY_KIND_"
 GPU = (f"{K}KERNEL", f"{K}MEMCPY", f"{K}MEMSET")

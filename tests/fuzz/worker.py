@@ -47,7 +47,7 @@ def _taken() -> int:
 
 def _limit_memory(megabytes: int) -> int:
     import traceview.pipeline
-    import traceview.report.html  # noqa: F401
+    import traceview.report.analysis  # noqa: F401
 
     taken = _taken()
     resource.setrlimit(resource.RLIMIT_AS, (taken + (megabytes << 20),) * 2)

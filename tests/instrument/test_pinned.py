@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from instrument import pinned  # noqa: E402
+from instrument.data.host_memory import available_bytes, in_words  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.host_memory import available_bytes, in_words  # noqa: E402
 from instrument.pinned import PinnedBudget, PinnedRing  # noqa: E402
 from instrument.streams import Event, Stream  # noqa: E402
 

@@ -210,7 +210,7 @@ def test_a_failed_copy_leaves_its_buffers_free() -> None:
 
 
 class Positioned:
-    """A loader that says where it stands and can go there, as `instrument.data.Loader` does."""
+    """A loader that says where it stands and can go there, as `instrument.data.datasets.Loader` does."""
 
     def __init__(self) -> None:
         self.position = 0

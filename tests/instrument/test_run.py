@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import Dataset  # noqa: E402
 
-from instrument import run as runs  # noqa: E402
-from instrument.config import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.loading import Loaded  # noqa: E402
+from instrument.checkpoint.random_state import seed_generators  # noqa: E402
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
+from instrument.data.loading import Loaded  # noqa: E402
 from instrument.models import build  # noqa: E402
-from instrument.random_state import seed_generators  # noqa: E402
-from instrument.run import train  # noqa: E402
 from instrument.train import main  # noqa: E402
+from instrument.trainer import run as runs  # noqa: E402
+from instrument.trainer.run import train  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from instrument import sync  # noqa: E402
-from instrument.config import Training  # noqa: E402
+from instrument.config.schema import Training  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.sync import AHEAD, LateLosses, SyncPolicy  # noqa: E402
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from traceview import analyze, intervals
-from traceview.measure import groups, longest, stream_gaps
-from traceview.report.to_json import to_json
-from traceview.rules import largest as rules_largest
-from traceview.rules.largest import largest
+from traceview.measure import groups
+from traceview.measure.gaps import longest, streams
+from traceview.pricing import largest as rules_largest
+from traceview.pricing.largest import largest
+from traceview.report.analysis.document import to_json
 
 PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30)
 
@@ -22,7 +23,7 @@ def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.Mon
     whole = to_json(analyze(sample(name)))
     monkeypatch.setattr(intervals, "BLOCK", 1001)
     monkeypatch.setattr(groups, "AT_ONCE", 500)
-    monkeypatch.setattr(stream_gaps, "AT_ONCE", 333)
+    monkeypatch.setattr(streams, "AT_ONCE", 333)
     monkeypatch.setattr(longest, "BLOCK", 7)
     monkeypatch.setattr(rules_largest, "BLOCK", 10)
     assert to_json(analyze(sample(name))) == whole

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from tests.made_trace import made_trace
-from tests.measure.test_idle import busy_class, next_after, touches, traces
+from tests.measure.gaps.test_causes import busy_class, next_after, touches, traces
 from traceview.measure.activity import activity
 from traceview.measure.sync import measure_host
-from traceview.model import SyncUse, Trace
+from traceview.model.analysis import SyncUse
+from traceview.model.trace import Trace
 
 
 def expected_calls(trace: Trace, explicit: bool) -> list[tuple[int, int, int, int]]:

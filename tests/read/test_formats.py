@@ -23,7 +23,7 @@ from traceview.pipeline import analyze
 from traceview.read import nsys_rep
 from traceview.read.raw import STRINGS, TABLES
 from traceview.redact import redact
-from traceview.report.to_json import to_json
+from traceview.report.analysis.document import to_json
 
 # How a report of nsys begins; nothing behind it is one.
 REPORT = b"NVIDIA Tegra Profiler Report 2026@1@0@1-0v0." + bytes(200)

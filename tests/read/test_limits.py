@@ -20,11 +20,11 @@ from tests.cli.command import Command, traceview
 from tests.read.kineto.test_hostile import CALL, KERNEL, trace
 from tests.read.test_formats import REPORT, as_directory, script, zstd
 from traceview.errors import ReportError
-from traceview.read import parquet_pages
-from traceview.read.arrow_buffers import decoded_size
-from traceview.read.database import open_read_only
 from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
-from traceview.read.texts import as_text
+from traceview.read.parquet import page_headers
+from traceview.read.parquet.arrow_buffers import decoded_size
+from traceview.read.parquet.texts import as_text
+from traceview.read.sqlite.database import open_read_only
 
 __all__ = ["traceview"]
 
@@ -106,10 +106,10 @@ def test_a_parquet_page_whose_values_share_prefixes_counts_them_whole(
 ) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame({"value": ["ab"] * 1000}).write_parquet(path, compression="uncompressed")
-    plainly = parquet_pages.check_pages(path)["value"]
-    monkeypatch.setattr(parquet_pages, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
+    plainly = page_headers.check_pages(path)["value"]
+    monkeypatch.setattr(page_headers, "SHARED_PREFIXES", 8)  # the encoding that polars writes stands in for it
     assert plainly == 8 * 1000
-    assert parquet_pages.check_pages(path)["value"] > 1000 * 10
+    assert page_headers.check_pages(path)["value"] > 1000 * 10
 
 
 def test_the_decoded_size_of_an_arrow_stream(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from tests.captures import sample
 from tests.fuzz.forms import as_tables
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.pipeline import open_trace
-from traceview.read import read_capture, sqlite
+from traceview.read import read_capture
+from traceview.read.sqlite import reader
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_capture_that_changes_while_it_is_read(
 
 def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:
     path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()], statements=["PRAGMA user_version = 1"])
-    connection = sqlite.sqlite3.connect(path)
+    connection = reader.sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
     before = path.read_bytes()
@@ -139,10 +140,10 @@ def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:
 def test_text_in_another_encoding_reads_the_same(tmp_path: Path) -> None:
     plain = build_export(tmp_path / "plain.sqlite", kernels=[Kernel(name="größe")], api=[Call()], copies=[Copy()])
     wide = tmp_path / "wide.sqlite"
-    connection = sqlite.sqlite3.connect(plain)
+    connection = reader.sqlite3.connect(plain)
     script = "PRAGMA encoding = 'UTF-16be';" + "\n".join(connection.iterdump())
     connection.close()
-    connection = sqlite.sqlite3.connect(wide)
+    connection = reader.sqlite3.connect(wide)
     connection.executescript(script)
     connection.close()
     assert open_trace(wide).operations.equals(open_trace(plain).operations)

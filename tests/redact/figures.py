@@ -11,7 +11,7 @@ from typing import Any
 
 from traceview.analyze import analyze
 
-from traceview.report.to_json import to_json
+from traceview.report.analysis.document import to_json
 
 
 def figures(path: Path) -> dict[str, Any]:

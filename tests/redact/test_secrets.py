@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
-from traceview.measure.iteration_ranges import NUMBER
+from traceview.measure.iterations.candidates import NUMBER
 from traceview.redact.names import Names
 from traceview.redact.secrets import Secrets, words_of_environment
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from tests.made_trace import made_trace
 from traceview.measure import MEASURES
-from traceview.model import (
+from traceview.model.analysis import (
     CAUSES,
     Analysis,
     ApiTotal,
@@ -25,14 +25,13 @@ from traceview.model import (
     NotMeasured,
     Place,
     RangeUse,
-    ReportInfo,
     Spread,
     StreamUse,
     SyncUse,
     Unmatched,
-    Window,
 )
-from traceview.model_columns import Table
+from traceview.model.columns import Table
+from traceview.model.trace import ReportInfo, Window
 
 MS = 1_000_000
 TABLES = {measure.table.name: measure.table for measure in MEASURES}

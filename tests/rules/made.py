@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import polars as pl
 
-from traceview.model import API, OPERATIONS, Finding, Trace
+from traceview.model.analysis import Finding
+from traceview.model.trace import API, OPERATIONS, Trace
 from traceview.pipeline import analyze
-from traceview.rules.base import Rule, facts_of
-from traceview.rules.settle import settle
+from traceview.pricing.base import Rule, facts_of
+from traceview.pricing.settle import settle
 
 MS = 1_000_000
 US = 1_000

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from tests.rules.made import MS, findings
 from traceview.errors import RequestError
-from traceview.model import CLASSES, ROLES, Trace, Window
+from traceview.model.trace import CLASSES, ROLES, Trace, Window
 from traceview.pipeline import analyze
+from traceview.pricing.format import duration, folded, listed, many, share, size
 from traceview.rules import RULES
 from traceview.rules.cut_capture import cut_capture
 from traceview.rules.missing_data import missing_data
-from traceview.rules.words import duration, folded, listed, many, share, size
 
 WORK = [(0, MS, "compute", 0, 0), (2 * MS, 3 * MS, "compute", 0, None)]
 CALLS = [(0, 10, "api", 0)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.captures import ALL, H200, shared
 from traceview.errors import NoGpuWorkError
-from traceview.model import SEVERITIES, Analysis, Finding
+from traceview.model.analysis import SEVERITIES, Analysis, Finding
 from traceview.pipeline import analyze
 
 TOP = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.made_trace import made_trace
 from tests.rules.made import MS, US, findings, iterations, with_calls
-from traceview.model import Trace
+from traceview.model.trace import Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.dependency_wait import dependency_wait
 from traceview.rules.host_bound import host_bound

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from tests.rules.made import US, findings, with_names
-from traceview.model import Trace
+from traceview.model.trace import Trace
 from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
 from traceview.rules.launch_bound import launch_bound
 

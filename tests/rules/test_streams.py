@@ -8,7 +8,7 @@ import polars as pl
 
 from tests.made_trace import made_trace
 from tests.rules.made import MS, US, findings, with_names
-from traceview.model import OPERATIONS, STREAM_EVENTS, STREAMS, Trace
+from traceview.model.trace import OPERATIONS, STREAM_EVENTS, STREAMS, Trace
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.exposed_communication import exposed_communication
 from traceview.rules.idle_stream import idle_stream

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.captures import sample
-from tests.html.conftest import browser
-from tests.html.test_content import repeated
-from traceview.model import Analysis
+from tests.report.analysis.test_sections import repeated
+from tests.report.conftest import browser
+from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.html import page as html_page
+from traceview.report.analysis import page as html_page
 from traceview.serve import Server
 
 __all__ = ["browser"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page
 
-from traceview.model import Analysis
-from traceview.report.html.timeline import origin
+from traceview.model.analysis import Analysis
+from traceview.report.timeline.build import origin
 from traceview.serve import Server
 
 EXACT = """() => traceview.board.shown.filter((row) => row.kind === "stream" && row.lanes.length)

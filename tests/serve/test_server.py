@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.html.test_columns import planes
+from tests.report.timeline.test_columns import planes
 from traceview import intervals
 from traceview.errors import OutputError
-from traceview.model import Analysis
-from traceview.report.html.timeline import origin
+from traceview.model.analysis import Analysis
+from traceview.report.timeline.build import origin
 from traceview.serve import Server
 
 

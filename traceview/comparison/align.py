@@ -17,7 +17,7 @@ import polars as pl
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
-from traceview.model import Analysis, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
 
 # How far behind the host's ranges the GPU may end, as a share of them, for them still to be the steps.
 AHEAD = 0.05

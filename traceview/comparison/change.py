@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from traceview.comparison import noise
 from traceview.intervals import Times
-from traceview.model_compare import Change
+from traceview.model.comparison import Change
 
 # Two runs of one program differ by about this much although the iterations of each agree (docs/compare.md).
 LEAST = 0.01

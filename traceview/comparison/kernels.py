@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from traceview.comparison.align import Aligned
 from traceview.comparison.change import changed
 from traceview.intervals import Times
-from traceview.model import SOURCES, Analysis
-from traceview.model_compare import KernelChange
+from traceview.model.analysis import Analysis
+from traceview.model.comparison import KernelChange
+from traceview.model.trace import SOURCES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from traceview.comparison.align import Ranges
-from traceview.model import Analysis, NotMeasured
+from traceview.model.analysis import Analysis, NotMeasured
 
 # Time between iterations is worth a word from this share of it on.
 OUTSIDE = 0.05

@@ -15,8 +15,9 @@ from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sam
 from traceview.comparison.timeline import timelines
 from traceview.comparison.whole import whole_sample
 from traceview.errors import RequestError
-from traceview.model import Analysis, Iterations, Trace
-from traceview.model_compare import Against, Capture, Change, Comparison
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.comparison import Against, Capture, Change, Comparison
+from traceview.model.trace import Trace
 from traceview.pipeline import Progress, analyze
 
 Report = str | Path | Trace | Analysis

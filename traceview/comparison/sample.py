@@ -12,10 +12,11 @@ from traceview.comparison.align import Aligned
 from traceview.comparison.kernels import Kernels, kernels_of
 from traceview.intervals import Intervals, Times, covered, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
-from traceview.measure.breakdown import Measured, breakdown
 from traceview.measure.host import host
+from traceview.measure.iterations.breakdown import Measured, breakdown
 from traceview.measure.window import active_devices
-from traceview.model import CAUSES, KINDS, SOURCES, Analysis, Iterations, SyncUse, Trace
+from traceview.model.analysis import CAUSES, Analysis, Iterations, SyncUse
+from traceview.model.trace import KINDS, SOURCES, Trace
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
 PARTS = (*GPU_PARTS, "other", "no_gpu", "twice", *(f"idle.{cause}" for cause in CAUSES))

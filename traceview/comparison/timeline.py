@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from traceview.comparison.sample import Sample
-from traceview.model import Analysis, Iterations, Trace, Window
-from traceview.model_compare import Timeline
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.comparison import Timeline
+from traceview.model.trace import Trace, Window
 
 MOST = 12_000  # events of one capture: what a browser draws at once without levels of detail
 MOST_ITERATIONS = 9

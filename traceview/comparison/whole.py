@@ -9,7 +9,8 @@ from traceview.comparison.kernels import kernels_of
 from traceview.comparison.sample import GPU_PARTS, SYNCS, Sample, activities_of, named_work
 from traceview.errors import RequestError
 from traceview.intervals import Times, length
-from traceview.model import CAUSES, SOURCES, Analysis, DeviceUse, SyncUse
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse, SyncUse
+from traceview.model.trace import SOURCES
 
 
 def whole_sample(analysis: Analysis) -> Sample:

@@ -18,7 +18,7 @@ from traceview.export.throughput import Counter
 from traceview.export.timeline import CATEGORIES, NUMBERS, TEXTS, Timeline
 from traceview.export.tracks import Track
 from traceview.intervals import consecutive
-from traceview.model import MEMORIES
+from traceview.model.trace import MEMORIES
 
 BLOCK = 1 << 17
 HEAD = b'{"schemaVersion":1,"displayTimeUnit":"ns","traceEvents":[\n'

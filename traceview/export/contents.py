@@ -9,10 +9,11 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.activity import Activity, within
+from traceview.measure.gaps.causes import device_gaps, idle_of
 from traceview.measure.host import Host, host
-from traceview.measure.idle import device_gaps, idle_of
 from traceview.measure.window import active_devices
-from traceview.model import Gaps, Trace
+from traceview.model.analysis import Gaps
+from traceview.model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

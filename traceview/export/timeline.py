@@ -14,7 +14,8 @@ from traceview.export.throughput import Counter, counters
 from traceview.export.tracks import Tracks
 from traceview.intervals import Times
 from traceview.measure.activity import Activity
-from traceview.model import CAUSES, CLASSES, KINDS, MEMORIES, ROLES, SOURCES
+from traceview.model.analysis import CAUSES
+from traceview.model.trace import CLASSES, KINDS, MEMORIES, ROLES, SOURCES
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType

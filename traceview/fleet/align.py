@@ -9,7 +9,7 @@ import numpy as np
 
 from traceview.fleet.collectives import BEFORE_ALL
 from traceview.intervals import Times
-from traceview.model_fleet import RankResult
+from traceview.model.fleet import RankResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, Activity
-from traceview.model import Trace
-from traceview.model_fleet import Channel, Collectives
+from traceview.model.fleet import Channel, Collectives
+from traceview.model.trace import Trace
 
 # What NCCL calls its kernels: ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_AllReduce_RING_LL_Sum_float.
 KERNEL = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)", re.IGNORECASE)

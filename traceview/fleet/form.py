@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from traceview.model_fleet import ReportResult
+from traceview.model.fleet import ReportResult
 
 FORM = 1
 

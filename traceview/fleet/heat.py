@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview.fleet.collectives import EMPTY
 from traceview.fleet.skew import ByStep, Waits, by_step
 from traceview.intervals import Times
-from traceview.model_fleet import Heat, RankResult
+from traceview.model.fleet import Heat, RankResult
 
 ABSENT = -1
 MOST = 4000  # iterations of all ranks together

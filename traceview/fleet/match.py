@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceview.fleet.collectives import BEFORE_ALL
 from traceview.intervals import Times
-from traceview.model_fleet import RankResult
+from traceview.model.fleet import RankResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from traceview.fleet.sets import sets_of
 from traceview.fleet.skew import measure_waits
 from traceview.fleet.stragglers import advice_of, stragglers_of
 from traceview.intervals import Times
-from traceview.model_fleet import Fleet, ReportResult, Skipped
+from traceview.model.fleet import Fleet, ReportResult, Skipped
 
 SLACK = 5  # times the uncertainty of two clocks: what a sound match may be off
 LEAST_SLACK_NS = 5_000

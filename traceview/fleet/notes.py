@@ -8,7 +8,7 @@ from traceview.fleet.collectives import MOST
 from traceview.fleet.match import Matched
 from traceview.fleet.sets import note_of
 from traceview.intervals import Times
-from traceview.model_fleet import RankResult, ReportResult
+from traceview.model.fleet import RankResult, ReportResult
 
 
 def notes_of(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from traceview.fleet.groups import FEWEST
 from traceview.fleet.match import Matched
 from traceview.intervals import Times
-from traceview.model_fleet import Clock
+from traceview.model.fleet import Clock
 
 SECOND = 10**9
 FOR_DRIFT = 12  # collectives from which a drift can be told from scatter

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model_fleet import Pair
+from traceview.model.fleet import Pair
 
 PAIRS = 1000  # the longest that are kept
 PRUNED_AT = 8 * PAIRS

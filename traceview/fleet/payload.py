@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
-from traceview.read.database import columns_of, open_read_only, real_tables, shown
+from traceview.read.sqlite.database import columns_of, open_read_only, real_tables, shown
 
 COMMUNICATOR = "NCCL communicator ID"
 HEADER = struct.Struct("<QQQQ")  # domain, schema, bytes of the payload, bytes of the whole

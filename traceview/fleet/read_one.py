@@ -14,13 +14,14 @@ from traceview.fleet.payload import PAYLOADS, communicators
 from traceview.fleet.session import epoch_of
 from traceview.fleet.steps import numbers_of, steps_of
 from traceview.measure.activity import Activity
-from traceview.measure.breakdown import Measured
+from traceview.measure.gaps.causes import device_gaps, idle_of
 from traceview.measure.host import Host, host
-from traceview.measure.idle import device_gaps, idle_of
-from traceview.measure.iterations import find_iterations
+from traceview.measure.iterations.breakdown import Measured
+from traceview.measure.iterations.spread import find_iterations
 from traceview.measure.window import active_devices
-from traceview.model import CAUSES, NotMeasured, Trace
-from traceview.model_fleet import RankResult, ReportResult
+from traceview.model.analysis import CAUSES, NotMeasured
+from traceview.model.fleet import RankResult, ReportResult
+from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite
 

@@ -11,7 +11,7 @@ from traceview.fleet.collectives import EMPTY
 from traceview.fleet.heat import ABSENT, FEWEST, Lags
 from traceview.fleet.skew import ByStep, Waits
 from traceview.intervals import Times
-from traceview.model_fleet import Heat, Rank, RankResult
+from traceview.model.fleet import Heat, Rank, RankResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from traceview.fleet.merge import MARGIN, merge
 from traceview.fleet.run_dask import read_on_cluster
 from traceview.fleet.run_local import read_locally
 from traceview.fleet.sources import names
-from traceview.model_fleet import Fleet, ReportResult, Skipped
+from traceview.model.fleet import Fleet, ReportResult, Skipped
 
 Progress = Callable[[str, float], None]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traceview.read.database import columns_of, open_read_only, real_tables, shown
+from traceview.read.sqlite.database import columns_of, open_read_only, real_tables, shown
 
 SESSION, DETAILS = "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS"
 EARLIEST, LATEST = 10**18, 4 * 10**18  # 2001 to 2096

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from traceview.fleet.match import Matched
 from traceview.fleet.pairs import Arrivals, longest_pairs
 from traceview.intervals import Times
-from traceview.model_fleet import Group, Pair
+from traceview.model.fleet import Group, Pair
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
-from traceview.measure.breakdown import Measured, breakdown
 from traceview.measure.host import Host
-from traceview.measure.iterations import IterationRanges
-from traceview.model import CAUSES, Trace
-from traceview.model_fleet import STEP_FIGURES, Steps
+from traceview.measure.iterations.breakdown import Measured, breakdown
+from traceview.measure.iterations.spread import IterationRanges
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import STEP_FIGURES, Steps
+from traceview.model.trace import Trace
 
 NUMBER = re.compile(r"(?:(?<![\w.])-)?\d+")
 MOST = 2000  # iterations kept of a rank

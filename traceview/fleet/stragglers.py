@@ -10,8 +10,8 @@ import numpy as np
 from traceview.fleet.heat import ABSENT, less_others_of
 from traceview.fleet.remedies import MORE, REMEDIES, TURNS, UNKNOWN
 from traceview.intervals import Times
-from traceview.model import CAUSES
-from traceview.model_fleet import Advice, Group, Rank, Straggler
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import Advice, Group, Rank, Straggler
 
 KERNELS = "kernels"
 

@@ -46,9 +46,9 @@ def work(path: str, job: Job) -> bytes:
     from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.fleet.form import packed
     from traceview.fleet.read_one import read_report
-    from traceview.read.database import shown
     from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
+    from traceview.read.sqlite.database import shown
 
     nsys, limit = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(job.max_decoded)
     try:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.capturing import capturing
+from traceview.model.profilers import capturing
 from traceview.read import raw
-from traceview.read.database import (
+from traceview.read.formats import with_tables
+from traceview.read.sqlite.database import (
     EXPORT_AGAIN,
     columns_of,
     not_an_export,
@@ -20,7 +21,6 @@ from traceview.read.database import (
     shown,
     versions,
 )
-from traceview.read.formats import with_tables
 
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
 # METRICS.md "Identity"; a row that does not say so belongs to none.

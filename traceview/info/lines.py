@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from traceview.info.contents import Contents
+from traceview.report.format import milliseconds, plain
 from traceview.report.layout import cut, left, wrap
-from traceview.report.words import milliseconds, plain
 
 STREAMS = 16
 RANGES = 10

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times
-from traceview.model import CLASSES, SOURCES, Trace, Window
+from traceview.model.trace import CLASSES, SOURCES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")
 COMMUNICATION = CLASSES.index("communication")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from traceview.measure.activity import Activity
+from traceview.measure.gaps.causes import Idle
 from traceview.measure.host import Host
-from traceview.measure.idle import Idle
-from traceview.measure.projection import Projection
-from traceview.model import HostUse, NotMeasured, Trace
-from traceview.model_columns import Table
+from traceview.measure.nvtx.projection import Projection
+from traceview.model.analysis import HostUse, NotMeasured
+from traceview.model.columns import Table
+from traceview.model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

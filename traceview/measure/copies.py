@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import COPY, Activity
-from traceview.model import KINDS, MEMORIES, Trace
+from traceview.model.trace import KINDS, MEMORIES, Trace
 
 
 class Copies(NamedTuple):

@@ -10,9 +10,10 @@ from traceview import intervals
 from traceview.measure import MEASURES
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
+from traceview.measure.gaps.causes import Idle, device_gaps, idle_of
 from traceview.measure.host import Host
-from traceview.measure.idle import Idle, device_gaps, idle_of
-from traceview.model import DeviceUse, Gaps, Trace
+from traceview.model.analysis import DeviceUse, Gaps
+from traceview.model.trace import Trace
 
 
 def measure_devices(

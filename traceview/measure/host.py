@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Rows, Times
-from traceview.measure.in_calls import InCalls
-from traceview.model import ROLES, Trace
+from traceview.measure.gaps.call_times import InCalls
+from traceview.model.trace import ROLES, Trace
 
 ANY_OTHER = len(ROLES) - 1  # the role of most calls by far
 

@@ -9,8 +9,9 @@ from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.measure.activity import Activity
 from traceview.measure.base import DeviceMeasure
 from traceview.measure.copies import Copies
-from traceview.model import CommunicationOverlap, CopyOverlap, Trace
-from traceview.model_columns import Table
+from traceview.model.analysis import CommunicationOverlap, CopyOverlap
+from traceview.model.columns import Table
+from traceview.model.trace import Trace
 
 
 def copy_overlaps(trace: Trace, of: Activity) -> tuple[CopyOverlap, ...]:

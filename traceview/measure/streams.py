@@ -11,9 +11,10 @@ from traceview import intervals
 from traceview.intervals import Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.stream_gaps import OfDevice, stream_gaps
-from traceview.model import StreamUse, Trace
-from traceview.model_columns import Table
+from traceview.measure.gaps.streams import OfDevice, stream_gaps
+from traceview.model.analysis import StreamUse
+from traceview.model.columns import Table
+from traceview.model.trace import Trace
 
 SIDE_BY_SIDE = 2
 

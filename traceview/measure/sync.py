@@ -12,8 +12,9 @@ from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity, within
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.sums import covered
-from traceview.model import ROLES, ApiTotal, HostUse, SyncUse, Trace, Window
-from traceview.model_columns import Table
+from traceview.model.analysis import ApiTotal, HostUse, SyncUse
+from traceview.model.columns import Table
+from traceview.model.trace import ROLES, Trace, Window
 
 TOTALS = ("blocked", "waited", "starved", "refill")
 

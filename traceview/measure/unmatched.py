@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceview.model import Trace, Unmatched
+from traceview.model.analysis import Unmatched
+from traceview.model.trace import Trace
 
 
 def count_unmatched(trace: Trace) -> Unmatched:

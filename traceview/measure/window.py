@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceview.capturing import capturing
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.measure.activity import Activity, activity
-from traceview.model import Trace, Window
+from traceview.model.profilers import capturing
+from traceview.model.trace import Trace, Window
 
 
 def window_of_range(trace: Trace, name: str) -> Window:

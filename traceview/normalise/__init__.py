@@ -7,19 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import polars as pl
 
-from traceview.model import OVERHEAD, ReportInfo, Trace
+from traceview.model.trace import OVERHEAD, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, where_work_ran
 from traceview.normalise.events import stream_events
 from traceview.normalise.identity import processes_of
 from traceview.normalise.libraries import with_library_calls
+from traceview.normalise.limits import refuse_crowds
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
-from traceview.normalise.plausible import refuse_crowds
 from traceview.normalise.ranges import ranges_frame
-from traceview.normalise.sound import LATEST, Problems, sound_tables
 from traceview.normalise.streams import Streams, streams_of
 from traceview.normalise.threads import Threads
+from traceview.normalise.valid_rows import LATEST, Problems, sound_tables
 from traceview.read import raw
 from traceview.read.raw import TIMES, RawCapture
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import polars as pl
 
-from traceview.model import API, KINDS, MEMORIES, ROLES, Role
+from traceview.model.trace import API, KINDS, MEMORIES, ROLES, Role
 from traceview.normalise.codes import numbers, translated
 from traceview.normalise.names import as_enum, categories, named
 from traceview.normalise.order import by_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceview.model import STREAM_EVENTS
+from traceview.model.trace import STREAM_EVENTS
 from traceview.normalise.identity import process_of
 from traceview.normalise.links import Links
 from traceview.read import raw

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.model import OPENACC
+from traceview.model.trace import OPENACC
 from traceview.normalise.identity import process_of
 from traceview.read import raw
 

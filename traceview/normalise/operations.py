@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.model import (
+from traceview.model.trace import (
     CLASSES,
     KINDS,
     MEMORIES,
@@ -27,9 +27,9 @@ from traceview.normalise.codes import WIDEST_LOOKUP, different, numbers, places
 from traceview.normalise.devices import RAW_COLUMNS, Devices, Ran
 from traceview.normalise.identity import processes_of
 from traceview.normalise.links import Links
+from traceview.normalise.merge import Part, Together
 from traceview.normalise.names import UNNAMED, as_enum, narrowest, texts_of
 from traceview.normalise.streams import KEY, Streams
-from traceview.normalise.together import Part, Together
 from traceview.read import raw
 from traceview.read.raw import TIMES
 

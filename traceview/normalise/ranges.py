@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceview.model import RANGES
+from traceview.model.trace import RANGES
 from traceview.normalise.identity import process_of
 from traceview.normalise.names import UNNAMED, texts_of
 from traceview.normalise.order import by_time

@@ -2,6 +2,6 @@
 
 from traceview.read.formats import read_capture
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite import read_sqlite
+from traceview.read.sqlite.reader import read_sqlite
 
 __all__ = ["RawCapture", "read_capture", "read_sqlite"]

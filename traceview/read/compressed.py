@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
-from traceview.read.database import shown
 from traceview.read.limits import MAX_DECODED, size_text
+from traceview.read.sqlite.database import shown
 
 CHUNK = 1 << 20
 SMALL = 64 << 20  # below this no ratio is suspicious

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import NotAnExportError, ReportError
-from traceview.read import compressed, kineto, nsys_rep, parquet
-from traceview.read.database import HEADER, check_file, shown
+from traceview.read import compressed, kineto, nsys_rep
+from traceview.read.parquet import directory
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite import read_sqlite
-from traceview.read.to_sqlite import product_of, tables_of, write_sqlite
+from traceview.read.sqlite.database import HEADER, check_file, shown
+from traceview.read.sqlite.reader import read_sqlite
+from traceview.read.sqlite.write import product_of, tables_of, write_sqlite
 from traceview.read.unchanged import unchanged
 
 HEAD = 512
@@ -30,7 +31,7 @@ def read_capture(path: str | Path) -> RawCapture:
     path = Path(path)
     if (suffix := _folder(path)) is not None:
         with unchanged(path):
-            return parquet.read_directory(path, suffix)
+            return directory.read_directory(path, suffix)
     with _unpacked(path) as inside:
         reader = _reader(_head(inside))
         if reader is not None:
@@ -66,7 +67,7 @@ def as_sqlite(path: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         if (suffix := _folder(path)) is not None:
             folder = stack.enter_context(_private_folder(path))
-            yield write_sqlite(shown(path), parquet.every_table(path, suffix), folder)
+            yield write_sqlite(shown(path), directory.every_table(path, suffix), folder)
             return
         inside = stack.enter_context(_unpacked(path))
         reader = _reader(_head(inside))
@@ -125,7 +126,7 @@ def _exported(path: Path) -> Iterator[Path]:
 
 def _folder(path: Path) -> str | None:
     try:
-        return parquet.kind_of(path) if path.is_dir() else None
+        return directory.kind_of(path) if path.is_dir() else None
     except OSError:
         return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
-from traceview.read.database import shown
+from traceview.read.sqlite.database import shown
 
 BLOCK = 8 << 20  # bytes
 MAX_LINE = 1 << 30  # bytes; all strings of a report are one line

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
-from traceview.read.database import shown
 from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import is_export
+from traceview.read.sqlite.database import shown
 
 REPORT = b"NVIDIA Tegra Profiler Report "
 STREAM = b"NVIDIA Nsight Systems Stream"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from traceview.errors import DamagedExportError
-from traceview.read.database import shown
+from traceview.read.sqlite.database import shown
 
 TABLES = (".parquet", ".arrow")  # what a folder of tables consists of
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from traceview.errors import OutputError
 from traceview.files import check_file, new_file
 from traceview.read import raw
-from traceview.read.database import not_an_export, rows_of, shown
 from traceview.read.formats import as_sqlite
-from traceview.read.guard import Guard
+from traceview.read.sqlite.database import not_an_export, rows_of, shown
+from traceview.read.sqlite.guard import Guard
 from traceview.redact import keep
 from traceview.redact.databases import attached, encoding_of
 from traceview.redact.names import Names

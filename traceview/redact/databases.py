@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from traceview.errors import OutputError
-from traceview.read.database import damaged, shown
-from traceview.read.guard import Guard
+from traceview.read.sqlite.database import damaged, shown
+from traceview.read.sqlite.guard import Guard
 
 
 def encoding_of(export: Path) -> str:

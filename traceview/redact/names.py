@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from traceview.measure.iteration_ranges import NUMBER, SIGNED
+from traceview.measure.iterations.candidates import NUMBER, SIGNED
 from traceview.normalise.operations import COMMUNICATION
 from traceview.redact.secrets import LETTERS, Secrets
 from traceview.rules.host_bound import DATA, OPTIMIZER

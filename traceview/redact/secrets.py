@@ -9,7 +9,7 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.iteration_ranges import NUMBER
+from traceview.measure.iterations.candidates import NUMBER
 from traceview.redact.shapes import SHAPES, Shape
 
 LETTERS = "bcdfghjkmnpqtvwz"  # no word that the rules look for in a range's name can be written with them

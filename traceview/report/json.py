@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TypeAlias
 
-from traceview.model_columns import field_names
+from traceview.model.columns import field_names
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -18,7 +18,7 @@ DIGITS = 6  # of a fraction
 def plain(value: object, keys: Mapping[str, str] | None = None) -> Json:
     """Return a result as plain values: a dataclass as an object of its fields, an iterable as a list.
 
-    Of a row that declares columns (traceview/model_columns.py) only those are written. `keys` renames fields.
+    Of a row that declares columns (traceview/model/columns.py) only those are written. `keys` renames fields.
     """
     if value is None or isinstance(value, (str, int, float)):
         return value

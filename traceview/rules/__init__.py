@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceview.measure.activity import Activity
-from traceview.model import Analysis, Finding
+from traceview.model.analysis import Analysis, Finding
+from traceview.pricing.base import Rule, facts_of
+from traceview.pricing.settle import settle
 from traceview.rules.allocation import allocation
-from traceview.rules.base import Rule, facts_of
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.cut_capture import cut_capture
 from traceview.rules.dependency_wait import dependency_wait
@@ -20,7 +21,6 @@ from traceview.rules.launch_bound import launch_bound
 from traceview.rules.missing_data import missing_data
 from traceview.rules.pageable_copies import pageable_copies
 from traceview.rules.profiler_overhead import profiler_overhead
-from traceview.rules.settle import settle
 from traceview.rules.shared_stream import shared_stream
 from traceview.rules.slow_calls import slow_calls
 from traceview.rules.start_up import start_up

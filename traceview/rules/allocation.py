@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Idle
-from traceview.rules.words import listed, many
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import listed, many
+from traceview.pricing.ledger import Idle
 
 ADVICE = (
     "Allocate before the loop and reuse. In PyTorch: no `torch.cuda.empty_cache()` in the loop; "

@@ -19,9 +19,9 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMMUNICATION as CODE_OF
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import COMMUNICATION, Exposed
-from traceview.rules.words import duration, listed, many
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, listed, many
+from traceview.pricing.ledger import COMMUNICATION, Exposed
 
 ADVICE = (
     "The wait is not the network's: faster links or larger buckets leave it as it is. Compare the "

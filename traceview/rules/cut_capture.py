@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.rules.base import Draft, Facts, severity_of
-from traceview.rules.words import many, share
+from traceview.pricing.base import Draft, Facts, severity_of
+from traceview.pricing.format import many, share
 
 CODE = """torch.cuda.synchronize(); torch.cuda.cudart().cudaProfilerStart()   # between two steps
 # nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py"""

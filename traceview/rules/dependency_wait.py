@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traceview.rules.base import Draft, Facts
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, many
+from traceview.pricing.base import Draft, Facts
+from traceview.pricing.format import duration, many
+from traceview.pricing.ledger import Idle
 
 
 def dependency_wait(facts: Facts) -> Iterator[Draft]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.rules.base import Draft, Facts
-from traceview.rules.ledger import COMMUNICATION, Exposed
-from traceview.rules.words import duration, many, share
+from traceview.pricing.base import Draft, Facts
+from traceview.pricing.format import duration, many, share
+from traceview.pricing.ledger import COMMUNICATION, Exposed
 
 ADVICE = (
     "DDP reduces each bucket while the rest of backward still runs: try `bucket_cap_mb` of 10 to 100 "

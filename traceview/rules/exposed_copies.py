@@ -18,11 +18,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
-from traceview.model import CopyOverlap
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.largest import middle
-from traceview.rules.ledger import MEMSET, Exposed, copy_key
-from traceview.rules.words import duration, many, rate, share, size
+from traceview.model.analysis import CopyOverlap
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, many, rate, share, size
+from traceview.pricing.largest import middle
+from traceview.pricing.ledger import MEMSET, Exposed, copy_key
 
 PREFETCH = (
     "They have a stream of their own, so what is missing is time: issue the copy of the next batch "

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.rules.base import DeviceFacts, Draft, Facts
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.ledger import Idle
 from traceview.rules.launch_bound import SHORT
-from traceview.rules.ledger import Idle
 
 TOP = 3
 DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)

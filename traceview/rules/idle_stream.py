@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Times
-from traceview.model import Place, StreamUse
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, listed, many, share
+from traceview.model.analysis import Place, StreamUse
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, listed, many, share
+from traceview.pricing.ledger import Idle
 
 LITTLE = 0.01
 FEW = 3

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION
-from traceview.model import Place
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.largest import middle
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, listed, many
+from traceview.model.analysis import Place
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, listed, many
+from traceview.pricing.largest import middle
+from traceview.pricing.ledger import Idle
 
 TINY = 10_000  # ns
 LONG = 100  # operations

@@ -21,11 +21,11 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Rows, Times
-from traceview.model import Place
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.largest import largest, middle
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, share
+from traceview.model.analysis import Place
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, share
+from traceview.pricing.largest import largest, middle
+from traceview.pricing.ledger import Idle
 
 SHORT = 100_000  # ns
 FEW = 20  # gaps; fewer are no stretch

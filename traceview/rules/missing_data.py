@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.capturing import Capturing, capturing
-from traceview.model import NotMeasured
-from traceview.rules.base import Draft, Facts
-from traceview.rules.words import many
+from traceview.model.analysis import NotMeasured
+from traceview.model.profilers import Capturing, capturing
+from traceview.pricing.base import Draft, Facts
+from traceview.pricing.format import many
 
 NVTX_TABLE = "NVTX_EVENTS"
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Rows
-from traceview.model import KINDS, MEMORIES, CopyOverlap
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Exposed, Idle, copy_key
-from traceview.rules.words import duration, listed, many, rate, share, size
+from traceview.model.analysis import CopyOverlap
+from traceview.model.trace import KINDS, MEMORIES
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, listed, many, rate, share, size
+from traceview.pricing.ledger import Exposed, Idle, copy_key
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
 SMALL = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.rules.base import Draft, Facts
-from traceview.rules.ledger import Idle
+from traceview.pricing.base import Draft, Facts
+from traceview.pricing.ledger import Idle
 
 
 def profiler_overhead(facts: Facts) -> Iterator[Draft]:

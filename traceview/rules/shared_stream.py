@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
-from traceview.model import KINDS, MEMORIES
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Exposed, copy_key
-from traceview.rules.words import listed, many, size
+from traceview.model.trace import KINDS, MEMORIES
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import listed, many, size
+from traceview.pricing.ledger import Exposed, copy_key
 
 KINDS_HERE = ("h2d", "d2h")
 ADVICE = (

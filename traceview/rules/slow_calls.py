@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceview.intervals import Times
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.largest import largest
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, listed
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, listed
+from traceview.pricing.largest import largest
+from traceview.pricing.ledger import Idle
 
 LONGEST = 20  # gaps whose calls are named
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.model import CAUSES
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration
+from traceview.model.analysis import CAUSES
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration
+from traceview.pricing.ledger import Idle
 
 CODE = """torch.cuda.cudart().cudaProfilerStart()   # after the warm-up steps
 # nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py"""

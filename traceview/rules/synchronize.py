@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Idle
-from traceview.rules.words import duration, listed, many
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, listed, many
+from traceview.pricing.ledger import Idle
 
 REFILLED = 1_000_000  # ns; a host that needs longer to launch again is busy with something else: `host_bound`
 RARE = 10  # without iterations: fewer calls than this in a capture are no habit

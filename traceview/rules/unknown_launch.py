@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.model import KINDS
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.ledger import Idle
+from traceview.model.trace import KINDS
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.ledger import Idle
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
 

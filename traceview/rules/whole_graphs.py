@@ -16,9 +16,10 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Times
-from traceview.model import SOURCES, Place
-from traceview.rules.base import DeviceFacts, Draft, Facts
-from traceview.rules.words import duration, many, share
+from traceview.model.analysis import Place
+from traceview.model.trace import SOURCES
+from traceview.pricing.base import DeviceFacts, Draft, Facts
+from traceview.pricing.format import duration, many, share
 
 MOST = 0.5
 GRAPH = SOURCES.index("graph")

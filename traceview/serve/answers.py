@@ -12,14 +12,14 @@ import numpy as np
 
 from traceview.errors import RequestError
 from traceview.intervals import Times
-from traceview.model import Analysis
-from traceview.report.html.columns import Columns
-from traceview.report.html.index import SEARCHED
-from traceview.report.html.marks import Marks, Names
-from traceview.report.html.rows import Group, Row
-from traceview.report.html.summary import merged
-from traceview.report.html.tally import Work, device_sums
-from traceview.report.html.timeline import works
+from traceview.model.analysis import Analysis
+from traceview.report.timeline.build import works
+from traceview.report.timeline.columns import Columns
+from traceview.report.timeline.marks import Marks, Names
+from traceview.report.timeline.merge import merged
+from traceview.report.timeline.rows import Group, Row
+from traceview.report.timeline.search_index import SEARCHED
+from traceview.report.timeline.sums import Work, device_sums
 from traceview.serve.query import (
     MAX_CORRELATION,
     MAX_SHIFT,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from traceview.errors import RequestError
-from traceview.report.html.marks import LONGEST_NAME
+from traceview.report.timeline.marks import LONGEST_NAME
 
 MAX_PARAMETERS = 20
 MAX_NS = (1 << 53) - 1  # the largest whole number of JavaScript, in which the page counts

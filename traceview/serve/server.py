@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from traceview.errors import OutputError, RequestError
-from traceview.model import Analysis
-from traceview.report.html.page import live
+from traceview.model.analysis import Analysis
+from traceview.report.analysis.page import live
 from traceview.serve.answers import Answers
 from traceview.serve.query import Query, parse_query
 

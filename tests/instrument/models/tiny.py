@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from instrument.config import Data, Model
+from instrument.config.schema import Data, Model
 from instrument.models import build
 from instrument.models.batches import sample
 

@@ -12,7 +12,8 @@ import pytest
 from tests.captures import sample
 from tests.read.kineto.plainly import read_plainly
 from traceview.errors import TraceviewError
-from traceview.model import Analysis, Iterations, Trace
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.trace import Trace
 from traceview.normalise.api import without_suffix
 from traceview.pipeline import analyze, open_trace
 

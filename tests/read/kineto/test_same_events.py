@@ -11,9 +11,9 @@ import pytest
 from tests.captures import sample
 from tests.read.kineto.as_kineto import EPOCH, as_kineto
 from traceview.info import describe
-from traceview.model import Trace
+from traceview.model.trace import Trace
 from traceview.pipeline import analyze
-from traceview.report.to_json import document
+from traceview.report.analysis.document import document
 
 SINGLE = ["dual.sqlite", "trainer/prefetch.sqlite"]
 TIMES = ("start_ns", "end_ns")

@@ -19,14 +19,14 @@ __all__ = ["PROFILER", "is_trace", "read_kineto", "with_lacks"]
 
 # Most captures are none of these, and what reads them is imported for those alone that are.
 def read_kineto(path: Path) -> RawCapture:
-    """Read a trace (see read.py)."""
-    from traceview.read.kineto import read
+    """Read a trace (see trace_file.py)."""
+    from traceview.read.kineto import trace_file
 
-    return read.read_kineto(path)
+    return trace_file.read_kineto(path)
 
 
 def with_lacks(capture: RawCapture) -> RawCapture:
     """Return tables that a trace was made into as torch.profiler's capture, with what it lacks."""
-    from traceview.read.kineto import read
+    from traceview.read.kineto import trace_file
 
-    return read.with_lacks(capture)
+    return trace_file.with_lacks(capture)

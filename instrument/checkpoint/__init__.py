@@ -1,0 +1,1 @@
+"""Checkpoints: their files, what they hold, and how a run resumes."""

@@ -1,0 +1,1 @@
+"""Host batches: data sets, their order, collation and loading."""

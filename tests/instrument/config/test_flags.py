@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from instrument.config import schema as config_module
+from instrument.config.flags import ConfiguredCommand, configured
+from instrument.config.loading import keys_of, long_names
+from instrument.config.schema import (
+    Capture,
+    Checkpoint,
+    Config,
+    Data,
+    Distributed,
+    Model,
+    Monitor,
+    Training,
+    load,
+    to_dict,
+)
+from instrument.errors import ConfigError
+
+
+@click.command(cls=ConfiguredCommand)
+@click.option("--extra", default="none", help="Something of the command's own.")
+@configured
+def train(config: Config, extra: str) -> tuple[Config, str]:
+    """Train."""
+    return config, extra
+
+
+def run(*arguments: str) -> Config:
+    made = train.main(list(arguments), standalone_mode=False)
+    assert isinstance(made, tuple)
+    return made[0]
+
+
+@pytest.fixture(autouse=True)
+def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults of a machine with a GPU, wherever the test runs."""
+    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        run(*arguments)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def help_text() -> str:
+    return CliRunner().invoke(train, ["--help"]).output
+
+
+def test_no_flag_is_the_default() -> None:
+    assert run() == Config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--strategy serial --sync every --steps 5", Config(training=Training("serial", "every", 5))),
+        ("--batch 8 --data x.npy", Config(data=Data(Path("x.npy"), 8))),
+        ("--learning-rate 1e-3 --clip none", Config(training=Training(learning_rate=1e-3, clip=None))),
+        ("--jsonl a.jsonl --no-progress", Config(monitor=Monitor(jsonl=Path("a.jsonl"), progress=False))),
+        ("--checkpoint-folder k --resume", Config(checkpoint=Checkpoint(Path("k"), resume="latest"))),
+        ("--checkpoint-folder k --resume best", Config(checkpoint=Checkpoint(Path("k"), resume="best"))),
+        (
+            "--checkpoint-folder k --resume --steps 7",
+            Config(Training(steps=7), checkpoint=Checkpoint(Path("k"), resume="latest")),
+        ),
+        ("--resume k/0007-step-300.pt", Config(checkpoint=Checkpoint(resume="k/0007-step-300.pt"))),
+        ("--capture 5:9", Config(capture=Capture(5, 9))),
+        ("--model flow --compile", Config(model=Model("flow", compile=True))),
+        ("--shard --no-gradient-as-bucket-view", Config(distributed=Distributed(True, gradient_as_bucket_view=False))),
+        ("--ddp-sync", Config(distributed=Distributed(no_sync=False))),
+        (
+            "--monitor-every 3 --checkpoint-folder k --checkpoint-every 4",
+            Config(monitor=Monitor(3), checkpoint=Checkpoint(Path("k"), 4)),
+        ),
+    ],
+)
+def test_flags_make_the_configuration(arguments: str, expected: Config) -> None:
+    assert run(*arguments.split()) == expected
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("training: {steps: 7, seed: 3}\nmonitor: {progress: false}\n")
+    assert run("--config", str(file), "--seed", "4") == Config(
+        Training(steps=7, seed=4), monitor=Monitor(progress=False)
+    )
+    assert run("--config", str(file), "--progress").monitor.progress
+
+
+def test_the_help_shows_both_defaults() -> None:
+    assert "[1024; without a GPU 256]" in " ".join(help_text().split())
+
+
+def test_the_command_keeps_options_of_its_own() -> None:
+    assert train.main(["--extra", "some"], standalone_mode=False) == (Config(), "some")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strategy", "fast"], "--strategy: 'fast' is unknown; allowed: serial, pinned, prefetch, staged, graph"),
+        (["--steps", "many"], "--steps: 'many' is not a whole number of at least 0"),
+        (["--strategy", "graph", "--compile"], "--strategy and --compile: graph with True: "),
+        (["--capture", "9:5"], "--capture: the capture of 9:5 would end before it starts"),
+        (["--config", "none.yaml"], "none.yaml: there is no such file"),
+    ],
+)
+def test_a_wrong_value_is_one_line(arguments: list[str], message: str) -> None:
+    assert refusal(*arguments).startswith(message)
+
+
+@pytest.mark.parametrize("arguments", [["--stesp", "5"], ["--steps"], ["5"], ["--compile=yes"], ["--every", "5"]])
+def test_a_wrong_command_line_is_one_line_that_says_where_help_is(arguments: list[str]) -> None:
+    assert refusal(*arguments).endswith("(--help lists the flags)")
+    assert arguments[0].split("=")[0] in refusal(*arguments)
+
+
+def test_every_setting_has_one_flag_which_load_knows() -> None:
+    names = long_names(Config)
+    assert set(names) == {f"{section}.{field}" for section, fields in to_dict(Config()).items() for field in fields}
+    shared = sorted(key for key, name in names.items() if list(names.values()).count(name) > 1)
+    assert shared == ["capture.start", "capture.stop"]
+    load(None, dict.fromkeys(name.replace("-", "_") for name in names.values()))
+
+
+def test_every_setting_stands_in_the_help_under_its_section_with_its_default() -> None:
+    text = help_text()
+    places = [text.index(f"\n{section}:\n") for section in ("options", *to_dict(Config()))]
+    assert places == sorted(places)
+    words = " ".join(text.split())
+    for key, field in keys_of(Config):
+        about: Any = field.metadata["setting"]
+        flag = long_names(Config)[key]
+        assert f"--{flag} " in words
+        assert key == "capture.stop" or about.help in words
+    assert words.index("--strategy ") < words.index("--sync ") < words.index("--retries ")
+    assert "[prefetch]" in words
+    assert "Something of the command's own." in words
+
+
+def test_help_fits_the_terminal() -> None:
+    assert max(map(len, help_text().splitlines())) <= 80

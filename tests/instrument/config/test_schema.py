@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instrument.config import schema as config_module
+from instrument.config.schema import (
+    Capture,
+    Checkpoint,
+    Config,
+    Data,
+    Distributed,
+    Model,
+    Monitor,
+    Training,
+    from_dict,
+    load,
+    to_dict,
+)
+from instrument.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defaults of a machine with a GPU, wherever the test runs; hypothesis needs no reset between its examples."""
+    monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
+
+
+def test_a_run_without_a_gpu_has_smaller_defaults_that_flags_override() -> None:
+    small = load(None, {"device": "cpu", "width": "512"})
+    assert small.model == Model(layers=2, width=512, vocabulary=1024, features=512)
+    assert small.data == Data(batch=4, sequence=64)
+    assert load(None, {"device": "cuda:1", "width": "512"}).data == Data()
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(path: Path | None = None, **flags: object) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load(path, flags)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_without_a_file_and_flags_all_is_default() -> None:
+    assert load(None, {}) == Config()
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    path = written(tmp_path, "training: {steps: 7, seed: 1}\nmonitor:\n  jsonl: out/run.jsonl\ndata:\n")
+    config = load(path, {"steps": "9", "batch": 4, "seed": None})
+    assert config.training == Training(steps=9, seed=1)
+    assert config.monitor == Monitor(jsonl=Path("out/run.jsonl"))
+    assert config.data == Data(batch=4)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert load(written(tmp_path, "# all default\n"), {}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("training: {learning_rate: 3e-4}", Training(learning_rate=3e-4)),  # text, to YAML
+        ("training: {learning_rate: 1}", Training(learning_rate=1)),
+        ("training: {sync: 25}", Training(sync="25")),
+        ("training: {sync: every}", Training(sync="every")),
+        ("training: {clip: null}", Training(clip=None)),
+        ("training: {clip: none}", Training(clip=None)),
+        ("training: {device: 'cuda:3'}", Training(device="cuda:3")),
+    ],
+)
+def test_what_yaml_makes_of_a_value_is_understood(tmp_path: Path, text: str, expected: Training) -> None:
+    assert load(written(tmp_path, text), {}).training == expected
+
+
+def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load(written(tmp_path, "data: {path: ~/corpus.npy}"), {}).data.path == tmp_path / "corpus.npy"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trainig: {steps: 1}", "trainig is no section (did you mean training?); allowed: training, model, data, "),
+        ("steps: 1", "steps is no section; did you mean training.steps?"),
+        ("every: 1", "every is no section; did you mean checkpoint.every or monitor.every?"),
+        ("training: {stesp: 1}", "training.stesp is unknown (did you mean steps?); allowed: strategy, sync, steps, "),
+        ("training: {batch: 1}", "training.batch is unknown; did you mean data.batch?"),
+        ("training: {1: 1}", "training.1 is unknown; allowed: "),
+        ("training: 5", "training: is a section with keys of its own, not 5"),
+        ("- training", "must hold sections such as training:, not ['training']"),
+        ("training: {steps: [1]}", "training.steps: [1] is not a whole number of at least 0"),
+        ("training: {steps: 1.5}", "training.steps: 1.5 is not a whole number of at least 0"),
+        ("training: {steps: yes}", "training.steps: True is not a whole number of at least 0"),
+        ("training: {steps: -1}", "training.steps: -1 is not a whole number of at least 0"),
+        ("training: {steps: null}", "training.steps: None is not a whole number of at least 0"),
+        ("training: {clip: .nan}", "training.clip: nan is not a number above 0, or none"),
+        ("training: {learning_rate: .inf}", "training.learning_rate: inf is not a number above 0"),
+        ("model: {compile: maybe}", "model.compile: 'maybe' is not true or false"),
+        ("model: {compile: 1}", "model.compile: 1 is not true or false"),
+        ("model: {prompt: no}", "model.prompt: False is unknown; allowed: none, loop, vectorised"),
+        ("monitor: {jsonl: 5}", "monitor.jsonl: 5 is not a path, or none"),
+        ("monitor: {wandb: {}}", "monitor.wandb: {} is not text, or none"),
+        ("training: {steps: 1\n", "is not YAML in line 2: "),
+        ("training: {steps: 1, steps: 2}", "is not YAML in line 1: steps is there twice"),
+        ("a: !!python/name:os.system", "is not YAML in line 1: could not determine a constructor"),
+        ("? {a: 1}\n: 2", "is not YAML in line 1: found unhashable key"),
+        ("training: {<<: 3}", "is not YAML in line 1: expected a mapping"),
+        ('training: {"a\\nb": 1}', "training.'a\\nb' is unknown; allowed: "),
+        ('{"a\\nb": 1, "a\\nb": 2}', "is not YAML in line 1: 'a\\nb' is there twice"),
+        (f"training: {{steps: [{'1, ' * 99}]}}", f"training.steps: [{'1, ' * 18}1,... is not a whole number"),
+        ("training: {steps: 2024-99-99}", "is not YAML: month must be in 1..12"),
+    ],
+)
+def test_a_file_is_refused_in_one_line_that_names_it(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    assert refusal(path).startswith(f"{path}: {message}")
+
+
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: there is no such file"
+    assert refusal(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
+    (tmp_path / "capture.yaml").write_bytes(b"\xff\xfe\x00")
+    assert refusal(tmp_path / "capture.yaml").endswith("is not UTF-8 text, so no YAML file")
+
+
+def test_yaml_may_repeat_itself_by_its_own_means(tmp_path: Path) -> None:
+    text = "training: &t {steps: 3}\nmodel: {<<: {layers: 2}, width: 64}\n"
+    config = load(written(tmp_path, text), {})
+    assert (config.training.steps, config.model.layers, config.model.width) == (3, 2, 64)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"strategy": "prefech"},
+            "--strategy: 'prefech' is unknown (did you mean prefetch?); allowed: serial, pinned, ",
+        ),
+        ({"monitor_every": "0"}, "--monitor-every: 0 is not a whole number of at least 1"),
+        ({"every": 5}, "--every is unknown"),
+        ({"learning_rate": "fast"}, "--learning-rate: 'fast' is not a number above 0"),
+        ({"sync": "0"}, "--sync: '0' is not auto, every, event or a number of steps of at least 1"),
+        ({"device": "gpu"}, "--device: 'gpu' is not auto, cpu, cuda or cuda:N"),
+        ({"jsonl": ""}, "--jsonl: '' is not a path, or none"),
+        ({"capture": "7"}, "--capture: '7' is not START:STOP"),
+        ({"capture": "1:2:3"}, "--capture: '1:2:3' is not START:STOP"),
+        ({"capture": "a:3"}, "--capture: 'a' is not a whole number of at least 0, or none"),
+        ({"capture": "none:3"}, "--capture: give both or neither"),
+        ({"capture": "7:7"}, "--capture: the capture of 7:7 would end before it starts"),
+    ],
+)
+def test_a_flag_is_refused_by_its_own_name(flags: dict[str, object], message: str) -> None:
+    assert refusal(**flags).startswith(message)
+
+
+def test_a_conflict_names_where_both_sides_came_from(tmp_path: Path) -> None:
+    path = written(tmp_path, "training: {strategy: graph}")
+    assert refusal(path, accumulation=2).startswith(
+        f"{path}: training.strategy and --accumulation: graph with 2: a CUDA graph holds one backward pass per step"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "keys"),
+    [
+        ({"training": {"strategy": "graph", "accumulation": 2}}, "training.strategy and training.accumulation"),
+        ({"training": {"strategy": "graph"}, "model": {"compile": True}}, "training.strategy and model.compile"),
+        ({"training": {"strategy": "graph", "precision": "fp16"}}, "training.strategy and training.precision"),
+        (
+            {"training": {"device": "cuda:0", "precision": "fp32"}, "model": {"attention": "flash"}},
+            "model.attention and training.precision",
+        ),
+        ({"model": {"prompt": "loop"}}, "model.prompt and model.name"),
+        (
+            {"model": {"name": "mlm", "prompt": "loop", "prompt_tokens": 9}, "data": {"sequence": 8}},
+            "model.prompt_tokens and data.sequence",
+        ),
+        ({"training": {"steps": 10, "warmup": 10}}, "training.warmup and training.steps"),
+        ({"training": {"steps": 10}, "capture": {"start": 5, "stop": 11}}, "capture.stop and training.steps"),
+        ({"capture": {"start": 5}}, "capture.start and capture.stop"),
+        ({"model": {"width": 100, "heads": 16}}, "model.width and model.heads"),
+        ({"model": {"name": "dit", "side": 33}}, "model.side and model.patch"),
+        ({"data": {"prefetch_factor": 2}}, "data.prefetch_factor and data.workers"),
+        ({"data": {"persistent_workers": True}}, "data.persistent_workers and data.workers"),
+        ({"distributed": {"shard": True, "static_graph": True}}, "distributed.shard and distributed.static_graph"),
+        ({"checkpoint": {"every": 5}}, "checkpoint.every"),
+        ({"checkpoint": {"resume": "latest"}}, "checkpoint.resume"),
+    ],
+)
+def test_what_cannot_be_together_is_refused(sections: dict[str, Any], keys: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(keys)}: ") as refused:
+        from_dict(sections)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(training=Training(strategy="staged", accumulation=4)),
+        Config(training=Training(strategy="graph"), model=Model(checkpointing=True)),
+        Config(training=Training(strategy="graph", sync="event", precision="fp32")),
+        Config(training=Training(device="cpu", precision="fp32"), model=Model(attention="flash")),
+        Config(training=Training(steps=0)),
+        Config(training=Training(epochs=1, steps=5, warmup=50), capture=Capture(100, 110)),
+        Config(training=Training(steps=10), capture=Capture(5, 10)),
+        Config(model=Model(name="mlm", prompt="vectorised")),
+        Config(model=Model(name="transformer", side=33)),
+        Config(data=Data(workers=2, prefetch_factor=4, persistent_workers=True)),
+        Config(checkpoint=Checkpoint(resume="elsewhere/last.pt")),
+        Config(checkpoint=Checkpoint(folder=Path("kept"), every=5, resume="best")),
+        Config(distributed=Distributed(shard=True)),
+    ],
+)
+def test_what_can_be_together_is_kept_through_json(config: Config) -> None:
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_a_section_checks_itself_when_it_is_made_or_replaced() -> None:
+    with pytest.raises(ConfigError, match=r"^training\.strategy: 'fast' is unknown; allowed: "):
+        Training(strategy="fast")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^data\.batch: '8' is not a whole number of at least 1$"):
+        Data(batch="8")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^training\.retries: -1 "):
+        dataclasses.replace(Training(), retries=-1)
+    with pytest.raises(ConfigError, match=r"^data\.path: 'x\.npy' is not a path, or none$"):
+        Data(path="x.npy")  # type: ignore[arg-type]
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().training.steps = 5  # type: ignore[misc]
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(scalars, inner, max_size=2)
+)
+
+
+@given(section=st.sampled_from(sorted(to_dict(Config()))), data=st.data(), value=anything)
+def test_any_value_is_taken_or_refused_in_one_line(section: str, data: st.DataObject, value: object) -> None:
+    name = data.draw(st.sampled_from(sorted(to_dict(Config())[section])))
+    try:
+        config = from_dict({section: {name: value}})
+    except ConfigError as refused:
+        assert f"{section}.{name}" in str(refused)
+        assert "\n" not in str(refused)
+    else:
+        assert from_dict(to_dict(config)) == config

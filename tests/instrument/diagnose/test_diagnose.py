@@ -1,0 +1,495 @@
+"""The diagnosis, run on the CPU with a tiny model; what it prints and what it writes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.config.schema import Config, Data, Model, Training, from_dict  # noqa: E402
+from instrument.diagnose import command as command_module  # noqa: E402
+from instrument.diagnose import measure as measure_module  # noqa: E402
+from instrument.diagnose import written  # noqa: E402
+from instrument.diagnose.command import command, diagnose, main  # noqa: E402
+from instrument.diagnose.measure import FIGURES, ROUNDS, Plan, measure  # noqa: E402
+from instrument.diagnose.power import Readings  # noqa: E402
+from instrument.diagnose.records import Remedy, Row, Verdict  # noqa: E402
+from instrument.diagnose.running import Setting  # noqa: E402
+from instrument.diagnose.stages import STAGES, Stage, chosen  # noqa: E402
+from instrument.diagnose.table import WIDTH, table  # noqa: E402
+from instrument.diagnose.verdict import verdict  # noqa: E402
+from instrument.errors import ConfigError, InstrumentError  # noqa: E402
+from instrument.monitor.nvml import NoMeter, Reading  # noqa: E402
+
+TINY = (
+    "--device cpu --precision fp32 --layers 1 --width 16 --heads 2 --features 8 --vocabulary 16 --sequence 4 --batch 2"
+)
+QUICK = [*TINY.split(), "--iterations", "2", "--warm-up", "1"]
+NAMES = [stage.name for stage in STAGES]
+NONE = NoMeter("no GPU here")
+
+
+def tiny(**training: Any) -> Config:
+    return Config(
+        Training(**({"device": "cpu", "precision": "fp32"} | training)),
+        Model(layers=1, width=16, heads=2, features=8, vocabulary=16),
+        Data(batch=2, sequence=4, samples=16),
+    )
+
+
+def setting(**training: Any) -> Setting:
+    return Setting.of(tiny(**training), steps=50)
+
+
+def run(*arguments: str) -> None:
+    command.main([*QUICK, *arguments], standalone_mode=False)
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(InstrumentError) as refused:
+        run(*arguments)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run("--precision", "bf16", "--json", str(tmp_path / "found.json"))
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert [line.split()[0] for line in lines[1 : 1 + len(STAGES)]] == NAMES
+    assert all(len(line) <= WIDTH for line in lines)
+    assert any(line.startswith(("Time is lost in", "No time is lost", "unknown: too noisy")) for line in lines)
+    assert printed.err.splitlines() == [
+        f"instrument: round {number} of {ROUNDS}: {', '.join(NAMES)}" for number in range(1, ROUNDS + 1)
+    ]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [row["stage"] for row in found["stages"]] == NAMES
+    for row in found["stages"]:
+        assert len(row["rounds_ms"]) == ROUNDS
+        assert min(row["rounds_ms"]) <= row["ms"] <= max(row["rounds_ms"])
+        assert row["samples_per_s"] == pytest.approx(2000 / row["ms"])
+        assert row["power_w"] is None
+        assert "GPU" in row["not_measured"]["power_w"]
+        assert row["not_measured"]["gpu_ms"]
+    assert found["verdict"]["capture"][0].startswith("nsys profile -t nvtx ")
+    lost, total = found["verdict"]["lost_ms"], found["verdict"]["total_ms"]
+    assert (lost is None and "too noisy" in found["verdict"]["because"]) or 0 <= lost <= total
+
+
+def test_the_json_has_the_keys_that_are_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--stages", "loader", "--json", str(tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text())
+    keys = str(inspect.getdoc(written)).splitlines()[2:]
+    documented = {name.strip() for line in keys for name in line[:15].split(",") if name.strip()}
+    assert set(found) == documented
+    assert set(found["stages"][0]) == {field.name for field in fields(Row)}
+    assert set(found["verdict"]) == {field.name for field in fields(Verdict)}
+    assert set(found["verdict"]["remedy"]) == {field.name for field in fields(Remedy)}
+    assert from_dict(found["config"]).data.batch == 2
+    assert (found["program"], found["format"], found["device"], found["gpu"]) == ("instrument.diagnose", 1, "cpu", None)
+    assert (found["iterations"], found["warm_up"], found["rounds"]) == (2, 1, ROUNDS)
+    assert "unknown: stage training: it was not asked for" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("strategy", ["serial", "pinned", "prefetch", "staged", "graph"])
+@pytest.mark.parametrize("sync", ["every", "2", "event"])
+def test_the_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
+    (row,) = diagnose(setting(strategy=strategy, sync=sync), chosen("pipeline"), Plan(3, 1), lambda _text: None)
+    assert row.ms is not None
+    assert row.title == f"{strategy}, sync {1 if sync == 'every' else sync}"
+    assert row.data_load_ms is not None
+    assert row.data_load_ms < row.ms
+
+
+def test_workers_and_accumulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "found.json"
+    run("--workers", "1", "--accumulation", "2", "--stages", "pipeline,training,loader", "--json", str(path))
+    found = json.loads(path.read_text())
+    assert [row["stage"] for row in found["stages"]] == ["training", "loader", "pipeline"]
+    assert found["stages"][0]["samples_per_s"] == pytest.approx(4000 / found["stages"][0]["ms"])
+    assert found["verdict"]["bound"] != "unknown" or "too noisy" in found["verdict"]["because"]
+    assert capsys.readouterr().out
+
+
+def measure_one(opened: Stage, plan: Plan, meter: Any = NONE) -> Row:
+    (row,) = measure([opened], setting(), plan, meter, lambda _text: None)
+    return row
+
+
+def test_a_stage_is_run_as_often_as_planned() -> None:
+    done: list[str] = []
+    row = measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=4, warm_up=3))
+    assert done == (["iterate"] * 3 + ["begin"] + ["iterate"] * 4 + ["close"]) * ROUNDS
+    assert len(row.rounds_ms) == ROUNDS
+    assert row.data_load_ms == 1.5
+
+
+def test_a_round_is_synchronized_at_both_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(measure_module, "_synchronize", lambda _device: done.append("wait"))
+    measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=2, warm_up=0))
+    assert done == ["begin", "wait", "iterate", "iterate", "wait", "close"] * ROUNDS
+
+
+def test_batches_that_workers_loaded_ahead_are_used_up_before_the_timed_ones() -> None:
+    done: list[str] = []
+    config = tiny()
+    loading = replace(setting(), config=replace(config, data=replace(config.data, workers=3, distinct_batches=0)))
+    measure([stage(lambda _setting: Counted(done))], loading, Plan(1, 1), NONE, lambda _text: None)
+    assert done[:8] == ["iterate"] * 7 + ["begin"]
+
+
+class Timed:
+    """Hand-made: a stage whose iteration takes `ms` on a fake clock, times how slow the machine is at that moment."""
+
+    launches_only = False
+
+    def __init__(self, clock: Clock, name: str, ms: float) -> None:
+        self.clock, self.name, self.ms = clock, name, ms
+
+    def begin(self) -> None:
+        self.clock.turns.append(self.name)
+
+    def iterate(self) -> None:
+        self.clock.now += self.ms / 1000 * self.clock.slowness(self.clock.now)
+
+    def figures(self) -> Mapping[str, float | None]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Clock:
+    """Hand-made: a clock that stages move on, of a machine that slows down as `slowness` of its seconds says."""
+
+    def __init__(self, slowness: Any) -> None:
+        self.now, self.slowness, self.turns = 0.0, slowness, list[str]()
+
+    def rows(self, monkeypatch: pytest.MonkeyPatch, **ms: float) -> list[Row]:
+        monkeypatch.setattr(measure_module.time, "perf_counter", lambda: self.now)
+        stages = [
+            Stage(name, lambda _config: "hand-made", lambda _setting, name=name: Timed(self, name, ms[name]))
+            for name in ms
+        ]
+        return measure(stages, setting(), Plan(iterations=10, warm_up=0), NONE, lambda _text: None)
+
+
+def test_stages_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(lambda _now: 1.0)
+    rows = clock.rows(monkeypatch, training=10.0, loader=1.0, pipeline=12.0)
+    assert clock.turns == ["training", "loader", "pipeline"] * ROUNDS
+    assert [row.ms for row in rows] == [pytest.approx(10.0), pytest.approx(1.0), pytest.approx(12.0)]
+
+
+def test_a_machine_that_becomes_slower_gives_the_verdict_of_a_steady_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends 1.5 times slower: measured one after the other, the last stage would seem slower than it is."""
+    config = tiny(sync="every")
+    steady = Clock(lambda _now: 1.0).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
+    slower = Clock(lambda now: 1.0 + now / 3).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
+    expected, found = verdict(steady, config), verdict(slower, config)
+    assert (found.bound, expected.bound) == ("synchronisation", "synchronisation")
+    assert found.lost_percent == pytest.approx(expected.lost_percent, abs=6)
+
+
+def test_a_machine_that_is_busy_now_and_then_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Clock(lambda now: 4.0 if int(now * 10) % 3 == 0 else 1.0).rows(monkeypatch, training=10.0, pipeline=11.0)
+    assert verdict(rows, tiny()).because.startswith("too noisy: ")
+
+
+class Counted:
+    """A stage that notes what is asked of it."""
+
+    launches_only = False
+
+    def __init__(self, done: list[str], failure: Exception | None = None) -> None:
+        self.done, self.failure = done, failure
+
+    def iterate(self) -> None:
+        self.done.append("iterate")
+        if self.failure is not None:
+            raise self.failure
+
+    def begin(self) -> None:
+        self.done.append("begin")
+
+    def figures(self) -> Mapping[str, float | None]:
+        return {"data_load_ms": 1.5}
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+def stage(opened: Any) -> Stage:
+    return Stage("mine", lambda _config: "my own", opened)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "it does not fit the memory"),
+        (InstrumentError("pinned memory: too little"), "pinned memory: too little"),
+    ],
+)
+def test_a_stage_that_cannot_run_says_why_and_is_closed(failure: Exception, reason: str) -> None:
+    done: list[str] = []
+    row = measure_one(stage(lambda _setting: Counted(done, failure)), Plan(2, 1))
+    assert done == ["iterate", "close"]
+    assert row.title == "my own"
+    assert all(getattr(row, name) is None for name in FIGURES)
+    assert all(reason in row.not_measured[name] for name in FIGURES)
+
+
+def test_what_nobody_expects_is_raised_and_the_stage_closed() -> None:
+    done: list[str] = []
+    with pytest.raises(RuntimeError, match="shapes"):
+        measure_one(stage(lambda _setting: Counted(done, RuntimeError("shapes differ"))), Plan(2, 1))
+    assert done == ["iterate", "close"]
+
+
+def test_nothing_is_mixed_in_fp32(capsys: pytest.CaptureFixture[str]) -> None:
+    run("--stages", "mixed,training")
+    assert "precision is fp32" in capsys.readouterr().out
+
+
+def test_stages_are_run_in_their_order_whatever_the_order_asked_for() -> None:
+    assert [one.name for one in chosen("pipeline, inference")] == ["inference", "pipeline"]
+    assert chosen(None) == STAGES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--stages", "loadr"], ["--stages", "'loadr'", "did you mean loader", "pipeline"]),
+        (["--stages", ""], ["--stages", "''"]),
+        (["--iterations", "0"], ["--iterations"]),
+        (["--warm-up", "-1"], ["--warm-up"]),
+        (["--json", "/nowhere/found.json"], ["--json", "/nowhere"]),
+        (["--json", "/"], ["--json", "folder"]),
+        (["--data", "/nowhere/x.npy"], ["/nowhere/x.npy"]),
+        (["--precision", "fp16"], ["fp16", "GPU"]),
+        (["--batch", "17", "--samples", "16"], ["16"]),
+        (["--width", "15"], ["width"]),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_is_measured(arguments: list[str], words: list[str]) -> None:
+    line = refusal(*arguments)
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there() -> None:
+    assert "torch sees no GPU" in refusal("--device", "cuda")
+
+
+def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "found.json"
+    path.write_text("old")
+
+    def fail(_self: Path, _target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(InstrumentError, match="No space left"):
+        written.write(path, {"new": 1})
+    assert path.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["found.json"]
+
+
+def test_a_figure_that_is_no_number_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        written.write(tmp_path / "found.json", {"ms": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_a_program(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "instrument.diagnose", *QUICK, "--stages", "loader,bad"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("instrument: error: --stages: 'bad'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_real_run_loses_no_more_than_an_iteration(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "instrument.diagnose", *QUICK, "--precision", "bf16", "--json", tmp_path / "found.json"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (0, ROUNDS)
+    found = json.loads((tmp_path / "found.json").read_text())["verdict"]
+    if found["bound"] == "unknown":
+        assert found["because"].startswith("too noisy: ")
+        assert "unknown: too noisy: " in done.stdout
+    else:
+        assert 0 <= found["lost_ms"] <= found["total_ms"]
+        assert 0 <= found["lost_percent"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(ConfigError("x"), 2), (click.exceptions.Exit(0), 0), (click.Abort(), 130)]
+)
+def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, raised: Exception, code: int) -> None:
+    def fail(**_given: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(command_module, "command", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+
+
+class Gauge:
+    """A meter whose power rises by 1 W with each reading; it notes who reads it."""
+
+    def __init__(self, **figures: Any) -> None:
+        self.count, self.readers, self.figures = 0, set[str](), figures
+
+    def read(self) -> Reading:
+        self.count += 1
+        self.readers.add(threading.current_thread().name)
+        return replace(Reading(float(self.count), 50.0), **self.figures)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read_for_a_while(meter: Any, **given: float) -> Readings:
+    with Readings(meter, **given) as readings:
+        end = time.monotonic() + 20
+        while not readings.enough() and time.monotonic() < end:
+            time.sleep(0.001)
+    return readings
+
+
+def test_power_is_the_mean_of_what_is_read_on_a_thread_of_its_own() -> None:
+    meter = Gauge()
+    means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
+    taken = meter.count - 1
+    assert taken >= 10
+    assert means == {"power_w": pytest.approx((2 + taken + 1) / 2), "utilisation_percent": 50.0}
+    assert missing == {}
+    assert "nvml" in meter.readers
+
+
+def test_what_nvml_says_of_the_stage_before_is_left_out() -> None:
+    meter = Gauge()
+    means, _ = read_for_a_while(meter, settling=0.05, every=0.001).means()
+    assert meter.count > 11
+    assert means["power_w"] > 2 + 5
+
+
+def test_a_figure_that_nvml_does_not_give_says_why() -> None:
+    meter = Gauge(power_w=None, not_measured={"power_w": "NVML: Not Supported"})
+    means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
+    assert (means, missing) == ({"utilisation_percent": 50.0}, {"power_w": "NVML: Not Supported"})
+
+
+def test_without_a_meter_nothing_is_waited_for_and_no_thread_is_made() -> None:
+    with Readings(NONE) as readings:
+        assert readings.enough()
+        assert not any(thread.name == "nvml" for thread in threading.enumerate())
+    assert readings.means() == ({}, dict.fromkeys(("power_w", "utilisation_percent"), "no GPU here"))
+
+
+def test_a_stage_goes_on_until_there_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "Readings", lambda meter: Readings(meter, settling=0.0, every=0.002))
+    done: list[str] = []
+    row = measure_one(stage(lambda _setting: Counted(done)), Plan(1, 0), Gauge())
+    assert row.power_w is not None
+    assert row.utilisation_percent == 50.0
+    assert done.count("iterate") > ROUNDS
+
+
+@pytest.fixture
+def long_verdict() -> Iterator[Verdict]:
+    command_line = "nsys profile " + " ".join(f"--option-{number} value" for number in range(12))
+    yield Verdict(
+        "loader", "loader", 1234.5, 617.25, 50.0, "because " * 30, Remedy("--workers 4", "why " * 40),
+        ("note " * 30,), (command_line, "traceview analyze 'a b.sqlite'"),
+    )  # fmt: skip
+
+
+def test_the_table_fits_a_terminal(long_verdict: Verdict) -> None:
+    long = [
+        Row(one.name, "a title that is much longer than any", 123456.789, (1.0,), 1234567.8, 1234.5, 100.0)
+        for one in STAGES
+    ]
+    missing = [*long, Row("late", "what", not_measured={"ms": "a reason " * 30})]
+    text = table(missing, long_verdict)
+    assert text.endswith("\n")
+    assert all(len(line) <= WIDTH for line in text.splitlines())
+    assert "617.25 of 1234.50 ms an iteration (50%)" in text
+
+
+def test_a_command_can_be_copied(long_verdict: Verdict) -> None:
+    text = table([], long_verdict)
+    copied = text[text.index("nsys profile") : text.index("  next     traceview")].replace("\\\n", " ")
+    assert copied.split() == long_verdict.capture[0].split()
+    assert "traceview analyze 'a b.sqlite'" in text
+
+
+def test_reasons_are_said_once_for_all_stages() -> None:
+    rows = [Row(name, not_measured={"power_w": "no GPU", "utilisation_percent": "no GPU"}) for name in ("a", "b")]
+    rows[1] = replace(rows[1], not_measured={**rows[1].not_measured, "ms": "too big", "gpu_ms": "not shown"})
+    text = table(rows, Verdict("unknown", None, None, None, None, "because", Remedy("", "why")))
+    assert text.count("no GPU") == 1
+    assert "not measured: power, GPU %: no GPU" in text
+    assert "not measured: ms/iter of b: too big" in text
+    assert "not shown" not in text
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    run("--device", "cuda", "--precision", "bf16", "--json", str(tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text())
+    by_name = {row["stage"]: row for row in found["stages"]}
+    assert all(row["ms"] is not None for row in by_name.values())
+    for name in ("inference", "training", "mixed"):
+        assert by_name[name]["gpu_ms"] > 0
+    for name in ("plain", "pipeline"):
+        assert by_name[name]["copy_ms"] > 0
+    for row in by_name.values():
+        assert row["power_w"] is not None or row["not_measured"]["power_w"]
+    assert found["gpu"] == torch.cuda.get_device_name()
+    assert "-c cudaProfilerApi" in found["verdict"]["capture"][0]
+    assert capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_work_launched_ahead_has_no_gaps() -> None:
+    """Many kernels of a few elements: launched one by one the GPU waits between them."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    from instrument.diagnose.ahead import gpu_ms
+
+    small, device = torch.zeros(8, device="cuda"), torch.device("cuda", 0)
+
+    def iterate() -> None:
+        for _ in range(200):
+            small.add_(1)
+            sum(range(2000))  # a host that is slow to launch
+
+    begun = time.perf_counter()
+    iterate()
+    torch.cuda.synchronize()
+    alone = (time.perf_counter() - begun) * 1000
+    assert 0 < gpu_ms(iterate, device) < alone / 2

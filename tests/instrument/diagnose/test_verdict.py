@@ -1,0 +1,380 @@
+"""The verdict on hand-made rows: what an engineer would say who looks at them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instrument.config.flags import ConfiguredCommand, configured
+from instrument.config.schema import Capture, Config, Data, Model, Training
+from instrument.diagnose.costs import Times, costs
+from instrument.diagnose.next_capture import commands, flags_of
+from instrument.diagnose.records import Row, Verdict
+from instrument.diagnose.remedies import REMEDIES
+from instrument.diagnose.verdict import verdict
+
+
+def config(*, device: str = "cuda:0", model: Model | None = None, data: Data | None = None, **training: Any) -> Config:
+    return Config(Training(device=device, **training), model or Model(), data or Data())
+
+
+def row(stage: str, ms: float | None, apart: float = 0.0, **figures: Any) -> Row:
+    rounds = () if ms is None else (ms - apart / 2, ms, ms + apart / 2)
+    return Row(stage, ms=ms, rounds_ms=rounds, **figures)
+
+
+def rows(
+    pipeline: float, *, compute: float = 10.0, gpu: float | None = 10.0, training: float = 30.0, loader: float = 0.1,
+    plain: float = 40.0, copy: float = 0.1,
+) -> list[Row]:  # fmt: skip
+    """Return the rows of a run on a GPU that computes for 10 ms in bf16, and is fed well unless said otherwise."""
+    return [
+        row("inference", training / 3, gpu_ms=training / 3),
+        row("training", training, gpu_ms=training),
+        row("mixed", compute, gpu_ms=gpu),
+        row("loader", loader),
+        row("plain", plain, copy_ms=copy * 2),
+        row("pipeline", pipeline, copy_ms=copy),
+    ]
+
+
+def is_whole(found: Verdict) -> bool:
+    """Whether a verdict says all that it has to, and no more was lost than there is."""
+    assert found.total_ms is not None
+    assert found.lost_ms is not None
+    assert found.lost_percent is not None
+    assert 0 <= found.lost_ms <= found.total_ms
+    assert found.lost_percent == pytest.approx(100 * found.lost_ms / found.total_ms)
+    return bool(found.because and found.remedy.why and len(found.capture) == 3)
+
+
+def test_loader_bound() -> None:
+    found = verdict(rows(50.0, loader=49.0), config(data=Data(workers=4)))
+    assert (found.bound, found.stage) == ("loader", "loader")
+    assert found.lost_ms == pytest.approx(39.0)
+    assert found.remedy.flags == ""
+    found = verdict(rows(50.0, loader=49.0), config(data=Data(workers=4, distinct_batches=0)))
+    assert found.remedy.flags == "--workers 20"
+    assert "49.00" in found.because
+    assert is_whole(found)
+
+
+def test_a_loader_in_the_training_process_is_told_to_leave_it() -> None:
+    found = verdict(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0)))
+    assert (found.bound, found.lost_ms) == ("loader", pytest.approx(20.0))
+    assert found.remedy.flags == "--workers 3"
+    assert "--distinct-batches" in found.remedy.why
+
+
+def test_a_thread_that_loads_slows_the_one_that_launches() -> None:
+    found = verdict(rows(14.0, loader=6.0), config())
+    assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
+
+
+def test_in_turn_with_the_compute_a_loader_costs_all_that_it_takes() -> None:
+    found = verdict(rows(17.0, loader=4.0, copy=3.0), config(strategy="serial"))
+    assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
+
+
+def test_copy_bound_where_nothing_hides_the_copies() -> None:
+    found = verdict(rows(19.0, copy=9.0, plain=20.0), config(strategy="pinned", data=Data(preload=True)))
+    assert (found.bound, found.stage, found.lost_ms) == ("copy", "plain", pytest.approx(9.0))
+    assert found.remedy.flags == "--strategy prefetch"
+    assert is_whole(found)
+
+
+def test_copy_bound_where_the_copies_take_longer_than_the_compute() -> None:
+    found = verdict(rows(26.0, copy=25.0), config(data=Data(workers=2)))
+    assert (found.bound, found.stage, found.lost_ms) == ("copy", "pipeline", pytest.approx(15.0))
+    assert found.remedy.flags == ""
+    assert "fewer bytes" in found.remedy.why
+
+
+def test_pageable_copies_are_named_before_the_wait_that_gets_the_blame() -> None:
+    """As on an H200: 24 ms a step from pageable memory, 10 from pinned."""
+    found = verdict(rows(24.0, compute=9.0, gpu=9.0, copy=14.0, plain=24.0), config(strategy="serial"))
+    assert (found.bound, found.lost_ms) == ("copy", pytest.approx(14.0))
+
+
+def test_synchronisation_bound() -> None:
+    found = verdict(rows(13.0), config(sync="every", data=Data(workers=2)))
+    assert (found.bound, found.stage) == ("synchronisation", "pipeline")
+    assert found.lost_ms == pytest.approx(3.0)
+    assert found.remedy.flags == "--sync 10"
+    assert is_whole(found)
+
+
+def test_waiting_each_step_is_not_blamed_on_a_loader_that_works_meanwhile() -> None:
+    assert verdict(rows(13.0, loader=5.0), config(sync="1")).bound == "synchronisation"
+
+
+def test_a_strategy_that_waits_more_than_it_hides() -> None:
+    found = verdict(rows(14.0, plain=13.0), config(strategy="staged", accumulation=2))
+    assert (found.bound, found.remedy.flags) == ("synchronisation", "--strategy prefetch")
+    assert any("slower than the naive way" in note for note in found.notes)
+
+
+def test_launch_bound() -> None:
+    found = verdict(rows(10.2, gpu=4.0), config())
+    assert (found.bound, found.stage, found.lost_ms) == ("launch", "mixed", pytest.approx(6.0))
+    assert found.remedy.flags == "--strategy graph"
+    assert "--annotate-modules 2" in found.capture[0]
+    assert is_whole(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ({"precision": "fp16"}, "--compile"),
+        ({"accumulation": 2}, "--compile"),
+        ({"model": Model(compile=True), "data": Data(batch=32)}, "--batch 64"),
+    ],
+)
+def test_launch_bound_where_a_graph_cannot_be(given: dict[str, Any], flags: str) -> None:
+    assert verdict(rows(10.2, gpu=4.0), config(**given)).remedy.flags == flags
+
+
+def test_a_graph_launches_nothing_and_is_measured_by_the_gpus_work() -> None:
+    found = verdict(rows(4.1, gpu=4.0), config(strategy="graph"))
+    assert (found.bound, found.lost_ms) == ("compute", 0.0)
+    found = verdict(rows(8.0, gpu=4.0, copy=7.5), config(strategy="graph", data=Data(preload=True)))
+    assert (found.bound, found.lost_ms) == ("copy", pytest.approx(3.5))
+
+
+def test_a_pinned_copy_that_runs_while_the_gpu_waits_for_launches_costs_nothing() -> None:
+    found = verdict(rows(14.0, gpu=5.0, loader=4.0, copy=2.0), config(strategy="pinned"))
+    named = {cost.bound: cost.ms for cost in costs(times(found_rows=rows(14.0, gpu=5.0, loader=4.0, copy=2.0)))}
+    assert found.bound == "launch"
+    assert (named["loader"], named["copy"]) == (pytest.approx(4.0), 0.0)
+
+
+def times(found_rows: list[Row]) -> Times:
+    made = Times.of(found_rows, config(strategy="pinned"))
+    assert made is not None
+    return made
+
+
+def test_compute_bound() -> None:
+    found = verdict(rows(10.3, plain=10.4), config())
+    assert (found.bound, found.stage, found.lost_ms) == ("compute", "mixed", 0.0)
+    assert found.remedy.flags == "--compile"
+    assert is_whole(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ({"precision": "fp32"}, "--precision bf16"),
+        ({"model": Model(attention="math")}, "--attention auto"),
+        ({"model": Model(checkpointing=True)}, "--no-checkpointing"),
+        ({"model": Model(compile=True)}, ""),
+    ],
+)
+def test_what_makes_compute_itself_cheaper(given: dict[str, Any], flags: str) -> None:
+    found = verdict(rows(10.0, training=10.0 if "precision" in given else 30.0), config(**given))
+    assert (found.bound, found.remedy.flags) == ("compute", flags)
+
+
+def test_mixed_precision_that_costs_more_than_it_saves() -> None:
+    found = verdict(rows(10.1, training=8.0), config())
+    assert (found.bound, found.stage, found.lost_ms) == ("precision", "mixed", pytest.approx(2.0))
+    assert found.remedy.flags == "--precision fp32"
+    assert is_whole(found)
+
+
+def test_mixed_precision_that_gains_nothing_is_the_verdict_where_nothing_else_is() -> None:
+    found = verdict(rows(10.1, training=10.2), config())
+    assert (found.bound, found.lost_ms) == ("precision", 0.0)
+
+
+def test_mixed_precision_that_gains_nothing_is_a_note_beside_what_costs_more() -> None:
+    found = verdict(rows(10.1, gpu=3.0, training=10.2), config())
+    assert found.bound == "launch"
+    assert any("Mixed precision gains nothing" in note for note in found.notes)
+
+
+def test_a_pipeline_that_overlaps_fully_says_what_it_hides() -> None:
+    found = verdict(rows(10.2, loader=7.0, copy=6.0, plain=23.0), config(data=Data(workers=4)))
+    assert found.bound == "compute"
+    assert found.notes == ("The pipeline overlaps fully: the 13.00 ms that feeding costs in turn are hidden.",)
+
+
+def test_a_pipeline_that_overlaps_in_part_says_how_much() -> None:
+    found = verdict(rows(15.0, loader=14.0, plain=30.0), config(data=Data(workers=4)))
+    assert "The pipeline hides 15.00 of the 20.00 ms that feeding costs in turn." in found.notes
+
+
+def with_rounds(measured: list[Row], **rounds: tuple[float, ...]) -> list[Row]:
+    """Return the rows with these rounds, and their medians as times."""
+    return [
+        replace(one, ms=median(rounds[one.stage]), rounds_ms=rounds[one.stage]) if one.stage in rounds else one
+        for one in measured
+    ]
+
+
+def test_rounds_that_disagree_more_than_the_difference_decide_nothing() -> None:
+    found = verdict(with_rounds(rows(11.5), mixed=(10.0, 10.0, 10.0), pipeline=(9.5, 11.5, 13.5)), config())
+    assert (found.bound, found.lost_ms, found.total_ms) == ("unknown", None, None)
+    assert found.because.startswith("too noisy: the rounds disagree by 4.00 ms, and the difference is 1.40 (")
+    assert "--iterations" in found.remedy.why
+
+
+def test_a_drift_that_slows_all_stages_of_a_round_alike_is_no_noise() -> None:
+    drifting = with_rounds(rows(13.0, gpu=None), mixed=(10.0, 15.0, 20.0), pipeline=(13.0, 18.0, 23.0))
+    found = verdict(drifting, config(sync="every", data=Data(workers=2)))
+    assert (found.bound, found.lost_ms) == ("synchronisation", pytest.approx(3.0))
+
+
+def test_nothing_lost_is_not_claimed_of_rounds_that_differ_widely() -> None:
+    found = verdict(with_rounds(rows(10.0), mixed=(10.0, 10.0, 10.0), pipeline=(9.0, 10.0, 12.0)), config())
+    assert found.because == "too noisy: the rounds disagree by 3.00 ms, and an iteration takes 10.00"
+
+
+def test_a_pipeline_faster_than_the_compute_inside_it_is_too_noisy() -> None:
+    """The compute of 154 ms in a pipeline of 46 ms once was a verdict that lost 205% of an iteration."""
+    found = verdict(rows(46.0, compute=154.0, gpu=None, training=76.0), config(device="cpu"))
+    assert (found.bound, found.lost_percent) == ("unknown", None)
+    assert found.because == "too noisy: the pipeline takes 46.00 ms, less than its compute alone, which takes 154.00"
+
+
+def test_slow_mixed_precision_is_no_verdict_where_its_rounds_disagree() -> None:
+    steady = (12.0, 12.0, 12.0)
+    noisy = with_rounds(rows(12.1, gpu=12.0), training=(9.0, 10.0, 14.0), mixed=steady, pipeline=steady)
+    assert verdict(noisy, config()).because.startswith("too noisy: the rounds disagree by 5.00 ms")
+
+
+def test_without_a_gpu_nothing_is_copied_or_launched() -> None:
+    found = verdict(rows(18.0, gpu=None, copy=3.0, loader=6.0, training=12.0), config(device="cpu"))
+    assert (found.bound, found.lost_ms) == ("loader", pytest.approx(6.0))
+    assert not any("hides" in note or "overlaps" in note for note in found.notes)
+    assert "cudaProfilerApi" not in found.capture[0]
+
+
+@pytest.mark.parametrize("missing", ["mixed", "pipeline"])
+def test_too_few_stages_for_a_verdict(missing: str) -> None:
+    measured = [one for one in rows(10.0) if one.stage != missing]
+    found = verdict(measured, config())
+    assert (found.bound, found.stage, found.total_ms, found.lost_ms) == ("unknown", None, None, None)
+    assert found.because == f"stage {missing}: it was not asked for"
+    failed = [*measured, Row(missing, not_measured={"ms": "it does not fit the memory"})]
+    assert verdict(failed, config()).because == f"stage {missing}: it does not fit the memory"
+
+
+def test_in_fp32_the_compute_is_the_training_stage() -> None:
+    measured = [one for one in rows(30.5) if one.stage != "mixed"]
+    found = verdict(measured, config(precision="fp32"))
+    assert (found.bound, found.stage) == ("compute", "training")
+
+
+@pytest.mark.parametrize("left_out", ["inference", "training", "loader", "plain"])
+def test_the_other_stages_may_be_missing(left_out: str) -> None:
+    found = verdict([one for one in rows(30.0, copy=29.0) if one.stage != left_out], config())
+    assert (found.bound, found.lost_ms) == ("copy", pytest.approx(19.0))
+
+
+TIME = st.floats(0.01, 1000)
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "pipeline": TIME,
+            "compute": TIME,
+            "gpu": TIME | st.none(),
+            "training": TIME,
+            "loader": TIME,
+            "plain": TIME,
+            "copy": TIME,
+        }
+    ),
+    st.sampled_from(["serial", "pinned", "prefetch", "staged", "graph"]),
+    st.sampled_from(["auto", "every", "10", "event"]),
+    st.integers(0, 3),
+    st.sampled_from(["cpu", "cuda:0"]),
+)
+def test_whatever_is_measured_there_is_a_verdict(
+    given_ms: Any, strategy: Any, sync: str, workers: int, device: str
+) -> None:
+    of = config(device=device, strategy=strategy, sync=sync, data=Data(workers=workers))
+    measured = rows(given_ms.pop("pipeline"), **given_ms)
+    found = verdict(measured, of)
+    made = Times.of(measured, of)
+    assert made is not None
+    named = {cost.bound: cost.ms for cost in costs(made)}
+    assert all(0 <= cost <= made.total_ms for cost in named.values())
+    assert found.lost_ms is None or 0 <= found.lost_ms <= made.total_ms
+    assert max(named["loader"], named["copy"], named["synchronisation"]) <= made.feeding_ms
+    assert found.bound in (*REMEDIES, "unknown")
+    assert found.capture
+
+
+@click.command(cls=ConfiguredCommand)
+@configured
+def parsed(config: Config) -> Config:
+    return config
+
+
+def parse(*arguments: str) -> Config:
+    made = parsed.main(list(arguments), standalone_mode=False)
+    assert isinstance(made, Config)
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "--strategy pinned --sync event --precision fp32 --clip none --device cuda:1",
+        "--device cpu --batch 128 --width 1024 --layers 4",
+        "--workers 3 --prefetch-factor 4 --preload --checkpointing --model mlm --prompt loop",
+        "--data '/a folder/it''s.npy' --batch 7 --steps 9 --warmup 5 --learning-rate 1e-5",
+        "--shard --no-progress --checkpoint-folder k --checkpoint-every 5 --jsonl x --annotate-modules 3",
+    ],
+)
+def test_the_flags_of_a_configuration_make_it_again(arguments: str) -> None:
+    of = parse(*shlex.split(arguments))
+    default = Config()  # of what the flags leave out; no run without a GPU has others there
+    training = replace(
+        of.training, steps=default.training.steps, warmup=default.training.warmup,
+        annotate_modules=default.training.annotate_modules,
+    )  # fmt: skip
+    kept = replace(of, training=training, checkpoint=default.checkpoint, monitor=default.monitor)
+    assert parse(*flags_of(of)) == kept
+
+
+@pytest.mark.parametrize("bound", REMEDIES)
+def test_the_commands_are_those_of_nsys_and_a_trainer_that_takes_its_flags(bound: Any) -> None:
+    of = config(strategy="pinned", warmup=50, data=Data(batch=8))
+    profile, export, analyze = (shlex.split(command) for command in commands(bound, of))
+    at = profile.index("python")
+    assert profile[:2] == ["nsys", "profile"]
+    assert profile[2 : at - 2] == [
+        "-t", "cuda,nvtx", "-s", "none", "--cpuctxsw=none", "-c", "cudaProfilerApi", "--capture-range-end=stop",
+    ]  # fmt: skip
+    assert profile[at - 2 : at + 3] == ["-o", f"next-{bound}", "python", "-m", "instrument.train"]
+    made = parse(*profile[at + 3 :])
+    assert made.capture == Capture(20, 30)
+    assert made.training.steps == 30
+    assert (made.training.strategy, made.data.batch) == ("pinned", 8)
+    assert export[-1] == f"next-{bound}.nsys-rep"
+    assert analyze == ["traceview", "analyze", f"next-{bound}.sqlite"]
+    assert export[export.index("-o") + 1] == analyze[-1]
+
+
+@pytest.mark.parametrize("strategy", ["serial", "pinned", "prefetch", "staged", "graph"])
+@pytest.mark.parametrize("sync", ["every", "event"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_every_change_is_flags_that_the_trainer_takes(strategy: Any, sync: str, device: str) -> None:
+    of = config(strategy=strategy, sync=sync, device=device)
+    made = Times.of(rows(20.0), of)
+    assert made is not None
+    for remedy in REMEDIES.values():
+        parse(*shlex.split(remedy(made).flags))
+        assert remedy(made).why

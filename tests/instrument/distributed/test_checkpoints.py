@@ -1,0 +1,244 @@
+"""Checkpoints of several ranks: written by one, whole, and fit for as many ranks as go on with them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.checkpoint import file  # noqa: E402
+from instrument.config.schema import Checkpoint, Config, Data, Distributed, Model, Training  # noqa: E402
+from instrument.data.datasets import Position, build_loader  # noqa: E402
+from instrument.distributed import World, load, parts_of, shared_checkpoints, wrap  # noqa: E402
+from instrument.errors import InstrumentError  # noqa: E402
+from instrument.models import build  # noqa: E402
+from instrument.trainer.learner import Learner  # noqa: E402
+from tests.instrument import ranks  # noqa: E402
+
+CPU = torch.device("cpu")
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+DTYPES = {"inputs": torch.float64, "targets": torch.int64}
+CONFIG = Config(
+    training=Training(precision="fp32", device="cpu", steps=6, learning_rate=0.01, warmup=2),
+    model=Model(layers=2, width=16, heads=2, vocabulary=32, features=8),
+    data=Data(batch=3, sequence=6, samples=200),
+)
+
+
+class Run:
+    """A small training on one of several ranks, in what it keeps like the real one."""
+
+    def __init__(self, world: World, folder: Path, seed: int, *, shard: bool = False) -> None:
+        torch.manual_seed(100 * seed + world.rank)
+        self.config = replace(CONFIG, checkpoint=Checkpoint(folder=folder), distributed=Distributed(shard=shard))
+        self.world, self.said = world, list[str]()
+        self.device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
+        model = build(CONFIG.model, CONFIG.data, self.device).double()  # Adam makes much of float32's last bits
+        self.learner = Learner(
+            wrap(model, self.config.distributed, world, self.device), CONFIG.training, 6, self.device
+        )
+        self.parts = parts_of(self.learner, world)
+        self.checkpoints = shared_checkpoints(self.config, world, self.said.append)
+
+    def train(self, first: int, last: int) -> Run:
+        start = Position(0, first)
+        batches = iter(build_loader(self.config, rank=self.world.rank, world=self.world.size, start=start))
+        for _ in range(first, last):
+            batch = {name: value.to(self.device, DTYPES[name]) for name, value in next(batches).items()}
+            self.learner.backward(self.learner.forward(batch))
+            self.learner.update()
+        return self
+
+    def end(self) -> dict[str, Any]:
+        """Return all that a checkpoint would keep, and the numbers that this rank draws next."""
+        states = {name: part.state_dict() for name, part in self.parts.items() if name != "random"}
+        return {**copy.deepcopy(states), "draws": torch.rand(3, device=self.device)}
+
+
+def ddp(world: World, folder: Path) -> Any:
+    return _unbroken_and_resumed(world, folder / "ddp", shard=False)
+
+
+def sharded(world: World, folder: Path) -> Any:
+    return _unbroken_and_resumed(world, folder / "sharded", shard=True)
+
+
+def _unbroken_and_resumed(world: World, folder: Path, *, shard: bool) -> Any:
+    first = Run(world, folder, seed=1, shard=shard).train(0, 3)
+    assert first.checkpoints.start(None, first.parts) is None
+    path = first.checkpoints.save(3, first.parts, loss=0.5 + world.rank, extra={"position": [0, 3]})
+    unbroken = first.train(3, 6).end()
+    second = Run(world, folder, seed=2, shard=shard).train(7, 9)
+    resumed = second.checkpoints.start("latest", second.parts, second.device)
+    assert resumed is not None
+    assert (resumed.step, resumed.loss, resumed.path) == (3, 0.5, path)
+    return unbroken, second.train(3, 6).end()
+
+
+def into_the_other_kind(world: World, folder: Path) -> Any:
+    """A DDP checkpoint goes on sharded, a sharded one as DDP."""
+    crossed = []
+    for kind, shard in (("ddp", True), ("sharded", False)):
+        run = Run(world, folder / f"{kind}-crossed", seed=3, shard=shard)
+        load(folder / kind, run.parts, run.device, run.config)
+        crossed.append(run.train(3, 6).end())
+    return crossed
+
+
+def from_one_process(world: World, folder: Path) -> Any:
+    run = Run(world, folder / "onwards", seed=4)
+    load(folder / "one", run.parts, run.device, run.config)
+    return run.end()
+
+
+def an_agreed_stop(world: World, folder: Path) -> Any:
+    """The rank that got the signal calls emergency, the other save: neither waits for ever."""
+    run = Run(world, folder / "stopped", seed=5, shard=True).train(0, 1)
+    if world.first:
+        return run.checkpoints.emergency(1, run.parts, "SIGTERM")
+    return run.checkpoints.save(1, run.parts)
+
+
+def a_failing_rank(world: World, folder: Path) -> Any:
+    """The second rank fails; the first knows nothing of it, and goes on."""
+    kept = []
+    for shard in (False, True):
+        run = Run(world, folder / f"failing-{shard}", seed=6, shard=shard).train(0, 1)
+        path = None if world.first else run.checkpoints.emergency(1, run.parts, ValueError("no"))
+        kept.append((path, run.said, run.end()))
+    return kept
+
+
+def a_full_disk(world: World, folder: Path) -> Any:
+    run = Run(world, folder / "full", seed=7)
+
+    def refuse(*_: Any) -> None:
+        raise InstrumentError("the disk is full")
+
+    before, file.write = file.write, refuse
+    try:
+        run.checkpoints.save(1, run.parts)
+    except InstrumentError as error:
+        return str(error)
+    finally:
+        file.write = before
+
+
+SCENARIOS = (
+    ddp, sharded, into_the_other_kind, from_one_process, an_agreed_stop, a_failing_rank, a_full_disk,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> dict[str, Any]:
+    run = Run(World(), folder / "one", seed=8).train(0, 2)
+    run.checkpoints.save(2, run.parts)
+    return run.end()
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path, one: dict[str, Any]) -> Mapping[str, list[Any]]:
+    return ranks.run(SCENARIOS, folder)
+
+
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
+    return ranks.run((ddp, sharded, an_agreed_stop), tmp_path_factory.mktemp("gpus"), device="cuda")
+
+
+def equal(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+def test_two_ranks_go_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
+    went_on_bit_for_bit(two, kind)
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+def test_two_gpus_go_on_bit_for_bit(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
+    went_on_bit_for_bit(two_gpus, kind)
+
+
+def went_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
+    for rank, (unbroken, resumed) in enumerate(two[kind]):
+        assert equal(unbroken, resumed)
+        assert unbroken["model"] or (kind == "sharded" and rank == 1)
+    first, second = (unbroken["draws"] for unbroken, _ in two[kind])
+    assert not torch.equal(first.cpu(), second.cpu())
+
+
+def test_ddp_and_sharded_checkpoints_are_one_format(two: Mapping[str, list[Any]], folder: Path) -> None:
+    (ddp_went_on, sharded_went_on) = two["into_the_other_kind"][0]
+    torch.testing.assert_close(ddp_went_on["model"], two["ddp"][0][0]["model"], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(sharded_went_on["model"], two["sharded"][0][0]["model"], rtol=1e-9, atol=1e-12)
+    kinds = [file.read(folder / kind / "0001-step-3.pt")["parts"] for kind in ("ddp", "sharded")]
+    assert (
+        kinds[0]["model"].keys()
+        == kinds[1]["model"].keys()
+        == build(CONFIG.model, CONFIG.data, CPU).state_dict().keys()
+    )
+    assert [value.shape for value in kinds[0]["model"].values()] == [
+        value.shape for value in kinds[1]["model"].values()
+    ]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+def test_one_process_goes_on_where_two_were(two: Mapping[str, list[Any]], folder: Path, kind: str) -> None:
+    run = Run(World(), folder / f"{kind}-alone", seed=9)
+    resumed = load(folder / kind, run.parts, run.device, run.config)
+    assert resumed.step == 3
+    saved = file.read(folder / kind / "0001-step-3.pt")["parts"]
+    assert equal(dict(run.learner.model.state_dict()), dict(saved["model"]))
+    assert equal(run.learner.optimizer.state_dict()["state"], saved["optimizer"]["state"])
+    run.config = replace(run.config, data=replace(run.config.data, batch=6))
+    together = two[kind][0][0]
+    torch.testing.assert_close(dict(run.train(3, 6).end()["model"]), dict(together["model"]), rtol=1e-9, atol=1e-12)
+
+
+def test_two_ranks_go_on_where_one_process_was(two: Mapping[str, list[Any]], one: dict[str, Any]) -> None:
+    first, second = two["from_one_process"]
+    for part in ("model", "optimizer", "schedule", "scaler"):
+        assert equal(first[part], one[part])
+        assert equal(second[part], one[part])
+    assert torch.equal(first["draws"], one["draws"])
+
+
+def test_ranks_that_agree_to_stop_write_one_emergency_checkpoint(two: Mapping[str, list[Any]], folder: Path) -> None:
+    assert two["an_agreed_stop"] == [folder / "stopped" / "0001-step-1-emergency.pt"] * 2
+    assert file.read(folder / "stopped" / "0001-step-1-emergency.pt")["reason"] == "SIGTERM"
+
+
+def test_a_rank_that_fails_saves_what_it_has(two: Mapping[str, list[Any]], folder: Path) -> None:
+    (ddp_path, said, state), (sharded_path, sharded_said, _) = two["a_failing_rank"][1]
+    assert (ddp_path, said) == (folder / "failing-False" / "0001-step-1-emergency.pt", [])
+    assert equal(dict(file.read(ddp_path)["parts"]["model"]), dict(state["model"]))
+    assert (sharded_path, len(sharded_said)) == (None, 1)
+    assert "sharded" in sharded_said[0]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_on_all_ranks(two: Mapping[str, list[Any]]) -> None:
+    assert two["a_full_disk"] == ["the disk is full"] * 2
+
+
+def test_one_process_has_plain_checkpoints_and_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InstrumentError, match="checkpoint-folder"):
+        shared_checkpoints(CONFIG, World(), print)
+    assert "random" not in Run(World(), tmp_path, seed=0).parts

@@ -1,0 +1,168 @@
+"""Two real processes train as one would with their batches together: DDP and FSDP2, losses and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
+from instrument.data.datasets import build_loader  # noqa: E402
+from instrument.distributed import World, inner, parts_of, reduced, wrap  # noqa: E402
+from instrument.models import build  # noqa: E402
+from instrument.trainer.learner import Learner  # noqa: E402
+from tests.instrument import ranks  # noqa: E402
+
+CPU = torch.device("cpu")
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+DTYPES = {"inputs": torch.float64, "targets": torch.int64}
+STEPS = 4
+CONFIG = Config(
+    training=Training(precision="fp32", device="cpu", steps=STEPS, learning_rate=0.01),
+    model=Model(layers=2, width=16, heads=2, vocabulary=32, features=8),
+    data=Data(batch=3, sequence=6, samples=200),
+    distributed=Distributed(bucket_mb=0.01),
+)
+
+
+def where(world: World) -> torch.device:
+    return torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
+
+
+def learner(config: Config, world: World) -> Learner:
+    device = where(world)
+    torch.manual_seed(world.rank)  # ranks begin as the first one, whatever they were made with
+    model = build(config.model, config.data, device).double()
+    return Learner(wrap(model, config.distributed, world, device), config.training, STEPS, device)
+
+
+def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]:
+    """Return the losses of this rank and the weights in the end."""
+    taught, losses = learner(config, world), []
+    batches = iter(build_loader(config, rank=world.rank, world=world.size))
+    count = config.training.accumulation
+    for _ in range(STEPS):
+        for micro in range(count):
+            batch = {name: value.to(where(world), DTYPES[name]) for name, value in next(batches).items()}
+            last = micro == count - 1
+            with reduced(taught.model, last or not config.distributed.no_sync):
+                loss = taught.forward(batch)
+                taught.backward(loss, 1 / count)
+            losses.append(loss.item())
+        taught.update()
+    weights = parts_of(taught, world)["model"].state_dict()
+    return losses, {name: value.cpu().clone() for name, value in weights.items()}
+
+
+def with_(config: Config, *, accumulation: int = 1, batch: int | None = None, **distributed: Any) -> Config:
+    return replace(
+        config,
+        training=replace(config.training, accumulation=accumulation),
+        data=replace(config.data, batch=batch or config.data.batch),
+        distributed=replace(config.distributed, **distributed),
+    )
+
+
+def ddp(world: World, _folder: Path) -> Any:
+    return train(CONFIG, world)
+
+
+def ddp_static_graph_without_views(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, static_graph=True, gradient_as_bucket_view=False, bucket_mb=25), world)
+
+
+def ddp_accumulating(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, accumulation=2), world)
+
+
+def ddp_static_graph_accumulating(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, accumulation=2, static_graph=True), world)
+
+
+def ddp_accumulating_reducing_each(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, accumulation=2, no_sync=False), world)
+
+
+def sharded(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, shard=True), world)
+
+
+def sharded_accumulating(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, shard=True, accumulation=2), world)
+
+
+def sharded_accumulating_reducing_each(world: World, _folder: Path) -> Any:
+    return train(with_(CONFIG, shard=True, accumulation=2, no_sync=False), world)
+
+
+def blocks_sharded(world: World, _folder: Path) -> Any:
+    model = learner(with_(CONFIG, shard=True), world).model
+    return [name for name, module in model.named_modules() if hasattr(module, "set_requires_gradient_sync")]
+
+
+SCENARIOS = (
+    ddp, ddp_static_graph_accumulating, ddp_static_graph_without_views, ddp_accumulating,
+    ddp_accumulating_reducing_each, sharded, sharded_accumulating, sharded_accumulating_reducing_each,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
+    return ranks.run((*SCENARIOS, blocks_sharded), tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
+    return ranks.run(SCENARIOS, tmp_path_factory.mktemp("gpus"), device="cuda")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_two_ranks_are_one_process_with_both_batches(two: Mapping[str, list[Any]], scenario: Any) -> None:
+    equals_one_process(two[scenario.__name__], scenario)
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_two_gpus_are_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: Any) -> None:
+    # A GPU adds up in another order, and Adam divides each gradient by its own size: nearly zero ones show it.
+    equals_one_process(two_gpus[scenario.__name__], scenario, rtol=1e-6, atol=1e-9)
+
+
+def equals_one_process(results: list[Any], scenario: Any, *, rtol: float = 1e-9, atol: float = 1e-12) -> None:
+    count = 2 if "accumulating" in scenario.__name__ else 1
+    losses, weights = train(with_(CONFIG, accumulation=count, batch=2 * CONFIG.data.batch), World())
+    (first, shared), (second, _) = results
+    torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=rtol, atol=0)
+    assert shared.keys() == weights.keys()
+    torch.testing.assert_close(shared, weights, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+def test_reducing_once_is_reducing_each_time(two: Mapping[str, list[Any]], kind: str) -> None:
+    once, each = two[f"{kind}_accumulating"][0], two[f"{kind}_accumulating_reducing_each"][0]
+    torch.testing.assert_close(once, each, rtol=1e-9, atol=1e-12)
+
+
+def test_all_ranks_end_with_the_same_weights(two: Mapping[str, list[Any]]) -> None:
+    (_, first), (_, second) = two["ddp"]
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_each_block_is_sharded_by_itself(two: Mapping[str, list[Any]]) -> None:
+    assert two["blocks_sharded"] == [["", "blocks.0", "blocks.1"]] * 2
+
+
+def test_one_process_is_left_as_it_is() -> None:
+    model = torch.nn.Linear(2, 2)
+    assert wrap(model, Distributed(), World(), CPU) is model
+    assert inner(model) is model
+    with reduced(model, False):
+        model(torch.ones(1, 2)).sum().backward()
+    assert model.weight.grad is not None

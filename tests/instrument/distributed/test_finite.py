@@ -1,0 +1,98 @@
+"""Two ranks, of which one has a loss that is not finite: both stop, or skip, at the same step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.checkpoint.folder import Checkpoints  # noqa: E402
+from instrument.config.schema import Distributed  # noqa: E402
+from instrument.distributed import World, device_of  # noqa: E402
+from instrument.trainer import run as runs  # noqa: E402
+from tests.instrument import ranks  # noqa: E402
+from tests.instrument.checkpoint.test_folder import names  # noqa: E402
+from tests.instrument.trainer.test_finite import config, poison  # noqa: E402
+
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set[int] | None = None, **how: Any) -> Any:
+    """Run the trainer on this rank; the second rank's batches `bad` are no numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        if bad is not None and not world.first:
+            # Each global batch holds one of each rank, the first rank's in front.
+            poison(patch, {2 * batch + 1 for batch in bad})
+        made = config(folder, device=world.device_type, **{"steps": 24, "schedule": "constant", **how})
+        made = replace(made, distributed=Distributed(shard=shard))
+        device = device_of(made, world)
+        said: list[str] = []
+        outcome = runs._Run(runs.resolved(made, device, world), world, device, said.append).run()
+    return outcome.exit_code, outcome.failure, outcome.losses, said
+
+
+def stopping(world: World, folder: Path) -> Any:
+    return trained(world, folder / "stop", bad=range(5, 100))
+
+
+def stopping_without_waiting(world: World, folder: Path) -> Any:
+    return trained(world, folder / "event", bad=range(5, 100), sync="event")
+
+
+def stopping_sharded(world: World, folder: Path) -> Any:
+    return trained(world, folder / "sharded", bad=range(5, 100), shard=True)
+
+
+def five_steps(world: World, folder: Path) -> Any:
+    return trained(world, folder / "five", steps=5)
+
+
+def skipping(world: World, folder: Path) -> Any:
+    return trained(world, folder / "skip", bad={3}, on_nan="skip", steps=8)
+
+
+SCENARIOS = (stopping, stopping_without_waiting, stopping_sharded, five_steps, skipping)
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    path = Checkpoints(folder).latest()
+    assert path is not None
+    contents: dict[str, Any] = torch.load(path, map_location="cpu")
+    return contents
+
+
+def check(device: str, folder: Path) -> None:
+    told = ranks.run(SCENARIOS, folder, device=device)
+    for name in ("stopping", "stopping_without_waiting", "stopping_sharded"):
+        first, second = told[name]
+        assert first[0] == second[0] == 1, name
+        assert first[1] == second[1] and first[1].startswith("the loss or gradient of step 5 is not finite"), name
+        for _code, _failure, losses, _said in (first, second):
+            assert all(map(math.isfinite, losses[:5])) and not any(map(math.isfinite, losses[5:])), name
+    five = newest(folder / "five")
+    for name in ("stop", "event", "sharded"):
+        assert names(folder / name) == ["0001-step-4.pt", "0002-step-5-emergency.pt", "best.pt"]
+        assert newest(folder / name)["extra"] == five["extra"]
+    for weights, expected in zip(
+        newest(folder / "stop")["parts"]["model"].values(), five["parts"]["model"].values(), strict=True
+    ):
+        torch.testing.assert_close(weights, expected)
+    for code, failure, losses, _said in told["skipping"]:
+        assert (code, failure) == (0, None)
+        assert [step for step, loss in enumerate(losses) if not math.isfinite(loss)] == [3]
+    assert told["skipping"][0][3][-1].startswith("the loss or gradient of 1 of 8 steps was not finite (first: step 3)")
+
+
+def test_all_ranks_stop_or_skip_at_the_same_step(tmp_path: Path) -> None:
+    check("cpu", tmp_path)
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+def test_all_ranks_stop_or_skip_at_the_same_step_on_gpus(tmp_path: Path) -> None:
+    check("cuda", tmp_path)

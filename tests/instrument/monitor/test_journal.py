@@ -1,0 +1,126 @@
+"""Losses and times that arrive late, in any order of calls, become the same records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instrument.monitor import Sinks
+from instrument.monitor.journal import Journal
+from instrument.monitor.metrics import StepFigures
+from instrument.monitor.sink import Figures
+
+
+class Kept:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, Figures]] = []
+
+    def write(self, step: int, figures: Figures) -> None:
+        self.records.append((step, figures))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def journal(kept: Kept, *, every: int = 10, epoch: int = 1000, first: int = 0, peak: float | None = None) -> Journal:
+    return Journal(Sinks([kept]), every, epoch, peak, lambda step: step, first=first)
+
+
+def step(number: int) -> StepFigures:
+    return StepFigures(number, step_ms=10.0, samples=4)
+
+
+def loss(number: int) -> tuple[int, float]:
+    return number, float(number)
+
+
+def test_a_record_is_written_with_the_window_that_ends_it() -> None:
+    kept = Kept()
+    one = journal(kept, every=3)
+    one.take([loss(0), loss(1)], [step(0), step(1)])
+    assert kept.records == []
+    one.take([loss(2)], [step(2)])
+    ((at, figures),) = kept.records
+    assert at == 2
+    assert figures["loss"] == 1.0
+    assert figures["perf/samples_per_s"] == 400
+    assert one.latest == figures
+
+
+@given(st.integers(0, 40), st.integers(0, 15), st.integers(1, 7), st.integers(1, 12), st.data())
+def test_every_step_is_in_one_record_whichever_comes_first(
+    steps: int, first: int, every: int, epoch: int, data: st.DataObject
+) -> None:
+    kept = Kept()
+    one = journal(kept, every=every, epoch=epoch, first=first)
+    losses = [loss(number) for number in range(first, first + steps)]
+    times = [step(number) for number in range(first, first + steps)]
+    while losses or times:
+        some = data.draw(st.integers(0, 5))
+        one.take(losses[:some], times[: 5 - some])
+        del losses[:some], times[: 5 - some]
+    one.finish()
+    one.finish()
+    numbers = range(first, first + steps)
+    windows = {at: found["loss"] for at, found in kept.records if "loss" in found}
+    expected: dict[int, list[int]] = {}
+    for number in numbers:
+        expected.setdefault(min((number // every + 1) * every, first + steps) - 1, []).append(number)
+    assert windows == {at: sum(within) / len(within) for at, within in expected.items()}
+    epochs = [found for _, found in kept.records if "epoch" in found]
+    assert sum(int(found["perf/epoch/steps"] or 0) for found in epochs) == steps
+    assert one.losses.tolist() == [float(number) for number in numbers]
+
+
+def test_an_epoch_has_its_number_and_its_sums() -> None:
+    kept = Kept()
+    one = journal(kept, every=100, epoch=2)
+    for number in range(5):
+        one.take([loss(number)], [step(number)])
+    one.finish()
+    epochs = [(at, found["epoch"], found["perf/epoch/samples"]) for at, found in kept.records if "epoch" in found]
+    assert epochs == [(1, 0, 8), (3, 1, 8), (4, 2, 4)]
+
+
+def test_a_step_that_failed_is_in_no_record() -> None:
+    """Its times arrive, its loss does not."""
+    kept = Kept()
+    one = journal(kept, every=1)
+    one.take([loss(0)], [step(0), step(1)])
+    one.finish()
+    assert [at for at, found in kept.records if "loss" in found] == [0]
+
+
+def test_what_is_known_of_a_step_is_in_its_record() -> None:
+    kept = Kept()
+    one = Journal(Sinks([kept]), 1, 10, 2000.0, lambda of: replace(of, flops=5, memory_peak_bytes=7))
+    one.take([loss(0)], [step(0)])
+    ((_, figures),) = kept.records
+    assert (figures["perf/flops_per_s"], figures["perf/mfu"], figures["perf/memory_peak_bytes"]) == (500, 0.25, 7)
+
+
+def test_recent_loss_is_of_the_last_steps() -> None:
+    one = journal(Kept(), every=2)
+    assert one.recent_loss() is None
+    one.take([loss(1)], [])
+    assert one.recent_loss() == 1.0
+    one.take([loss(5), loss(6)], [])
+    assert one.recent_loss() == 5.5
+
+
+def test_a_loss_that_is_no_number_passes_through() -> None:
+    kept = Kept()
+    one = journal(kept, every=1)
+    one.take([(0, math.nan)], [step(0)])
+    assert math.isnan(kept.records[0][1]["loss"] or 0)
+
+
+def test_nothing_was_done_and_nothing_is_written() -> None:
+    kept = Kept()
+    journal(kept).finish()
+    assert kept.records == []

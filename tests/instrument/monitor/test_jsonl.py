@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instrument.config.schema import Config, Monitor
+from instrument.errors import ConfigError
+from instrument.monitor.jsonl import JsonLines, open_sink
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def steps(path: Path) -> list[int]:
+    return [record["step"] for record in records(path)]
+
+
+def write(path: Path, numbers: range, *, resumed_at: int | None = None) -> None:
+    sink = JsonLines(path, resumed_at=resumed_at)
+    for step in numbers:
+        sink.write(step, {"loss": step / 2})
+    sink.close()
+
+
+def test_a_record_is_a_line_that_is_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "run.jsonl"
+    before = time.time()
+    sink = open_sink(Config(monitor=Monitor(jsonl=path)), None)
+    assert sink is not None
+    sink.write(9, {"loss": 2.5, "perf/power_w": None, "perf/memory_peak_bytes": 1 << 40})
+    (record,) = records(path)  # before it is closed
+    sink.close()
+    assert before - 1 <= record.pop("time") <= time.time() + 1
+    assert record == {"step": 9, "loss": 2.5, "perf/power_w": None, "perf/memory_peak_bytes": 1 << 40}
+
+
+def test_no_path_is_no_sink() -> None:
+    assert open_sink(Config(), None) is None
+
+
+def test_a_loss_that_is_no_number_is_null_and_named(tmp_path: Path) -> None:
+    sink = JsonLines(tmp_path / "run.jsonl")
+    sink.write(0, {"loss": math.nan, "norm": -math.inf, "time_ms": 3.0})
+    sink.close()
+    (record,) = records(tmp_path / "run.jsonl")
+    assert (record["loss"], record["norm"], record["time_ms"]) == (None, None, 3.0)
+    assert record["not_finite"] == {"loss": "nan", "norm": "-inf"}
+
+
+def test_a_new_run_keeps_the_records_of_earlier_ones_beside_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for length in (1, 2, 3):
+        write(path, range(length))
+    assert steps(tmp_path / "run.1.jsonl") == [0]
+    assert steps(tmp_path / "run.2.jsonl") == [0, 1]
+    assert steps(path) == [0, 1, 2]
+
+
+def test_a_resumed_run_goes_on_where_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, range(5))
+    write(path, range(5, 8), resumed_at=5)
+    assert steps(path) == list(range(8))
+
+
+def test_steps_that_will_be_done_again_are_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, range(10))
+    write(path, range(6, 12), resumed_at=6)
+    assert steps(path) == list(range(12))
+
+
+def test_a_half_line_of_a_run_that_was_killed_goes_when_it_is_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, range(3))
+    with path.open("ab") as file:
+        file.write(b'{"step": 3, "lo')
+    write(path, range(3, 5), resumed_at=3)
+    assert steps(path) == [0, 1, 2, 3, 4]
+
+
+def test_lines_of_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text('# a note\n{"note": 1}\n[1]\n{"step": "x"}\n{"step": null}\n')
+    write(path, range(2, 3), resumed_at=2)
+    lines = path.read_text().splitlines()
+    assert lines[:5] == ["# a note", '{"note": 1}', "[1]", '{"step": "x"}', '{"step": null}']
+    assert json.loads(lines[5])["step"] == 2
+
+
+def test_a_resumed_run_may_begin_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", range(4, 6), resumed_at=4)
+    assert steps(tmp_path / "new.jsonl") == [4, 5]
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "run.jsonl", "File exists")):
+        with pytest.raises(ConfigError) as refused:
+            JsonLines(path)
+        assert str(refused.value) == f"monitor.jsonl: {path} cannot be written to: {reason}"
+
+
+def test_what_is_no_regular_file_is_written_to_as_it_is() -> None:
+    for resumed_at in (None, 3):
+        sink = JsonLines(Path(os.devnull), resumed_at=resumed_at)
+        sink.write(3, {})
+        sink.close()
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_full_disk_leaves_whole_lines_alone(tmp_path: Path) -> None:
+    # A limit on the size of files is a disk that is full in the middle of a line.
+    path = tmp_path / "run.jsonl"
+    code = f"""
+import resource, signal
+from pathlib import Path
+from instrument.monitor.jsonl import JsonLines
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sink = JsonLines(Path({str(path)!r}))
+try:
+    for step in range(100):
+        sink.write(step, {{"loss": 0.1}})
+except OSError as failure:
+    print(failure.errno or failure)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == str(errno.EFBIG) or "bytes were written" in said
+    assert len(steps(path)) > 10
+    assert steps(path) == list(range(len(steps(path))))
+
+
+def test_a_run_that_is_killed_leaves_what_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    code = f"""
+import os, signal
+from pathlib import Path
+from instrument.monitor.jsonl import JsonLines
+sink = JsonLines(Path({str(path)!r}))
+for step in range(20):
+    sink.write(step, {{"loss": 0.1}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert steps(path) == list(range(20))

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instrument.monitor.metrics import EPOCH, StepFigures, figures, reasons, totals
+from instrument.monitor.peaks import PEAKS, peak_flops
+
+WHOLE = StepFigures(
+    step=3,
+    loss=2.5,
+    forward_ms=4.0,
+    backward_ms=8.0,
+    optimizer_ms=1.0,
+    data_load_ms=2.0,
+    copy_ms=10.0,
+    step_ms=20.0,
+    samples=32,
+    tokens=8192,
+    flops=5e12,
+    memory_allocated_bytes=1 << 30,
+    memory_peak_bytes=2 << 30,
+    power_w=500.0,
+    utilisation_percent=90.0,
+)
+
+
+def test_a_step_gives_every_figure() -> None:
+    found = figures([WHOLE], peak=1e15)
+    assert found == {
+        "loss": 2.5,
+        "perf/forward_ms": 4.0,
+        "perf/backward_ms": 8.0,
+        "perf/optimizer_ms": 1.0,
+        "perf/data_load_ms": 2.0,
+        "perf/copy_ms": 10.0,
+        "perf/step_ms": 20.0,
+        "perf/samples_per_s": 1600.0,
+        "perf/tokens_per_s": 409600.0,
+        "perf/flops_per_s": 2.5e14,
+        "perf/mfu": 0.25,
+        "perf/forward_fraction": 0.2,
+        "perf/backward_fraction": 0.4,
+        "perf/optimizer_fraction": 0.05,
+        "perf/data_load_fraction": 0.1,
+        "perf/copy_fraction": 0.5,
+        "perf/memory_allocated_bytes": 1 << 30,
+        "perf/memory_peak_bytes": 2 << 30,
+        "perf/power_w": 500.0,
+        "perf/utilisation_percent": 90.0,
+    }
+    assert reasons([WHOLE], peak=1e15) == {}
+
+
+def test_the_names_are_the_same_whatever_was_measured() -> None:
+    nothing = figures([StepFigures(step=0)])
+    assert list(nothing) == list(figures([WHOLE], peak=1e15)) == list(figures([]))
+    assert set(nothing.values()) == {None}
+
+
+def test_what_was_not_measured_is_none_with_its_reason() -> None:
+    steps = [replace(WHOLE, flops=None, power_w=None, not_measured={"flops": "compiled away", "power_w": "no NVML"})]
+    assert figures(steps, peak=1e15)["perf/mfu"] is None
+    assert reasons(steps, peak=1e15) == {
+        "perf/flops_per_s": "compiled away",
+        "perf/mfu": "compiled away",
+        "perf/power_w": "no NVML",
+    }
+
+
+def test_mfu_needs_a_known_peak() -> None:
+    assert figures([WHOLE])["perf/mfu"] is None
+    assert reasons([WHOLE]) == {"perf/mfu": "the peak FLOP/s of this device is not known"}
+    assert reasons([StepFigures(0)], scope=EPOCH)["perf/epoch/step_ms"] == "it was not measured"
+
+
+def test_rates_and_ratios_are_of_sums_over_the_steps_that_have_both() -> None:
+    steps = [
+        replace(WHOLE, step_ms=10.0, samples=10, copy_ms=5.0),
+        replace(WHOLE, step_ms=30.0, samples=30, copy_ms=None),
+        replace(WHOLE, step_ms=None, samples=99, copy_ms=99.0),
+        replace(WHOLE, step_ms=60.0, samples=None, copy_ms=30.0),
+    ]
+    found = figures(steps)
+    assert found["perf/samples_per_s"] == 1000.0
+    assert found["perf/copy_fraction"] == 0.5
+    assert found["perf/step_ms"] == 30.0
+    assert found["perf/copy_ms"] == 30.0
+
+
+def test_memory_is_the_last_and_the_largest_and_power_the_median_of_the_readings() -> None:
+    steps = [
+        replace(WHOLE, memory_allocated_bytes=7, memory_peak_bytes=9, power_w=100.0),
+        replace(WHOLE, memory_allocated_bytes=5, memory_peak_bytes=8, power_w=None),
+        replace(WHOLE, memory_allocated_bytes=None, memory_peak_bytes=None, power_w=300.0),
+    ]
+    found = figures(steps)
+    assert (found["perf/memory_allocated_bytes"], found["perf/memory_peak_bytes"]) == (5, 9)
+    assert found["perf/power_w"] == 200.0
+
+
+def test_a_step_of_no_time_has_no_rate() -> None:
+    assert figures([replace(WHOLE, step_ms=0.0)])["perf/samples_per_s"] is None
+
+
+def test_an_epoch_has_names_of_its_own_and_totals() -> None:
+    steps = [replace(WHOLE, loss=1.0), replace(WHOLE, loss=2.0, tokens=None), replace(WHOLE, loss=None, step_ms=None)]
+    found = figures(steps, scope=EPOCH)
+    assert found["epoch/loss"] == 1.5
+    assert found["perf/epoch/step_ms"] == 20.0
+    assert totals(steps) == {
+        "perf/epoch/samples": 96,
+        "perf/epoch/tokens": 16384,
+        "perf/epoch/flops": 1.5e13,
+        "perf/epoch/steps": 3,
+        "perf/epoch/seconds": 0.04,
+    }
+    assert totals([]) == {f"perf/epoch/{name}": None for name in ("samples", "tokens", "flops", "seconds")} | {
+        "perf/epoch/steps": 0
+    }
+
+
+@given(st.lists(st.tuples(st.none() | st.floats(0.1, 1e3), st.none() | st.integers(1, 100)), max_size=12))
+def test_any_mixture_of_measured_and_not(measured: list[tuple[float | None, int | None]]) -> None:
+    steps = [StepFigures(number, step_ms=ms, samples=n) for number, (ms, n) in enumerate(measured)]
+    found = figures(steps)
+    times = [ms for ms, _n in measured if ms is not None]
+    both = [(ms, n) for ms, n in measured if ms is not None and n is not None]
+    assert found["perf/step_ms"] == (median(times) if times else None)
+    rate = 1000 * sum(n for _ms, n in both) / sum(ms for ms, _n in both) if both else None
+    assert found["perf/samples_per_s"] == (None if rate is None else pytest.approx(rate))
+    assert set(reasons(steps)) == {name for name, value in found.items() if value is None and name != "loss"}
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "expected"),
+    [
+        ("NVIDIA H200", "bf16", 989e12),
+        ("NVIDIA H200", "fp32", 67e12),
+        ("NVIDIA H100 80GB HBM3", "fp16", 989e12),
+        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+        ("NVIDIA A100-PCIE-40GB", "tf32", 156e12),
+        ("NVIDIA A100 80GB PCIe", "fp32", 19.5e12),
+        ("NVIDIA L4", "bf16", 121e12),
+        ("NVIDIA L40S", "bf16", 362e12),
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
+        ("Tesla T4", "fp16", 65e12),
+        ("Tesla T4", "bf16", None),
+        ("Tesla V100-SXM2-16GB", "fp16", 125e12),
+    ],
+)
+def test_the_peak_of_a_known_gpu(name: str, precision: str, expected: float | None) -> None:
+    assert peak_flops(name, precision) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GH200 480GB MIG 1g.12gb",
+        "NVIDIA L400",
+        "AMD Instinct MI300X",
+    ],
+)
+def test_another_device_is_not_taken_for_one_that_is_known(name: str) -> None:
+    assert peak_flops(name, "bf16") is None
+
+
+def test_an_unknown_precision_has_no_peak() -> None:
+    assert peak_flops("NVIDIA H200", "fp8") is None
+
+
+def test_no_peak_is_below_that_of_a_finer_precision() -> None:
+    for peak in PEAKS:
+        rates = [rate for rate in (peak.half, peak.tf32, peak.fp32) if rate is not None]
+        assert rates == sorted(rates, reverse=True), peak.name
+
+
+def test_configuration_flags_and_figures_need_no_torch() -> None:
+    code = (
+        "import sys, instrument.config.schema, instrument.config.flags, instrument.monitor.metrics, "
+        "instrument.monitor.peaks, instrument.monitor.nvml"
+    )
+    check = "sys.exit('torch' in sys.modules or 'tensorboard' in sys.modules or 'wandb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", f"{code}; {check}"], check=False).returncode == 0

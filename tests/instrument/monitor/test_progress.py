@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+import types
+
+import pytest
+
+from instrument.config.schema import Config, Monitor, Training
+from instrument.monitor.progress import Bar, PlainLine, describe, open_sink
+
+RECORD = {"loss": 2.34567, "perf/step_ms": 9.81, "perf/samples_per_s": 3261.7}
+SHOWN = "loss 2.346  9.8 ms/step  3262 samples/s"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_on(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make stderr a terminal; not as a fixture, for pytest sets stderr anew after those."""
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    return screen
+
+
+def config(steps: int = 40, *, epochs: int | None = None, progress: bool = True) -> Config:
+    return Config(training=Training(steps=steps, epochs=epochs), monitor=Monitor(progress=progress))
+
+
+def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(name: str) -> types.ModuleType:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+def test_it_is_for_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = shown_on(monkeypatch)
+    assert open_sink(config(progress=False), None) is None
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert open_sink(config(), None) is None
+    assert terminal.getvalue() == ""
+
+
+def test_the_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = shown_on(monkeypatch)
+    pytest.importorskip("tqdm")
+    bar = open_sink(config(), None)
+    assert isinstance(bar, Bar)
+    bar.write(9, RECORD)
+    bar.write(19, RECORD)
+    bar.write(19, {"perf/epoch/step_ms": 9.9})
+    bar.close()
+    last = terminal.getvalue().rstrip("\n").split("\r")[-1]
+    assert "20/40" in last
+    assert SHOWN in last
+
+
+def test_the_bar_of_a_resumed_run_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = shown_on(monkeypatch)
+    pytest.importorskip("tqdm")
+    bar = open_sink(config(), 30)
+    assert bar is not None
+    assert "30/40" in terminal.getvalue()
+    bar.close()
+
+
+def test_a_run_of_epochs_has_no_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = shown_on(monkeypatch)
+    pytest.importorskip("tqdm")
+    bar = open_sink(config(epochs=2), None)
+    assert bar is not None
+    bar.write(9, RECORD)
+    bar.close()
+    assert "10step" in terminal.getvalue()
+    assert "/40" not in terminal.getvalue()
+
+
+def test_without_tqdm_there_is_a_plain_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = shown_on(monkeypatch)
+    without_tqdm(monkeypatch)
+    line = open_sink(config(), None)
+    assert isinstance(line, PlainLine)
+    line.write(9, RECORD)
+    line.write(19, {"loss": 2.0})
+    line.write(19, {"perf/epoch/step_ms": 9.9})
+    line.close()
+    first, second = f"step 10/40  {SHOWN}", "step 20/40  loss 2"
+    assert terminal.getvalue() == f"\r{first}\r{second:<{len(first)}}\n"
+
+
+def test_a_plain_line_that_was_never_written_leaves_nothing() -> None:
+    terminal = Terminal()
+    PlainLine(None, terminal).close()
+    assert terminal.getvalue() == ""
+
+
+def test_a_plain_line_without_an_end() -> None:
+    terminal = Terminal()
+    PlainLine(None, terminal).write(0, {"loss": 1.0})
+    assert terminal.getvalue() == "\rstep 1  loss 1"
+
+
+def test_what_was_not_measured_is_not_shown() -> None:
+    assert describe({"loss": None, "perf/step_ms": 2.0}) == "2.0 ms/step"
+    assert describe({"perf/epoch/step_ms": 2.0}) == ""

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import builtins
+import importlib
+import logging
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instrument import monitor
+from instrument.config.schema import Config, Monitor
+from instrument.errors import ConfigError
+from instrument.monitor import Figures, Sink, Sinks, open_sinks
+from instrument.monitor.sink import optional
+
+
+class Recorder:
+    """A sink that keeps what it gets, and breaks where it is told to."""
+
+    def __init__(self, breaks_at: int | None = None, breaks_closing: bool = False) -> None:
+        self.records: list[tuple[int, Figures]] = []
+        self.closed = 0
+        self._breaks_at, self._breaks_closing = breaks_at, breaks_closing
+
+    def write(self, step: int, figures: Figures) -> None:
+        if step == self._breaks_at:
+            raise OSError("no space\nleft")
+        self.records.append((step, figures))
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._breaks_closing:
+            raise RuntimeError
+
+
+def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Let a library be missing, and what imports it."""
+    real = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> types.ModuleType:
+        if name == module:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+def test_nothing_asked_for_is_nothing_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_sinks(Config(monitor=Monitor(progress=False))) as sinks:
+        sinks.write(0, {"loss": 1.0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_sink_gets_each_record_and_is_closed_once() -> None:
+    first, second = Recorder(), Recorder()
+    with Sinks([first, second]) as sinks:
+        sinks.write(0, {"loss": 2.0})
+        sinks.write(1, {"loss": None})
+    sinks.close()
+    assert first.records == second.records == [(0, {"loss": 2.0}), (1, {"loss": None})]
+    assert (first.closed, second.closed) == (1, 1)
+
+
+def test_a_sink_that_breaks_is_said_once_and_stops_neither_the_run_nor_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken, well = Recorder(breaks_at=1, breaks_closing=True), Recorder()
+    with caplog.at_level(logging.WARNING), Sinks([broken, well]) as sinks:
+        for step in range(4):
+            sinks.write(step, {})
+    assert [step for step, _figures in broken.records] == [0]
+    assert [step for step, _figures in well.records] == [0, 1, 2, 3]
+    assert (broken.closed, well.closed) == (1, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Recorder: no more records after step 1: no space left",
+        "Recorder: not closed well: RuntimeError",
+    ]
+
+
+def test_one_that_cannot_be_opened_closes_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Recorder()
+
+    def opens(_config: Config, _resumed_at: int | None) -> Sink | None:
+        return first
+
+    def refuses(_config: Config, _resumed_at: int | None) -> Sink | None:
+        raise ConfigError("monitor.other: no")
+
+    monkeypatch.setattr(monitor, "SINKS", (opens, refuses))
+    with pytest.raises(ConfigError, match=r"^monitor\.other: no$"):
+        open_sinks(Config())
+    assert first.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "module"),
+    [(Monitor(tensorboard=Path("events")), "tensorboard"), (Monitor(wandb="project"), "wandb")],
+)
+def test_a_missing_library_is_one_line_before_training(
+    asked: Monitor, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    without(monkeypatch, module)
+    with pytest.raises(ConfigError) as refused:
+        open_sinks(Config(monitor=asked))
+    assert str(refused.value) == (
+        f"monitor.{module}: needs the package {module} (pip install {module}): No module named {module!r}"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_is_there_is_imported() -> None:
+    assert optional("builtins", "monitor.any", "any") is builtins
+
+
+def test_all_the_sinks_get_what_one_run_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(monitor, "SINKS", tuple(lambda *given: made.append(given) or Recorder() for _ in range(3)))
+    config = Config()
+    open_sinks(config, resumed_at=7).close()
+    assert made == [(config, 7)] * 3

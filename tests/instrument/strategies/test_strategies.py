@@ -1,0 +1,86 @@
+"""All strategies give the losses and the weights of the plain loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.config.schema import Config, Data, Model, StrategyName, Training  # noqa: E402
+from instrument.data.datasets import build_loader  # noqa: E402
+from instrument.models import build  # noqa: E402
+from instrument.monitor.meter import StepMeter  # noqa: E402
+from instrument.strategies import STRATEGIES  # noqa: E402
+from instrument.trainer.learner import Learner  # noqa: E402
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+MODELS = {
+    "transformer": Model(layers=2, width=32, heads=4, vocabulary=64, features=16),
+    "dit": Model(name="dit", layers=1, width=32, heads=4, side=8, channels=2, classes=10),
+    "flow": Model(name="flow", layers=1, width=32, heads=4, side=8, channels=2, classes=10),
+    "mlm": Model(name="mlm", layers=1, width=32, heads=4, vocabulary=64, prompt="vectorised", prompt_tokens=3),
+}
+
+
+def config(strategy: StrategyName, **training: object) -> Config:
+    return Config(
+        training=Training(strategy=strategy, **({"precision": "fp32"} | training)),  # type: ignore[arg-type]
+        model=MODELS["transformer"],
+        data=Data(batch=4, sequence=8, samples=64),
+    )
+
+
+def trained(of: Config, device_name: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Run a few steps; return the losses and the weights."""
+    if device_name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    device = torch.device(device_name, 0 if device_name == "cuda" else None)
+    torch.manual_seed(of.training.seed)
+    learner = Learner(build(of.model, of.data, device), of.training, max(steps, 1), device)
+    meter = StepMeter(device)
+    strategy = STRATEGIES[of.training.strategy](of, learner, meter)
+    batches = strategy.batches(build_loader(of, endless=True))
+    losses = []
+    for step in range(steps):
+        meter.begin(step)
+        losses.append(strategy.step([next(batches) for _ in range(of.training.accumulation)]).clone())
+    strategy.close()
+    return [float(loss) for loss in losses], {name: one.cpu() for name, one in learner.model.state_dict().items()}
+
+
+def equal(one: object, other: object) -> None:
+    assert one[0] == other[0]  # type: ignore[index]
+    for name, weights in one[1].items():  # type: ignore[index]
+        assert torch.equal(weights, other[1][name]), name  # type: ignore[index]
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("steps", [0, 1, 9])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "serial"])
+def test_every_strategy_is_the_plain_loop(strategy: StrategyName, steps: int, device: str) -> None:
+    equal(trained(config(strategy), device, steps), trained(config("serial"), device, steps))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("accumulation", [2, 3])
+@pytest.mark.parametrize("strategy", ["pinned", "prefetch", "staged"])
+def test_accumulation_adds_up_in_the_same_order(strategy: StrategyName, accumulation: int, device: str) -> None:
+    several, plain = (config(name, accumulation=accumulation) for name in (strategy, "serial"))
+    equal(trained(several, device, 5), trained(plain, device, 5))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("strategy", ["prefetch", "staged", "graph"])
+def test_models_and_precisions(strategy: StrategyName, model: str, precision: str) -> None:
+    if strategy == "graph" and precision == "fp16":
+        pytest.skip("is refused by the configuration")
+    accumulation = 2 if strategy == "staged" else 1
+    both = [
+        replace(config(name, precision=precision, accumulation=accumulation), model=MODELS[model])
+        for name in (strategy, "serial")
+    ]
+    equal(trained(both[0], "cuda", 8), trained(both[1], "cuda", 8))

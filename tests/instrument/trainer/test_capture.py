@@ -1,0 +1,136 @@
+"""The steps that nsys records, by calls on a stand-in, and the warning before a capture without ranges."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from instrument.config.schema import Capture  # noqa: E402
+from instrument.trainer import capture as capture_module  # noqa: E402
+from instrument.trainer.capture import CaptureRange, is_profiled, unseen_ranges  # noqa: E402
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was called on the GPU, in order; no GPU is there."""
+    made: list[str] = []
+
+    class Runtime:
+        def cudaProfilerStart(self) -> None:  # noqa: N802 - the library's own name
+            made.append("start")
+
+        def cudaProfilerStop(self) -> None:  # noqa: N802
+            made.append("stop")
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: made.append("wait"))
+    return made
+
+
+def run(capture: Capture, steps: range, calls: list[str], device: torch.device = GPU) -> list[str]:
+    opened = CaptureRange(capture, device)
+    for step in steps:
+        opened.before(step)
+        calls.append(str(step))
+    opened.close()
+    return calls
+
+
+def test_whole_steps_are_between_start_and_stop(calls: list[str]) -> None:
+    expected = ["0", "1", "wait", "start", "2", "3", "wait", "stop", "4"]
+    assert run(Capture(2, 4), range(5), calls) == expected
+
+
+def test_a_range_to_the_end_of_the_run_is_closed(calls: list[str]) -> None:
+    assert run(Capture(1, 3), range(3), calls) == ["0", "wait", "start", "1", "2", "wait", "stop"]
+
+
+def test_a_run_that_goes_on_inside_the_range_opens_it_there(calls: list[str]) -> None:
+    assert run(Capture(2, 5), range(3, 7), calls) == ["wait", "start", "3", "4", "wait", "stop", "5", "6"]
+
+
+def test_a_run_that_goes_on_behind_the_range_opens_nothing(calls: list[str]) -> None:
+    assert run(Capture(2, 4), range(4, 6), calls) == ["4", "5"]
+
+
+def test_no_capture_calls_nothing(calls: list[str]) -> None:
+    assert run(Capture(), range(3), calls) == ["0", "1", "2"]
+
+
+def test_without_a_gpu_nothing_is_called(calls: list[str]) -> None:
+    assert run(Capture(0, 2), range(3), calls, torch.device("cpu")) == ["0", "1", "2"]
+
+
+def test_a_range_is_closed_once(calls: list[str]) -> None:
+    opened = CaptureRange(Capture(0, 9), GPU)
+    opened.before(0)
+    opened.close()
+    opened.close()
+    assert calls == ["wait", "start", "wait", "stop"]
+
+
+def test_a_gpu_that_failed_is_let_go_without_another_error(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was recorded until then is kept, and the error that is seen is the first one."""
+    opened = CaptureRange(Capture(0, 9), GPU)
+    opened.before(0)
+
+    def fail(_device: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    opened.close()
+    assert calls == ["wait", "start", "stop"]
+
+
+@pytest.fixture
+def no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NVTX_DISABLE", raising=False)
+
+
+@pytest.mark.usefixtures("no_switch")
+@pytest.mark.parametrize(
+    "installed", ["0.2.12", "0.2.13", "0.3", "0.3.0", "1.0", "0.2.12rc1", "0.2.12+local", "0.2.14.post2"]
+)
+def test_an_nvtx_that_nsys_loses_is_said(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(capture_module, "version", lambda _name: installed)
+    problem = unseen_ranges()
+    assert problem is not None
+    assert installed in problem
+    assert "pip install" in problem
+    assert "\n" not in problem
+
+
+@pytest.mark.usefixtures("no_switch")
+@pytest.mark.parametrize("installed", ["0.2.10", "0.2.11", "0.2.5", "0.2", "0.2.11.post1", "0.2.9rc12"])
+def test_an_nvtx_that_nsys_records_is_not(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(capture_module, "version", lambda _name: installed)
+    assert unseen_ranges() is None
+
+
+@pytest.mark.usefixtures("no_switch")
+def test_no_nvtx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(capture_module, "version", missing)
+    assert "nvtx is not installed" in str(unseen_ranges())
+
+
+def test_an_nvtx_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVTX_DISABLE", "1")
+    monkeypatch.setattr(capture_module, "version", lambda _name: "0.2.11")
+    assert "NVTX_DISABLE" in str(unseen_ranges())
+
+
+@pytest.mark.parametrize("name", capture_module.PROFILED_BY)
+def test_nsys_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for one in capture_module.PROFILED_BY:
+        monkeypatch.delenv(one, raising=False)
+    assert not is_profiled()
+    monkeypatch.setenv(name, "1")
+    assert is_profiled()

@@ -1,0 +1,45 @@
+"""Ranges as they lie on a GPU agree with what is measured of their names, and with a plain reading."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from tests.captures import sample
+from traceview.measure.nvtx.projected import measure_projected
+from traceview.model.analysis import NotMeasured
+from traceview.model.trace import Window
+from traceview.pipeline import analyze
+
+
+@pytest.mark.parametrize("name", ["serial", "dual", "quad"])
+def test_spans_and_operations_add_up_by_name(name: str) -> None:
+    analysis = analyze(sample(f"{name}.sqlite"))
+    assert analysis.projected is not None and not isinstance(analysis.nvtx, NotMeasured)
+    names = analysis.trace.ranges["name"].cast(str).to_list()
+    spans: dict[str, int] = defaultdict(int)
+    operations: dict[str, int] = defaultdict(int)
+    for row in analysis.projected().iter_rows(named=True):
+        spans[names[row["range"]]] += row["end"] - row["start"]
+        operations[names[row["range"]]] += row["operations"]
+    measured = {use.name: use for use in analysis.nvtx if use.operation_count}
+    assert set(spans) == set(measured)
+    assert all(spans[name] == use.gpu_span_each_ns for name, use in measured.items())
+    assert all(operations[name] == use.operation_count for name, use in measured.items())
+
+
+def test_by_device_and_start() -> None:
+    frame = measure_projected(analyze(sample("ddp2.sqlite")).trace)
+    assert frame["device"].n_unique() == 2
+    assert frame.equals(frame.sort("device", "start", "end", "range", descending=[False, False, True, False]))
+
+
+def test_a_window_keeps_what_touches_it() -> None:
+    trace = analyze(sample("dual.sqlite")).trace
+    whole = measure_projected(trace)
+    start, end = int(whole["start"][20]), int(whole["end"][40])
+    narrowed = measure_projected(trace.narrowed(Window(start, end)))
+    assert 0 < len(narrowed) < len(whole)
+    assert ((narrowed["end"] >= start) & (narrowed["start"] < end)).all()
+    assert measure_projected(trace.narrowed(Window(end + 10**12, end + 10**12 + 1))).is_empty()

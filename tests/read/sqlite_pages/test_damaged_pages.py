@@ -1,0 +1,199 @@
+"""A damaged or hostile page is left to SQLite: decoding it neither raises nor runs away."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.captures import sample
+from tests.read.sqlite_pages.decoded import read_integers
+from traceview.read import raw
+from traceview.read.sqlite_pages import decoder, pages
+from traceview.read.sqlite_pages.column import NotPlainError
+
+COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
+PAGE = 4096
+
+
+@pytest.fixture(autouse=True)
+def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(decoder, "SMALL", 0)
+    yield
+
+
+@pytest.fixture
+def whole() -> bytes:
+    return sample("dual.sqlite").read_bytes()
+
+
+def decode(path: Path, data: bytes) -> list[tuple[int, ...]] | None:
+    """Decode the API calls of a file with these bytes; its schema is taken from the sound original."""
+    path.write_bytes(data)
+    connection = sqlite3.connect(sample("dual.sqlite"))
+    try:
+        found = read_integers(path, connection, raw.RUNTIME, COLUMNS)
+    finally:
+        connection.close()
+    return None if found is None else found.rows()
+
+
+def root_page(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (raw.RUNTIME,)).fetchone()[0]
+    connection.close()
+    return int(root)
+
+
+@pytest.mark.parametrize("flips", [1, 30, 3000])
+def test_flipped_bits_never_raise(tmp_path: Path, whole: bytes, flips: int) -> None:
+    sound = decode(tmp_path / "made.sqlite", whole)
+    assert sound is not None
+    answers = []
+    for seed in range(25):
+        chance, data = random.Random(seed), bytearray(whole)
+        for _ in range(flips):
+            data[chance.randrange(100, len(data))] ^= 1 << chance.randrange(8)
+        answers.append(decode(tmp_path / "made.sqlite", bytes(data)))
+    assert all(answer is None or len(answer[0]) == len(COLUMNS) for answer in answers)
+    assert any(answer != sound for answer in answers)
+
+
+def test_pages_that_lead_back_to_themselves_end(tmp_path: Path, whole: bytes) -> None:
+    """Twenty levels of a page with hundreds of children, each itself, would never end."""
+    root = root_page(sample("dual.sqlite"))
+    data = bytearray(whole)
+    first = (root - 1) * PAGE
+    assert data[first] == pages.INTERIOR
+    count = int.from_bytes(data[first + 3 : first + 5], "big")
+    for number in range(count):
+        cell = first + int.from_bytes(data[first + 12 + 2 * number :][:2], "big")
+        data[cell : cell + 4] = root.to_bytes(4, "big")
+    data[first + 8 : first + 12] = root.to_bytes(4, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+def test_a_header_longer_than_its_record_is_not_followed(tmp_path: Path) -> None:
+    """Such a header, in the last cell of the last page, would be read past the end of everything."""
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    columns = [f"c{number}" for number in range(60)]
+    connection.execute(f"CREATE TABLE t ({', '.join(columns)})")
+    connection.execute(f"INSERT INTO t VALUES ({', '.join('0' * 60)})")
+    connection.commit()
+    # The first record of a page ends where the page ends: size 61, rowid 1, a header of 61 bytes and no body.
+    data = bytearray(path.read_bytes())
+    assert data[-63:-60] == bytes([61, 1, 61])
+    data[-63:-60] = bytes([2, 1, 127])
+    path.write_bytes(data)
+    assert read_integers(path, connection, "t", columns) is None
+    # The same at the very end: a record of two bytes that claims a header of 127.
+    data[PAGE + 8 : PAGE + 10] = (PAGE - 4).to_bytes(2, "big")
+    data[-4:] = bytes([2, 1, 127, 8])
+    path.write_bytes(data)
+    assert read_integers(path, connection, "t", columns) is None
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "column", ["c REAL", "c DOUBLE PRECISION", "c INTEGER PRIMARY KEY", "c INTEGER GENERATED ALWAYS AS (a + 1) STORED"]
+)
+def test_columns_that_a_record_does_not_hold_as_they_are_are_left_to_sqlite(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE t (a INTEGER, {column}, b INTEGER)")
+    connection.execute("INSERT INTO t (a, b) VALUES (1, 2)")
+    connection.commit()
+    assert read_integers(path, connection, "t", ["a", "b"] if "KEY" in column else ["c"]) is None
+    connection.close()
+
+
+def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (a INTEGER)")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.execute("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 7")
+    connection.commit()
+    assert read_integers(path, connection, "t", ["a", "b"]) is None
+    connection.close()
+
+
+def child_page(data: bytes, root: int) -> int:
+    """Return the first child of an interior page."""
+    first = (root - 1) * PAGE
+    cell = first + int.from_bytes(data[first + 12 : first + 14], "big")
+    return int.from_bytes(data[cell : cell + 4], "big")
+
+
+@pytest.mark.parametrize("level", ["interior", "leaf"])
+def test_a_page_without_cells_is_left_to_sqlite(tmp_path: Path, whole: bytes, level: str) -> None:
+    """SQLite calls the table malformed; its rows must not disappear."""
+    root = root_page(sample("dual.sqlite"))
+    page = root if level == "interior" else child_page(whole, root)
+    data = bytearray(whole)
+    data[(page - 1) * PAGE + 3 : (page - 1) * PAGE + 5] = bytes(2)
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+@pytest.mark.parametrize("place", [8, 9, PAGE - 3])
+@pytest.mark.parametrize("level", ["interior", "leaf"])
+def test_a_cell_within_the_pointers_or_the_last_bytes_is_left_to_sqlite(
+    tmp_path: Path, whole: bytes, place: int, level: str
+) -> None:
+    root = root_page(sample("dual.sqlite"))
+    page = root if level == "interior" else child_page(whole, root)
+    at = (page - 1) * PAGE + (12 if level == "interior" else 8)
+    data = bytearray(whole)
+    data[at : at + 2] = place.to_bytes(2, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+def test_a_key_that_runs_over_the_end_of_its_page_is_left_to_sqlite(tmp_path: Path, whole: bytes) -> None:
+    root = root_page(sample("dual.sqlite"))
+    first = (root - 1) * PAGE
+    data = bytearray(whole)
+    count = int.from_bytes(data[first + 3 : first + 5], "big")
+    last = first + 12 + 2 * (count - 1)
+    cell = first + int.from_bytes(data[last : last + 2], "big")
+    moved = first + PAGE - 5
+    data[moved : moved + 5] = data[cell : cell + 4] + b"\x81"
+    data[last : last + 2] = (PAGE - 5).to_bytes(2, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+
+
+def test_pages_beyond_the_stated_size_are_left_to_sqlite(tmp_path: Path, whole: bytes) -> None:
+    data = bytearray(whole)
+    assert data[24:28] == data[92:96]
+    data[28:32] = root_page(sample("dual.sqlite")).to_bytes(4, "big")
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is None
+    data[95] ^= 1  # the stated size is not valid any more: SQLite takes the file's
+    assert decode(tmp_path / "made.sqlite", bytes(data)) is not None
+
+
+def test_a_root_page_that_is_no_integer_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE a (value INTEGER)")
+    connection.execute("INSERT INTO a VALUES (1)")
+    connection.execute("PRAGMA writable_schema=ON")
+    connection.execute("UPDATE sqlite_master SET rootpage = X'32'")
+    connection.commit()
+    connection.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT value FROM a").fetchall() == [(1,)]
+    decoded = read_integers(path, connection, "a", ["value"])
+    connection.close()
+    assert decoded is None
+
+
+def test_the_lock_byte_page_belongs_to_no_table() -> None:
+    """SQLite refuses it in files beyond 1 GiB."""
+    file = pages.Pages(-1, 65536, 20_000)
+    file.check_numbers(np.array([2, 16_384, 16_386], np.int64))
+    with pytest.raises(NotPlainError):
+        file.check_numbers(np.array([2, 16_385], np.int64))

@@ -1,0 +1,162 @@
+"""Columns decoded from pages equal what SQLite answers, on real captures and on databases made at random."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.captures import ALL, sample, shared
+from tests.read.sqlite_pages.decoded import read_integers
+from traceview.read import raw
+from traceview.read.sqlite_pages import decoder
+
+NUMBER = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**15), 2**31), st.integers(-(2**63), 2**63 - 1))
+ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=40)
+
+
+@pytest.fixture(autouse=True)
+def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(decoder, "SMALL", 0)
+    monkeypatch.setattr(decoder, "PAGES_AT_ONCE", 3)
+    yield
+
+
+def made(folder: str, rows: list[tuple[object, ...]], page: int, times: int, column: str = "c INTEGER") -> Path:
+    path = Path(folder) / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA page_size = {page}")
+    connection.execute(f"CREATE TABLE t (a INTEGER, b INTEGER, {column}, d INTEGER)")
+    with connection:
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows * times)
+        connection.execute("DELETE FROM t WHERE rowid % 7 = 3")
+    connection.close()
+    return path
+
+
+def both(path: Path, table: str, columns: list[str]) -> tuple[list[tuple[int, ...]] | None, list[tuple[int, ...]]]:
+    connection = sqlite3.connect(path)
+    try:
+        found = read_integers(path, connection, table, columns)
+        names = ", ".join(f'"{column}"' for column in columns)
+        expected = connection.execute(f"SELECT {names} FROM {table}").fetchall()
+    finally:
+        connection.close()
+    return None if found is None else found.rows(), expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.sampled_from([512, 1024, 4096, 65536]), st.sampled_from([1, 30, 400]))
+def test_any_integers_in_any_page_size(rows: list[tuple[object, ...]], page: int, times: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = made(folder, rows, page, times)
+        found, expected = both(path, "t", ["d", "a", "c"])
+        assert found == expected or (found is None and len(expected) == 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(ROWS, st.text(max_size=30))
+def test_text_between_the_columns_is_stepped_over_or_left_to_sqlite(rows: list[tuple[object, ...]], text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [(a, b, text, d) for a, b, _, d in rows]
+        found, expected = both(made(folder, rows, 4096, 20, "c TEXT"), "t", ["a", "d"])
+        assert found == expected or found is None
+
+
+@pytest.mark.parametrize("value", [1.5, "noon", b"\x01", "x" * 9000])
+def test_what_is_no_integer_is_left_to_sqlite(tmp_path: Path, value: object) -> None:
+    path = made(str(tmp_path), [(1, 2, 3, 4)] * 9 + [(1, 2, value, 4)], 4096, 10, "c")
+    assert both(path, "t", ["a", "c"])[0] is None
+
+
+def test_a_rowid_column_and_another_encoding_are_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "odd.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA encoding = 'UTF-16le'")
+    connection.execute("CREATE TABLE t (a INTEGER)")
+    connection.execute("CREATE TABLE keyed (a INTEGER PRIMARY KEY, b INTEGER)")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.execute("INSERT INTO keyed VALUES (1, 2)")
+    connection.commit()
+    connection.close()
+    assert both(path, "t", ["a"])[0] is None
+    assert both(path, "keyed", ["b"])[0] is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(first=ROWS, then=ROWS, columns=st.sampled_from([["a"], ["d"], ["a", "d"], ["a", "b", "c", "d"]]))
+def test_records_that_are_wider_than_those_of_pages_before(
+    first: list[tuple[object, ...]], then: list[tuple[object, ...]], columns: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = made(folder, [*first * (400 // len(first)), *then * (400 // len(then)), *first], 512, 1)
+        found, expected = both(path, "t", columns)
+        assert found == expected
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, None])
+def test_a_column_between_that_is_0_or_1_or_neither(tmp_path: Path, value: object) -> None:
+    path = made(str(tmp_path), [(5, 0, 1, 300), (6, 1, value, 70_000), (7, value, 0, 1)], 1024, 300)
+    for columns in (["a", "d"], ["b", "d"], ["c"], ["a", "b", "c", "d"]):
+        found, expected = both(path, "t", columns)
+        assert found == expected
+
+
+@pytest.mark.parametrize("name", ["samples/dual.sqlite", *ALL])
+def test_every_table_of_every_capture(name: str) -> None:
+    path = sample("dual.sqlite") if name.startswith("samples") else shared(name)
+    decoded = 0
+    connection = sqlite3.connect(path)
+    present = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for table, wanted in raw.TABLES.items():
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        columns = [column for column in wanted.columns if column in columns and column not in wanted.text]
+        if table not in present or not columns:
+            continue
+        found, expected = both(path, table, columns)
+        assert found == expected or (found is None and (not expected or wanted.text))
+        decoded += found is not None
+    connection.close()
+    assert decoded > 0 or "textid_only" in name
+
+
+@pytest.mark.parametrize("added", ["e INTEGER DEFAULT 5", "e INTEGER"])
+def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path, added: str) -> None:
+    path = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 500)
+    connection = sqlite3.connect(path)
+    connection.execute(f"ALTER TABLE t ADD COLUMN {added}")
+    with connection:
+        connection.execute("INSERT INTO t VALUES (1, 2, 3, 4, 5)")
+    connection.close()
+    assert both(path, "t", ["a", "e"])[0] is None
+    found, expected = both(path, "t", ["d", "a"])
+    assert found == expected
+
+
+def test_rows_far_apart_are_decoded_or_left_to_sqlite(tmp_path: Path) -> None:
+    path = made(str(tmp_path), [(1, 2, 3, 4)], 1024, 900)
+    found, expected = both(path, "t", ["a", "d"])
+    assert found == expected
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("INSERT INTO t (rowid, a) VALUES (?, 1)", (2**40,))
+        connection.execute("INSERT INTO t (rowid, a) VALUES (-5, 1)")
+    connection.close()
+    found, expected = both(path, "t", ["a", "d"])
+    assert found is None or found == expected
+
+
+@pytest.mark.parametrize("left", [50, 4096, 20_000])
+def test_a_file_cut_off_after_it_was_opened_is_left_to_sqlite(tmp_path: Path, left: int) -> None:
+    whole = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 5000)
+    cut = tmp_path / "cut.sqlite"
+    cut.write_bytes(whole.read_bytes()[:left])
+    connection = sqlite3.connect(whole)  # what SQLite knew of it before
+    assert read_integers(whole, connection, "t", ["a"]) is not None
+    assert read_integers(cut, connection, "t", ["a"]) is None
+    connection.close()

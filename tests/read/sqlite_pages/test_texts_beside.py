@@ -1,0 +1,61 @@
+"""Tables with a column of texts are the same whether their numbers are decoded from pages or read by SQLite."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.build_export import Nvtx, build_export
+from tests.captures import ALL, sample, shared
+from traceview.read import raw, read_sqlite
+from traceview.read.sqlite import reader
+from traceview.read.sqlite_pages import decoder
+
+NEVER = 1 << 40
+TEXTS = st.one_of(
+    st.none(), st.text("aä ", max_size=8), st.text("x", min_size=50, max_size=300), st.just(5), st.just(b"b")
+)
+NUMBERS = st.one_of(st.none(), st.integers(0, 3), st.integers(-(2**63), 2**63 - 1), st.just("no number"))
+
+
+@pytest.fixture(autouse=True)
+def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(decoder, "SMALL", 0)
+    yield
+
+
+def the_same_by_sqlite_alone(path: Path) -> bool:
+    one = read_sqlite(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder, "SMALL", NEVER)
+        other = read_sqlite(path)
+    return one.problems == other.problems and all(
+        frame.equals(other.tables[name]) and frame.schema == other.tables[name].schema
+        for name, frame in one.tables.items()
+    )
+
+
+@pytest.mark.parametrize("name", ["samples/dual.sqlite", *ALL])
+def test_real_captures(name: str) -> None:
+    assert the_same_by_sqlite_alone(sample("dual.sqlite") if name.startswith("samples") else shared(name))
+
+
+def test_sqlite_reads_only_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: dict[str, list[str]] = {}
+    slowly = reader._read_slowly
+    monkeypatch.setattr(reader, "_read_slowly", lambda *of: read.update({of[1]: of[2]}) or slowly(*of))
+    assert len(read_sqlite(sample("dual.sqlite")).tables[raw.NVTX]) > 100
+    assert read[raw.NVTX] == ["text"] and raw.KERNEL not in read
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(NUMBERS, TEXTS, NUMBERS), min_size=1, max_size=12), times=st.sampled_from([1, 60]))
+def test_any_texts_between_any_numbers(rows: list[tuple[object, object, object]], times: int) -> None:
+    nvtx = [Nvtx(end=end, text=text, domain=domain) for end, text, domain in rows] * times  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
+        assert the_same_by_sqlite_alone(build_export(Path(folder) / "made.sqlite", nvtx=nvtx))

@@ -1,0 +1,255 @@
+"""For everyone: colours, contrast, keyboard, names, small and zoomed screens, no layout shift, paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib import resources
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from playwright.sync_api import Browser
+
+from tests.report.browser import Opened, opened
+from traceview.model.analysis import Analysis
+from traceview.report.analysis import render
+from traceview.report.timeline.mark_styles import LOOKS
+
+Colour = NDArray[np.float64]
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+SIGHT = {
+    "usual": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "without red": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "without green": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "without blue": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+APART = 16  # CIE 1976 difference at which two areas side by side are clearly two
+SHARED = [look for look in LOOKS if not look.startswith("call_") and look not in ("range", "iteration", "skipped")]
+
+
+def own(name: str) -> str:
+    return resources.files("traceview.report.assets").joinpath("core", name).read_text(encoding="utf-8")
+
+
+def themes() -> dict[str, dict[str, str]]:
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})\b", re.sub(r"#(\w)(\w)(\w)\b(?!\w)", r"#\1\1\2\2\3\3", part)))
+        for part in own("palette.css").split(':root[data-theme="dark"]')
+    )
+    return {"light": light, "dark": {**light, **dark}}
+
+
+def linear(colour: str) -> Colour:
+    part = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def seen(colour: str, sight: str) -> Colour:
+    """CIE L*a*b* of a colour as somebody sees it."""
+    rgb = np.clip(np.array(SIGHT[sight]) @ linear(colour), 0, 1)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ rgb
+    x, y, z = (np.cbrt(one) if one > 0.008856 else 7.787 * one + 16 / 116 for one in xyz / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2."""
+    low, high = sorted(float(np.array([0.2126, 0.7152, 0.0722]) @ linear(colour)) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out(theme: str) -> None:
+    colours = themes()[theme]
+    for text in ("ink", "soft", "link", "high", "medium", "low", "info"):
+        for ground in ("page", "card", "sunk"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    for sign in ("focus", "mark", "edge"):
+        assert contrast(colours[sign], colours["card"]) >= 3, sign
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("sight", list(SIGHT))
+def test_no_two_classes_look_alike(theme: str, sight: str) -> None:
+    colours = themes()[theme]
+    [text] = re.findall(r"const PATTERNS = \{(.*?)\};", own("palette.js"), re.DOTALL)
+    patterns = dict(re.findall(r'(\w+): "(\w+)"', text))
+    for one, other in combinations(SHARED, 2):
+        apart = np.linalg.norm(seen(colours[one], sight) - seen(colours[other], sight))
+        assert apart >= APART or patterns.get(one) != patterns.get(other), (one, other, apart)
+
+
+@pytest.fixture(scope="module")
+def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
+    return analysis_of("ddp2")
+
+
+@pytest.fixture(scope="module")
+def html(analysis: Analysis) -> str:
+    return render(analysis)
+
+
+@pytest.fixture
+def page(browser: Browser, html: str, tmp_path: Path) -> Iterator[Opened]:
+    with opened(browser, html, tmp_path) as one:
+        one.page.locator("#charts .chart").first.wait_for(state="attached")
+        yield one
+        assert one.complaints == []
+
+
+def all_charts(page: Opened) -> None:
+    """Come near every chart, so that it is drawn."""
+    for at in range(page.page.locator(".chart").count()):
+        page.evaluate("(at) => document.querySelectorAll('.chart')[at].scrollIntoView()", at)
+        page.page.wait_for_function("(at) => document.querySelectorAll('.chart')[at].dataset.drawn", arg=at)
+
+
+NAMELESS = """() => [...document.querySelectorAll("button, a[href], input, select, summary, [tabindex]")]
+  .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.[0]?.textContent.trim()))
+  .map((one) => one.outerHTML.slice(0, 100))"""
+LOST_LABELS = """() => [...document.querySelectorAll("[aria-labelledby], [aria-controls]")].flatMap((one) =>
+  [one.getAttribute("aria-labelledby"), one.getAttribute("aria-controls")]
+    .filter((id) => id && !document.getElementById(id)))"""
+TWICE = """() => { const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+  return ids.filter((id, at) => ids.indexOf(id) !== at); }"""
+LEVELS = """() => [...document.querySelectorAll("h1, h2, h3, h4")].filter((one) => one.checkVisibility())
+  .map((one) => Number(one.tagName[1]))"""
+
+
+def test_everything_has_a_name_and_a_place(page: Opened) -> None:
+    all_charts(page)
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(LOST_LABELS) == []
+    assert page.evaluate(TWICE) == []
+    levels = page.evaluate(LEVELS)
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    for role in ("main", "navigation", "complementary", "contentinfo"):
+        assert page.page.get_by_role(role).count() == 1, role
+    assert page.evaluate("document.documentElement.lang") == "en"
+
+
+def test_tab_goes_through_everything_and_shows_where_it_is(page: Opened) -> None:
+    all_charts(page)
+    page.evaluate("scrollTo(0, 0)")
+    unseen, classes = [], set()
+    for _ in range(400):
+        page.page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            """() => {
+              const at = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(at);
+              const name = (at.id || at.className || at.tagName).split(" ")[0];
+              return [name, outlineStyle !== "none" && parseFloat(outlineWidth) >= 1];
+            }"""
+        )
+        classes.add(name)
+        if not outline:
+            unseen.append(name)
+        if name == "chart":
+            break
+    assert unseen == []
+    assert {"theme", "goto", "search", "stage", "table", "small", "chart"} <= classes
+
+
+def test_findings_stand_in_a_table(page: Opened, analysis: Analysis) -> None:
+    table = page.page.get_by_role("table", name="Findings")
+    assert table.get_by_role("row").count() == len(analysis.findings) + 1
+    assert table.get_by_role("rowheader").all_inner_texts() == [one.title for one in analysis.findings]
+    table.get_by_role("button").nth(1).press("Enter")
+    assert page.page.locator(".label.lit").count() >= 1
+
+
+# 200% of a screen is half of its pixels, each twice as large.
+@pytest.mark.parametrize(
+    ("width", "height", "dark"), [(800, 600, False), (800, 600, True), (720, 450, False), (400, 300, True)]
+)
+def test_small_and_zoomed_screens(
+    browser: Browser, html: str, tmp_path: Path, width: int, height: int, dark: bool
+) -> None:
+    with opened(browser, html, tmp_path, width=width, height=height, dark=dark) as page:
+        page.page.locator("#charts .chart").first.wait_for(state="attached")
+        all_charts(page)
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(wide) == 0
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll("h1, h2, h3, .card *, .parts *, .figure-head *, .looks li")]
+              .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1)
+              .map((one) => one.outerHTML.slice(0, 100))"""
+        )
+        assert cut == []
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (800, 600)])
+def test_nothing_moves_once_it_shows(browser: Browser, html: str, tmp_path: Path, width: int, height: int) -> None:
+    with opened(browser, html, tmp_path, width=width, height=height) as page:
+        page.page.locator("#bars .chart").wait_for(state="attached")
+        page.settle()
+        moved = page.evaluate(
+            """() => new Promise((done) => {
+              const found = [];
+              new PerformanceObserver((list) => found.push(...list.getEntries().map((one) => one.value)))
+                .observe({ type: "layout-shift", buffered: true });
+              requestAnimationFrame(() => requestAnimationFrame(() => done(found)));
+            })"""
+        )
+        assert sum(moved) < 0.01
+
+
+def test_the_switch_changes_the_colours_of_charts_too(page: Opened) -> None:
+    all_charts(page)
+    colour = """() => [...document.querySelectorAll(".chart")].map((one) =>
+      one.layout.font.color + JSON.stringify(one.data[0].marker?.color ?? one.data[0].colorscale))"""
+    light, switch = page.evaluate(colour), page.page.get_by_role("button", name="Dark colours")
+    assert switch.get_attribute("aria-pressed") == "false"
+    switch.press("Enter")
+    page.page.wait_for_function(f"(light) => ({colour})().every((one, at) => one !== light[at])", arg=light)
+    assert switch.get_attribute("aria-pressed") == "true"
+
+
+def test_colours_of_the_system_leave_the_marks_theirs(browser: Browser, html: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(html, encoding="utf-8")
+    context = browser.new_context(forced_colors="active")
+    try:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]", state="attached")
+        fills = page.locator(".swatch").evaluate_all("(all) => all.map((one) => getComputedStyle(one).backgroundColor)")
+        assert len(set(fills)) > 5
+    finally:
+        context.close()
+
+
+def test_paper_gets_every_chart_in_light_colours(browser: Browser, html: str, tmp_path: Path) -> None:
+    with opened(browser, html, tmp_path, dark=True) as page:
+        page.page.locator("#charts .chart").first.wait_for(state="attached")
+        page.evaluate(
+            """() => addEventListener("beforeprint", () => {
+              const charts = [...document.querySelectorAll(".chart")];
+              const widths = charts.map((one) => one._fullLayout?.width ?? 0);
+              window.onPaper = [document.documentElement.dataset.theme, widths];
+            })"""
+        )
+        pdf = page.page.pdf(format="A4")
+        theme, widths = page.evaluate("window.onPaper")
+        assert pdf.startswith(b"%PDF") and len(pdf) > 100_000
+        assert theme == "light" and len(widths) == 7 and all(600 < width <= 700 for width in widths)
+        page.page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        page.settle()
+        assert page.complaints == []

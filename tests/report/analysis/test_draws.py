@@ -1,0 +1,93 @@
+"""The page draws, from disk, without a word of complaint and without the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.captures import PUBLIC, shared
+from tests.report.browser import Opened, opened
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze
+from traceview.report.analysis import render
+
+SAMPLES = ["serial", "dual", "quad", "ddp2", "cudagraph"]
+PAINTED = """() => {
+  const canvas = document.getElementById("canvas");
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const seen = new Set();
+  for (let i = 0; i < pixels.length; i += 4)
+    if (pixels[i + 3]) seen.add(pixels[i] << 16 | pixels[i + 1] << 8 | pixels[i + 2]);
+  return seen.size;
+}"""
+# Text that its own box cuts: an ellipsis is a cut too, unless the whole text stands in a title.
+CUT = """() => [...document.querySelectorAll("#answer *, #costliest *, .bar *, #findings *, #notes *")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === "hidden")
+  .filter((one) => !one.matches(".stack *, .hidden"))
+  .map((one) => one.outerHTML.slice(0, 120))"""
+
+
+def fine(page: Opened) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(CUT) == []
+    assert page.marks() > 20
+    assert page.evaluate(PAINTED) > 4
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_first_screen_answers(
+    browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
+) -> None:
+    analysis = analysis_of(name)
+    with opened(browser, render(analysis), tmp_path) as page:
+        fine(page)
+        assert page.page.locator("#devices .stack").count() == len(analysis.devices)
+        assert page.page.locator("#cards .card").count() == min(3, len(analysis.findings))
+        first = page.page.locator("#cards .card").first.inner_text()
+        assert analysis.findings[0].title in first
+        assert analysis.findings[0].code.splitlines()[0] in first
+        assert page.evaluate("document.getElementById('frame').getBoundingClientRect().top") < 660
+        assert page.page.locator("#findings .finding").count() == len(analysis.findings)
+        assert page.page.locator("#loading").count() == 0
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if "nvtx_textid_only" not in name])
+def test_public_captures(browser: Browser, name: str, tmp_path: Path) -> None:
+    with opened(browser, render(analyze(shared(name))), tmp_path) as page:
+        fine(page)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_small_screen(browser: Browser, analysis_of: Callable[[str], Analysis], dark: bool, tmp_path: Path) -> None:
+    with opened(browser, render(analysis_of("ddp2")), tmp_path, width=800, height=600, dark=dark) as page:
+        fine(page)
+        assert page.evaluate("document.getElementById('frame').getBoundingClientRect().width") > 700
+
+
+def test_light_and_dark(browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    with opened(browser, render(analysis_of("dual")), tmp_path, dark=True) as page:
+        dark = page.evaluate(background)
+        page.page.locator("#theme").click()
+        page.settle()
+        light = page.evaluate(background)
+        assert dark != light
+        assert page.evaluate("document.documentElement.dataset.theme") == "light"
+        fine(page)
+
+
+def test_rows_of_the_timeline(browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path) -> None:
+    analysis = analysis_of("ddp2")
+    with opened(browser, render(analysis), tmp_path) as page:
+        labels = page.page.locator("#labels").inner_text()
+    for device in analysis.devices:
+        assert device.id in labels
+        assert all(stream.label in labels for stream in device.streams)
+    assert labels.count("idle, by cause") == labels.count("work, by class") == len(analysis.devices)
+    assert "iterations" in labels
+    assert all(f"process {process}" in labels for device in analysis.devices for process in device.process_ids)

@@ -1,0 +1,154 @@
+"""What the page says: every name as text, every ns once, the same bytes each time, nothing private."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from playwright.sync_api import Browser
+
+from tests.captures import ALL, sample, shared
+from tests.made_trace import made_trace
+from tests.report.browser import opened
+from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
+from traceview.model.analysis import Analysis, Finding, Place
+from traceview.model.trace import Trace
+from traceview.pipeline import analyze
+from traceview.report.analysis import render
+from traceview.report.analysis.sections import sections
+from traceview.report.timeline.bands import bands
+
+
+def hostile_analysis() -> Analysis:
+    analysis = analyze(hostile_trace())
+    place = Place(QUOTES + IMAGE, 500_000, 900_000, device=SCRIPT, stream=0, thread=0)
+    finding = Finding("made", "high", SCRIPT, (place,), 1000, IMAGE, code=SCRIPT)
+    return replace(analysis, findings=(finding, *analysis.findings))
+
+
+def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, render(hostile_analysis()), tmp_path) as page:
+        assert page.complaints == []
+        assert page.evaluate("window.owned") is None
+        assert page.evaluate("document.images.length") == 0
+        assert page.page.locator("h1").inner_text() == f"{IMAGE}.sqlite"
+        assert page.page.locator("#cards .goto").first.inner_text() == SCRIPT
+        assert page.page.locator("#cards pre").first.inner_text() == SCRIPT
+        assert IMAGE in page.page.locator("#labels").inner_text()
+        assert SCRIPT in page.page.locator("#lacks").inner_text()
+        assert set(NAMES) <= set(page.evaluate("traceview.page.names"))
+        box = page.page.locator("#canvas").bounding_box()
+        assert box is not None
+        for y in range(10, int(box["height"]), 20):
+            page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + y)
+        page.page.locator("#cards .goto").first.click()
+        page.page.locator(".chart").first.hover()
+        page.settle()
+        assert page.evaluate("window.owned") is None
+        assert page.evaluate("document.images.length") == 0
+        assert page.complaints == []
+
+
+def test_no_name_leaves_its_string() -> None:
+    html = render(hostile_analysis())
+    assert html.count("</script>") == html.count("<script ") + html.count("<script>") >= 5
+    assert "<img" not in html
+    assert "<!--" not in html
+
+
+def test_same_analysis_same_bytes() -> None:
+    path = sample("dual.sqlite")
+    assert render(analyze(path)) == render(analyze(path))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
+def test_parts_add_up_to_the_window(name: str) -> None:
+    analysis = analyze(shared(name))
+    for device in sections(analysis, 0, bands(analysis))["devices"]:
+        assert sum(part["ns"] for part in device["parts"]) == device["window_ns"]
+        busy = sum(part["ns"] for part in device["parts"] if not part["look"].startswith("idle"))
+        assert busy == device["busy_ns"]
+
+
+def test_nothing_private(analysis_of: Callable[[str], Analysis]) -> None:
+    html = render(analysis_of("dual"))
+    assert str(sample("dual.sqlite").parent) not in html
+    assert "dual.sqlite" in html
+
+
+def test_policy_allows_nothing_from_outside(analysis_of: Callable[[str], Analysis]) -> None:
+    html = render(analysis_of("cudagraph"))
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy and "blob:" not in policy.split("img-src")[0]
+    assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', html) == []
+
+
+def test_a_lone_short_kernel_stays_visible(browser: Browser, tmp_path: Path) -> None:
+    second = 1_000_000_000
+    trace = made_trace(
+        [
+            (0, 1000, "compute", 0, None),
+            (second // 2, second // 2 + 2000, "compute", 0, None),
+            (second, second + 1000, "compute", 0, None),
+        ]
+    )
+    painted = """() => {
+      const canvas = document.getElementById("canvas");
+      const row = traceview.board.shown.find((one) => one.kind === "stream");
+      const [r, g, b] = [1, 3, 5].map((at) =>
+        parseInt(getComputedStyle(document.documentElement).getPropertyValue("--compute").slice(at, at + 2), 16));
+      const from = Math.floor(canvas.width * 0.45), width = Math.floor(canvas.width * 0.1);
+      const data = canvas.getContext("2d").getImageData(from, row.y + 8, width, 1).data;
+      const near = (at) => Math.abs(data[at] - r) + Math.abs(data[at + 1] - g) + Math.abs(data[at + 2] - b) < 30;
+      return [...Array(width).keys()].filter((at) => near(4 * at) && data[4 * at + 3] > 150).length;
+    }"""
+    with opened(browser, render(analyze(trace)), tmp_path) as page:
+        assert page.evaluate(painted) == 1
+
+
+def repeated(trace: Trace, times: int) -> Trace:
+    """The same trace end to end, `times` over."""
+    length = int(trace.api["end"].max() or 0) + 1_000_000  # type: ignore[arg-type, operator]
+    calls = len(trace.api)
+    shifted = [
+        (
+            trace.operations.with_columns(pl.col("start", "end") + length * at, pl.col("launch") + calls * at),
+            trace.api.with_columns(pl.col("start", "end") + length * at),
+            trace.ranges.with_columns(pl.col("start", "end") + length * at),
+        )
+        for at in range(times)
+    ]
+    operations, api, ranges = (pl.concat(frames) for frames in zip(*shifted, strict=True))
+    return replace(trace, operations=operations, api=api, ranges=ranges)
+
+
+def test_more_than_the_budget_says_so(browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path) -> None:
+    analysis = analyze(repeated(analysis_of("dual").trace, 6))
+    html = render(analysis, 2_800_000)
+    assert len(html) <= 2_800_000
+    with opened(browser, html, tmp_path) as page:
+        assert page.complaints == []
+        notice = page.page.locator("#summarised")
+        assert notice.is_visible()
+        assert notice.inner_text().startswith("Summarised: ")
+        assert page.marks() > 1000
+        events = page.evaluate("traceview.page.timeline.events")
+        # Every level of every row stands for all of its events, whatever it merges.
+        counted = page.evaluate(
+            """traceview.board.groups.flatMap((one) => one.rows)
+              .filter((row) => ["stream", "call", "range"].includes(row.kind))
+              .map(({ lanes, events }) => [events, ...lanes
+                .flatMap((lane) => [...lane.levels, ...(lane.whole ? [lane.exact] : [])])
+                .map((one) => traceview.marksIn(one))
+                .map((marks) => [...Array(marks.n).keys()].reduce((n, i) => n + traceview.eventCount(marks, i), 0))])"""
+        )
+        assert sum(row[0] for row in counted) == events > 100_000
+        assert all(set(row) == {row[0]} for row in counted)
+        assert any(len(row) > 2 for row in counted)
+    with opened(browser, render(analysis_of("dual")), tmp_path) as page:
+        assert not page.page.locator("#summarised").is_visible()

@@ -1,0 +1,113 @@
+"""The summary: what stands first, and that nothing in a name can break 80 columns or a terminal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.captures import ALL, shared
+from tests.report.made_analysis import bare_analysis, made_analysis
+from traceview.model.trace import Window
+from traceview.pipeline import analyze
+from traceview.report.analysis.terminal import BAR, render
+from traceview.report.layout import width
+
+ESCAPES = re.compile(r"\033\[[0-9;]*m")
+
+
+def test_the_first_lines_say_where_the_time_went() -> None:
+    lines = render(made_analysis()).splitlines()
+    assert lines[0] == "report.sqlite · nsys 2024.2.3"
+    assert lines[2] == "GPU 0 · NVIDIA H200 · 100.0 ms from first to last GPU work"
+    assert lines[3].strip() == "█" * 36 + "▓" * 6 + "▒" * 3 + "░" * 15
+    assert [line.split()[-1] for line in lines[4:8]] == ["60.0%", "10.0%", "5.0%", "25.0%"]
+
+
+def test_three_findings_are_told_in_full_and_the_others_in_a_line() -> None:
+    text = render(made_analysis(findings=5))
+    assert "1. finding number 0\n   high: 9.00 ms, 9.0% of the run, 0.001 ms in each iteration\n" in text
+    assert text.count("change number") == 3
+    assert "     6.00 ms  finding number 3\n     5.00 ms  finding number 4\n" in text
+
+
+def test_top_bounds_the_lists_and_says_so() -> None:
+    text = render(made_analysis(findings=9), top=4)
+    assert "and 5 more in the page and the JSON" in text
+    assert "NVTX ranges (GPU projection) (first 4 of 12)" in text
+    assert "range 3" in text and "range 4" not in text
+
+
+def test_the_device_is_named_where_there_are_several() -> None:
+    assert "[GPU 0]" not in render(made_analysis(devices=1))
+    assert "1. finding number 0 [GPU 0]" in render(made_analysis(devices=2))
+
+
+def test_a_narrowed_analysis_says_so() -> None:
+    whole = made_analysis()
+    text = render(replace(whole, trace=whole.trace.narrowed(Window(0, 100))))
+    assert "100.0 ms in the chosen window" in text
+    assert "9.0% of the window" in text and "of the run" not in text
+
+
+def test_absent_things_are_said_not_shown_as_zero() -> None:
+    text = render(bare_analysis())
+    assert "Nothing found that cost the GPU time." in text
+    assert "Synchronizations" not in text
+    assert "Not measured, or left out\n  - no NVTX ranges\n  - no iterations\n" in text
+    assert "Iterations:" not in text and "Idle time of GPU 0" not in text
+
+
+def test_code_that_is_too_long_stays_code() -> None:
+    text = render(made_analysis(findings=1))
+    assert (
+        "       # faster\n"
+        "       model = torch.compile(model, mode='reduce-overhead', options={'number': \\\n"
+        "           0})\n"
+    ) in text
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["x" * 500, " two words" * 90, "核" * 300, "\033[31m\x07\r\n\t\u202e", "e\u0301" * 200, "`{}%s\\"],
+    ids=["long", "many", "wide", "control", "combining", "odd"],
+)
+def test_no_name_breaks_the_columns_or_the_terminal(names: str) -> None:
+    _assert_fits(render(made_analysis(names, findings=12, devices=2), top=20))
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_columns_or_the_terminal(names: str) -> None:
+    _assert_fits(render(made_analysis(names)))
+
+
+def _assert_fits(text: str) -> None:
+    assert [line for line in text.split("\n") if width(line) > 80] == []
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+
+
+def test_ascii_holds_the_same_figures() -> None:
+    analysis = made_analysis("核µ")
+    text = render(analysis, unicode=False)
+    assert text.isascii()
+    assert re.findall(r"\d+\.\d+", text) == re.findall(r"\d+\.\d+", render(analysis))
+    assert "#" * 36 + "C" * 6 + "c" * 3 + "." * 15 in text
+
+
+def test_colour_only_adds_escapes() -> None:
+    plain, coloured = render(made_analysis()), render(made_analysis(), colour=True)
+    assert "\033[" not in plain
+    assert "\033[32m" + "█" * 36 + "\033[0m" in coloured
+    assert ESCAPES.sub("", coloured) == plain
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_real_captures_fit(name: str) -> None:
+    analysis = analyze(shared(name))
+    text = render(analysis)
+    _assert_fits(text)
+    bars = re.findall(r"^  ([█▓▒░]{2,})$", text, re.MULTILINE)
+    assert [len(bar) for bar in bars] == [BAR] * len(analysis.devices)

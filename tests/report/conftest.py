@@ -1,0 +1,38 @@
+"""One browser for the tests of this folder, and the pages of the samples, made once.
+
+The browser is closed behind the folder: as long as it is open its event loop counts as the running one, and
+`asyncio.run` in any other test refuses to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.captures import sample
+from tests.report.browser import ARGUMENTS, executable
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = executable()
+    if path is None:
+        pytest.skip("needs Chromium (set TRACEVIEW_CHROMIUM, or run make browser)")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def analysis_of() -> Callable[[str], Analysis]:
+    @cache
+    def analysis(name: str) -> Analysis:
+        return analyze(sample(f"{name}.sqlite"))
+
+    return analysis

@@ -1,0 +1,320 @@
+"""What hands do to the timeline beyond moving it: select, step, measure, box, link, fold, filter, reorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.report.analysis.test_sections import repeated
+from tests.report.browser import READY, Opened, opened
+from traceview import intervals
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze
+from traceview.report.analysis import render
+from traceview.report.timeline.build import origin
+
+KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.lanes.length)"
+
+
+@pytest.fixture(scope="module")
+def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
+    return analysis_of("dual")
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(analysis), tmp_path_factory.mktemp("hands")) as one:
+        yield one
+
+
+@pytest.fixture
+def page(shared_page: Opened) -> Iterator[Opened]:
+    """The one page, as it was when it opened."""
+    shared_page.reset()
+    yield shared_page
+    assert shared_page.complaints == []
+
+
+def point_at(page: Opened, row: dict[str, Any], start: int, end: int) -> tuple[float, float]:
+    """Bring a stretch of a row into the middle third of the view; return the pixel of its middle."""
+    length = max(end - start, 200)
+    page.evaluate("([from, to]) => traceview.setView(from, to)", [start - length, end + length])
+    page.settle()
+    page.page.locator("#stage").scroll_into_view_if_needed()
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    first, last = page.view()
+    middle = (start + end) / 2
+    return box["x"] + box["width"] * (middle - first) / (last - first), box["y"] + row["y"] + row["h"] / 2
+
+
+def row_of(page: Opened, kind: str) -> dict[str, Any]:
+    row = page.evaluate(f"(kind) => {{ const {{ id, y, h }} = ({KIND})(kind); return {{ id, y, h }}; }}", kind)
+    assert isinstance(row, dict)
+    return row
+
+
+def a_kernel(analysis: Analysis, row: dict[str, Any], at: int = 900) -> dict[str, Any]:
+    frame = analysis.trace.operations
+    frame = frame.filter((frame["stream"] == int(row["id"][2:])) & frame["launch"].is_not_null())
+    return frame.row(at, named=True)
+
+
+def test_a_click_shows_the_launch_and_the_ranges(page: Opened, analysis: Analysis) -> None:
+    row = row_of(page, "stream")
+    kernel = a_kernel(analysis, row)
+    launch = analysis.trace.api.row(kernel["launch"], named=True)
+    thread = analysis.trace.threads.row(launch["thread"], named=True)
+    zero = origin(analysis)
+    page.page.mouse.click(*point_at(page, row, kernel["start"] - zero, kernel["end"] - zero))
+    page.settle()
+    text = page.page.locator("#panel").inner_text()
+    for word in (
+        kernel["name"],
+        launch["name"],
+        thread["name"],
+        "launched by",
+        "NVTX",
+        "iteration",
+        str(kernel["correlation"]),
+    ):
+        assert word in text
+    [partner] = page.evaluate("traceview.selected.partners.map(({ marks, i }) => [marks.start[i], marks.end[i]])")
+    assert partner == [launch["start"] - zero, launch["end"] - zero]
+    page.page.get_by_role("button", name="Go to the launch").click()
+    page.settle()
+    first, last = page.view()
+    assert first < launch["start"] - zero and kernel["end"] - zero < last
+    assert launch["name"] in page.page.locator("#panel h3").inner_text()
+    page.press("l")
+    assert kernel["name"] in page.page.locator("#panel h3").inner_text()
+    page.press("Escape")
+    assert "Click an operation" in page.page.locator("#panel").inner_text()
+
+
+def test_keys_step_along_the_stream(page: Opened, analysis: Analysis) -> None:
+    row = row_of(page, "stream")
+    frame = analysis.trace.operations.filter(analysis.trace.operations["stream"] == int(row["id"][2:]))
+    zero = origin(analysis)
+    chosen = "traceview.selected.hit.marks.start[traceview.selected.hit.i]"
+    page.page.mouse.click(*point_at(page, row, frame["start"][500] - zero, frame["end"][500] - zero))
+    page.page.mouse.move(1, 1)
+    for key, at in ((".", 501), (".", 502), (",", 501), (",", 500), (",", 499)):
+        page.press(key)
+        start = frame["start"][at] - zero
+        assert page.evaluate(chosen) == start
+        first, last = page.view()
+        assert first <= start <= last
+
+
+def measured(page: Opened) -> dict[str, Any]:
+    result = page.evaluate("traceview.measure.result")
+    assert isinstance(result, dict)
+    return result
+
+
+def union(analysis: Analysis, of: str, start: int, end: int) -> intervals.Intervals:
+    frame = analysis.trace.operations
+    frame = frame.filter(frame["class"] == of)
+    return intervals.clip(intervals.union(frame["start"].to_numpy(), frame["end"].to_numpy()), start, end)
+
+
+def agrees(analysis: Analysis, found: dict[str, Any]) -> None:
+    zero = origin(analysis)
+    start, end = found["from"] + zero, found["to"] + zero
+    [device] = found["devices"]
+    compute, copies = (union(analysis, of, start, end) for of in ("compute", "copy"))
+    frame = analysis.trace.operations
+    busy = intervals.clip(intervals.union(frame["start"].to_numpy(), frame["end"].to_numpy()), start, end)
+    window = analysis.devices[0].window
+    assert device["compute"] == intervals.length(compute)
+    assert device["copies"] == intervals.length(copies)
+    assert device["hidden"] == intervals.overlap(compute, copies)
+    assert device["idle"] == min(end, window.end) - max(start, window.start) - intervals.length(busy)
+    begun = frame.filter((frame["start"] >= start) & (frame["start"] < end))
+    assert device["kernels"] == (begun["class"] == "compute").sum()
+    assert device["copy_count"] == (begun["class"] == "copy").sum()
+
+
+def test_measure_between_two_points_is_exact(page: Opened, analysis: Analysis) -> None:
+    page.evaluate("traceview.setView(100e6, 140e6)")
+    page.settle()
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    for share in (0.2, 0.71):
+        page.page.mouse.move(box["x"] + share * box["width"], box["y"] + 40)
+        page.press("m")
+    page.page.wait_for_selector("#measured")
+    found = measured(page)
+    assert found["exact"] is True
+    assert found["from"] == pytest.approx(108e6, abs=1e5) and found["to"] == pytest.approx(128.4e6, abs=1e5)
+    agrees(analysis, found)
+    assert "exact to the nanosecond" in page.page.locator("#panel").inner_text()
+    page.press("Escape")
+    assert page.page.locator("#measured").count() == 0
+
+
+def test_measure_by_keyboard_alone_takes_what_shows(page: Opened, analysis: Analysis) -> None:
+    page.evaluate("traceview.setView(50e6, 60e6)")
+    page.settle()
+    page.press("m")
+    page.page.wait_for_selector("#measured")
+    found = measured(page)
+    assert [found["from"], found["to"]] == [50_000_000, 60_000_000]
+    agrees(analysis, found)
+
+
+def test_a_summary_measures_between_the_borders_of_bins(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
+    analysis = analyze(repeated(analysis.trace, 6))
+    with opened(browser, render(analysis, 2_700_000), tmp_path) as page:
+        page.page.wait_for_selector("html[data-whole]", state="attached")
+        assert page.evaluate("traceview.page.timeline.whole") is False
+        # The stretch between the places that are in full.
+        start, end = page.evaluate(
+            """() => { const { starts, ends } = traceview.board.cover;
+              const gaps = ends.map((end, i) => [end, starts[i + 1] ?? traceview.page.timeline.span[1]]);
+              return gaps.sort((a, b) => b[1] - b[0] - a[1] + a[0])[0]; }"""
+        )
+        page.evaluate("([from, to]) => traceview.setView(from, to)", [start + 10, end - 10])
+        page.settle()
+        page.press("m")
+        page.page.wait_for_selector("#measured")
+        found = measured(page)
+        assert found["exact"] is False
+        agrees(analysis, found)
+        assert "bins" in page.page.locator("#panel").inner_text()
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize("how", ["shift", "axis"])
+def test_box_zoom(page: Opened, how: str) -> None:
+    area = page.page.locator("#axis" if how == "axis" else "#canvas").bounding_box()
+    assert area is not None
+    before = page.view()
+    if how == "shift":
+        page.page.keyboard.down("Shift")
+    page.page.mouse.move(area["x"] + 0.25 * area["width"], area["y"] + 10)
+    page.page.mouse.down()
+    page.page.mouse.move(area["x"] + 0.5 * area["width"], area["y"] + 12, steps=4)
+    page.page.mouse.up()
+    if how == "shift":
+        page.page.keyboard.up("Shift")
+    page.settle()
+    length = before[1] - before[0]
+    after = page.view()
+    assert after == pytest.approx((before[0] + 0.25 * length, before[0] + 0.5 * length), rel=0.01)
+
+
+def test_a_link_leads_to_the_place(page: Opened, browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
+    page.evaluate("traceview.setView(123456789, 125000001)")
+    page.page.wait_for_function("() => location.hash.startsWith('#t=123456789')")
+    fragment = page.evaluate("location.hash")
+    assert fragment == "#t=123456789..125000001"
+    with opened(browser, render(analysis), tmp_path) as other:
+        other.page.goto((tmp_path / "page.html").as_uri() + fragment)
+        other.page.reload()
+        other.page.wait_for_selector(READY, state="attached")
+        assert other.view() == (123456789, 125000001)
+        other.evaluate("location.hash = '#t=5000..9000&row=n:0:0'")
+        other.settle()
+        assert other.view() == (5000, 9000)
+        for hostile in ("#t=9..5", "#t=x..y", "#t=1..2&row=%3Cimg%3E", "#t=1..99999999999999999999"):
+            other.evaluate("(hash) => { location.hash = hash; }", hostile)
+            other.settle()
+        assert other.complaints == []
+    page.press("Escape")
+    page.page.locator("[data-move=fit]").click()
+    page.page.wait_for_function("() => location.hash === ''")
+
+
+def test_n_steps_through_what_was_found(page: Opened) -> None:
+    page.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.page.keyboard.type("memcpy h2d")
+    page.page.keyboard.press("Enter")
+    page.settle()
+    page.press("Escape")
+    first = page.evaluate("traceview.search.at")
+    page.press("n")
+    assert page.evaluate("traceview.search.at") == first + 1
+    assert page.page.locator("#panel h3").inner_text() == "memcpy h2d"
+    page.press("N")
+    assert page.evaluate("traceview.search.at") == first
+    assert page.page.locator("#found").inner_text() == "1 of 20 found"
+
+
+def test_help_lists_the_keys_and_gives_the_focus_back(page: Opened) -> None:
+    page.page.locator("#stage").focus()
+    page.press("?")
+    assert page.page.locator("#help").is_visible()
+    assert page.page.locator("#keys tr").count() > 12
+    page.press("Escape")
+    assert not page.page.locator("#help").is_visible()
+    assert page.evaluate("document.activeElement.id") == "stage"
+
+
+def labels(page: Opened) -> list[str]:
+    return [text.replace("▾ ", "") for text in page.page.locator("#labels .label").all_inner_texts()]
+
+
+def test_rows_are_filtered(page: Opened) -> None:
+    every = labels(page)
+    page.page.locator("#filter").fill("stream")
+    page.settle()
+    assert [text for text in labels(page) if text.startswith("stream")] == [t for t in every if t.startswith("stream")]
+    assert len(labels(page)) < len(every)
+    page.page.locator("#filter").fill("")
+    page.settle()
+    assert labels(page) == every
+
+
+def test_rows_are_reordered_by_key_and_by_dragging(page: Opened) -> None:
+    every = labels(page)
+    group = page.page.locator("#labels .fold")
+    group.nth(1).focus()
+    page.page.keyboard.press("Alt+ArrowUp")
+    page.settle()
+    assert labels(page) != every and sorted(labels(page)) == sorted(every)
+    page.page.keyboard.press("Alt+ArrowDown")
+    page.settle()
+    assert labels(page) == every
+    one, two = (page.page.locator("#labels .row-stream").nth(at) for at in (0, 1))
+    before = [one.inner_text(), two.inner_text()]
+    two.drag_to(one)
+    page.settle()
+    assert [page.page.locator("#labels .row-stream").nth(at).inner_text() for at in (0, 1)] == before[::-1]
+    page.page.locator("#labels .row-stream").nth(1).drag_to(page.page.locator("#labels .row-stream").nth(0))
+    page.settle()
+    assert labels(page) == every
+
+
+def test_a_part_folds_into_its_first_row(page: Opened) -> None:
+    every = labels(page)
+    part = page.page.locator("#labels .name[aria-expanded]").first
+    part.click()
+    page.settle()
+    assert 0 < len(every) - len(labels(page)) < 10
+    assert part.get_attribute("aria-expanded") == "false"
+    part.click()
+    page.settle()
+    assert labels(page) == every
+
+
+def test_ranges_lie_where_their_work_ran(page: Opened, analysis: Analysis) -> None:
+    assert analysis.projected is not None
+    frame = analysis.projected()
+    found = page.evaluate(
+        """() => traceview.board.groups.flatMap((group) => group.rows).filter((row) => row.kind === "projected")
+          .flatMap(({ lanes: [lane] }) => { const marks = traceview.marksIn(lane.exact);
+            return [...Array(marks.n).keys()].map((i) => [marks.start[i], marks.end[i], marks.operations[i]]); })"""
+    )
+    zero = origin(analysis)
+    assert sorted(map(tuple, found)) == sorted(
+        (start - zero, end - zero, count)
+        for start, end, count in frame.select("start", "end", "operations").iter_rows()
+    )
+    assert len(found) > 50

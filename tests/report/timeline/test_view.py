@@ -1,0 +1,193 @@
+"""The timeline goes where a person asks: findings, places, keys, wheel, drag, search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.report.browser import Opened, opened
+from traceview.model.analysis import Analysis
+from traceview.report.analysis import render
+from traceview.report.timeline.build import origin
+
+
+@pytest.fixture(scope="module")
+def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
+    return analysis_of("serial")
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(analysis), tmp_path_factory.mktemp("moves")) as one:
+        yield one
+
+
+@pytest.fixture
+def page(shared_page: Opened) -> Iterator[Opened]:
+    """The one page, as it was when it opened."""
+    shared_page.reset()
+    yield shared_page
+    assert shared_page.complaints == []
+
+
+def middle(page: Opened) -> tuple[float, float]:
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def shows(page: Opened, start: int, end: int) -> bool:
+    first, last = page.view()
+    return first <= start and end <= last and last - first <= 4 * max(end - start, 500)
+
+
+def test_a_finding_goes_to_its_worst_place(page: Opened, analysis: Analysis) -> None:
+    worst = analysis.findings[0].evidence[0]
+    zero = origin(analysis)
+    assert not shows(page, worst.start_ns - zero, worst.end_ns - zero)
+    page.page.locator("#cards .goto").first.click()
+    page.settle()
+    assert shows(page, worst.start_ns - zero, worst.end_ns - zero)
+    lit = page.evaluate("[traceview.view.lit.start, traceview.view.lit.end]")
+    assert lit == [worst.start_ns - zero, worst.end_ns - zero]
+    assert page.page.locator(".label.lit").count() >= 1
+
+
+def test_every_place_moves_the_timeline(page: Opened, analysis: Analysis) -> None:
+    zero = origin(analysis)
+    finding = analysis.findings[1]
+    buttons = page.page.locator(f"[data-finding={finding.id}] .places button")
+    for number, place in enumerate(finding.evidence):
+        buttons.nth(number).click()
+        page.settle()
+        assert shows(page, place.start_ns - zero, place.end_ns - zero)
+        assert buttons.nth(number).get_attribute("aria-current") == "true"
+
+
+def test_keys(page: Opened) -> None:
+    whole = page.view()
+    page.page.locator("#stage").focus()
+    for key in ("w", "ArrowUp"):
+        before = page.view()
+        after = page.press(key)
+        assert before[0] < after[0] and after[1] < before[1]
+    for forth, back in (("d", "a"), ("ArrowRight", "ArrowLeft")):
+        before = page.view()
+        moved = page.press(forth)
+        assert moved[0] > before[0] and moved[1] - moved[0] == pytest.approx(before[1] - before[0])
+        assert page.press(back) == pytest.approx(before)
+    before = page.view()
+    assert page.press("s")[0] < before[0]
+    assert page.press("ArrowDown")[1] > before[1]
+    page.press("w")
+    assert page.press("Home") == pytest.approx(whole)
+
+
+def test_wheel_keeps_the_moment_under_the_pointer(page: Opened) -> None:
+    x, y = middle(page)
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    share = 0.25
+    before = page.view()
+    pointed = before[0] + share * (before[1] - before[0])
+    page.page.mouse.move(box["x"] + share * box["width"], y)
+    page.page.mouse.wheel(0, -300)
+    page.page.wait_for_function("([at]) => traceview.view.from > at", arg=[before[0] + 1])
+    page.settle()
+    after = page.view()
+    assert after[1] - after[0] < before[1] - before[0]
+    assert after[0] + share * (after[1] - after[0]) == pytest.approx(pointed, rel=1e-3)
+    page.page.mouse.dblclick(x, y)
+    page.settle()
+    assert page.view() == pytest.approx(before)
+
+
+def test_drag_and_buttons(page: Opened) -> None:
+    page.page.locator("[data-move=in]").click()
+    page.settle()
+    before = page.view()
+    x, y = middle(page)
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x - 100, y, steps=4)
+    page.page.mouse.up()
+    page.settle()
+    after = page.view()
+    assert after[0] > before[0] and after[1] - after[0] == pytest.approx(before[1] - before[0])
+    page.page.locator("[data-move=left]").click()
+    page.settle()
+    assert page.view()[0] < after[0]
+
+
+def test_hover_says_what_a_mark_is(page: Opened, analysis: Analysis) -> None:
+    copy = max(
+        analysis.trace.operations.filter(analysis.trace.operations["class"] == "copy").iter_rows(named=True),
+        key=lambda row: row["end"] - row["start"],
+    )
+    zero = origin(analysis)
+    page.evaluate("([from, to]) => traceview.setView(from, to)", [copy["start"] - zero, copy["end"] - zero])
+    page.settle()
+    y = page.evaluate("traceview.board.shown.find((row) => row.kind === 'stream').y + 8")
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + y)
+    text = page.page.locator("#tip").inner_text()
+    assert copy["name"] in text
+    for word in ("start", "duration", "bytes", "bandwidth", "pageable", str(copy["correlation"])):
+        assert word in text
+
+
+def test_hover_says_why_a_gap(page: Opened) -> None:
+    page.evaluate(
+        """() => {
+          const marks = traceview.marksIn(traceview.board.shown.find((row) => row.kind === "idle").lanes[0].exact);
+          traceview.setView(marks.start[5], marks.end[5]);
+        }"""
+    )
+    page.settle()
+    y = page.evaluate("traceview.board.shown.find((row) => row.kind === 'idle').y + 8")
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + y)
+    text = page.page.locator("#tip").inner_text()
+    assert text.startswith("idle until ")
+    assert "host" in text
+
+
+def test_search_goes_from_one_to_the_next(page: Opened) -> None:
+    search = page.page.locator("#search")
+    search.fill("cudaDeviceSynchronize")
+    search.press("Enter")
+    page.settle()
+    first = page.view()
+    search.press("Enter")
+    page.settle()
+    assert page.view()[0] > first[0]
+    assert page.page.locator("#found").inner_text().endswith("found")
+    search.fill("no such name")
+    search.press("Enter")
+    assert page.page.locator("#found").inner_text() == "none found"
+
+
+def test_folding_a_group(page: Opened) -> None:
+    fold = page.page.locator("#labels .fold").first
+    assert fold.get_attribute("aria-expanded") == "true"
+    rows = page.page.locator("#labels .label").count()
+    fold.click()
+    page.settle()
+    assert page.page.locator("#labels .label").count() < rows
+    assert fold.get_attribute("aria-expanded") == "false"
+    fold.click()
+    page.settle()
+    assert page.page.locator("#labels .label").count() == rows
+
+
+def test_everything_is_reached_by_tab(page: Opened) -> None:
+    page.page.locator("h1").click()
+    reached = set()
+    for _ in range(40):
+        page.page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"theme", "goto", "search", "stage"} <= reached

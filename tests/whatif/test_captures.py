@@ -1,0 +1,77 @@
+"""Real captures: the model replays them, and predicts the one after a change from the one before it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.captures import CAPTURES, H200, SAMPLES, sample
+from traceview.errors import RequestError
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze
+from traceview.whatif import measured, predict, whatif
+from traceview.whatif.build import build
+from traceview.whatif.replay import replay
+from traceview.whatif.select import Selection, select
+
+TRAINER = ["serial", "pinned", "prefetch", "staged", "graph", "ddp"]
+FILES = [sample(f"trainer/{name}.sqlite") for name in TRAINER]
+FILES += [sample(f"{name}.sqlite") for name in ("serial", "dual", "quad", "ddp2", "cudagraph")]
+PAIRS = [
+    ("trainer/serial", "trainer/pinned", "pin,sync"),
+    ("trainer/pinned", "trainer/prefetch", "prefetch"),
+    ("trainer/serial", "trainer/prefetch", "pin,prefetch,sync"),
+    ("trainer/prefetch", "trainer/graph", "graph"),
+    ("trainer/serial", "trainer/graph", "pin,prefetch,sync,graph"),
+    ("serial", "dual", "pin,prefetch,sync"),
+]
+
+
+@cache
+def analysed(path: Path) -> Analysis:
+    return analyze(path)
+
+
+def replay_error(path: Path) -> float:
+    analysis = analysed(path)
+    chosen = select(analysis)
+    assert isinstance(chosen, Selection)
+    return replay(build(analysis.trace, chosen)).per_iteration / chosen.measured_ns - 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_unchanged_model_takes_as_long_as_the_run(path: Path) -> None:
+    assert abs(replay_error(path)) < 0.03
+
+
+@pytest.mark.parametrize("name", H200)
+def test_the_unchanged_model_of_each_capture(name: str) -> None:
+    if not (CAPTURES / name).is_file():
+        pytest.skip(f"{CAPTURES} lacks {name}")
+    assert abs(replay_error(CAPTURES / name)) < 0.03
+
+
+@pytest.mark.parametrize(("before", "after", "changes"), PAIRS)
+def test_a_prediction_comes_true(before: str, after: str, changes: str) -> None:
+    first, second = (analysed(SAMPLES / f"{name}.sqlite") for name in (before, after))
+    found, truth = predict(first, changes.split(",")), measured(second)
+    assert found.iteration_ns == pytest.approx(truth, rel=0.05)
+    assert found.low_ns <= truth <= found.high_ns
+
+
+def test_pinning_each_batch_on_the_spot_gains_little() -> None:
+    serial = analysed(sample("trainer/serial.sqlite"))
+    assert predict(serial, ["pin-here"]).iteration_ns > 0.95 * measured(serial)
+    assert predict(serial, ["pin"]).iteration_ns < 0.55 * measured(serial)
+
+
+def test_what_cannot_be_predicted_is_said() -> None:
+    serial = analysed(sample("trainer/serial.sqlite"))
+    with pytest.raises(RequestError, match="pin it first"):
+        predict(serial, ["prefetch"])
+    with pytest.raises(RequestError, match="no change is called magic"):
+        predict(serial, ["magic"])
+    with pytest.raises(RequestError, match="no kernel called magic"):
+        whatif(serial, faster_kernels={"magic": 2.0})

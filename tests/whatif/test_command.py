@@ -1,0 +1,76 @@
+"""traceview whatif: the tables, the JSON, and one line for what a user gets wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.captures import sample
+from tests.cli.command import Command, traceview
+from traceview.model.whatif import WhatIf
+from traceview.pipeline import analyze
+from traceview.report.timeline.bands import bands
+from traceview.report.timeline.build import rows
+from traceview.report.timeline.mark_styles import LOOKS
+from traceview.report.timeline.marks import Names
+from traceview.whatif import whatif
+
+__all__ = ["traceview"]
+SERIAL = sample("trainer/serial.sqlite")
+
+
+def test_tables_and_a_file(traceview: Command, tmp_path: Path) -> None:
+    place = tmp_path / "whatif.json"
+    code, out, err = traceview("whatif", SERIAL, "--json", place)
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Pin host memory" in out and "Not here" in out
+    document = json.loads(place.read_text())
+    assert document["file"] == "serial.sqlite" and abs(document["replay_error"]) < 0.03
+    assert document["predictions"][0]["change"] == "pin"
+    assert set(document["predictions"][0]["path_ns"]) == set(document["path_ns"])
+    assert place.read_text() == traceview("whatif", SERIAL, "--json", "-").out
+
+
+def test_the_page_has_the_critical_path_as_its_first_row(traceview: Command, tmp_path: Path) -> None:
+    analysis = analyze(SERIAL)
+    found = whatif(analysis)
+    assert isinstance(found, WhatIf)
+    first = rows(analysis, Names(), bands(analysis), found.spans)[0]
+    (path,) = first.rows
+    (marks,) = path.lanes
+    assert path.id == "path" and len(marks) == len(found.spans) > 100
+    assert int((marks.end - marks.start).sum()) == sum(one.end_ns - one.start_ns for one in found.spans)
+    assert {LOOKS[look] for look in marks.look.tolist()} >= {"compute", "copy"}
+    place = tmp_path / "page.html"
+    assert traceview("whatif", SERIAL, "--html", place, "--quiet") == (0, "", "")
+    assert place.read_text().startswith("<!doctype html>")
+
+
+def test_a_kernel_faster_by_name(traceview: Command) -> None:
+    document = json.loads(traceview("whatif", SERIAL, "--faster", "multi_tensor_apply_kernel=4", "--json", "-").out)
+    assert any(one["change"] == "faster:multi_tensor_apply_kernel=4" for one in document["predictions"])
+
+
+def test_two_gpus_and_a_report_of_two_processes(traceview: Command) -> None:
+    out = traceview("whatif", SERIAL, "--ranks", "2", "--gradients", "253MB").out
+    assert "Data parallel on 2 GPUs (253 MB of gradients)" in out and "2 batches a step" in out
+    out = traceview("whatif", sample("trainer/ddp.sqlite"), "--ranks", "4", "--gradients", "253MB").out
+    out = " ".join(out.split())
+    assert "this run has several ranks already" in out and "2 processes use GPUs here" in out
+
+
+def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
+    for arguments, told in (
+        ((SERIAL, "--faster", "gemm"), "--faster gemm"),
+        ((SERIAL, "--faster", "gemm=2"), "no kernel called gemm"),
+        ((SERIAL, "--ranks", "2"), "--gradients belong together"),
+        ((SERIAL, "--gradients", "253MB"), "--gradients belong together"),
+        ((SERIAL, "--ranks", "2", "--gradients", "0"), "has some size"),
+        ((SERIAL, "--ranks", "2", "--gradients", "lots"), "no size"),
+        ((SERIAL, "--json", SERIAL), "different files"),
+        ((SERIAL, "--iteration", "nothing"), "no NVTX range matches"),
+        ((tmp_path / "none.sqlite",), "none.sqlite"),
+    ):
+        code, out, err = traceview("whatif", *arguments)
+        assert code == 2 and out == "" and err.count("\n") == 1 and told in err

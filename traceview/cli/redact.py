@@ -1,0 +1,37 @@
+"""The `redact` command: a copy of a capture that is safe to share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from traceview.cli.options import CAPTURE, FILE, reading_options
+from traceview.cli.outputs import print_out, progress
+
+
+@click.command(short_help="Write a copy of a capture that is safe to share.")
+@click.argument("report", type=CAPTURE)
+@click.argument("out", type=FILE)
+@click.option(
+    "--names",
+    type=click.Choice(("keep", "hash")),
+    default="keep",
+    show_default=True,
+    help="Keep or hash the names of kernels, NVTX ranges, threads and programs.",
+)
+@reading_options
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
+def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
+    """Write OUT, a copy of REPORT without its environment, paths, host, user, command line and program output.
+
+    Every figure of an analysis stays as it is. What matches a known pattern of secrets (tokens, keys, e-mail
+    addresses, paths) is replaced in names too. Prints what was removed; REPORT stays as it is.
+    """
+    from traceview.redact import redact as run
+    from traceview.redact.lines import lines
+
+    with progress(quiet) as step:
+        done = run(report, out, hash_names=names == "hash", progress=step)
+    if not quiet:
+        print_out("".join(f"{line}\n" for line in lines(done)))

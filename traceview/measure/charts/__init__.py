@@ -1,0 +1,1 @@
+"""Figures that only the charts of the page show."""

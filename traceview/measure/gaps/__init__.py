@@ -1,0 +1,1 @@
+"""Idle gaps of devices and streams, and the cause of each nanosecond."""

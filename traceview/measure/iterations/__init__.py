@@ -1,0 +1,1 @@
+"""Iterations: which ranges they are, and what each consists of."""

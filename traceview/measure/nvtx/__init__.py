@@ -1,0 +1,1 @@
+"""NVTX ranges: nesting on the host and projection on the GPU."""

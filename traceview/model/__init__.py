@@ -1,0 +1,1 @@
+"""Typed frames and results: what flows between reading, measuring, pricing and reporting."""

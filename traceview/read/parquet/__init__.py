@@ -1,0 +1,1 @@
+"""Folders of tables: `nsys export --type parquetdir` and `--type arrowdir`."""

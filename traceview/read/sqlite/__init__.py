@@ -1,0 +1,1 @@
+"""SQLite exports of nsys: checked, opened read-only, and read as frames."""

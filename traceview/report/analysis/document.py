@@ -1,0 +1,171 @@
+"""The JSON document (docs/metrics.md "JSON"): whole numbers of ns and bytes, the same bytes every time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from operator import attrgetter
+
+from traceview.model.analysis import (
+    CAUSES,
+    Analysis,
+    DeviceUse,
+    Finding,
+    Gap,
+    Iteration,
+    Iterations,
+    NotMeasured,
+    Place,
+    Spread,
+    SyncUse,
+)
+from traceview.model.columns import Table
+from traceview.report.json import Json, plain, rounded, row_text
+
+SCHEMA_VERSION = 1
+OF_AN_ITERATION = tuple(field.name for field in fields(Iteration))
+FIGURES = attrgetter(*OF_AN_ITERATION)
+
+
+def to_json(analysis: Analysis) -> str:
+    """Return the document as text, a row of a list on one line; the same analysis gives the same bytes."""
+    return row_text(document(analysis))
+
+
+def document(analysis: Analysis) -> dict[str, Json]:
+    """Return the document as plain values, in docs/metrics.md's order."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "report": {
+            "file": analysis.info.file,
+            "nsys_version": analysis.info.nsys_version,
+            "schema_version": analysis.info.schema_version,
+            "profiler": analysis.info.profiler,
+        },
+        "devices": [_device(device, analysis) for device in analysis.devices],
+        "host": {
+            "sync": _sync(analysis.host.sync),
+            "implicit_sync": _sync(analysis.host.implicit_sync),
+        },
+        **_tables(analysis.tables),
+        "iterations": _iterations(analysis.iterations),
+        "findings": [_finding(finding, analysis) for finding in analysis.findings],
+        "unmatched": plain(analysis.unmatched),
+        "notes": list(analysis.notes),
+    }
+
+
+def _device(use: DeviceUse, analysis: Analysis) -> Json:
+    return {
+        "id": use.id,
+        "name": use.name,
+        "process_ids": list(use.process_ids),
+        "window_ns": [use.window.start, use.window.end],
+        "kernel_count": use.kernel_count,
+        "busy_ns": use.busy_ns,
+        "compute_ns": use.compute_ns,
+        "communication_ns": use.communication_ns,
+        "idle_ns": use.idle_ns,
+        **_tables(use.tables),
+        "gaps": {
+            "count": use.gaps.count,
+            "total_ns": use.gaps.total_ns,
+            "causes": dict(use.gaps.causes),
+            "longest": [_gap(gap, analysis) for gap in use.gaps.longest],
+        },
+    }
+
+
+def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
+    """Return the declared tables, each a list of rows or, where it is single, one object."""
+    return {
+        table.name: plain(table.rows[0] if table.single else table.rows) for table in tables.values() if table.in_json
+    }
+
+
+def _gap(gap: Gap, analysis: Analysis) -> Json:
+    thread = None if gap.thread is None else analysis.trace.threads.row(gap.thread, named=True)
+    return {
+        "start_ns": gap.start_ns,
+        "end_ns": gap.end_ns,
+        "length_ns": gap.end_ns - gap.start_ns,
+        "cause": gap.cause,
+        "causes": {name: gap.causes[name] for name in CAUSES},
+        "next_operation": gap.next_operation,
+        "process_id": thread and thread["process"],
+        "thread_id": thread and thread["tid"],
+        "range": gap.range,
+    }
+
+
+def _sync(use: SyncUse) -> Json:
+    return {
+        "count": use.count,
+        "blocked_ns": use.blocked_ns,
+        "waited_ns": use.waited_ns,
+        "starved_ns": use.starved_ns,
+        "refill_ns": use.refill_ns,
+        "calls": plain(use.calls),
+    }
+
+
+def _iterations(iterations: Iterations | NotMeasured) -> Json:
+    if isinstance(iterations, NotMeasured):
+        empty: Json = dict.fromkeys(("median", "p5", "p95"))
+        return {
+            "range": None,
+            "count": 0,
+            "skipped": 0,
+            "wall_ns": empty,
+            "per_iteration": [],
+            "not_measured": iterations.reason,
+        }
+    spreads: dict[str, Json] = {name: _spread(one) for name, one in iterations.spreads.items() if name != "wall_ns"}
+    return {
+        "range": iterations.range,
+        "process_id": iterations.process_id,
+        "count": iterations.count,
+        "skipped": iterations.skipped,
+        "skipped_why": iterations.skipped_why,
+        "wall_ns": _spread(iterations.wall_ns),
+        **spreads,
+        "per_iteration": [_iteration(one) for one in iterations.per_iteration],
+    }
+
+
+def _iteration(one: Iteration) -> Json:
+    return dict(zip(OF_AN_ITERATION, FIGURES(one), strict=True)) | {"idle": dict(one.idle)}
+
+
+def _spread(spread: Spread) -> Json:
+    return {"median": spread.median, "p5": spread.p5, "p95": spread.p95}
+
+
+def _finding(finding: Finding, analysis: Analysis) -> Json:
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "title": finding.title,
+        "device": finding.device,
+        "cost_ns": finding.cost_ns,
+        "cost_fraction": rounded(finding.cost_fraction),
+        "cost_per_iteration_ns": finding.cost_per_iteration_ns,
+        "advice": finding.advice,
+        "code": finding.code,
+        "evidence": [_place(place, analysis) for place in finding.evidence],
+    }
+
+
+def _place(place: Place, analysis: Analysis) -> Json:
+    """Return a place with the ids that CUDA and the system use; rows of the Trace mean nothing outside."""
+    trace = analysis.trace
+    stream = None if place.stream is None else int(trace.streams["stream_id"][place.stream])
+    thread = None if place.thread is None else int(trace.threads["tid"][place.thread])
+    return {
+        "text": place.text,
+        "start_ns": place.start_ns,
+        "end_ns": place.end_ns,
+        "device": place.device,
+        "stream": stream,
+        "thread": thread,
+    }

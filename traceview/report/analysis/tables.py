@@ -1,0 +1,79 @@
+"""The summary's tables: every declared table, idle time by cause, iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured
+from traceview.model.columns import Table
+from traceview.report.format import CAUSE_WORDS, figure, milliseconds, percent, plain
+from traceview.report.layout import WIDTH, cut, left, width, wrap
+
+SPACES = 2  # between columns
+LONGEST_NAME = 34  # columns of the first column
+
+
+def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
+    """Yield each table as lines, its heading first; `top` bounds the rows of each."""
+    for device in analysis.devices[:top]:
+        name = cut(plain(device.id, 100), 24)
+        for table in device.tables.values():
+            yield text_table(table, top, f" on {name}")
+        yield _idle_causes(device, name)
+    for table in analysis.tables.values():
+        yield text_table(table, top)
+    if not isinstance(analysis.iterations, NotMeasured):
+        yield _iterations(analysis.iterations)
+
+
+def text_table(table: Table, top: int, place: str = "") -> list[str]:
+    """Return a declared table as lines: the first column on the left, as many of the others as fit in 80 columns."""
+    rows = [row for row in table.rows if getattr(row, "count", 1)]
+    if not rows:
+        return []
+    title = f"{table.title}{place}"
+    more = "" if len(rows) <= top else f" (first {top} of {len(rows)})"
+    columns = table.columns
+    cells = [[plain(figure(getattr(row, one.name), one.unit), 200) for one in columns] for row in rows[:top]]
+    first = [""] * len(cells)
+    if columns[0].unit == "text":
+        first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
+    margin = min(max(map(width, first)), LONGEST_NAME)
+    heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in first]
+    for place_of, column in enumerate(columns):
+        values = [row[place_of] for row in cells]
+        needed = SPACES + max(width(column.title), *map(width, values))
+        if width(heads) + needed > WIDTH:
+            break
+        heads += column.title.rjust(needed)
+        body = [line + " " * (needed - width(value)) + value for line, value in zip(body, values, strict=True)]
+    return [f"{title}{more}", heads, *body]
+
+
+def _idle_causes(device: DeviceUse, name: str) -> list[str]:
+    if not device.idle_ns:
+        return []
+    causes = sorted(device.gaps.causes.items(), key=lambda pair: -pair[1])
+    return [
+        f"Idle time of {name} by cause: {milliseconds(device.idle_ns)} in {device.gaps.count} gaps",
+        *(
+            f"  {cause:<14}{milliseconds(ns):>11}{percent(ns, device.idle_ns):>8}  {CAUSE_WORDS[cause]}"
+            for cause, ns in causes
+            if ns
+        ),
+    ]
+
+
+def _iterations(found: Iterations) -> list[str]:
+    aside = f"; {found.skipped} set aside ({plain(found.skipped_why, 200)})" if found.skipped else ""
+    spreads = [(name, found.spreads[f"{name}_ns"]) for name in ITERATION_FIGURES if f"{name}_ns" in found.spreads]
+    return [
+        *wrap(f"Iterations: {found.count} of {plain(found.range, 200)}{aside}", "", "  "),
+        f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
+        *(
+            f"  {name.replace('_', ' '):<24}"
+            + "".join(f"{milliseconds(ns):>12}" for ns in (of.median, of.p5, of.p95))
+            for name, of in spreads
+            if of.p95
+        ),
+    ]

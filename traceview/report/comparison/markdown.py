@@ -1,0 +1,122 @@
+"""A comparison as Markdown for a pull request: the verdict, the table, the rest folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traceview.model.comparison import Against, Capture, Change, Comparison, KernelChange
+from traceview.report.comparison.phrases import (
+    HOST_WORDS,
+    accounts,
+    compared,
+    headline,
+    interval,
+    notes,
+    own_share,
+    part_words,
+    shown_host,
+    shown_kernels,
+    shown_parts,
+    signed,
+)
+from traceview.report.format import milliseconds, plain
+
+SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
+
+
+def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
+    """Return the comparison as GitHub's Markdown; `top` bounds the kernels.
+
+    Names come from a trace, so they stand in code spans, where nothing in them is read as markup.
+    """
+    parts = [line for one in comparison.against for line in _against(comparison, one, top)]
+    told = [f"- {_text(note)}" for note in notes(comparison)]
+    return "\n".join([*parts, *told]) + "\n"
+
+
+def _against(comparison: Comparison, one: Against, top: int) -> Iterator[str]:
+    yield f"### {_code(comparison.base.file)} → {_code(one.capture.file)}: {one.verdict}"
+    yield ""
+    yield _sentence(headline(one, comparison.cut))
+    if told := accounts(one):
+        yield _sentence(told)
+    yield ""
+    yield from _table(one, "medians per iteration" if comparison.cut != "whole" else "the whole capture")
+    yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(one.capture, comparison.cut)}."
+    yield ""
+    yield from _folded("The host, mean per iteration", list(_host(one)))
+    kernels = shown_kernels(one)
+    yield from _folded(f"Kernels: {len(kernels)} changed", list(_kernels(kernels[:top])) if kernels else [])
+
+
+def _sentence(text: str) -> str:
+    return f"{_text(text[:1].upper() + text[1:])}."
+
+
+def _side(capture: Capture, cut: str) -> str:
+    return _text(compared(capture, cut))
+
+
+def _table(one: Against, title: str) -> Iterator[str]:
+    yield f"| {title} | before | after | difference | 95% interval | |"
+    yield "| :-- | --: | --: | --: | --: | --: |"
+    yield _row("**wall**", one.wall)
+    for part in shown_parts(one):
+        yield _row(_text(part_words(part.name)), part)
+    if one.left_over_ns:
+        yield f"| left over: not in medians | | | {signed(one.left_over_ns)} | | |"
+    yield ""
+
+
+def _row(name: str, change: Change) -> str:
+    cells = (
+        name,
+        milliseconds(change.before),
+        milliseconds(change.after),
+        signed(change.difference),
+        interval(change),
+        _share(change),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(change: Change) -> str:
+    if change.before and not change.after:
+        return "gone"
+    return {"~": "noise"}.get(own_share(change), own_share(change))
+
+
+def _host(one: Against) -> Iterator[str]:
+    rows = shown_host(one)
+    if rows:
+        yield "| | before | after |"
+        yield "| :-- | --: | --: |"
+    for change in rows:
+        before, after = (
+            f"{value:g}" if change.unit == "count" else milliseconds(int(value))
+            for value in (change.mean_before, change.mean_after)
+        )
+        yield f"| {HOST_WORDS[change.name].replace('  ', '· ')} | {before} | {after} |"
+
+
+def _kernels(kernels: Sequence[KernelChange]) -> Iterator[str]:
+    yield "| kernel | | count | time before | time after |"
+    yield "| :-- | :-- | --: | --: | --: |"
+    for kernel in kernels:
+        count = f"{kernel.count.before} → {kernel.count.after}"
+        times = f"{milliseconds(kernel.time.before)} | {milliseconds(kernel.time.after)}"
+        yield f"| {_code(kernel.name)} | {kernel.status} | {count} | {times} |"
+
+
+def _folded(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield from (f"<details><summary>{title}</summary>", "", *lines, "", "</details>", "")
+
+
+def _text(text: str) -> str:
+    return plain(text, 2000).translate(SPECIAL)
+
+
+def _code(name: str) -> str:
+    """Return a name as a code span; a pipe would end a table's cell even there."""
+    return f"`{plain(name, 80).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

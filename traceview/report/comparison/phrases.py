@@ -1,0 +1,160 @@
+"""A comparison's figures and verdicts in words, the same in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traceview.model.comparison import Against, Capture, Change, Comparison, KernelChange
+from traceview.report.format import milliseconds, plain
+
+ACCOUNTS = 3
+WORTH = 0.05  # the share of the difference from which on a part is named
+PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host alone, no GPU", "twice": "two of these at once"}
+HOST_WORDS = {
+    "sync.count": "synchronizations",
+    "sync.blocked": "  host blocked",
+    "sync.starved": "  GPU starved meanwhile",
+    "sync.refill": "  refill after",
+    "sync.cost": "  cost (both)",
+    "implicit_sync.count": "calls that block too",
+    "implicit_sync.blocked": "  host blocked",
+    "implicit_sync.starved": "  GPU starved meanwhile",
+    "implicit_sync.refill": "  refill after",
+    "implicit_sync.cost": "  cost (both)",
+    "launches": "launches",
+    "kernels": "kernels",
+    "copies": "copies",
+}
+
+
+def part_words(name: str) -> str:
+    """Return what a part is called: `idle: host`, `exposed h2d`."""
+    if name in PART_WORDS:
+        return PART_WORDS[name]
+    return name.replace("idle.", "idle: ").replace("_", " ")
+
+
+def signed(ns: int) -> str:
+    """Return a difference in ms with its sign."""
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{milliseconds(abs(ns))}"
+
+
+def span(low: int, high: int) -> str:
+    """Return an interval of differences in one unit: `-12.5 to -11.3 ms`."""
+    largest = max(abs(low), abs(high))
+    if largest < 1000:
+        return f"{low:+} to {high:+} ns"
+    digits = next(digits for digits, limit in ((3, 1e6), (2, 1e7), (1, 1e9), (0, float("inf"))) if largest < limit)
+    return f"{low / 1e6:+,.{digits}f} to {high / 1e6:+,.{digits}f} ms"
+
+
+def interval(change: Change) -> str:
+    """Return the confidence interval of a time; nothing where there is none."""
+    return "" if change.low is None or change.high is None else span(change.low, change.high)
+
+
+def relative(ratio: float | None) -> str:
+    """Return a ratio as a change: `-51.5%`, or `x 12` from tenfold on."""
+    if ratio is None:
+        return "-"
+    return f"x{ratio:,.0f}" if ratio >= 10 else f"{100 * (ratio - 1):+.1f}%"
+
+
+def own_share(change: Change) -> str:
+    """Return how much of itself a figure changed: `-83%`; `new`, `~` for noise, nothing where it is gone."""
+    if change.verdict == "noise" or not change.difference or not change.after:
+        return "~" if change.verdict == "noise" and change.difference else ""
+    if not change.before:
+        return "new"
+    ratio = change.after / change.before
+    if ratio >= 10:
+        return f"x{ratio:,.0f}"
+    return f"{100 * (ratio - 1):+.{1 if abs(ratio - 1) < 0.01 else 0}f}%"
+
+
+def difference(one: Against) -> str:
+    """Return by how much an iteration changed: `-51.5% (95% interval -51.9% to -49.5%)`."""
+    if one.ratio_low is None or one.ratio_high is None:
+        return relative(one.ratio)
+    return f"{relative(one.ratio)} (95% interval {relative(one.ratio_low)} to {relative(one.ratio_high)})"
+
+
+def headline(one: Against, cut: str) -> str:
+    """Return the verdict as one sentence without the names of the captures."""
+    what = "the whole capture" if cut == "whole" else "an iteration"
+    times = f"{what} took {milliseconds(one.wall.before)}, now {milliseconds(one.wall.after)}"
+    why = f"; {one.why}" if one.verdict in ("noise", "unjudged") else ""
+    return f"{one.verdict}: {times}, {difference(one)}{why}"
+
+
+def accounts(one: Against) -> str:
+    """Return the parts that account for most of the difference, and those against it; nothing where it is noise."""
+    whole = one.wall.difference
+    if one.verdict == "noise" or not whole:
+        return ""
+    large = [part for part in one.parts if abs(part.difference) >= WORTH * abs(whole) and part.verdict != "noise"]
+    ordered = sorted(large, key=lambda part: -abs(part.difference))
+    with_it = [part for part in ordered if part.difference * whole > 0][:ACCOUNTS]
+    against = [part for part in ordered if part.difference * whole < 0][:ACCOUNTS]
+    most = abs(sum(part.difference for part in with_it)) >= abs(whole) / 2
+    told = (
+        f"{'most' if most else 'a part'} of the {signed(whole)} is {_shares(with_it, whole)}" if with_it else "",
+        f"against it: {_shares(against, whole)}" if against else "",
+    )
+    return "; ".join(text for text in told if text)
+
+
+def _shares(parts: Sequence[Change], whole: int) -> str:
+    return ", ".join(
+        f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / whole:.0f}%)" for part in parts
+    )
+
+
+def shown_parts(one: Against) -> tuple[Change, ...]:
+    """Return the parts that either capture has, the largest difference first."""
+    some = (part for part in one.parts if part.before or part.after or part.difference)
+    return tuple(sorted(some, key=lambda part: -abs(part.difference)))
+
+
+def shown_host(one: Against) -> tuple[Change, ...]:
+    """Return what the host did in either capture; starved and refill are in their sum."""
+    return tuple(
+        change
+        for change in one.host
+        if (change.mean_before or change.mean_after) and not change.name.endswith((".starved", ".refill"))
+    )
+
+
+def shown_kernels(one: Against) -> tuple[KernelChange, ...]:
+    """Return the kernels that appeared, vanished or changed."""
+    return tuple(kernel for kernel in one.kernels if kernel.status != "same")
+
+
+def compared(capture: Capture, cut: str) -> str:
+    """Return what of a capture was compared: `9 of iteration #, 1 set aside`."""
+    if cut == "whole":
+        return "as a whole"
+    aside = f", {capture.skipped} set aside" if capture.skipped else ""
+    return f"{capture.count} of {plain(capture.range or '', 40)}{aside}"
+
+
+def uneven(one: Against) -> str:
+    """Say so where medians and means tell different stories: then single iterations decide."""
+    wall = one.wall
+    by_mean = wall.mean_after - wall.mean_before
+    if abs(by_mean - wall.difference) <= max(0.02 * wall.before, 0.2 * abs(wall.difference)):
+        return ""
+    return (
+        f"{plain(one.capture.file, 40)}: the mean went from {milliseconds(int(wall.mean_before))} to "
+        f"{milliseconds(int(wall.mean_after))}, so single iterations weigh more than the median shows"
+    )
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """Yield how iterations were cut, and what else to know."""
+    yield f"How: {comparison.cut_why}"
+    yield from comparison.notes
+    for one in comparison.against:
+        yield from one.notes
+        if comparison.cut != "whole" and (told := uneven(one)):
+            yield told

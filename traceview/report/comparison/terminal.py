@@ -1,0 +1,196 @@
+"""A comparison on a terminal of 80 columns: the verdict, what it is made of, the host, the kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from traceview.model.comparison import STATUSES, Against, Capture, Change, Comparison, KernelChange
+from traceview.report.analysis.terminal import IN_ASCII
+from traceview.report.comparison.phrases import (
+    HOST_WORDS,
+    accounts,
+    compared,
+    headline,
+    interval,
+    notes,
+    own_share,
+    part_words,
+    relative,
+    shown_host,
+    shown_kernels,
+    shown_parts,
+    signed,
+)
+from traceview.report.format import milliseconds, plain
+from traceview.report.layout import WIDTH, cut, left, wrap
+
+COLUMNS = 3
+NAME = 20
+CELL = (WIDTH - NAME) // (COLUMNS + 1)
+
+
+def render(comparison: Comparison, *, top: int = 10, unicode: bool = True) -> str:
+    """Return the comparison as text; `top` bounds the kernels. Without `unicode` it is ASCII."""
+    parts = _pair(comparison, top) if len(comparison.against) == 1 else _several(comparison, top)
+    lines = [cut(line, WIDTH) for part in parts if part for line in (*part, "")]
+    text = "\n".join(lines).rstrip() + "\n"
+    return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
+    one = comparison.against[0]
+    yield [
+        *wrap(f"{_file(comparison.base)} → {_file(one.capture)}"),
+        f"  before  {compared(comparison.base, comparison.cut)}",
+        f"  after   {compared(one.capture, comparison.cut)}",
+    ]
+    yield _verdict(one, comparison.cut)
+    yield _parts(one, "The whole capture" if comparison.cut == "whole" else "Medians per iteration")
+    yield _host(one, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
+    yield _kernels(one, top)
+    yield _notes(comparison)
+
+
+def _file(capture: Capture) -> str:
+    return plain(capture.file, 60)
+
+
+def _verdict(one: Against, how: str) -> list[str]:
+    told = accounts(one)
+    text = headline(one, how)
+    return [*wrap(_begun(text), "", "  "), *(wrap(_begun(told), "  ", "    ") if told else [])]
+
+
+def _begun(text: str) -> str:
+    """Return a sentence with its first letter as one begins."""
+    return text[:1].upper() + text[1:]
+
+
+def _parts(one: Against, title: str) -> list[str]:
+    rest = [f"  {'left over: not in medians':<26}{'':>22}{signed(one.left_over_ns):>13}"] if one.left_over_ns else []
+    judged = bool(interval(one.wall))
+    return [
+        f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
+        *(_time(part_words(part.name), part).rstrip() for part in shown_parts(one)),
+        *rest,
+        _time("= wall", one.wall).rstrip(),
+        *(["  ~ within the noise"] if judged else []),
+    ]
+
+
+def _time(name: str, change: Change) -> str:
+    mark = "~" if change.verdict == "noise" and change.difference else ""
+    told = f"{mark}{' ' if mark else ''}{signed(change.difference)}"
+    return (
+        f"  {left(name, 26)}{milliseconds(change.before):>11}{milliseconds(change.after):>11}{told:>13}"
+        f"{_short(interval(change)):>17}"
+    )
+
+
+def _short(text: str) -> str:
+    return text.replace(" to ", "..").removesuffix(" ms").replace(" ns", "ns")
+
+
+def _host(one: Against, title: str) -> list[str]:
+    rows = shown_host(one)
+    if not rows:
+        return []
+    head = f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}"
+    return [head, *(_mean(change) for change in rows)]
+
+
+def _mean(change: Change) -> str:
+    write: Callable[[float], str] = _count if change.unit == "count" else lambda ns: milliseconds(int(ns))
+    gap = change.mean_after - change.mean_before
+    told = write(abs(gap))
+    sign = "+" if gap > 0 else "-" if gap < 0 else ""
+    return (
+        f"  {left(HOST_WORDS[change.name], 26)}{write(change.mean_before):>11}{write(change.mean_after):>11}"
+        f"{sign + told:>13}"
+    )
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def _kernels(one: Against, top: int) -> list[str]:
+    kernels = shown_kernels(one)
+    if not kernels:
+        return ["Kernels: none appeared, vanished or changed"]
+    tally = Counter(kernel.status for kernel in kernels)
+    told = ", ".join(f"{tally[status]} {status}" for status in STATUSES if tally[status])
+    same = len(one.kernels) - len(kernels)
+    first = f", first {top} of {len(kernels)}" if len(kernels) > top else ""
+    head = f"  {'':<31}{'':<9}{'count':>14}{'before':>11}{'after':>11}"
+    return [f"Kernels: {told}, {same} the same{first}", head, *(_kernel(kernel) for kernel in kernels[:top])]
+
+
+def _kernel(kernel: KernelChange) -> str:
+    count = f"{kernel.count.before:,} → {kernel.count.after:,}"
+    return (
+        f"  {left(plain(kernel.name, 31), 31)} {kernel.status:<9}{count:>13}"
+        f"{milliseconds(kernel.time.before):>11}{milliseconds(kernel.time.after):>11}"
+    )
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    return [line for note in notes(comparison) for line in wrap(plain(note, 2000), "", "  ")]
+
+
+def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
+    yield [
+        f"{'base':<10}{left(_file(comparison.base), 34)} {milliseconds(_base_wall(comparison)):>10}",
+        *(
+            f"{one.verdict:<10}{left(_file(one.capture), 34)} {milliseconds(one.wall.after):>10}  {_percents(one)}"
+            for one in comparison.against
+        ),
+    ]
+    for first in range(0, len(comparison.against), COLUMNS):
+        yield _block(comparison, comparison.against[first : first + COLUMNS])
+    for one in comparison.against:
+        told = accounts(one)
+        if told:
+            yield wrap(f"{_file(one.capture)}: {told}", "", "  ")
+    for one in comparison.against:
+        lines = _kernels(one, min(top, 3))
+        yield [*wrap(f"{_file(one.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
+    yield _notes(comparison)
+
+
+def _base_wall(comparison: Comparison) -> int:
+    return comparison.against[0].wall.before
+
+
+def _percents(one: Against) -> str:
+    if one.ratio_low is None:
+        return relative(one.ratio)
+    return f"{relative(one.ratio)} [{relative(one.ratio_low)}, {relative(one.ratio_high)}]"
+
+
+def _block(comparison: Comparison, members: Sequence[Against]) -> list[str]:
+    """Return one table with a column for the base and each member."""
+    names = (comparison.base, *(one.capture for one in members))
+    head = f"{'medians/iteration':<{NAME}}" + "".join(f"{_stem(one):>{CELL}}" for one in names)
+    rows = [head]
+    for index, base in enumerate(members[0].parts):
+        changes = [one.parts[index] for one in members]
+        if base.before or any(change.after for change in changes):
+            rows.append(_row(part_words(base.name), changes))
+    rows.append(_row("= wall", [one.wall for one in members]))
+    for index, base in enumerate(members[0].host):
+        changes = [one.host[index] for one in members]
+        if base.name in ("sync.count", "sync.cost", "launches") and any(one.before or one.after for one in changes):
+            rows.append(_row({"sync.cost": "their cost"}.get(base.name, HOST_WORDS[base.name]), changes))
+    return rows
+
+
+def _stem(capture: Capture) -> str:
+    return cut(plain(capture.file.removesuffix(".sqlite"), 60), CELL - 1)
+
+
+def _row(name: str, changes: Sequence[Change]) -> str:
+    write = _count if changes[0].unit == "count" else milliseconds
+    cells = [write(changes[0].before), *(f"{write(change.after)} {own_share(change)}".rstrip() for change in changes)]
+    return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)

@@ -1,0 +1,101 @@
+"""The sentences about a fleet that the terminal and the page share."""
+
+from __future__ import annotations
+
+from traceview.model.fleet import Advice, Clock, Fleet, Heat
+from traceview.report.format import milliseconds, percent
+
+
+def headline(fleet: Fleet) -> str:
+    """Return what was read, in one line."""
+    reports, ranks = len(fleet.reports), len(fleet.ranks)
+    parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
+    if fleet.heat is not None and fleet.typical is not None:
+        parts.append(_iterations(fleet.heat))
+        parts.append(f"typical time of a rank's own {milliseconds(fleet.typical)} an iteration")
+    if fleet.skipped:
+        parts.append(f"{len(fleet.skipped):,} SKIPPED")
+    return " · ".join(parts)
+
+
+def _iterations(heat: Heat) -> str:
+    steady = heat.steps[heat.steady == 1]
+    if not len(steady):
+        return "no steady iterations"
+    aside = len(heat.steps) - len(steady)
+    return f"iterations {steady[0]} to {steady[-1]}" + (f" ({aside} set aside)" if aside else "")
+
+
+def title(fleet: Fleet) -> str:
+    """Return the page's title: how many of the ranks are stragglers, where that can be told."""
+    ranks = f"{len(fleet.ranks):,} rank{'s' * (len(fleet.ranks) != 1)}"
+    if fleet.stragglers:
+        return verdict(fleet).removesuffix(".")
+    return f"{ranks}, no straggler" if any(rank.lag is not None for rank in fleet.ranks) else ranks
+
+
+def verdict(fleet: Fleet) -> str:
+    """Return whether there are stragglers, in a sentence."""
+    if fleet.stragglers:
+        found = len(fleet.stragglers)
+        return f"{found:,} straggler{'s' * (found != 1)} of {len(fleet.ranks):,} ranks."
+    if not any(rank.lag is not None for rank in fleet.ranks):
+        return "Stragglers cannot be told: that takes two ranks with three iterations in common."
+    least = f"{100 * fleet.margin:g}%"
+    return f"No straggler: no rank's own time exceeds the others' by more than {least} and its own scatter."
+
+
+def price(fleet: Fleet, advice: Advice) -> str:
+    """Return what a piece of advice is worth."""
+    whose = "an iteration's" if fleet.heat is not None else "the capture's"
+    if not fleet.groups:
+        return "What the others waited for it cannot be told: no collective was matched"
+    return (
+        f"It costs each of {advice.waiting:,} ranks at least {milliseconds(advice.each)} of {whose} "
+        f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}), {milliseconds(advice.cost)} in all"
+    )
+
+
+def clock_line(clock: Clock) -> str:
+    """Return how one report's clock was set, in words."""
+    if clock.method == "reference":
+        return "the clock that the others are set by"
+    if clock.method == "unknown":
+        return "unknown: it shares no collective with those above, and does not say when it began"
+    if clock.method == "session start":
+        return "by the time of day at which it began, as exact as the hosts' clocks agree"
+    drift = f", drifting {clock.drift:+,} ns a second" if clock.drift else ""
+    return f"by the ends of {clock.count:,} collectives, ± {microseconds(clock.uncertainty or 0)}{drift}"
+
+
+def session_line(clock: Clock) -> str:
+    """Return how far the time of day at which the sessions began is from what was used."""
+    if clock.session is None or clock.method != "collectives":
+        return ""
+    return f"{microseconds(abs(clock.session - clock.offset))} from what the sessions' starts say"
+
+
+def microseconds(ns: int) -> str:
+    """Return a short time in µs, or in ms where it is long."""
+    return f"{ns / 1000:.1f} µs" if ns < 1_000_000 else milliseconds(ns)
+
+
+def clocks_line(fleet: Fleet) -> str:
+    """Return how all clocks were set, in a sentence."""
+    if len(fleet.clocks) < 2:
+        return "One report, one clock: nothing had to be estimated."
+    measured = [clock for clock in fleet.clocks if clock.method == "collectives"]
+    by_day = sum(clock.method == "session start" for clock in fleet.clocks)
+    unknown = sum(clock.method == "unknown" for clock in fleet.clocks)
+    parts = []
+    if measured:
+        unsure = max(clock.uncertainty or 0 for clock in measured)
+        parts.append(f"{len(measured):,} set by the ends of shared collectives, to ± {microseconds(unsure)} at worst")
+    apart = [abs(clock.session - clock.offset) for clock in measured if clock.session is not None]
+    if apart:
+        parts.append(f"the sessions' starts agree with that to {microseconds(max(apart))}")
+    if by_day:
+        parts.append(f"{by_day:,} only by the time of day at which they began")
+    if unknown:
+        parts.append(f"{unknown:,} unknown")
+    return f"{len(fleet.clocks):,} clocks: {'; '.join(parts)}."

@@ -1,0 +1,141 @@
+"""A fleet on a terminal of 80 columns: what to change first, a row a rank, who waited for whom, the clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceview.model.fleet import Fleet, Group, Rank
+from traceview.report.analysis.terminal import IN_ASCII
+from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
+from traceview.report.format import milliseconds, percent, plain
+from traceview.report.layout import WIDTH, cut, left, wrap
+
+NAME = 22
+CELL = 8
+COLUMNS = ("wall", "own", "lag", "compute", "copies", "idle", "wait")
+MOST = 12  # ranks that are shown one by one
+ENDS = 4  # of more, so many slowest and fastest
+
+
+def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
+    """Return the fleet as text; `top` bounds lists. Without `unicode` it is ASCII."""
+    parts = (_advice(fleet), _ranks(fleet), _groups(fleet, top), _pairs(fleet, top), _clocks(fleet, top), _notes(fleet))
+    lines = [cut(line, WIDTH) for part in (wrap(headline(fleet)), *parts) if part for line in (*part, "")]
+    text = "\n".join(lines).rstrip() + "\n"
+    return text if unicode else text.translate(IN_ASCII | {ord("±"): "+-"}).encode("ascii", "replace").decode("ascii")
+
+
+def _ranks(fleet: Fleet) -> list[str]:
+    what = "means of a steady iteration" if fleet.heat is not None else "whole captures"
+    late = {one.rank for one in fleet.stragglers}
+    lines = [
+        f"Ranks, {what}, ms; slowest first",
+        f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
+    ]
+    for before, row in _shown(fleet):
+        if before:
+            lines.append(f"  ... {before:,} between")
+        lines.append(("! " if row in late else "  ") + _row(fleet.ranks[row]))
+    return [*lines, "  own: wall less exposed communication. lag: own less the others' median."]
+
+
+def _shown(fleet: Fleet) -> Iterator[tuple[int, int]]:
+    """Yield the rows that are shown, slowest first, each with how many are left out before it.
+
+    Of many ranks: the slowest, every straggler within reason, the median, the fastest.
+    """
+    order = sorted(range(len(fleet.ranks)), key=lambda row: (-_slowness(fleet.ranks[row]), row))
+    places = set(range(len(order)))
+    if len(order) > MOST:
+        stragglers = {one.rank for one in fleet.stragglers[:MOST]}
+        places = {place for place, row in enumerate(order) if row in stragglers}
+        places |= {*range(ENDS), (len(order) - 1) // 2, *range(len(order) - ENDS, len(order))}
+    last = -1
+    for place in sorted(places):
+        yield place - last - 1, order[place]
+        last = place
+
+
+def _slowness(rank: Rank) -> int:
+    return rank.own if rank.lag is None else rank.lag
+
+
+def _row(rank: Rank) -> str:
+    values = (rank.wall, rank.own, rank.lag, rank.compute, rank.copies, rank.idle, rank.wait)
+    return left(plain(rank.label, 200), NAME) + "".join(_ms(value) for value in values)
+
+
+def _ms(value: int | None) -> str:
+    if value is None:
+        return f"{'-':>{CELL}}"
+    ms = value / 1e6
+    return f"{ms:>{CELL}.0f}" if abs(ms) >= 1000 else f"{ms:>{CELL}.1f}" if abs(ms) >= 100 else f"{ms:>{CELL}.2f}"
+
+
+def _advice(fleet: Fleet) -> list[str]:
+    lines = ["What to change first", *wrap(verdict(fleet), "  ", "  ")]
+    for number, one in enumerate(fleet.advice, 1):
+        lines += wrap(plain(one.title, 400), f"{number}. ", "   ")
+        lines += wrap(price(fleet, one), "   ", "   ")
+        lines += wrap(plain(one.text, 2000), "   ", "   ")
+    return lines
+
+
+def _groups(fleet: Fleet, top: int) -> list[str]:
+    if not fleet.groups:
+        return []
+    chosen = sorted(fleet.groups, key=lambda group: -group.waited)[:top]
+    return [
+        _first(f"Collectives, by how long ranks waited in them, {_when(fleet)}", len(fleet.groups), top),
+        f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  last most often",
+        *(_group(fleet, group) for group in chosen),
+    ]
+
+
+def _group(fleet: Fleet, group: Group) -> str:
+    often = f"{percent(group.last_count, group.count)} {plain(fleet.ranks[group.last].label, 100)}"
+    times = "".join(f"{milliseconds(ns):>10}" for ns in (group.skew_median, group.skew_p95, group.transfer))
+    return f"  {left(plain(group.kind, 100), 13)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
+
+
+def _pairs(fleet: Fleet, top: int) -> list[str]:
+    if not fleet.pairs:
+        return []
+    return [
+        _first(f"Who waited for whom, {_when(fleet)}", fleet.pair_count, top),
+        *(
+            f"  {left(plain(fleet.ranks[pair.waiter].label, 100), NAME)} {milliseconds(pair.waited):>9} for "
+            f"{left(plain(fleet.ranks[pair.last].label, 100), NAME)} in {pair.count:,} collectives"
+            for pair in fleet.pairs[:top]
+        ),
+    ]
+
+
+def _clocks(fleet: Fleet, top: int) -> list[str]:
+    lines = wrap(clocks_line(fleet), "Clocks. ", "  ")
+    if len(fleet.clocks) < 2:
+        return lines
+    for clock in fleet.clocks[:top]:
+        words = ", ".join(part for part in (clock_line(clock), session_line(clock)) if part)
+        lines += wrap(
+            words, f"  {left(plain(clock.file, 100), NAME)} {milliseconds(clock.offset):>10}  ", " " * (NAME + 15)
+        )
+    more = len(fleet.clocks) - top
+    return [*lines, f"  and {more:,} more in the page and the JSON"] if more > 0 else lines
+
+
+def _notes(fleet: Fleet) -> list[str]:
+    skipped = [f"{plain(one.file, 200)}: SKIPPED, {plain(one.reason, 400)}" for one in fleet.skipped]
+    texts = [*skipped[:MOST], *([f"and {len(skipped) - MOST:,} more skipped"] if len(skipped) > MOST else [])]
+    texts += [plain(note, 2000) for note in fleet.notes[:MOST]]
+    if len(fleet.notes) > MOST:
+        texts.append(f"and {len(fleet.notes) - MOST:,} more notes in the page and the JSON")
+    return ["To know", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
+
+
+def _when(fleet: Fleet) -> str:
+    return "in steady iterations" if fleet.heat is not None and fleet.heat.steady.any() else "in the whole capture"
+
+
+def _first(title: str, count: int, top: int) -> str:
+    return title if count <= top else f"{title} (first {top} of {count:,})"

@@ -1,7 +1,0 @@
-"""A fleet as one HTML page: what to change first, every rank's breakdown beside its heat map, every table."""
-
-from __future__ import annotations
-
-from traceview.report.fleet_html.page import render
-
-__all__ = ["render"]

@@ -1,0 +1,80 @@
+"""Figures and names as people read them; floats begin and end here."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+from traceview.model.columns import Unit
+
+UNKNOWN = "\ufffd"
+CAUSE_WORDS = {
+    "profiler": "the profiler's own work",
+    "queued": "launched, but still waiting for its turn",
+    "launch": "inside the launch call",
+    "sync": "host in a synchronize call",
+    "blocking_copy": "host in a blocking copy",
+    "memory": "host in malloc or free",
+    "api": "host in another CUDA call",
+    "host": "host elsewhere (Python, data loading)",
+    "unknown": "launch not in the capture",
+}
+
+
+def milliseconds(ns: int) -> str:
+    """Return a length in ms (`0.012 ms`, `331.2 ms`, `7,170 ms`), or in ns where it is below 1 µs."""
+    value = ns / 1e6
+    if abs(value) >= 1000:
+        return f"{value:,.0f} ms"
+    if abs(value) >= 10:
+        return f"{value:.1f} ms"
+    if abs(value) >= 1:
+        return f"{value:.2f} ms"
+    return f"{value:.3f} ms" if abs(ns) >= 1000 else f"{ns} ns" if ns else "0 ms"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share, `12.3%`; `-` of nothing."""
+    return f"{100 * part / whole:.1f}%" if whole else "-"
+
+
+def size(count: int) -> str:
+    """Return bytes in the decimal units that bandwidths use."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def bandwidth(count: int, busy_ns: int) -> str:
+    """Return bytes over busy time (METRICS.md "Overlap"), in GB/s or MB/s."""
+    return figure(count / busy_ns if busy_ns else None, "bytes_per_ns")
+
+
+def figure(value: Any, unit: Unit) -> str:
+    """Return one figure of a declared column as people read it; `-` where it is undefined."""
+    if value is None:
+        return "-"
+    if unit == "ns":
+        return milliseconds(value)
+    if unit == "bytes":
+        return size(value)
+    if unit == "fraction":
+        return f"{100 * value:.1f}%"
+    if unit == "bytes_per_ns":
+        return f"{value:,.1f} GB/s" if value >= 0.1 else f"{1000 * value:.1f} MB/s"
+    return f"{value:,}" if unit == "count" else str(value)
+
+
+def _shown(char: str) -> str:
+    # Control, format (which can turn the direction of a line) and surrogate characters are not.
+    return " " if char.isspace() else UNKNOWN if unicodedata.category(char)[0] == "C" else char
+
+
+def plain(name: str, longest: int = 60) -> str:
+    """Return a name from a trace on one line, without control characters, cut in the middle when long."""
+    safe = name if name.isprintable() else "".join(map(_shown, name))
+    if len(safe) <= longest:
+        return safe
+    tail = longest // 3
+    return f"{safe[: longest - tail - 1]}…{safe[-tail:]}"

@@ -1,0 +1,77 @@
+"""What a device did at each moment, each nanosecond once: compute, then communication, copies, memset, idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Intervals
+from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.trace import CLASSES, KINDS
+
+# Copy kinds share a colour by direction; everything else among the copies is "copy".
+COPY_CLASSES = {
+    "h2d": "h2d",
+    "um_h2d": "h2d",
+    "d2h": "d2h",
+    "um_d2h": "d2h",
+    "d2d": "d2d",
+    "p2p": "d2d",
+    "um_d2d": "d2d",
+}
+WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One class of work of a device: all of it, and how much nothing before it in WORK_CLASSES hides, in ns."""
+
+    name: str
+    all: Intervals
+    exposed_ns: int
+
+
+Bands = tuple[Band, ...]
+
+
+def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
+    """Return for each row of Trace.operations its place in WORK_CLASSES."""
+    operations = analysis.trace.operations
+    of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
+    of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
+    work = operations["class"].to_physical().to_numpy()
+    kind = operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()
+    copies = np.array([*of_kind, WORK_CLASSES.index("copy")], np.uint8)[kind]
+    codes: NDArray[np.uint8] = np.where(work == CLASSES.index("copy"), copies, np.array(of_class, np.uint8)[work])
+    return codes
+
+
+def bands(analysis: Analysis) -> dict[int, Bands]:
+    """Split each device's busy time by class inside its window, by row of Trace.devices.
+
+    What is exposed adds up to `busy_ns`.
+    """
+    codes = work_codes(analysis)
+    return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}
+
+
+def _device_bands(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
+    operations = analysis.trace.operations
+    start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
+    mine = operations["device"].to_numpy() == device.device
+    if not mine.all():
+        start, end, codes = start[mine], end[mine], codes[mine]
+    used = np.bincount(codes, minlength=len(WORK_CLASSES))
+    split: list[Band] = []
+    for code, name in enumerate(WORK_CLASSES):
+        chosen = np.flatnonzero(codes == code) if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
+        union = intervals.union(start[chosen], end[chosen], ordered=True)
+        union = intervals.clip(union, device.window.start, device.window.end)
+        exposed = union
+        for before in split:
+            exposed = intervals.subtract(exposed, before.all)
+        split.append(Band(name, union, intervals.length(exposed)))
+    return tuple(split)

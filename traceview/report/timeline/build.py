@@ -1,0 +1,230 @@
+"""The rows of the timeline: devices with their bands and streams, processes with their threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from traceview.intervals import EMPTY, Intervals
+from traceview.model.analysis import Analysis, Iterations
+from traceview.report.timeline.bands import Bands
+from traceview.report.timeline.chunks import ChunkBudget, Json
+from traceview.report.timeline.columns import Columns
+from traceview.report.timeline.detail import Extra, pack_lanes
+from traceview.report.timeline.lane import Lane, merged_lanes
+from traceview.report.timeline.lanes import HostLanes, StreamLanes, projected_rows
+from traceview.report.timeline.mark_styles import LOOKS
+from traceview.report.timeline.marks import Marks, Names
+from traceview.report.timeline.places import kept_marks, places
+from traceview.report.timeline.rows import Group, Row, device_bands, unions
+from traceview.report.timeline.search_index import Index
+from traceview.report.timeline.sums import tally
+
+if TYPE_CHECKING:
+    from traceview.model.whatif import Span as PathSpan
+
+SHOWN_ROWS = 16
+AFFORDED = 0.105  # marks of all rows' levels for a byte of the file: marks of a level take 4 to 15 bytes each
+ISLANDS = 0.33  # of the budget, for the places that stay in full
+MARK_BYTES = 12  # of one mark in full, in the file; only to bound the places
+# What the critical path is made of (model_whatif.PATH), in the styles of what it waits for.
+PATH_LOOKS = {
+    "compute": "compute",
+    "communication": "communication",
+    "copy": "copy",
+    "memset": "memset",
+    "gap": "idle_queued",
+    "launch": "idle_launch",
+    "host": "idle_host",
+    "call": "call_api",
+    "wait": "call_sync",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The stretch that the timeline covers, in ns on the capture's clock."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What the page needs to draw the timeline: `content` as JSON, packed chunks of columns, names by number."""
+
+    content: dict[str, object]
+    chunks: list[str]
+    names: list[str]
+
+
+def origin(analysis: Analysis) -> int:
+    """Return the moment from which the page counts time: the first event, or the window's start."""
+    return _span(analysis).start
+
+
+def rows(
+    analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()
+) -> list[Group]:
+    """Return every row with all its marks, a critical path first. `work` is what each device did (bands.py)."""
+    groups = [Group("", "", (_path(path, names),))] if path else []
+    if isinstance(analysis.iterations, Iterations):
+        groups.append(_ruler(analysis.iterations, names))
+    streams, host = StreamLanes.from_analysis(analysis, names), HostLanes.from_analysis(analysis, names)
+    projected = projected_rows(analysis, names)
+    for device in analysis.devices:
+        leading = device_bands(analysis, device, work[device.device], names)
+        device_rows = (*leading, *projected.get(device.device, ()), *streams.rows(device))
+        groups.append(Group(device.id, (device.name or "").strip(), device_rows))
+    return [*groups, *host.groups()]
+
+
+@dataclass(frozen=True)
+class MergedRows:
+    """All rows, and the lanes of each, merged into levels."""
+
+    groups: Sequence[Group]
+    lanes: Mapping[str, Sequence[Lane]]  # by row id
+
+    @classmethod
+    def within(cls, analysis: Analysis, groups: Sequence[Group], budget: int) -> MergedRows:
+        """Merge the rows into levels, the finest as fine as `budget` bytes of the file may hold."""
+        span = _span(analysis)
+        every = [row for group in groups for row in group.rows]
+        lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * AFFORDED))
+        return cls(groups, {row.id: mine for row, mine in zip(every, lanes, strict=True)})
+
+    @cached_property
+    def index(self) -> Index:
+        """The places of names."""
+        return Index.from_groups(self.groups)
+
+
+def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) -> Timeline:
+    """Fit the rows into `budget` bytes of the file."""
+    span = _span(analysis)
+    length = span.end - span.start
+    chunks = ChunkBudget.from_bytes(span.start, budget)
+    every = [lane for lanes in merged.lanes.values() for lane in lanes]
+    packed, extra, chunk = pack_lanes(every, chunks, lambda: _extra(analysis, merged, every, budget))
+    cover = EMPTY if extra is None else extra.cover
+    remaining = iter(packed)
+    places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
+    content: dict[str, object] = {
+        "span": [0, length],
+        "events": sum(row.events for group in merged.groups for row in group.rows),
+        "whole": all(lane.whole for lane in packed),
+        "cover": [[start - span.start, end - span.start] for start, end in zip(*_plain(cover), strict=True)],
+        "looks": list(LOOKS),
+        "used": _used_looks(every),
+        "annotating": _annotating(analysis),
+        "groups": [_group_json(group, places) for group in merged.groups],
+    }
+    if extra is not None:
+        content |= {**extra.content, "summary_chunk": chunk}
+    return Timeline(content, chunks.chunks, _used_names(names, chunks))
+
+
+def _extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int) -> Extra:
+    """Return the parts of a page whose timeline does not fit into `budget` bytes."""
+    span, columns = _span(analysis), Columns()
+    length = span.end - span.start
+    cover = places(analysis, length, every, int(budget * ISLANDS / MARK_BYTES))
+    idle = [merged.lanes[row.id][0] for group in merged.groups for row in group.rows if row.kind == "idle"]
+    content = {
+        "tally": tally(analysis, works(merged.groups), idle, span.start, length, budget, columns),
+        "index": merged.index.write(span.start, columns),
+    }
+    return Extra(columns, content, merged.index.name, cover, kept_marks(every, cover))
+
+
+def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
+    """Return what each device did by class, in the order of Analysis.devices."""
+    return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
+
+
+def _used_looks(lanes: Sequence[Lane]) -> list[str]:
+    return [LOOKS[look] for look in sorted(set().union(*(lane.looks.tolist() for lane in lanes)))]
+
+
+def _annotating(analysis: Analysis) -> dict[int, str]:
+    """Return each process's thread with the most range time, whose ranges hold for threads without any."""
+    frame = analysis.trace.ranges
+    totals = (
+        frame.group_by("process", "thread")
+        .agg((pl.col("end") - pl.col("start")).sum().alias("total"))
+        .sort(["total", "thread"], descending=[True, False])
+        .unique("process", keep="first", maintain_order=True)
+        .sort("process")
+    )
+    return {process: f"t:{thread}" for process, thread, _ in totals.iter_rows()}
+
+
+def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
+    return cover[0].tolist(), cover[1].tolist()
+
+
+def _used_names(names: Names, chunks: ChunkBudget) -> list[str]:
+    """Return the names by number; a name that no mark of the page has is empty."""
+    used = set(np.unique(np.concatenate(chunks.names)).tolist()) if chunks.names else set()
+    return [text if number in used else "" for number, text in enumerate(names.texts)]
+
+
+def _span(analysis: Analysis) -> Span:
+    if analysis.trace.window is not None:
+        return Span(analysis.trace.window.start, analysis.trace.window.end)
+    frames = (analysis.trace.operations, analysis.trace.api, analysis.trace.ranges)
+    starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
+    ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
+    return Span(min(starts, default=0), max(ends, default=1))
+
+
+def _ruler(iterations: Iterations, names: Names) -> Group:
+    each = iterations.per_iteration
+    start = np.array([one.start_ns for one in each], np.int64)
+    order = np.argsort(start, kind="stable")
+    marks = Marks(
+        start,
+        np.array([one.end_ns for one in each], np.int64),
+        np.array([names.number(one.name) for one in each], np.int64),
+        np.array([LOOKS.index("skipped" if one.skipped else "iteration") for one in each], np.int64),
+    ).take(order)
+    return Group("", "", (Row("ruler", "ruler", "iterations", iterations.range, (marks,)),))
+
+
+def _path(spans: Sequence[PathSpan], names: Names) -> Row:
+    ordered = sorted(spans, key=lambda one: (one.start_ns, one.end_ns))
+    marks = Marks(
+        np.array([one.start_ns for one in ordered], np.int64),
+        np.array([one.end_ns for one in ordered], np.int64),
+        np.array([names.number(one.name or one.kind) for one in ordered], np.int64),
+        np.array([LOOKS.index(PATH_LOOKS[one.kind]) for one in ordered], np.int64),
+    )
+    return Row("ruler", "path", "critical path", "as it ran", (marks,))
+
+
+def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:
+    return {
+        "label": group.label,
+        "note": group.note,
+        "rows": [
+            {
+                "kind": row.kind,
+                "id": row.id,
+                "label": row.label,
+                "note": row.note,
+                "more": row.more or place >= SHOWN_ROWS,
+                "process": row.process,
+                "part": row.part,
+                "events": row.events,
+                "lanes": places[row.id],
+            }
+            for place, row in enumerate(group.rows)
+        ],
+    }

@@ -1,0 +1,232 @@
+"""Rows of events: a stream's operations, a thread's NVTX ranges by depth, a thread's CUDA API calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
+from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.trace import ROLES
+from traceview.report.timeline.bands import work_codes
+from traceview.report.timeline.mark_styles import LOOKS
+from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted
+from traceview.report.timeline.rows import Group, Row
+
+DEEPEST = 11
+COSTS = ("waited", "starved", "refill")
+
+
+def _inside(analysis: Analysis, start: Times, end: Times) -> Rows:
+    """Return the rows that the window shows; all of them as a slice, which copies nothing."""
+    window = analysis.trace.window
+    if window is None:
+        return ALL
+    return np.flatnonzero((start < window.end) & (end >= window.start))
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Whose each event is that the window shows: the row of a stream or a thread."""
+
+    rows: Rows
+    owner: NDArray[np.int32]  # of each of `rows`
+
+    @classmethod
+    def from_frame(cls, analysis: Analysis, frame: pl.DataFrame, column: str) -> Owners:
+        """Find the owners of a frame's events."""
+        rows = _inside(analysis, *(frame[name].to_numpy() for name in ("start", "end")))
+        return cls(rows, frame[column].to_numpy()[rows])
+
+    def count(self, owners: int) -> Times:
+        """Return how many events each owner has."""
+        return counted(self.owner, owners)
+
+    def rows_of(self, one: int) -> Rows:
+        """Return the rows of one owner's events; where all are its own, they are not copied."""
+        mine = self.owner == one
+        if mine.all():
+            return self.rows
+        at = np.flatnonzero(mine)
+        return at if isinstance(self.rows, slice) else self.rows[at]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLanes:
+    """All operations, as marks of one stream after the other."""
+
+    analysis: Analysis
+    owners: Owners
+    name: NameColumn
+    look: NDArray[np.uint8]
+
+    @classmethod
+    def from_analysis(cls, analysis: Analysis, names: Names) -> StreamLanes:
+        """Look at the operations inside the window."""
+        frame = analysis.trace.operations
+        owners = Owners.from_frame(analysis, frame, "stream")
+        return cls(analysis, owners, names.column(frame["name"]), work_codes(analysis))
+
+    def rows(self, device: DeviceUse) -> Iterator[Row]:
+        """Yield the device's streams, the busiest first; those that did nothing come last, folded."""
+        several = len(device.process_ids) > 1
+        for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
+            marks = self._marks(self.owners.rows_of(use.stream))
+            note = f"process {use.process_id}" if several else ""
+            yield Row("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
+        used = {use.stream for use in device.streams}
+        streams = self.analysis.trace.streams
+        for row, (owner, label) in enumerate(streams.select("device", "label").iter_rows()):
+            if owner == device.device and row not in used:
+                yield Row("stream", f"s:{row}", label, "unused", (), more=True)
+
+    def _marks(self, rows: Rows) -> Marks:
+        start, end, size, correlation, memory = (
+            self.analysis.trace.operations[name] for name in ("start", "end", "bytes", "correlation", "memory")
+        )
+        return Marks(
+            start.to_numpy()[rows],
+            end.to_numpy()[rows],
+            self.name.numbers(rows),
+            self.look[rows],
+            {"bytes": size.to_numpy()[rows]},
+            # 0 is none, so that a column of none is left out.
+            {"correlation": correlation.to_numpy()[rows], "host_memory": _from_one(memory)[rows]},
+        )
+
+
+def _from_one(column: pl.Series) -> NDArray[np.uint8]:
+    """Return the numbers of a few categories, counted from 1; 0 for none."""
+    numbers: NDArray[np.uint8] = (column.to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class HostLanes:
+    """All NVTX ranges and API calls, as marks of one thread after the other."""
+
+    analysis: Analysis
+    ranges: Owners
+    range_name: NameColumn
+    calls: Owners
+    call_name: NameColumn
+
+    @classmethod
+    def from_analysis(cls, analysis: Analysis, names: Names) -> HostLanes:
+        """Look at what the host did inside the window."""
+        ranges, calls = analysis.trace.ranges, analysis.trace.api
+        return cls(
+            analysis,
+            Owners.from_frame(analysis, ranges, "thread"),
+            names.column(ranges["name"]),
+            Owners.from_frame(analysis, calls, "thread"),
+            names.column(calls["name"]),
+        )
+
+    def groups(self) -> Iterator[Group]:
+        """Yield a group for each process, the thread with most to show first."""
+        threads = self.analysis.trace.threads
+        calls = self.calls.count(len(threads))
+        count = self.ranges.count(len(threads)) + calls
+        process = threads["process"].to_numpy()
+        for one in sorted({int(process[row]) for row in np.flatnonzero(count)}):
+            mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == one and count[row]]
+            yield Group(f"process {one}", "", tuple(row for thread in mine for row in self._rows(thread)))
+
+    def _rows(self, thread: int) -> Iterator[Row]:
+        name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
+        label, part = name or f"thread {tid}", f"t:{thread}"
+        calls = self._calls(self.calls.rows_of(thread))
+        if len(calls):
+            yield Row("call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part)
+        ranges = self._ranges(self.ranges.rows_of(thread))
+        for depth, lane in enumerate(by_depth(ranges)):
+            text = f"{label}, NVTX" if depth == 0 else ""
+            row = f"n:{thread}:{depth}"
+            yield Row("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
+
+    def _ranges(self, rows: Rows) -> Marks:
+        frame = self.analysis.trace.ranges
+        start, end = (frame[name].to_numpy()[rows] for name in ("start", "end"))
+        look = np.full(len(start), LOOKS.index("range"), np.uint8)
+        return Marks(start, end, self.range_name.numbers(rows), look)
+
+    def _calls(self, rows: Rows) -> Marks:
+        frame = self.analysis.trace.api
+        role = frame["role"].to_physical().cast(pl.UInt8).fill_null(ROLES.index("api")).to_numpy()
+        start, end, correlation = (frame[name].to_numpy()[rows] for name in ("start", "end", "correlation"))
+        return Marks(
+            start,
+            end,
+            self.call_name.numbers(rows),
+            role[rows] + np.uint8(LOOKS.index(f"call_{ROLES[0]}")),
+            self._costs(rows, len(start)),
+            {"correlation": correlation},
+        )
+
+    def _costs(self, rows: Rows, count: int) -> dict[str, Times]:
+        """Return what each of some API calls waited, starved or let the GPU idle, in ns; nothing where none did."""
+        costs: dict[str, Times] = {}
+        for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
+            at = use.frame["api"].to_numpy()
+            known: Rows = ALL
+            if not isinstance(rows, slice):
+                if not count:
+                    continue
+                place = np.minimum(np.searchsorted(rows, at), count - 1)
+                here = np.flatnonzero(rows[place] == at)
+                at, known = place[here], here
+            for cost in COSTS if len(at) else ():
+                costs.setdefault(cost, np.zeros(count, np.int64))[at] = use.frame[cost].to_numpy()[known]
+        return costs
+
+
+def by_depth(marks: Marks) -> list[Marks]:
+    """Split ranges by how many others were open when each began; the deepest lanes share one."""
+    if not bool((marks.start[1:] > marks.start[:-1]).all()):
+        marks = marks.take(np.lexsort((-marks.end, marks.start)))
+    depth = _depth(marks.start, marks.end)
+    levels = [np.flatnonzero(depth == level) for level in range(int(depth.max(initial=-1)) + 1)]
+    return [marks.take(rows if len(rows) < len(marks) else ALL) for rows in levels if len(rows)]
+
+
+def _depth(start: Times, end: Times) -> Times:
+    """Return how many others were open when each range of one thread began; ranges by start, longest first."""
+    ended = np.searchsorted(np.sort(end), start, side="right")
+    depth: Times = np.clip(np.arange(len(start)) - ended, 0, DEEPEST)
+    return depth
+
+
+def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
+    """Return for each device the ranges as they lie on it, a row for each depth that they have on their threads."""
+    if analysis.projected is None or (frame := analysis.projected()).is_empty():
+        return {}
+    ranges = analysis.trace.ranges
+    depth = np.zeros(len(ranges), np.int64)
+    thread, start, end = (ranges[name].to_numpy() for name in ("thread", "start", "end"))
+    order = np.lexsort((-end, start, thread))
+    for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        depth[of_thread] = _depth(start[of_thread], end[of_thread])
+    owner, device = frame["range"].to_numpy(), frame["device"].to_numpy()
+    marks = Marks(
+        frame["start"].to_numpy(),
+        frame["end"].to_numpy(),
+        names.column(ranges["name"]).numbers(owner),
+        np.full(len(frame), LOOKS.index("range"), np.uint8),
+        {"operations": frame["operations"].to_numpy()},
+    )
+    return {int(one): _projected(analysis, marks, depth[owner], device == one, int(one)) for one in np.unique(device)}
+
+
+def _projected(analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int) -> list[Row]:
+    name = analysis.trace.devices["id"][device]
+    rows = []
+    for place, level in enumerate(np.unique(depth[mine])):
+        lane = (marks.take(np.flatnonzero(mine & (depth == level))),)
+        text = "NVTX (GPU projection)" if place == 0 else ""
+        rows.append(Row("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
+    return rows

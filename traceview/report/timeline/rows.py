@@ -1,0 +1,110 @@
+"""Rows and groups of the timeline, and the bands that lead each device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.intervals import Intervals, Times, blocks
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse
+from traceview.report.timeline.bands import WORK_CLASSES, Band, Bands
+from traceview.report.timeline.mark_styles import LOOKS, WORDS
+from traceview.report.timeline.marks import Marks, Names
+
+OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row. `id` is what evidence points at; `events` is what of the capture it shows, bands nothing.
+
+    A row has one lane of marks or several, none where a stream did nothing. Rows of one `part` fold as one.
+    """
+
+    kind: str  # ruler, overlap, idle, stream, range, call, projected
+    id: str
+    label: str
+    note: str
+    lanes: tuple[Marks, ...]
+    events: int = 0
+    more: bool = False  # folded away at first
+    process: int | None = None
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows under one heading."""
+
+    label: str
+    note: str
+    rows: tuple[Row, ...]
+
+
+def device_bands(analysis: Analysis, device: DeviceUse, work: Bands, names: Names) -> tuple[Row, ...]:
+    """Return the overlap band (all work by class) and the idle band (gaps by cause) of a device."""
+    return (_overlap(device, work, names), _idle(analysis, device, names))
+
+
+def _overlap(device: DeviceUse, work: Bands, names: Names) -> Row:
+    bands = {band.name: band for band in work}
+    lanes = tuple(_lane([bands[name] for name in lane], names) for lane in OVERLAP_LANES)
+    return Row("overlap", f"o:{device.id}", "work, by class", "", lanes)
+
+
+def unions(overlap: Row) -> dict[str, Intervals]:
+    """Return what a device did by class, each a union, from its overlap row."""
+    classes = {}
+    for names, lane in zip(OVERLAP_LANES, overlap.lanes, strict=True):
+        for name in names:
+            chosen = slice(None) if len(names) == 1 else lane.look == LOOKS.index(name)
+            classes[name] = Intervals(lane.start[chosen], lane.end[chosen])
+    return classes
+
+
+def _lane(bands: list[Band], names: Names) -> Marks:
+    sizes = [len(band.all.start) for band in bands]
+    name = np.array([names.number(WORDS[band.name]) for band in bands], np.int32)
+    look = np.array([LOOKS.index(band.name) for band in bands], np.uint8)
+    if not any(sizes[1:]):
+        return Marks(*bands[0].all, np.repeat(name, sizes), np.repeat(look, sizes))
+    start = np.concatenate([band.all.start for band in bands])
+    end = np.concatenate([band.all.end for band in bands])
+    marks = Marks(start, end, np.repeat(name, sizes), np.repeat(look, sizes))
+    return marks.take(np.argsort(start, kind="stable"))
+
+
+def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
+    """Return for each of `count` rows the number of its first largest column; 0 where none has anything.
+
+    The columns come by ascending number.
+    """
+    numbers = np.zeros(count, np.uint8)
+    for block in blocks(count):
+        largest = np.zeros(block.stop - block.start, np.int64)
+        for number, column in columns.items():
+            # Of ascending numbers the largest is the last: far faster than to put one where there is more.
+            more = (column[block] > largest).view(np.uint8) * np.uint8(number)
+            np.maximum(numbers[block], more, out=numbers[block])
+            np.maximum(largest, column[block], out=largest)
+    return numbers
+
+
+def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
+    gaps = device.gaps.frame
+    causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
+    main = _largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
+    ended_by = gaps["operation"].fill_null(-1).to_numpy()
+    ending = names.column(analysis.trace.operations["name"]).numbers(np.maximum(ended_by, 0))
+    none = names.number("")
+    marks = Marks(
+        gaps["start"].to_numpy(),
+        gaps["end"].to_numpy(),
+        np.where(ended_by >= 0, ending, np.int32(none)) if len(gaps) else main,
+        main + np.uint8(LOOKS.index(f"idle_{CAUSES[0]}")),
+        causes,
+    )
+    return Row("idle", f"d:{device.id}", "idle, by cause", "", (marks,))
