@@ -6,7 +6,7 @@
     monitor:
       jsonl: run.jsonl
 
-A section is a dataclass; a field is a key of that section in the file and a flag of the command (`instrument.config.flags`).
+Each section is a dataclass. A field is a key of its section in the file, and a flag of the command (see flags.py).
 """
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field

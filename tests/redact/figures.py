@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from traceview.analyze import analyze
+from traceview.pipeline import analyze
 
 from traceview.report.analysis.document import to_json
 
