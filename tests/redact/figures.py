@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from traceview.pipeline import analyze
-
 from traceview.report.analysis.document import to_json
 
 

@@ -31,7 +31,8 @@ def print_out(text: str) -> None:
 def print_bytes(pieces: Iterable[bytes]) -> None:
     """Write bytes to standard output; a reader that is gone (`| head`) is no error. Raises OutputError."""
     try:
-        sys.stdout.buffer.writelines(pieces)
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

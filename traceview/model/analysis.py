@@ -184,7 +184,7 @@ class DeviceUse:
 class ApiTotal:
     """Blocking calls of one name (METRICS.md "Synchronization")."""
 
-    api: str = column("text", "call", "CUDA API function.")
+    api: str = column("code", "call", "CUDA API function.")
     count: int = column("count", "count", "Number of calls.")
     blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
     waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-Unit = Literal["text", "id", "count", "ns", "bytes", "fraction", "bytes_per_ns", "causes"]
+Unit = Literal["text", "code", "id", "count", "ns", "bytes", "fraction", "bytes_per_ns", "causes"]
 Value = TypeVar("Value")
 
 METADATA_KEY = "traceview.column"

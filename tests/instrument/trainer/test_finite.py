@@ -29,7 +29,7 @@ def config(folder: Path | None = None, *, every: int = 4, keep: int = 2, **train
     return Config(
         training=Training(**defaults | training),
         model=Model(layers=1, width=16, heads=2, vocabulary=32, features=8),
-        data=Data(batch=BATCH, sequence=4, samples=200),
+        data=Data(batch=BATCH, sequence=4, samples=200, distinct_batches=0),
         checkpoint=Checkpoint(folder=folder, every=every if folder else 0, keep=keep),
         monitor=Monitor(progress=False),
     )

@@ -1,4 +1,4 @@
-"""What the page says, as plain values: figures in ns and bytes, words as they are in the Analysis."""
+"""The content of the page as plain values: figures in ns and bytes, texts as they are in the Analysis."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from traceview.model.analysis import (
     Iterations,
     NotMeasured,
     Place,
-    StreamUse,
-    SyncUse,
 )
+from traceview.model.columns import Table
 from traceview.model.trace import MEMORIES
 from traceview.report.format import CAUSE_WORDS, plain
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.mark_styles import WORDS
 
 Json = dict[str, Any]
-MOST_RANGES = 500  # a capture can name each range anew; --json has them all
+MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 
 def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
-    """Return everything on the page but the timeline and the charts; times count from `zero`.
+    """Return everything on the page except the timeline and the charts. Times count from `zero`, in ns.
 
-    `work` is what each device did, as bands.py says.
+    `work` holds the bands of each device (timeline/bands.py).
     """
     info = analysis.info
     return {
@@ -43,12 +42,14 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
         "devices": [_device(device, work[device.device]) for device in analysis.devices],
         "findings": [_finding(finding, zero) for finding in analysis.findings],
         "iterations": _iterations(analysis.iterations),
-        "nvtx": _not_measured(analysis.nvtx)
-        if isinstance(analysis.nvtx, NotMeasured)
-        else [asdict(use) for use in analysis.nvtx[:MOST_RANGES]],
-        "nvtx_count": 0 if isinstance(analysis.nvtx, NotMeasured) else len(analysis.nvtx),
-        "sync": _sync(analysis.host.sync),
-        "implicit_sync": _sync(analysis.host.implicit_sync),
+        "tables": [
+            *(
+                _table(table, device.id if len(analysis.devices) > 1 else "")
+                for device in analysis.devices
+                for table in device.tables.values()
+            ),
+            *(_table(table) for table in analysis.tables.values()),
+        ],
         "unmatched": asdict(analysis.unmatched),
         "notes": list(analysis.notes),
     }
@@ -68,16 +69,13 @@ def _device(device: DeviceUse, work: Bands) -> Json:
         "idle_ns": device.idle_ns,
         "kernel_count": device.kernel_count,
         "parts": _parts(device, work),
-        "copies": [asdict(copies) for copies in device.copies],
-        "communication": asdict(device.communication),
         "gap_count": device.gaps.count,
         "causes": {cause: device.gaps.causes[cause] for cause in CAUSES},
-        "streams": [_stream(use) for use in device.streams],
     }
 
 
 def _parts(device: DeviceUse, work: Bands) -> list[Json]:
-    """Return parts that add up to the window: each ns of work once, then idle by cause."""
+    """Return the parts of the window, which add up to it: busy time by class, then idle time by cause."""
     busy = [
         {
             "look": band.name,
@@ -93,11 +91,18 @@ def _parts(device: DeviceUse, work: Bands) -> list[Json]:
     return [part for part in (*busy, *idle) if part["ns"]]
 
 
-def _stream(use: StreamUse) -> Json:
-    fields = ("stream", "label", "process_id", "kernel_count", "copy_count", "operation_count", "bytes")
-    times = ("busy_ns", "compute_ns", "communication_ns", "copy_ns")
-    row = {name: getattr(use, name) for name in (*fields, *times)}
-    return {**row, "gap_count": use.gap_count, "gap_ns": use.gap_ns}
+def _table(table: Table, device: str = "") -> Json:
+    """Return a declared table with the columns that it shows; `device` names the device where there are several."""
+    rows = [row for row in table.rows if getattr(row, "count", 1)]
+    columns = table.columns
+    return {
+        "title": f"{table.title} on {device}" if device else table.title,
+        "note": table.note,
+        "not_measured": table.not_measured,
+        "columns": [{"name": column.name, "title": column.title, "unit": column.unit} for column in columns],
+        "rows": [[getattr(row, column.name) for column in columns] for row in rows[:MAX_TABLE_ROWS]],
+        "row_count": len(rows),
+    }
 
 
 def _finding(finding: Finding, zero: int) -> Json:
@@ -127,11 +132,6 @@ def _place(place: Place, zero: int) -> Json:
         "end": place.end_ns - zero,
         "rows": [row for known, row in targets if known is not None],
     }
-
-
-def _sync(use: SyncUse) -> Json:
-    totals = {name: getattr(use, name) for name in ("count", "blocked_ns", "waited_ns", "starved_ns", "refill_ns")}
-    return {**totals, "calls": [asdict(call) for call in use.calls]}
 
 
 def _iterations(iterations: Iterations | NotMeasured) -> Json:

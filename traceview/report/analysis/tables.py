@@ -36,7 +36,7 @@ def text_table(table: Table, top: int, place: str = "") -> list[str]:
     columns = table.columns
     cells = [[plain(figure(getattr(row, one.name), one.unit), 200) for one in columns] for row in rows[:top]]
     first = [""] * len(cells)
-    if columns[0].unit == "text":
+    if columns[0].unit in ("text", "code"):
         first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
     margin = min(max(map(width, first)), LONGEST_NAME)
     heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in first]

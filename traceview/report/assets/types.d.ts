@@ -119,29 +119,6 @@ export interface Finding {
   evidence: Required<Place>[];
 }
 
-export interface Stream {
-  label: string;
-  process_id: number;
-  kernel_count: number;
-  copy_count: number;
-  busy_ns: number;
-  compute_ns: number;
-  communication_ns: number;
-  copy_ns: number;
-  gap_count: number;
-  gap_ns: number;
-}
-
-export interface Copies {
-  kind: string;
-  memory: string;
-  count: number;
-  bytes: number;
-  busy_ns: number;
-  overlapped_ns: number;
-  exposed_ns: number;
-}
-
 export interface Device {
   id: string;
   name: string;
@@ -151,35 +128,18 @@ export interface Device {
   idle_ns: number;
   kernel_count: number;
   parts: { look: Look; word: string; ns: number }[];
-  copies: Copies[];
-  communication: { count: number; busy_ns: number; overlapped_ns: number; exposed_ns: number };
   gap_count: number;
   causes: Causes;
-  streams: Stream[];
 }
 
-export interface Call {
-  api: string;
-  count: number;
-  blocked_ns: number;
-  waited_ns: number;
-  starved_ns: number;
-  refill_ns: number;
-}
-
-export interface Calls {
-  calls: Call[];
-}
-
-export interface NvtxRange {
-  name: string;
-  domain: string;
-  count: number;
-  host_ns: number;
-  gpu_busy_ns: number;
-  gpu_span_ns: number;
-  kernel_count: number;
-  via_process_count: number;
+/** A table as its measure declares it (traceview/model/columns.py). */
+export interface DeclaredTable {
+  title: string;
+  note: string;
+  not_measured: string | null;
+  columns: { name: string; title: string; unit: string }[];
+  rows: (string | number | null)[][];
+  row_count: number;
 }
 
 export interface NotMeasured {
@@ -208,7 +168,7 @@ export interface Timeline {
   index?: { n: number; rows: string[]; columns: Record<string, Packed> };
 }
 
-/** The page of an analysis: report/html/sections.py. A page of a fleet has only `file`. */
+/** The page of an analysis: report/analysis/sections.py. A page of a fleet has only `file`. */
 export interface Page {
   file: string;
   nsys: string | null;
@@ -220,10 +180,7 @@ export interface Page {
   devices: Device[];
   findings: Finding[];
   iterations: Iterations | NotMeasured;
-  nvtx: NvtxRange[] | NotMeasured;
-  nvtx_count: number;
-  sync: Calls;
-  implicit_sync: Calls;
+  tables: DeclaredTable[];
   unmatched: { kernels: number; copies: number; memsets: number; graphs: number };
   notes: string[];
   timeline: Timeline;

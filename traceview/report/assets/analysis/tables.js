@@ -2,16 +2,8 @@
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { swatch } from "../core/palette.js";
-import {
-  countColumn,
-  bandwidthColumn,
-  durationColumn,
-  textColumn,
-  shareColumn,
-  sizeColumn,
-  table,
-} from "../core/table.js";
-import { countText, milliseconds, percent } from "../core/words.js";
+import { durationColumn, shareColumn, table, textColumn, unitColumn } from "../core/table.js";
+import { countText, milliseconds } from "../core/words.js";
 
 function section(heading, note, ...children) {
   return el(
@@ -24,51 +16,41 @@ function section(heading, note, ...children) {
 }
 
 export function showTables() {
+  const sections = page.tables
+    .filter((declared) => declared.not_measured || declared.rows.length)
+    .map((declared) => ({ wide: isWide(declared), element: declaredSection(declared) }));
   const several = page.devices.length > 1;
-  const on = (device) => (several ? ` of ${device.id}` : "");
-  const parts = page.devices.flatMap((device) => [
-    copiesSection(device, on(device)),
-    causesSection(device, on(device)),
-  ]);
+  const causes = page.devices
+    .filter((device) => device.idle_ns)
+    .map((device) => causesSection(device, several ? ` on ${device.id}` : ""));
   byId("tables").replaceChildren(
-    el("div", { class: "grid" }, ...parts, syncSection(), implicitSyncSection()),
-    ...page.devices.map((device) => streamsSection(device, on(device))),
-    rangesSection(),
+    el("div", { class: "grid" }, ...causes, ...sections.flatMap(({ wide, element }) => (wide ? [] : [element]))),
+    ...sections.flatMap(({ wide, element }) => (wide ? [element] : [])),
   );
 }
 
-function copiesSection(device, on) {
-  const rows = [...device.copies];
-  const columns = [
-    textColumn("kind", (row) => `${row.kind} ${row.memory}`),
-    countColumn("count", (row) => row.count),
-    sizeColumn("size", (row) => row.bytes),
-    bandwidthColumn(
-      "bandwidth",
-      (row) => row.bytes,
-      (row) => row.busy_ns,
-    ),
-    durationColumn("busy", (row) => row.busy_ns),
-    shareColumn(
-      "hidden",
-      (row) => row.overlapped_ns,
-      (row) => row.busy_ns,
-    ),
-    durationColumn("exposed", (row) => row.exposed_ns),
-  ];
-  const { communication } = device;
-  const nccl = communication.count
-    ? el(
-        "p",
-        {},
-        `Communication: ${countText(communication.count)} kernels, ${milliseconds(communication.busy_ns)}, ${percent(communication.overlapped_ns, communication.busy_ns)} hidden behind compute, ${milliseconds(communication.exposed_ns)} exposed.`,
-      )
-    : null;
+const FIRST_ROWS = 24;
+const GRID_COLUMNS = 7;
+
+function isWide({ columns, rows }) {
+  return columns.length > GRID_COLUMNS || rows.length > FIRST_ROWS;
+}
+
+// A table as its measure declares it: titles, units and rows come from Python.
+function declaredSection(declared) {
+  if (declared.not_measured) return section(declared.title, null, el("p", { text: declared.not_measured }));
+  const { title, note, columns, rows } = declared;
+  const cut = `The first ${countText(rows.length)} of ${countText(declared.row_count)} rows; --json writes all of them.`;
   return section(
-    "Copies" + on,
-    "Hidden: the share of the copy time during which compute runs.",
-    rows.length ? table("Copies" + on, columns, rows) : el("p", { text: "No copies." }),
-    nccl,
+    title,
+    note,
+    table(
+      title,
+      columns.map((column, place) => unitColumn(column, (row) => row[place])),
+      rows,
+      FIRST_ROWS,
+    ),
+    declared.row_count > rows.length ? el("p", { class: "soft", text: cut }) : null,
   );
 }
 
@@ -101,96 +83,6 @@ function causesSection(device, on) {
       ],
       rows,
     ),
-  );
-}
-
-function streamsSection(device, on) {
-  const streams = [...device.streams].sort((a, b) => b.busy_ns - a.busy_ns);
-  return section(
-    "Streams" + on,
-    null,
-    table(
-      "Streams" + on,
-      [
-        textColumn("stream", (row) =>
-          device.processes.length > 1 ? `${row.label}, process ${row.process_id}` : row.label,
-        ),
-        countColumn("kernels", (row) => row.kernel_count),
-        countColumn("copies", (row) => row.copy_count),
-        durationColumn("busy", (row) => row.busy_ns),
-        durationColumn("compute", (row) => row.compute_ns),
-        durationColumn("communication", (row) => row.communication_ns),
-        durationColumn("copying", (row) => row.copy_ns),
-        countColumn("gaps", (row) => row.gap_count),
-        durationColumn("in gaps", (row) => row.gap_ns),
-      ],
-      streams,
-    ),
-  );
-}
-
-const CALL_COLUMNS = [
-  textColumn(
-    "call",
-    (row) => row.api,
-    (row) => el("span", { class: "mono", text: row.api }),
-  ),
-  countColumn("count", (row) => row.count),
-  durationColumn("host blocked", (row) => row.blocked_ns),
-  durationColumn("GPU busy", (row) => row.waited_ns),
-  durationColumn("GPU idle", (row) => row.starved_ns),
-  durationColumn("restart gap", (row) => row.refill_ns),
-  durationColumn(
-    "cost",
-    (row) => row.starved_ns + row.refill_ns,
-    (row) => el("b", { text: milliseconds(row.starved_ns + row.refill_ns) }),
-  ),
-];
-
-function callsSection(heading, note, use) {
-  return section(
-    heading,
-    note,
-    use.calls.length ? table(heading, CALL_COLUMNS, use.calls) : el("p", { text: "None." }),
-  );
-}
-
-function syncSection() {
-  return callsSection(
-    "Synchronize calls",
-    "Waiting for a busy GPU costs nothing. The cost of a call is the GPU idle time during the call plus the restart gap after it.",
-    page.sync,
-  );
-}
-
-function implicitSyncSection() {
-  return callsSection(
-    "Implicitly synchronizing calls",
-    "Copies of pageable memory, allocations and frees.",
-    page.implicit_sync,
-  );
-}
-
-const FIRST_RANGES = 24;
-const RANGE_COLUMNS = [
-  textColumn("range", (row) => (row.domain ? `${row.name} (${row.domain})` : row.name)),
-  countColumn("count", (row) => row.count),
-  durationColumn("host", (row) => row.host_ns),
-  durationColumn("GPU busy", (row) => row.gpu_busy_ns),
-  durationColumn("GPU span", (row) => row.gpu_span_ns),
-  countColumn("kernels", (row) => row.kernel_count),
-  countColumn("attributed via process", (row) => row.via_process_count),
-];
-
-function rangesSection() {
-  const { nvtx } = page;
-  if ("not_measured" in nvtx) return section("NVTX ranges", null, el("p", { text: nvtx.not_measured }));
-  const cut = `The first ${countText(nvtx.length)} of ${countText(page.nvtx_count)} names; --json writes all of them.`;
-  return section(
-    "NVTX ranges (GPU projection)",
-    "Sorted by GPU time. GPU work belongs to the range that was open at its launch, including launches of the backward pass on another thread.",
-    table("NVTX ranges", RANGE_COLUMNS, nvtx, FIRST_RANGES),
-    page.nvtx_count > nvtx.length ? el("p", { class: "soft", text: cut }) : null,
   );
 }
 

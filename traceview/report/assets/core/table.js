@@ -80,6 +80,37 @@ export function bandwidthColumn(heading, bytes, ns) {
 }
 
 /**
+ * A column of a declared table. Its values are null where they are undefined.
+ *
+ * @param {{ title: string, unit: string }} declared
+ * @param {(row: any) => any} value
+ * @returns {TableColumn}
+ */
+export function unitColumn({ title, unit }, value) {
+  const text = UNIT_TEXT[unit];
+  return {
+    heading: title,
+    cell: (row) => (value(row) === null ? "-" : text(value(row))),
+    field: fieldName(title, UNIT_SUFFIX[unit] ?? ""),
+    value: (row) => value(row) ?? "",
+  };
+}
+
+/** @type {Record<string, (value: any) => string | Node>} */
+const UNIT_TEXT = {
+  text: String,
+  code: (text) => el("span", { class: "mono", text }),
+  id: String,
+  count: countText,
+  ns: milliseconds,
+  bytes: bytesText,
+  fraction: (share) => percent(share, 1),
+  bytes_per_ns: (rate) => bandwidth(rate, 1),
+};
+/** @type {Record<string, string>} */
+const UNIT_SUFFIX = { ns: "_ns", bytes: "_bytes", fraction: "_fraction", bytes_per_ns: "_gb_per_s" };
+
+/**
  * @param {string} field
  * @param {TableColumn["value"]} value
  * @returns {TableColumn}

@@ -1,4 +1,4 @@
-// Figures as text, in the same forms as report/words.py.
+// Figures as text, in the same forms as report/format.py.
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 export const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
@@ -35,7 +35,9 @@ export function bytesText(bytes) {
 }
 
 export function bandwidth(bytes, ns) {
-  return ns ? (bytes / ns).toFixed(1) + " GB/s" : "-";
+  if (!ns) return "-";
+  const rate = bytes / ns;
+  return rate >= 0.1 ? rate.toFixed(1) + " GB/s" : (1000 * rate).toFixed(1) + " MB/s";
 }
 
 export function countText(number) {
