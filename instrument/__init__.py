@@ -50,24 +50,25 @@ __all__ = [
     "reopening",
 ]
 
-_NEEDS_TORCH = {
-    "Checkpoints": "checkpoint",
+# Module of each name that needs torch: they are imported on first use, so that `import instrument` works without torch.
+_MODULES = {
+    "Checkpoints": "checkpoint.folder",
     "Event": "streams",
     "LateLosses": "sync",
-    "MicroBatches": "recover",
-    "PinnedCollator": "collate",
+    "MicroBatches": "trainer.recover",
+    "PinnedCollator": "data.collate",
     "PrefetchLoader": "prefetch",
     "Stream": "streams",
     "Streams": "streams",
     "SyncPolicy": "sync",
     "annotate_module": "modules",
     "hand_over": "streams",
-    "reopening": "recover",
+    "reopening": "trainer.recover",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Load what needs torch when it is first asked for."""
-    if name not in _NEEDS_TORCH:
+    """Import a public name that needs torch when it is first used."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'instrument' has no attribute {name!r}")
-    return getattr(import_module(f"instrument.{_NEEDS_TORCH[name]}"), name)
+    return getattr(import_module(f"instrument.{_MODULES[name]}"), name)

@@ -15,9 +15,8 @@ from instrument.background import Background
 from instrument.errors import ConfigError
 from instrument.loader_state import LoaderState, Place, state_of
 from instrument.pinned import Lease, PinnedBudget, PinnedRing
-from instrument.ranges import annotate, phase
+from instrument.ranges import COPY, DATA_LOAD, annotate, phase
 from instrument.streams import Event, Stream, hand_over
-from instrument.trainer.names import COPY, DATA_LOAD
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes, tensors
 
 OnCopy = Callable[[Event, Event, int], None]

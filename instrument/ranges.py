@@ -22,6 +22,19 @@ try:
 except ImportError:
     nvtx = None
 
+# The ranges of the trainer. traceview finds phases and iterations by these names.
+DATA_LOAD = "data_load"
+COPY = "h2d"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+REPLAY = "replay"  # one launch of a CUDA graph that holds forward, backward and optimizer
+SYNCHRONIZE = "sync"
+CHECKPOINT = "checkpoint"
+VALIDATE = "validate"
+PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, REPLAY, SYNCHRONIZE, CHECKPOINT, VALIDATE)
+MAX_ITERATION_NAMES = 100_000
+
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Suspendable = Any  # a generator or a coroutine: both have send, throw and close
 
@@ -107,6 +120,14 @@ def phase(name: str, *, color: str | int | None = None, payload: float | None = 
     Phases are annotations in the category "phase", so that a timeline can show them alone.
     """
     return annotate(name, color=color, category="phase", payload=payload)
+
+
+def iteration_name(step: int) -> str:
+    """Return the range name of a training step, counted from 0: "iteration 7".
+
+    Numbers start again at 0 after `MAX_ITERATION_NAMES` steps, because nvtx keeps every name until the process ends.
+    """
+    return f"iteration {step % MAX_ITERATION_NAMES}"
 
 
 def mark(

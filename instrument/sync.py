@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from instrument.errors import ConfigError, InstrumentError
-from instrument.ranges import phase
+from instrument.ranges import SYNCHRONIZE, phase
 from instrument.streams import Event
-from instrument.trainer.names import SYNCHRONIZE
 
 AHEAD = 32  # steps that the host may be ahead under `event`: their batches and gradients take memory
 _WAIT = phase(SYNCHRONIZE)
@@ -102,14 +101,14 @@ class SyncPolicy:
             raise ConfigError(f"sync {self.every}: the host cannot wait each {self.every} steps: use 1 or more")
 
     @classmethod
-    def of(cls, text: str, strategy: str = "") -> SyncPolicy:
-        """Read `auto`, `every`, a number of steps, or `event`; `auto` is every step for the naive baseline, else 10.
+    def from_text(cls, text: str, auto: int = 10) -> SyncPolicy:
+        """Read "auto", "every", a number of steps, or "event"; "auto" waits after each `auto` steps.
 
         Raises:
             ConfigError: it is none of these.
         """
         if text == "auto":
-            return cls(1 if strategy == "serial" else 10)
+            return cls(auto)
         if not text.isdecimal() and text not in ("every", "event"):
             raise ConfigError(f"sync {text!r} is unknown: use auto, every, event or a number of steps")
         return cls(None if text == "event" else 1 if text == "every" else int(text))

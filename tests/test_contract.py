@@ -11,17 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument import annotate  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, StrategyName, Training  # noqa: E402
+from instrument import annotate, ranges  # noqa: E402
+from instrument.config.schema import Checkpoint, Config, Data, Model, Training  # noqa: E402
 from instrument.strategies import STRATEGIES  # noqa: E402
-from instrument.trainer import names  # noqa: E402
 from instrument.trainer.run import train  # noqa: E402
 from tests.build_export import Nvtx, build_export  # noqa: E402
 from traceview.model.analysis import Analysis, Iterations  # noqa: E402
 from traceview.pipeline import analyze  # noqa: E402
 
 STEPS = 6
-OF_A_STEP = (names.DATA_LOAD, names.COPY, names.FORWARD, names.BACKWARD, names.OPTIMIZER)
+OF_A_STEP = (ranges.DATA_LOAD, ranges.COPY, ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
 COPIES_AHEAD = ("load", "pin")  # what a thread does meanwhile is no phase of the step
 
 
@@ -56,7 +55,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def config(strategy: StrategyName = "prefetch", device: str = "cpu", **training: object) -> Config:
+def config(strategy: str = "prefetch", device: str = "cpu", **training: object) -> Config:
     given = {"steps": STEPS, "sync": "2", "precision": "fp32", "device": device, **training}
     return Config(
         training=Training(strategy=strategy, **given),  # type: ignore[arg-type]
@@ -85,31 +84,32 @@ def counts(of: Analysis) -> dict[str, int]:
 
 def assert_finds_the_steps(found: Analysis) -> None:
     assert iterations(found).range == "iteration #"
-    assert [one.name for one in iterations(found).per_iteration] == [names.iteration(step) for step in range(STEPS)]
+    names = [iteration.name for iteration in iterations(found).per_iteration]
+    assert names == [ranges.iteration_name(step) for step in range(STEPS)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_step_and_every_phase_is_found_and_nothing_unknown(
-    recorder: Recorder, strategy: StrategyName, tmp_path: Path
+    recorder: Recorder, strategy: str, tmp_path: Path
 ) -> None:
     found = analyzed(recorder, config(strategy), tmp_path)
     assert_finds_the_steps(found)
-    assert counts(found) == dict.fromkeys(OF_A_STEP, STEPS) | {names.SYNCHRONIZE: STEPS // 2}
+    assert counts(found) == dict.fromkeys(OF_A_STEP, STEPS) | {ranges.SYNCHRONIZE: STEPS // 2}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_on_a_gpu_the_names_are_the_same(recorder: Recorder, strategy: StrategyName, tmp_path: Path) -> None:
+def test_on_a_gpu_the_names_are_the_same(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     found = analyzed(recorder, config(strategy, device="cuda"), tmp_path)
     assert_finds_the_steps(found)
-    ours = {*OF_A_STEP, names.SYNCHRONIZE} | ({names.REPLAY} if strategy == "graph" else set())
+    ours = {*OF_A_STEP, ranges.SYNCHRONIZE} | ({ranges.REPLAY} if strategy == "graph" else set())
     assert ours <= set(counts(found)) <= ours | {*COPIES_AHEAD}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_a_step_does_is_inside_its_iteration(recorder: Recorder, strategy: StrategyName, tmp_path: Path) -> None:
+def test_what_a_step_does_is_inside_its_iteration(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
     analyzed(recorder, config(strategy), tmp_path)
     whole = [one for one in recorder.ranges if one.registered.startswith("iteration ")]
     parts = [one for one in recorder.ranges if one.registered in OF_A_STEP]
@@ -131,8 +131,8 @@ def test_a_checkpoint_is_a_phase(recorder: Recorder, tmp_path: Path) -> None:
     of = replace(config(), checkpoint=Checkpoint(folder=tmp_path / "kept", every=4))
     found = analyzed(recorder, of, tmp_path)
     assert_finds_the_steps(found)
-    assert set(counts(found)) == {*names.PHASES} - {names.VALIDATE, names.REPLAY}  # Hugging Face's, and a graph's
-    assert counts(found)[names.CHECKPOINT] == 2  # after the fourth step, and the last
+    assert set(counts(found)) == {*ranges.PHASES} - {ranges.VALIDATE, ranges.REPLAY}  # Hugging Face's, and a graph's
+    assert counts(found)[ranges.CHECKPOINT] == 2  # after the fourth step, and the last
 
 
 def test_ranges_of_modules_hide_neither_steps_nor_phases(recorder: Recorder, tmp_path: Path) -> None:
@@ -146,7 +146,8 @@ def test_ranges_of_modules_hide_neither_steps_nor_phases(recorder: Recorder, tmp
 
 
 def test_steps_whose_numbers_start_again_are_one_kind_of_iteration(tmp_path: Path) -> None:
-    steps = range(names.NUMBERS - 3, names.NUMBERS + 3)
-    rows = [Nvtx(10 * at, 10 * at + 9, registered=names.iteration(step)) for at, step in enumerate(steps, start=1)]
+    steps = range(ranges.MAX_ITERATION_NAMES - 3, ranges.MAX_ITERATION_NAMES + 3)
+    names = map(ranges.iteration_name, steps)
+    rows = [Nvtx(10 * at, 10 * at + 9, registered=name) for at, name in enumerate(names, start=1)]
     found = iterations(analyze(build_export(tmp_path / "run.sqlite", nvtx=rows)))
     assert (found.range, found.count) == ("iteration #", 6)

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("nvtx")
 
-from instrument.trainer import names
+from instrument import ranges
 from instrument.trainer.capture import unseen_ranges
 from tests.profiling import profiled, run
 
@@ -55,15 +55,15 @@ def test_the_trainer_has_nothing_to_say_but_that_it_is_done(told: tuple[str, Pat
 def test_the_iterations_are_found(analyzed: Mapping[str, Any]) -> None:
     found = analyzed["iterations"]
     assert (found["range"], found["count"]) == ("iteration #", STEPS)
-    assert [one["name"] for one in found["per_iteration"]] == [names.iteration(step) for step in range(STEPS)]
+    assert [one["name"] for one in found["per_iteration"]] == [ranges.iteration_name(step) for step in range(STEPS)]
     assert all(one["wall_ns"] > 0 for one in found["per_iteration"])
 
 
 def test_every_phase_is_found_as_often_as_it_ran(analyzed: Mapping[str, Any]) -> None:
     whole = {one["name"] for one in analyzed["iterations"]["per_iteration"]}
     phases = {use["name"]: use["count"] for use in analyzed["nvtx"] if use["name"] not in whole}
-    each_step = (names.DATA_LOAD, names.COPY, names.FORWARD, names.BACKWARD, names.OPTIMIZER)
-    assert phases == dict.fromkeys(each_step, STEPS) | {names.SYNCHRONIZE: STEPS // 2}
+    each_step = (ranges.DATA_LOAD, ranges.COPY, ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
+    assert phases == dict.fromkeys(each_step, STEPS) | {ranges.SYNCHRONIZE: STEPS // 2}
     assert all(use["host_ns"] > 0 and use["domain"] == "" for use in analyzed["nvtx"])
 
 

@@ -25,8 +25,7 @@ from instrument.checkpoint.random_state import random_state
 from instrument.checkpoint.resume import Parts, Resumed, Stateful, flatten, load
 from instrument.errors import ConfigError, InstrumentError
 from instrument.logging import Say, say_by_logging
-from instrument.ranges import phase
-from instrument.trainer import names
+from instrument.ranges import SYNCHRONIZE, phase
 
 if TYPE_CHECKING:
     from instrument.config.schema import Config
@@ -203,7 +202,7 @@ class Checkpoints:
 
 def _wait_for_device() -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        with phase(names.SYNCHRONIZE):
+        with phase(SYNCHRONIZE):
             torch.cuda.synchronize()
 
 

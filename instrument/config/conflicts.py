@@ -21,8 +21,10 @@ class Conflict:
     reason: str
 
 
-def _graph(config: Config) -> bool:
-    return config.training.strategy == "graph"
+def _captures_step(config: Config) -> bool:
+    from instrument.strategies import strategy_class  # imports torch
+
+    return strategy_class(config.training.strategy).captures_step
 
 
 def _counted(config: Config) -> bool:
@@ -37,17 +39,17 @@ def _prompted(config: Config) -> bool:
 CONFLICTS = (
     Conflict(
         ("training.strategy", "model.compile"),
-        lambda config: _graph(config) and config.model.compile,
+        lambda config: config.model.compile and _captures_step(config),
         "torch.compile of a captured step is not supported: leave compile off, or take another strategy",
     ),
     Conflict(
         ("training.strategy", "training.accumulation"),
-        lambda config: _graph(config) and config.training.accumulation != 1,
+        lambda config: config.training.accumulation != 1 and _captures_step(config),
         "a CUDA graph holds one backward pass per step: use accumulation 1, or strategy prefetch",
     ),
     Conflict(
         ("training.strategy", "training.precision"),
-        lambda config: _graph(config) and config.training.precision == "fp16",
+        lambda config: config.training.precision == "fp16" and _captures_step(config),
         "fp16 scales its loss by a decision of the host each step, which a CUDA graph cannot hold: use bf16",
     ),
     Conflict(

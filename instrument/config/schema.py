@@ -21,8 +21,8 @@ from typing import Any, Literal
 from instrument.config import loading
 from instrument.config.conflicts import check_together
 from instrument.config.settings import FieldError, check, setting
+from instrument.strategies import STRATEGIES
 
-StrategyName = Literal["serial", "pinned", "prefetch", "staged", "graph"]
 ModelName = Literal["transformer", "dit", "flow", "mlm"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["auto", "flash", "efficient", "math"]
@@ -42,7 +42,9 @@ DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cu
 class Training:
     """How the run trains."""
 
-    strategy: StrategyName = setting("prefetch", "how batches reach the device and are computed")
+    strategy: str = setting(
+        "prefetch", "how batches reach the device and are computed", choices=tuple(STRATEGIES)
+    )
     sync: str = setting(
         "auto", "when the host waits: each step, N steps, or on an event; auto: every for serial, else 10", **SYNC
     )

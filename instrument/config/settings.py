@@ -61,6 +61,7 @@ class Setting:
             given together, as "FIRST:SECOND".
         off: the flag that turns a switch off, where that is not "no-" before its name.
         bare: what the flag means when it is given without a value.
+        choices: the words allowed where the type does not list them.
         metavar: what stands for the value in the help.
         cpu: the default of the commands where the run has no GPU; None where it is the same.
     """
@@ -73,6 +74,7 @@ class Setting:
     flag: str | None = None
     off: str | None = None
     bare: str | None = None
+    choices: tuple[str, ...] = ()
     metavar: str | None = None
     cpu: int | None = None
 
@@ -99,16 +101,17 @@ def spec(field: dataclasses.Field[Any]) -> Setting:
 @cache
 def kinds(section: type) -> Mapping[str, Kind]:
     """Return the kind of each field of a section's class."""
-    return {name: _kind(hint) for name, hint in get_type_hints(section).items()}
+    hints = get_type_hints(section)
+    return {field.name: _kind(hints[field.name], spec(field).choices) for field in dataclasses.fields(section)}
 
 
-def _kind(hint: Any) -> Kind:
+def _kind(hint: Any, choices: tuple[str, ...]) -> Kind:
     optional = get_origin(hint) in (Union, types.UnionType)
     if optional:
         (hint,) = (part for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is Literal:
         return Kind(str, get_args(hint), optional)
-    return Kind(hint, (), optional)
+    return Kind(hint, choices, optional)
 
 
 def read(section: type, name: str, value: object) -> object:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 from instrument.config.schema import Config
 from instrument.diagnose.records import Cost, Row
+from instrument.strategies import strategy_class
+from instrument.strategies.base import Strategy
 
 SMALL = 0.05  # of an iteration: less is not worth a change
-COPIES_AHEAD = ("prefetch", "staged", "graph")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class Times:
         return ms(self.pipeline)
 
     @property
+    def strategy(self) -> type[Strategy]:
+        """The class of the run's strategy, for its capabilities."""
+        return strategy_class(self.config.training.strategy)
+
+    @property
     def on_gpu(self) -> bool:
         """Whether there is something to copy to, and to launch on."""
         return self.config.training.device != "cpu"
@@ -64,7 +70,7 @@ class Times:
     @property
     def replays(self) -> bool:
         """Whether the pipeline launches a step as one graph, so that launching is none of its costs."""
-        return self.on_gpu and self.config.training.strategy == "graph"
+        return self.on_gpu and self.strategy.captures_step
 
     @property
     def gpu_ms(self) -> float:
@@ -89,13 +95,13 @@ class Times:
     @property
     def waits_each_step(self) -> bool:
         """Whether the host waits for the GPU after every step."""
-        sync, strategy = self.config.training.sync, self.config.training.strategy
-        return sync in ("every", "1") or (sync == "auto" and strategy == "serial")
+        sync = self.config.training.sync
+        return sync in ("every", "1") or (sync == "auto" and self.strategy.sync_interval == 1)
 
     @property
     def copies_ahead(self) -> bool:
         """Whether the next batch is loaded and copied while one computes."""
-        return self.on_gpu and self.config.training.strategy in COPIES_AHEAD
+        return self.on_gpu and self.strategy.copies_ahead
 
     @property
     def feeding_noise_ms(self) -> float:
@@ -174,7 +180,7 @@ def _copying(times: Times) -> float:
 
 def _issues_copies(times: Times) -> bool:
     """Whether the host goes on while a copy runs, though on the stream of the compute."""
-    return times.on_gpu and times.config.training.strategy == "pinned" and not times.waits_each_step
+    return times.on_gpu and times.strategy.pins != "none" and not times.waits_each_step
 
 
 def _copying_stage(times: Times) -> str:

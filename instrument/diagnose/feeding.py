@@ -11,7 +11,7 @@ from instrument.config.schema import Config
 from instrument.diagnose.running import Running, Setting
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
-from instrument.strategies import STRATEGIES
+from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
 
 
@@ -54,9 +54,9 @@ class Fed:
     def __init__(self, setting: Setting, config: Config) -> None:
         self._meter = StepMeter(setting.device)
         learner = setting.learner(config.training.precision)
-        self._strategy = STRATEGIES[config.training.strategy](config, learner, self._meter)
+        self._strategy = strategy_class(config.training.strategy)(config, learner, self._meter)
         self._batches = self._strategy.batches(setting.loader(config))
-        self._policy = SyncPolicy.of(config.training.sync, config.training.strategy)
+        self._policy = SyncPolicy.from_text(config.training.sync, self._strategy.sync_interval)
         self._late = self._policy.losses(setting.device)
         self._count = config.training.accumulation
         self._step = self._first = 0

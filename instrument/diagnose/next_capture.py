@@ -11,6 +11,7 @@ from instrument.config.loading import keys_of, long_names
 from instrument.config.schema import Config, Training, load
 from instrument.config.settings import spec
 from instrument.diagnose.records import Bound
+from instrument.strategies import strategy_class
 
 START, STOP = 20, 30
 # What belongs to one run and not to its speed, or is given anew.
@@ -64,7 +65,7 @@ def _tracing(config: Config) -> list[str]:
 
 def _training(bound: Bound, config: Config) -> list[str]:
     depth = config.training.annotate_modules
-    if bound in INSIDE_COMPUTE and config.training.strategy != "graph":
+    if bound in INSIDE_COMPUTE and not strategy_class(config.training.strategy).captures_step:
         depth = depth or 2
     modules = ["--annotate-modules", str(depth)] if depth else []
     steps = ["--steps", str(STOP), "--capture", f"{START}:{STOP}"]

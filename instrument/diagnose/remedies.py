@@ -1,4 +1,4 @@
-"""What to change for each thing that time is lost in: flags of `instrument.train`, and why. No torch."""
+"""What to change for each thing that time is lost in: flags of `instrument.train`, and why."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _copy(times: Times) -> Remedy:
 
 
 def _synchronisation(times: Times) -> Remedy:
-    strategy = times.config.training.strategy
     if times.waits_each_step:
-        prefetch = "--strategy prefetch " if strategy == "serial" and times.on_gpu else ""
+        prefetch = "--strategy prefetch " if times.strategy.pins == "none" and times.on_gpu else ""
         return Remedy(f"{prefetch}--sync 10", "the host waits after each step, and the GPU for the next launch")
-    if times.on_gpu and strategy in ("serial", "staged"):
-        return Remedy("--strategy prefetch", f"strategy {strategy} makes the host wait more than it hides here")
+    name = times.config.training.strategy
+    if times.on_gpu and times.strategy.blocks_host:
+        return Remedy("--strategy prefetch", f"strategy {name} makes the host wait more than it hides here")
     return Remedy("--sync event", "the host waits only when it is too far ahead")
 
 
@@ -75,7 +75,7 @@ def _compute(times: Times) -> Remedy:
         return Remedy("--attention auto", "a fused attention kernel neither writes nor reads the scores")
     if model.checkpointing:
         return Remedy("--no-checkpointing", "the activations are computed twice: do so only where memory is short")
-    if not model.compile and training.strategy != "graph":
+    if not model.compile and not times.strategy.captures_step:
         return Remedy("--compile", "nothing but the kernels is left: torch.compile fuses what can be fused")
     return Remedy("", "nothing but the kernels is left: a faster GPU, or more of them (torchrun --nproc-per-node 2)")
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from instrument.checkpoint.random_state import seed_generators
 from instrument.config.schema import Config, Precision
 from instrument.data.datasets import Loader, Position, build_loader
 from instrument.data.loading import PREFETCH_FACTOR
@@ -80,7 +81,7 @@ class Setting:
             ConfigError: the model has no kernels for this precision.
         """
         training = replace(self.config.training, precision=precision)
-        torch.manual_seed(training.seed)
+        seed_generators(training.seed)
         model = build(self.config.model, self.config.data, self.device, precision=precision)
         return Learner(model, training, self.steps, self.device)
 

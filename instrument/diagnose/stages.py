@@ -11,6 +11,7 @@ from instrument.diagnose.compute import Inference, mixed, training
 from instrument.diagnose.feeding import Load, pipeline, plain
 from instrument.diagnose.running import Running, Setting
 from instrument.errors import ConfigError
+from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
 
 
@@ -34,7 +35,8 @@ def _mixed(config: Config) -> str:
 
 
 def _waits(config: Config) -> str:
-    every = SyncPolicy.of(config.training.sync, config.training.strategy).every
+    auto = strategy_class(config.training.strategy).sync_interval
+    every = SyncPolicy.from_text(config.training.sync, auto).every
     return "sync event" if every is None else f"sync {every}"
 
 

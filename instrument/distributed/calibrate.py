@@ -22,6 +22,7 @@ from instrument.distributed.world import World
 from instrument.distributed.wrap import inner, is_sharded
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate
+from instrument.strategies import strategy_class
 from instrument.streams import Event
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.recover import is_out_of_memory
@@ -74,7 +75,7 @@ def share(
     steady = [one for one in steps if one.step >= steps[0].step + _WARM_UP] or steps
     figures = None
     if steady and all(one.step_ms is not None for one in steady):
-        beside = config.training.strategy not in ("serial", "pinned")
+        beside = strategy_class(config.training.strategy).copies_ahead
         figures = RankFigures(
             world.rank,
             step_ms=_median(one.step_ms for one in steady),

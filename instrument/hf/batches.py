@@ -9,9 +9,8 @@ from typing import Any
 
 from instrument.hf.throughput import Amount, Throughput, amount
 from instrument.prefetch import PrefetchLoader
-from instrument.ranges import phase
+from instrument.ranges import DATA_LOAD, phase
 from instrument.streams import Stream
-from instrument.trainer import names
 
 
 class StockBatches:
@@ -34,7 +33,7 @@ class StockBatches:
         return batch
 
     def _next(self) -> tuple[Any, Amount]:
-        with phase(names.DATA_LOAD):
+        with phase(DATA_LOAD):
             batch = next(self.source)
         return batch, amount(batch, self._main_input)
 
@@ -63,7 +62,7 @@ class AsyncBatches(StockBatches):
         self._counted: deque[Amount] = deque()
         # The source forks its workers, draws its seed and agrees with other processes at its first batch: all
         # of that belongs on this thread, which would wait for that batch anyway.
-        with phase(names.DATA_LOAD):
+        with phase(DATA_LOAD):
             first = list(islice(source, 1))
         self._loader = PrefetchLoader(self._counting(chain(first, source)), stream.device, depth=depth, stream=stream)
         self._batches = iter(self._loader)

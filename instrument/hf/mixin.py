@@ -16,9 +16,8 @@ from transformers import TrainerCallback
 
 from instrument.hf.batches import AsyncBatches, StockBatches
 from instrument.hf.throughput import Throughput
-from instrument.ranges import annotate, phase
+from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, annotate, iteration_name, phase
 from instrument.streams import Stream
-from instrument.trainer import names
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class _Boundaries(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
         self._optimizer = self._trainer._step_ranges.enter_context(ExitStack())
-        self._optimizer.enter_context(phase(names.OPTIMIZER))
+        self._optimizer.enter_context(phase(OPTIMIZER))
 
     def on_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
         self._optimizer.close()
@@ -80,7 +79,7 @@ class AsyncTrainerMixin:
         """Name the backward pass and the clipping where every Trainer calls them."""
         stock: Any = super()
         stock.create_accelerator_and_postprocess()
-        for name, method in ((names.BACKWARD, "backward"), (names.OPTIMIZER, "clip_grad_norm_")):
+        for name, method in ((BACKWARD, "backward"), (OPTIMIZER, "clip_grad_norm_")):
             setattr(self.accelerator, method, phase(name)(getattr(self.accelerator, method)))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,18 +124,18 @@ class AsyncTrainerMixin:
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Name the forward pass of training."""
         stock: Any = super()
-        with phase(names.FORWARD) if model.training else nullcontext():
+        with phase(FORWARD) if model.training else nullcontext():
             return stock.compute_loss(model, *args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Name the evaluation, and leave it out of the tokens a second."""
         stock: Any = super()
-        with self._throughput.paused(), phase(names.VALIDATE):
+        with self._throughput.paused(), phase(VALIDATE):
             return stock.evaluate(*args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         stock: Any = super()
-        with self._throughput.paused(), phase(names.CHECKPOINT):
+        with self._throughput.paused(), phase(CHECKPOINT):
             stock._save_checkpoint(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -148,7 +147,7 @@ class AsyncTrainerMixin:
 
     def _begin_iteration(self) -> None:
         self._step_ranges.close()
-        self._step_ranges.enter_context(annotate(names.iteration(self.state.global_step)))
+        self._step_ranges.enter_context(annotate(iteration_name(self.state.global_step)))
         self._throughput.start()
 
     def _open_batches(self, source: Iterator[Any]) -> StockBatches:

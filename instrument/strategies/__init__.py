@@ -1,23 +1,30 @@
-"""The ways to bring batches to a GPU and compute on them: one file each, one line in STRATEGIES."""
+"""Strategies: how batches reach the device and how a step is computed.
+
+To add one, write a module with a subclass of `Strategy` and add a line to `STRATEGIES`. This module does not import
+torch, because the configuration reads the names from here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
-from instrument.config.schema import StrategyName
-from instrument.strategies.base import Strategy
-from instrument.strategies.graph import Graph
-from instrument.strategies.pinned import Pinned
-from instrument.strategies.prefetch import Prefetch
-from instrument.strategies.serial import Serial
-from instrument.strategies.staged import Staged
+if TYPE_CHECKING:
+    from instrument.strategies.base import Strategy
 
-__all__ = ["STRATEGIES", "Strategy"]
+__all__ = ["STRATEGIES", "strategy_class"]
 
-STRATEGIES: Mapping[StrategyName, type[Strategy]] = {
-    "serial": Serial,
-    "pinned": Pinned,
-    "prefetch": Prefetch,
-    "staged": Staged,
-    "graph": Graph,
+STRATEGIES: Mapping[str, str] = {
+    "serial": "instrument.strategies.serial.Serial",
+    "pinned": "instrument.strategies.pinned.Pinned",
+    "prefetch": "instrument.strategies.prefetch.Prefetch",
+    "staged": "instrument.strategies.staged.Staged",
+    "graph": "instrument.strategies.graph.Graph",
 }
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Import and return the strategy that `STRATEGIES` lists under `name`."""
+    module, _, attribute = STRATEGIES[name].rpartition(".")
+    return cast("type[Strategy]", getattr(import_module(module), attribute))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from instrument.config.schema import Config
 from instrument.monitor.meter import StepMeter
-from instrument.ranges import phase
+from instrument.ranges import COPY, DATA_LOAD, phase
 from instrument.trainer.learner import Batch, Learner
-from instrument.trainer.names import COPY, DATA_LOAD
 from instrument.trainer.recover import MicroBatches
 from instrument.trees import map_tensors, nbytes
 
@@ -34,7 +33,24 @@ class Strategy:
         meter: told when each part of a step begins and ends.
         micro: splits batches that do not fit; None for none.
         reduced: a context for a micro-batch's passes, told whether it is the step's last: where ranks reduce gradients.
+
+    Attributes:
+        pins: which host batches the loader makes in pinned memory: none, those kept for several steps, or all.
+        copies_ahead: whether the next batch is loaded and copied while one computes.
+        captures_step: whether a step is one CUDA graph.
+        blocks_host: whether the host waits inside each step, whatever the sync policy.
+        several_processes: whether it runs under torchrun with several processes.
+        splits_batches: whether a batch that does not fit into memory can be run again in parts.
+        sync_interval: how many steps the sync policy "auto" waits after.
     """
+
+    pins: ClassVar[Literal["none", "kept", "all"]] = "none"
+    copies_ahead: ClassVar[bool] = False
+    captures_step: ClassVar[bool] = False
+    blocks_host: ClassVar[bool] = False
+    several_processes: ClassVar[bool] = True
+    splits_batches: ClassVar[bool] = True
+    sync_interval: ClassVar[int] = 10
 
     def __init__(
         self,

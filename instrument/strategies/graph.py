@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from instrument.errors import ConfigError
-from instrument.ranges import phase
+from instrument.ranges import REPLAY, phase
 from instrument.strategies.base import mean
 from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Stream, hand_over
 from instrument.trainer.learner import Batch
-from instrument.trainer.names import REPLAY
 
 SETTLING = 3
 _REPLAY = phase(REPLAY)
@@ -33,6 +32,10 @@ INSIDE = "the step is one CUDA graph, which is timed as a whole"
 
 class Graph(Prefetch):
     """Replays a step that was recorded once; batches of one shape only."""
+
+    captures_step = True
+    several_processes = False
+    splits_batches = False
 
     _graph: torch.cuda.CUDAGraph | None = None
     _side: Stream | None = None

@@ -14,5 +14,7 @@ from instrument.strategies.base import Strategy
 class Pinned(Strategy):
     """Batches are made in pinned memory; their copies share the stream of the compute."""
 
+    pins = "all"
+
     def _moved(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)

@@ -17,6 +17,9 @@ from instrument.trainer.learner import Batch
 class Prefetch(Strategy):
     """A background thread pins and copies ahead on a stream of its own; the compute waits for an event."""
 
+    pins = "kept"
+    copies_ahead = True
+
     _loader: PrefetchLoader | None = None
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:

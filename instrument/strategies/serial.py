@@ -11,3 +11,6 @@ from instrument.strategies.base import Strategy
 
 class Serial(Strategy):
     """A copy from pageable memory holds the host until it is done, so nothing overlaps."""
+
+    blocks_host = True
+    sync_interval = 1

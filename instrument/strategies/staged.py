@@ -37,6 +37,12 @@ from instrument.trainer.learner import Batch
 class Staged(Strategy):
     """Overlaps a micro-batch's backward with the next one's forward, on the GPU and on the host."""
 
+    pins = "kept"
+    copies_ahead = True
+    blocks_host = True  # a step joins the thread that calls backward
+    several_processes = False
+    splits_batches = False
+
     _loader: PrefetchLoader | None = None
     _streams: Streams | None = None
     _backward: ThreadPoolExecutor | None = None

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from instrument.config.schema import Training
-from instrument.ranges import phase
-from instrument.trainer.names import BACKWARD, FORWARD, OPTIMIZER
+from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
 from instrument.trainer.schedule import Schedule
 
 Batch = Mapping[str, Tensor]

@@ -14,14 +14,13 @@ from instrument.config.schema import Config
 from instrument.data.datasets import Position
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
-from instrument.ranges import annotate, phase
-from instrument.strategies import Strategy
+from instrument.ranges import CHECKPOINT, annotate, iteration_name, phase
+from instrument.strategies.base import Strategy
 from instrument.sync import Losses, SyncPolicy
 from instrument.trainer.capture import CaptureRange
 from instrument.trainer.finite import NEVER, FiniteLosses
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch
-from instrument.trainer.names import CHECKPOINT, iteration
 from instrument.trees import tensors
 
 _CHECKPOINT = phase(CHECKPOINT)
@@ -86,7 +85,7 @@ class Loop:
         self._batches, self._checkpoints, self._parts = batches, checkpoints, parts or {}
         self._stop, self._smallest = stop, smallest
         device = strategy.device
-        self._policy = SyncPolicy.of(config.training.sync, config.training.strategy)
+        self._policy = SyncPolicy.from_text(config.training.sync, strategy.sync_interval)
         self._late = self._policy.losses(device)
         self._capture = CaptureRange(config.capture, device)
         self._saved: int | None = None
@@ -97,7 +96,7 @@ class Loop:
         try:
             for step in range(self.span.first, self.span.stop):
                 self._capture.before(step)
-                with annotate(iteration(step)):
+                with annotate(iteration_name(step)):
                     self._step(step)
                 if self._stop(stopping.asked or self._fails()):
                     break

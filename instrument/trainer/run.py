@@ -30,15 +30,14 @@ from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
-from instrument.strategies import STRATEGIES, Strategy
+from instrument.strategies import strategy_class
+from instrument.strategies.base import Strategy
 from instrument.trainer.capture import is_profiled, unseen_ranges
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.loop import Loop, Span
 from instrument.trainer.recover import MicroBatches, reopening
 from instrument.trees import map_tensors
-
-ONE_PROCESS = ("graph", "staged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def resolved(config: Config, device: torch.device, world: World) -> Config:
     """Return the configuration with the device that was found, so that what depends on it is checked again."""
     config = replace(config, training=replace(config.training, device=str(device)))
     strategy = config.training.strategy
-    if world.size > 1 and strategy in ONE_PROCESS:
+    if world.size > 1 and not strategy_class(strategy).several_processes:
         raise ConfigError(f"strategy {strategy} runs in one process: under torchrun use strategy prefetch")
     if device.type == "cpu" and config.training.precision == "fp16":
         raise ConfigError("precision fp16 needs a GPU: on the CPU use precision bf16 or fp32")
@@ -98,8 +97,8 @@ def resolved(config: Config, device: torch.device, world: World) -> Config:
 
 def pins_batches(config: Config, device: torch.device) -> bool:
     """Return whether the loader's batches are in pinned memory; a prefetcher pins the batches that are not kept."""
-    strategy = config.training.strategy
-    return device.type == "cuda" and (strategy == "pinned" or (strategy != "serial" and config.data.kept))
+    pins = strategy_class(config.training.strategy).pins
+    return device.type == "cuda" and (pins == "all" or (pins == "kept" and config.data.kept))
 
 
 class _Run:
@@ -118,7 +117,7 @@ class _Run:
         wrapped = distributed.wrap(model, config.distributed, world, device)
         self.learner = Learner(wrapped, config.training, self.steps, device)
         self.meter = StepMeter(device)
-        self.strategy: Strategy = STRATEGIES[config.training.strategy](
+        self.strategy: Strategy = strategy_class(config.training.strategy)(
             config, self.learner, self.meter, self._micro_batches(), self._reduced
         )
 
@@ -193,7 +192,7 @@ class _Run:
     def _micro_batches(self) -> MicroBatches | None:
         """Return what splits a batch that does not fit; several ranks and recorded steps cannot repeat one."""
         training = self.config.training
-        if self.world.size > 1 or training.strategy in ONE_PROCESS:
+        if self.world.size > 1 or not strategy_class(training.strategy).splits_batches:
             return None
         return MicroBatches(
             self.config.data.batch,

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from instrument import sync  # noqa: E402
 from instrument.config.schema import Training  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
+from instrument.strategies import strategy_class  # noqa: E402
 from instrument.sync import AHEAD, LateLosses, SyncPolicy  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -78,7 +79,7 @@ def expected(steps: int, first: int = 0) -> list[tuple[int, float]]:
 
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
 def test_no_loss_is_lost_and_their_order_is_kept(text: str, steps: int, first: int) -> None:
-    assert run(SyncPolicy.of(text), steps, first) == expected(steps, first)
+    assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
 
 
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
@@ -86,7 +87,7 @@ def test_nor_where_losses_arrive_only_when_they_are_waited_for(text: str, steps:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sync, "Event", LateEvent)
         reset()
-        assert run(SyncPolicy.of(text), steps, first) == expected(steps, first)
+        assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
 
 
 @given(st.integers(1, 20), st.lists(st.sampled_from(["put", "ready", "wait", "leave", "arrive"]), max_size=60))
@@ -114,7 +115,7 @@ def test_any_order_of_calls_gives_each_loss_once(capacity: int, calls: list[str]
 
 @pytest.mark.parametrize(("text", "waits"), [("every", 20), ("1", 20), ("10", 2), ("7", 2), ("30", 0), ("auto", 2)])
 def test_the_host_waits_as_often_as_the_policy_says(gpu: type[LateEvent], text: str, waits: int) -> None:
-    policy = SyncPolicy.of(text)
+    policy = SyncPolicy.from_text(text)
     late = policy.losses(CPU)
     for step in range(20):
         late.put(step, loss(step))
@@ -134,7 +135,7 @@ def test_between_waits_nothing_is_asked_for(gpu: type[LateEvent]) -> None:
 
 
 def test_event_waits_only_when_the_host_is_too_far_ahead(gpu: type[LateEvent]) -> None:
-    policy = SyncPolicy.of("event")
+    policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
     for step in range(AHEAD):
         late.put(step, loss(step))
@@ -146,7 +147,7 @@ def test_event_waits_only_when_the_host_is_too_far_ahead(gpu: type[LateEvent]) -
 
 
 def test_event_reads_what_is_done_without_waiting(gpu: type[LateEvent]) -> None:
-    policy = SyncPolicy.of("event")
+    policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
     late.put(0, loss(0))
     late.put(1, loss(1))
@@ -248,13 +249,13 @@ def test_events_are_used_again(gpu: type[LateEvent]) -> None:
     ],
 )
 def test_the_words_of_the_setting(text: str, strategy: str, every: int | None) -> None:
-    assert SyncPolicy.of(text, strategy) == SyncPolicy(every)
+    assert SyncPolicy.from_text(text, strategy_class(strategy).sync_interval) == SyncPolicy(every)
 
 
 @pytest.mark.parametrize("text", ["", "never", "0", "-1", "1.5", "Every", "²"])
 def test_what_is_no_policy_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        SyncPolicy.of(text)
+        SyncPolicy.from_text(text)
     assert "\n" not in str(refused.value)
 
 
@@ -264,7 +265,7 @@ def test_the_setting_and_the_policy_know_the_same_words(text: str) -> None:
         Training(sync=text)
     except ConfigError:
         return
-    assert isinstance(SyncPolicy.of(text), SyncPolicy)
+    assert isinstance(SyncPolicy.from_text(text), SyncPolicy)
 
 
 @pytest.mark.gpu
@@ -272,7 +273,7 @@ def test_the_setting_and_the_policy_know_the_same_words(text: str) -> None:
 def test_losses_of_a_gpu_that_is_behind(text: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-    policy = SyncPolicy.of(text)
+    policy = SyncPolicy.from_text(text)
     late, read = policy.losses(torch.device("cuda")), []
     for step in range(50):
         torch.cuda._sleep(1_000_000)
