@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 import traceview as package
-from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
-from tests.captures import ALL, shared
 from tests.cli.command import Command, in_a_process
 from traceview.report.layout import width
 
@@ -198,58 +196,3 @@ def test_public_names_are_the_documented_ones() -> None:
         assert callable(getattr(package, name)), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing  # type: ignore[attr-defined]
-
-
-def test_info_says_what_a_capture_holds(traceview: Command, report: Path) -> None:
-    code, out, err = traceview("info", report)
-    assert (code, err) == (0, "")
-    for expected in (
-        *("nsys 2024.2.3.38, export schema 3.11.1", "GPUs seen  NVIDIA H200", "stream 7 of process"),
-        *("6,000  CUPTI_ACTIVITY_KIND_KERNEL", "122 ranges of 26 names", "20  backward"),
-    ):
-        assert expected in out
-    assert "LACKS" not in out
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_info_on_real_captures(traceview: Command, name: str) -> None:
-    code, out, err = traceview("info", shared(name))
-    assert (code, err) == (0, "")
-    assert all(width(line) <= 80 for line in out.splitlines())
-    assert f"{Path(name).name}\n  version " in out and "StringIds" in out
-
-
-def test_info_says_what_is_missing(traceview: Command, tmp_path: Path) -> None:
-    def lacks(**tables: object) -> str:
-        out = traceview("info", build_export(tmp_path / "made.sqlite", **tables)).out
-        return " ".join(out.partition("LACKS")[2].split())
-
-    api, step = [Call()], [Nvtx(text="step")]
-    assert lacks(kernels=[Kernel()], api=api, nvtx=step) == ""
-    assert "GPU work: capture it with nsys profile -t cuda,nvtx" in lacks(api=api, nvtx=step)
-    assert "--cuda-graph-trace=node" in lacks(graphs=[Graph()], api=api, nvtx=step)
-    assert "CUDA API calls" in lacks(kernels=[Kernel()], nvtx=step)
-    assert "NVTX ranges, hence phases" in lacks(kernels=[Kernel()], api=api)
-    domain = [Nvtx(text="pipeline", kind=75, end=None)]
-    assert "use nvtx 0.2.11" in lacks(kernels=[Kernel()], api=api, nvtx=domain)
-
-
-def test_info_survives_odd_rows(traceview: Command, tmp_path: Path) -> None:
-    path = build_export(
-        tmp_path / "made.sqlite",
-        kernels=[Kernel(process=None), Kernel(start="x", end=None), Kernel(stream="seven")],
-        nvtx=[Nvtx(), Nvtx(text="核\033[31m" * 90)],
-    )
-    code, out, err = traceview("info", path)
-    assert (code, err) == (0, "")
-    assert "(unnamed)" in out and "\033" not in out
-    assert all(width(line) <= 80 for line in out.splitlines())
-
-
-@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 4096])
-def test_info_refuses_what_is_no_export(traceview: Command, tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "bad.sqlite"
-    path.write_bytes(content)
-    code, out, err = traceview("info", path)
-    assert (code, out) == (2, "")
-    assert err.startswith("traceview: error: bad.sqlite: ") and err.count("\n") == 1

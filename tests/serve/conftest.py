@@ -1,4 +1,4 @@
-"""The browser of the page's tests, and one server over a capture that its page cannot hold in full."""
+"""A browser, and a server for a capture that is too large for its page."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def analysis() -> Analysis:
 
 @pytest.fixture(scope="package")
 def server(analysis: Analysis) -> Iterator[Server]:
-    # With this budget the page holds bins, and must ask for the rest.
+    # With this budget the page holds bins and requests the rest from the server.
     patch = pytest.MonkeyPatch()
     patch.setattr(html_page, "LIVE", 2_800_000)
-    with Server(analysis) as made:
+    with Server(analysis) as running:
         patch.undo()
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        yield made
-        made.shutdown()
+        yield running
+        running.shutdown()
         thread.join()

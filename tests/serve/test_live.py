@@ -1,4 +1,4 @@
-"""The served page in a browser: bins turn into events where a person looks."""
+"""The served page in a browser: bins become single events in the visible range."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def page(browser: Browser, server: Server) -> Page:
     return page
 
 
-def test_every_event_where_one_looks(page: Page, server: Server, analysis: Analysis) -> None:
+def test_the_visible_range_shows_every_event(page: Page, server: Server, analysis: Analysis) -> None:
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     page.evaluate("traceview.setView(1000e6, 1001e6)")
     page.wait_for_function(EXACT)
-    assert asked and all(url.startswith(server.address) for url in asked)
+    assert requests and all(url.startswith(server.address) for url in requests)
     held = page.evaluate(
         """() => {
           const lane = traceview.board.shown.find((row) => row.kind === "stream").lanes[0];
@@ -60,8 +60,8 @@ def test_measure_search_and_launch(page: Page) -> None:
     page.locator("#search").press("Enter")
     page.wait_for_function("() => document.getElementById('found').textContent.endsWith('found')")
     page.wait_for_function(EXACT)
-    page.keyboard.press("Escape")  # out of the field
-    page.keyboard.press("Escape")  # out of what was found
+    page.keyboard.press("Escape")  # leaves the search field
+    page.keyboard.press("Escape")  # leaves the search results
     page.keyboard.press(".")
     page.wait_for_function("() => document.getElementById('panel').textContent.includes('launched by')")
     page.wait_for_function("() => traceview.selected.partners.length > 0")

@@ -1,4 +1,4 @@
-"""Every parameter has bounds, and every request line gets an answer without a traceback."""
+"""Bounds of request parameters, and malformed request lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.serve.test_server import get
 from traceview.serve import Server, answers
-from traceview.serve.query import MAX_NS
+from traceview.serve.answers import MAX_NS
 
 REQUESTS = {
     "marks": {"from": "0", "to": "1000", "shift": "4", "rows": "0"},
@@ -20,13 +20,13 @@ REQUESTS = {
     "partner": {"row": "0", "correlation": "1"},
 }
 PARAMETERS = [(path, name) for path, query in REQUESTS.items() for name in query]
-# One more than the largest value that is answered.
+# One more than the largest accepted value.
 LARGE = {"shift": "53", "correlation": str(1 << 63), "rows": "1000", "row": "1000", "text": "x" * 401}
 WRONG = ["24000000000", "9" * 30, "9" * 5000, "-9" * 20, "NaN", "Infinity", "1e9", "1.5", "0x10", "1_0"]
 WRONG += ["+1", "٣", "", "%00"]
 
 
-def written(path: str, query: dict[str, str]) -> str:
+def address(path: str, query: dict[str, str]) -> str:
     return f"{path}?" + "&".join(f"{name}={value}" for name, value in query.items())
 
 
@@ -38,38 +38,38 @@ def refused(server: Server, path: str) -> str:
 
 
 @pytest.mark.parametrize(("path", "name"), PARAMETERS)
-def test_a_parameter_is_needed_once(server: Server, path: str, name: str) -> None:
+def test_each_parameter_is_required_once(server: Server, path: str, name: str) -> None:
     query = REQUESTS[path]
-    assert get(server, written(path, query))[0] == 200
-    assert refused(server, written(path, {key: query[key] for key in query if key != name})) == f"{name}: is missing\n"
-    assert refused(server, f"{written(path, query)}&{name}={query[name]}") == "a parameter is given twice\n"
+    assert get(server, address(path, query))[0] == 200
+    assert refused(server, address(path, {key: query[key] for key in query if key != name})) == f"{name}: is missing\n"
+    assert refused(server, f"{address(path, query)}&{name}={query[name]}") == "a parameter is given twice\n"
 
 
 @pytest.mark.parametrize(("path", "name"), PARAMETERS)
 def test_a_large_value_is_refused(server: Server, path: str, name: str) -> None:
     value = LARGE.get(name, str(MAX_NS + 1))
-    assert name in refused(server, written(path, {**REQUESTS[path], name: value}))
+    assert name in refused(server, address(path, {**REQUESTS[path], name: value}))
 
 
-@pytest.mark.parametrize(("path", "name"), [one for one in PARAMETERS if one[1] != "text"])
-def test_a_value_that_is_no_number_is_refused(server: Server, path: str, name: str) -> None:
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path, name in PARAMETERS if name != "text"])
+def test_a_value_that_is_not_an_integer_is_refused(server: Server, path: str, name: str) -> None:
     accepted = {"24000000000"} if name in ("from", "to", "at", "correlation") else set()
     for value in WRONG:
         if value not in accepted:
             quoted = value.replace("+", "%2B").replace("٣", "%D9%A3")
-            assert name in refused(server, written(path, {**REQUESTS[path], name: quoted}))
+            assert name in refused(server, address(path, {**REQUESTS[path], name: quoted}))
 
 
 def test_too_many_parameters_are_refused(server: Server) -> None:
     assert "more than 20" in refused(server, "measure?" + "&".join(f"a{at}=1" for at in range(30)))
 
 
-def test_a_row_is_requested_once(server: Server) -> None:
+def test_repeated_and_too_many_rows_are_refused(server: Server) -> None:
     assert "twice" in refused(server, "marks?from=0&to=1&shift=0&rows=0,0")
     assert "at most 1000 rows" in refused(server, "marks?from=0&to=1&shift=0&rows=" + ",".join(["0"] * 5000))
 
 
-def test_extreme_stretches_are_answered(server: Server) -> None:
+def test_extreme_times_are_answered(server: Server) -> None:
     for start, end in itertools.product((-MAX_NS, 0, MAX_NS), repeat=2):
         assert get(server, f"measure?from={start}&to={end}")[0] == 200
         assert get(server, f"marks?from={start}&to={end}&shift=52&rows=1")[0] == 200
@@ -85,7 +85,7 @@ def test_narrow_bins_are_widened(server: Server, monkeypatch: pytest.MonkeyPatch
     assert lane["bin"] == 1 << 25 and 0 < lane["marks"]["n"] <= 100
 
 
-def test_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_ANSWER_MARKS", 1000)
     rows = ",".join(map(str, range(len(server.answers.rows))))
     assert "request fewer rows" in refused(server, f"marks?from=0&to={1 << 33}&shift=0&rows={rows}")

@@ -1,4 +1,4 @@
-"""The server answers this machine alone, exactly, and only who knows the token."""
+"""The server: access control, and exact answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def get(
     server: Server, path: str, *, token: str | None = None, host: str | None = None
 ) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
-    given = server.token if token is None else token
+    used_token = server.token if token is None else token
     try:
-        connection.request("GET", f"/{given}/{path}", headers={} if host is None else {"Host": host})
+        connection.request("GET", f"/{used_token}/{path}", headers={} if host is None else {"Host": host})
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
     finally:
         connection.close()
 
 
-def asked(server: Server, path: str) -> Any:
+def answer_of(server: Server, path: str) -> Any:
     status, _, body = get(server, path)
     assert status == 200, body
     return json.loads(body)
@@ -50,13 +50,13 @@ def test_only_loopback_and_only_with_the_token(server: Server) -> None:
     assert get(server, "measure?from=0&to=1", token="wrong")[0] == 404
 
 
-def test_another_name_of_this_machine_is_refused(server: Server) -> None:
+def test_another_host_name_is_refused(server: Server) -> None:
     assert get(server, "", host=f"localhost:{server.server_port}")[0] == 200
     for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1"):
         assert get(server, "", host=host)[0] == 404
 
 
-def test_nothing_is_cached_framed_or_run_from_elsewhere(server: Server) -> None:
+def test_security_headers(server: Server) -> None:
     _, headers, body = get(server, "")
     assert headers["Cache-Control"] == "no-store"
     assert headers["X-Frame-Options"] == "DENY"
@@ -70,18 +70,18 @@ def test_nothing_is_cached_framed_or_run_from_elsewhere(server: Server) -> None:
      "marks?from=0&to=1&shift=0&rows=999", "marks?from=0&to=1&shift=0&rows=-1", "marks?from=0&to=1&shift=0",
      "partner?row=0&correlation=", "partner?row=../x&correlation=1"],
 )  # fmt: skip
-def test_a_query_that_makes_no_sense_is_one_line(server: Server, path: str) -> None:
+def test_an_invalid_query_is_a_one_line_error(server: Server, path: str) -> None:
     status, headers, body = get(server, path)
     assert status == 400 and headers["Content-Type"] == "text/plain"
     assert body.count(b"\n") == 1 and b"Traceback" not in body
 
 
 @pytest.mark.parametrize("path", ["x", "../", "..%2f", "page.html", "marks/", "etc/passwd"])
-def test_there_are_no_files(server: Server, path: str) -> None:
+def test_other_paths_are_not_found(server: Server, path: str) -> None:
     assert get(server, path)[0] == 404
 
 
-def test_marks_are_every_event(server: Server, analysis: Analysis) -> None:
+def test_marks_contain_every_event(server: Server, analysis: Analysis) -> None:
     zero = origin(analysis)
     rows = server.answers.rows
     number = next(at for at, row in enumerate(rows) if row.kind == "stream")
@@ -97,21 +97,21 @@ def test_marks_are_every_event(server: Server, analysis: Analysis) -> None:
     frame = frame.filter((frame["stream"] == stream) & (frame["end"] >= start + zero) & (frame["start"] <= end + zero))
     places = lane["marks"]
     assert places["n"] == len(frame) > 100
-    found = np.cumsum(planes(body[4 + length :], places["start"], places["n"]))
-    assert found.tolist() == (frame["start"] - zero).to_list()
+    starts = np.cumsum(planes(body[4 + length :], places["start"], places["n"]))
+    assert starts.tolist() == (frame["start"] - zero).to_list()
     lengths = planes(body[4 + length :], places["length"], places["n"])
     assert lengths == (frame["end"] - frame["start"]).to_list()
 
 
 @pytest.mark.parametrize("stretch", [(0, 10**9), (123_456_789, 234_567_891), (500, 501)])
-def test_a_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[int, int]) -> None:
+def test_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[int, int]) -> None:
     zero = origin(analysis)
     first, last = stretch[0] + zero, stretch[1] + zero
-    [device] = asked(server, f"measure?from={stretch[0]}&to={stretch[1]}")["devices"]
+    [device] = answer_of(server, f"measure?from={stretch[0]}&to={stretch[1]}")["devices"]
     frame = analysis.trace.operations
 
-    def union(of: str) -> intervals.Intervals:
-        chosen = frame.filter(frame["class"] == of)
+    def union(kind: str) -> intervals.Intervals:
+        chosen = frame.filter(frame["class"] == kind)
         return intervals.clip(intervals.union(chosen["start"].to_numpy(), chosen["end"].to_numpy()), first, last)
 
     compute, copies = union("compute"), union("copy")
@@ -127,17 +127,18 @@ def test_a_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[i
     assert device["copy_count"] == (begun["class"] == "copy").sum()
 
 
-def test_a_search_finds_all(server: Server, analysis: Analysis) -> None:
-    found = asked(server, "find?text=MEMCPY&at=0")
+def test_find_counts_every_match(server: Server, analysis: Analysis) -> None:
+    matches = answer_of(server, "find?text=MEMCPY&at=0")
     names = analysis.trace.operations["name"].cast(str)
     api = analysis.trace.api["name"].cast(str)
-    wanted = names.str.to_lowercase().str.contains("memcpy").sum() + api.str.to_lowercase().str.contains("memcpy").sum()
-    assert found["total"] == wanted
-    starts = [place[1] for place in found["places"]]
-    assert starts == sorted(starts) and len(starts) == min(wanted, 4096)
-    assert asked(server, "find?text=&at=0")["total"] == asked(server, "find?text=nothing+like+it&at=0")["total"] == 0
+    expected = sum(column.str.to_lowercase().str.contains("memcpy").sum() for column in (names, api))
+    assert matches["total"] == expected
+    starts = [place[1] for place in matches["places"]]
+    assert starts == sorted(starts) and len(starts) == min(expected, 4096)
+    for text in ("", "nothing+like+it"):
+        assert answer_of(server, f"find?text={text}&at=0")["total"] == 0
 
 
-def test_a_port_that_is_taken_is_one_line(server: Server, analysis: Analysis) -> None:
-    with pytest.raises(OutputError, match="cannot be listened on"):
+def test_a_port_that_is_taken(server: Server, analysis: Analysis) -> None:
+    with pytest.raises(OutputError, match="cannot listen on port"):
         Server(analysis, server.server_port)

@@ -1,6 +1,5 @@
-"""`traceview info`: what a capture holds and lacks, within a second."""
+"""`traceview info`: what a capture contains and what it lacks, within a second."""
 
-from traceview.info.contents import Contents, StreamFound, describe
-from traceview.info.lines import lines
+from traceview.info.contents import CaptureContents, UsedStream, describe, lines
 
-__all__ = ["Contents", "StreamFound", "describe", "lines"]
+__all__ = ["CaptureContents", "UsedStream", "describe", "lines"]

@@ -1,4 +1,4 @@
-"""What a capture holds and what it lacks, from its tables alone: answers before anything is measured."""
+"""What a capture contains and what it lacks, read from its tables without measuring anything."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from traceview.read.sqlite.database import (
     shown,
     versions,
 )
+from traceview.report.format import milliseconds, plain
+from traceview.report.layout import cut, left, wrap
 
+MAX_LISTED_STREAMS = 16
+MAX_LISTED_RANGES = 10
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
-# METRICS.md "Identity"; a row that does not say so belongs to none.
+# The process id inside a globalPid (docs/definitions.md "Identity").
 PROCESS = '(("globalPid" >> 24) & 16777215)'
-DOMAIN_TYPE = 75
-BEHIND_THE_SCENES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
+NVTX_DOMAIN_TYPE = 75
+INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFound:
-    """A stream that did work, by the ids that CUDA gave it."""
+class UsedStream:
+    """A stream with GPU work, identified by its CUDA ids."""
 
     process: int
     device: int
@@ -40,13 +44,12 @@ class StreamFound:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What was found.
+class CaptureContents:
+    """The contents of a capture.
 
-    `tables` are the rows of each table that the analysis reads, `others` the names of those it
-    does not, where they hold any;
-    `gpus` the names that the capture lists, used or not; `ranges` all range names with how often they
-    occur, the most frequent first; `missing` one line for each thing that is not there and how to get it.
+    `tables` has the row count of each table that the analysis reads. `others` names the non-empty tables that it does
+    not read. `gpus` are the listed GPUs, used or not. `ranges` has each range name with its count, the most frequent
+    first. `missing` has one line per missing kind of data, with the way to capture it.
     """
 
     file: str
@@ -54,7 +57,7 @@ class Contents:
     schema_version: str | None
     span_ns: tuple[int, int] | None
     gpus: tuple[str, ...]
-    streams: tuple[StreamFound, ...]
+    streams: tuple[UsedStream, ...]
     tables: Mapping[str, int]
     others: tuple[str, ...]
     ranges: tuple[tuple[str, int], ...]
@@ -62,11 +65,8 @@ class Contents:
     profiler: str = "nsys"
 
 
-def describe(report: str | Path) -> Contents:
-    """Look at a capture without reading its events into memory.
-
-    Raises ReportError as open_trace does.
-    """
+def describe(report: str | Path) -> CaptureContents:
+    """Describe a capture without reading its events into memory. Raises ReportError like `open_trace`."""
     path = Path(report)
     with with_tables(path) as (export, capture), open_read_only(export) as connection:
         present = real_tables(connection, shown(path))
@@ -78,7 +78,7 @@ def describe(report: str | Path) -> Contents:
         tables = {name: rows_of(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)
         profiler = capture.profiler if capture else "nsys"
-        return Contents(
+        return CaptureContents(
             file=path.name,
             nsys_version=version,
             schema_version=schema,
@@ -86,62 +86,65 @@ def describe(report: str | Path) -> Contents:
             gpus=_gpus(connection, tables),
             streams=_streams(connection, tables),
             tables=tables,
-            others=tuple(sorted(name for name in present if _tells(connection, name, tables))),
+            others=tuple(sorted(name for name in present if _is_unread(connection, name, tables))),
             ranges=ranges,
             missing=(*_missing(connection, tables, bool(ranges), profiler), *(capture.problems if capture else ())),
             profiler=profiler,
         )
 
 
-def _tells(connection: sqlite3.Connection, table: str, tables: Mapping[str, int]) -> bool:
-    if table in tables or table.startswith(BEHIND_THE_SCENES):
+def _is_unread(connection: sqlite3.Connection, table: str, tables: Mapping[str, int]) -> bool:
+    """Return whether a table holds rows that the analysis does not read."""
+    if table in tables or table.startswith(INTERNAL_TABLES):
         return False
     quoted = table.replace('"', '""')
     return connection.execute(f'SELECT 1 FROM "{quoted}" LIMIT 1').fetchone() is not None
 
 
-def _has(connection: sqlite3.Connection, table: str, tables: Mapping[str, int], *columns: str) -> bool:
+def _has_columns(connection: sqlite3.Connection, table: str, tables: Mapping[str, int], *columns: str) -> bool:
+    """Return whether a table has rows and all these columns."""
     return bool(tables.get(table)) and set(columns) <= set(columns_of(connection, table))
 
 
-def _streams(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[StreamFound, ...]:
-    found: set[StreamFound] = set()
+def _streams(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[UsedStream, ...]:
+    streams: set[UsedStream] = set()
     for table in GPU_TABLES:
-        if _has(connection, table, tables, "globalPid", "deviceId", "contextId", "streamId"):
+        if _has_columns(connection, table, tables, "globalPid", "deviceId", "contextId", "streamId"):
             query = f'SELECT DISTINCT {PROCESS}, "deviceId", "contextId", "streamId" FROM "{table}"'
-            whole = (row for row in connection.execute(query) if all(isinstance(value, int) for value in row))
-            found.update(StreamFound(*row) for row in whole)
-    return tuple(sorted(found, key=lambda one: (one.process, one.device, one.context, one.stream)))
+            valid = (row for row in connection.execute(query) if all(isinstance(value, int) for value in row))
+            streams.update(UsedStream(*row) for row in valid)
+    return tuple(sorted(streams, key=lambda used: (used.process, used.device, used.context, used.stream)))
 
 
 def _span(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[int, int] | None:
     spans = [
         connection.execute(f'SELECT min("start"), max("end") FROM "{table}"').fetchone()
         for table in GPU_TABLES
-        if _has(connection, table, tables, "start", "end")
+        if _has_columns(connection, table, tables, "start", "end")
     ]
-    whole = [(start, end) for start, end in spans if isinstance(start, int) and isinstance(end, int)]
-    return (min(start for start, _ in whole), max(end for _, end in whole)) if whole else None
+    valid = [(start, end) for start, end in spans if isinstance(start, int) and isinstance(end, int)]
+    return (min(start for start, _ in valid), max(end for _, end in valid)) if valid else None
 
 
 def _gpus(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[str, ...]:
-    if not _has(connection, "TARGET_INFO_GPU", tables, "name"):
+    if not _has_columns(connection, "TARGET_INFO_GPU", tables, "name"):
         return ()
     return tuple(str(name) for (name,) in connection.execute('SELECT "name" FROM TARGET_INFO_GPU'))
 
 
 def _ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     counts: Counter[str] = Counter()
-    for grouped in (_nvtx(connection, tables), _mpi(connection, tables), _openacc(connection, tables)):
-        # Counted by id first, so that few names are looked up, not one for each event.
+    queries = (_nvtx_query(connection, tables), _mpi_query(connection, tables), _openacc_query(connection, tables))
+    for grouped in queries:
+        # Count by id first, then look up each name once.
         named = f"SELECT coalesce(t, (SELECT value FROM StringIds WHERE id = k), '(unnamed)'), n FROM ({grouped})"
         for name, times in connection.execute(named) if grouped else ():
             counts[str(name)] += int(times)
     return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _nvtx(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
-    if not _has(connection, raw.NVTX, tables, "eventType"):
+def _nvtx_query(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
+    if not _has_columns(connection, raw.NVTX, tables, "eventType"):
         return ""
     columns = columns_of(connection, raw.NVTX)
     text, key = (f'"{name}"' if name in columns else "NULL" for name in ("text", "textId"))
@@ -151,46 +154,103 @@ def _nvtx(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
     )
 
 
-def _mpi(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
-    # A call that concerns several messages has a row for each.
-    return _of_library(connection, tables, raw.MPI, "textId", "1")
+def _mpi_query(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
+    # A call with several messages has one row per message.
+    return _library_query(connection, tables, raw.MPI, "textId", "1")
 
 
-def _openacc(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
-    return _of_library(connection, tables, raw.OPENACC, "nameId", '"end" IS NOT "start"')
+def _openacc_query(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
+    return _library_query(connection, tables, raw.OPENACC, "nameId", '"end" IS NOT "start"')
 
 
-def _of_library(
-    connection: sqlite3.Connection, tables: Mapping[str, int], several: Sequence[str], name: str, which: str
+def _library_query(
+    connection: sqlite3.Connection, tables: Mapping[str, int], names: Sequence[str], name: str, condition: str
 ) -> str:
-    """Return SQL that counts a library's calls by the id of their name."""
-    wanted = raw.TABLES[several[0]].needed
-    columns = ", ".join(f'"{column}"' for column in wanted)
-    present = [table for table in several if _has(connection, table, tables, *wanted)]
-    every = " UNION ALL ".join(f'SELECT {columns} FROM "{table}" WHERE {which}' for table in present)
-    one = f"SELECT DISTINCT {columns} FROM ({every})"
-    return f'SELECT NULL AS t, "{name}" AS k, count(*) AS n FROM ({one}) GROUP BY 2' if every else ""
+    """Return SQL that counts the calls in a library's tables by the id of their name."""
+    needed = raw.TABLES[names[0]].needed
+    columns = ", ".join(f'"{column}"' for column in needed)
+    present = [table for table in names if _has_columns(connection, table, tables, *needed)]
+    rows = " UNION ALL ".join(f'SELECT {columns} FROM "{table}" WHERE {condition}' for table in present)
+    calls = f"SELECT DISTINCT {columns} FROM ({rows})"
+    return f'SELECT NULL AS t, "{name}" AS k, count(*) AS n FROM ({calls}) GROUP BY 2' if rows else ""
 
 
 def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool, profiler: str) -> Iterator[str]:
-    how = capturing(profiler)
+    remedy = capturing(profiler)
     if not any(tables.get(name) for name in GPU_TABLES):
-        yield f"GPU work: capture it with {how.gpu}"
+        yield f"GPU work: capture it with {remedy.gpu}"
     elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):
-        yield "kernels, for CUDA graphs were traced whole: capture with --cuda-graph-trace=node to see inside"
+        yield "single kernels: CUDA graphs were traced as a whole; capture with --cuda-graph-trace=node"
     elif not tables.get(raw.KERNEL):
-        yield "kernels: the GPU only copied while the capture ran"
+        yield "kernels: the GPU only copied during the capture"
     if not tables.get(raw.RUNTIME):
-        yield f"CUDA API calls: idle time cannot be explained. {how.calls}"
+        yield f"CUDA API calls: without them idle time has no cause. {remedy.calls}"
     if not ranges:
-        yield _no_ranges(connection, tables) if profiler == "nsys" else f"ranges, hence iterations. {how.ranges}"
+        other = f"ranges: without them there are no iterations. {remedy.ranges}"
+        yield _missing_ranges(connection, tables) if profiler == "nsys" else other
 
 
-def _no_ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
-    query = f"SELECT 1 FROM NVTX_EVENTS WHERE eventType = {DOMAIN_TYPE} LIMIT 1"
-    if _has(connection, raw.NVTX, tables, "eventType") and connection.execute(query).fetchone():
+def _missing_ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
+    query = f"SELECT 1 FROM NVTX_EVENTS WHERE eventType = {NVTX_DOMAIN_TYPE} LIMIT 1"
+    if _has_columns(connection, raw.NVTX, tables, "eventType") and connection.execute(query).fetchone():
         return (
-            "NVTX ranges, though it has NVTX domains: a program that annotates with the nvtx package from "
-            "0.2.12 on is not recorded by nsys 2022.4 to 2024.2; use nvtx 0.2.11 or torch.cuda.nvtx"
+            "NVTX ranges: there are NVTX domains only; nsys 2022.4 to 2024.2 does not record the nvtx package "
+            "from 0.2.12 on; use nvtx 0.2.11 or torch.cuda.nvtx"
         )
-    return "NVTX ranges, hence phases and iterations: annotate each step and capture with -t cuda,nvtx"
+    return "NVTX ranges: they mark phases and iterations; annotate each step and capture with -t cuda,nvtx"
+
+
+def lines(contents: CaptureContents) -> Iterator[str]:
+    """Yield the lines that `traceview info` prints, 80 columns wide, with names shortened and control codes removed."""
+    yield cut(plain(contents.file, 200), 76)
+    version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
+    yield _labelled_line("version", version if contents.profiler == "nsys" else contents.profiler)
+    yield from _labelled_lines("GPUs seen", _gpu_names(contents))
+    processes = sorted({used.process for used in contents.streams})
+    yield from _labelled_lines("processes", ", ".join(map(str, processes)) or "none with GPU work")
+    if contents.span_ns:
+        start, end = contents.span_ns
+        yield _labelled_line("GPU work", f"{milliseconds(end - start)}, from {start} to {end} ns")
+    yield from _stream_lines(contents)
+    yield from _table_lines(contents)
+    yield from _range_lines(contents)
+    for line in contents.missing:
+        yield from wrap(plain(line, 1000), "  MISSING    ", " " * 13)
+
+
+def _labelled_line(label: str, text: str) -> str:
+    return cut(f"  {label:<11}{plain(text, 500)}", 80)
+
+
+def _labelled_lines(label: str, text: str) -> list[str]:
+    return wrap(plain(text, 2000), f"  {label:<11}", " " * 13)
+
+
+def _gpu_names(contents: CaptureContents) -> str:
+    counts = Counter(contents.gpus).items()
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or "not named"
+
+
+def _stream_lines(contents: CaptureContents) -> Iterator[str]:
+    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
+    for used in contents.streams[:MAX_LISTED_STREAMS]:
+        yield f"    stream {used.stream} of process {used.process} on device {used.device}, context {used.context}"
+    if len(contents.streams) > MAX_LISTED_STREAMS:
+        yield f"    and {len(contents.streams) - MAX_LISTED_STREAMS} more"
+
+
+def _table_lines(contents: CaptureContents) -> Iterator[str]:
+    yield _labelled_line("tables", f"{len(contents.tables)} read by the analysis, with row counts")
+    for name, rows in sorted(contents.tables.items(), key=lambda pair: (-pair[1], pair[0])):
+        yield f"    {rows:>12,}  {name}"
+    if contents.others:
+        yield from wrap(plain("not read: " + ", ".join(contents.others), 4000), "    ", "      ")
+
+
+def _range_lines(contents: CaptureContents) -> Iterator[str]:
+    total = sum(times for _, times in contents.ranges)
+    yield _labelled_line("NVTX", f"{total:,} ranges with {len(contents.ranges):,} names")
+    for name, times in contents.ranges[:MAX_LISTED_RANGES]:
+        yield f"    {times:>12,}  {left(plain(name, 200), 60).rstrip()}"
+    if len(contents.ranges) > MAX_LISTED_RANGES:
+        yield f"    and {len(contents.ranges) - MAX_LISTED_RANGES} more names"

@@ -1,4 +1,4 @@
-"""The HTTP server: on the loopback address, for requests that know the token."""
+"""The HTTP server: it listens on the loopback address and answers requests that carry the token."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from traceview.errors import OutputError, RequestError
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.page import live
-from traceview.serve.answers import Answers
-from traceview.serve.query import Query, parse_query
+from traceview.serve.answers import Answers, Query, parse_query
 
 LOOPBACK = "127.0.0.1"
 HTML, JSON, BYTES, TEXT = "text/html; charset=utf-8", "application/json", "application/octet-stream", "text/plain"
@@ -30,12 +29,12 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """The page of one analysis and the answers to its requests, on a loopback port, behind a random token."""
+    """Serves the page of one analysis and the answers to its requests on a loopback port, behind a random token."""
 
     daemon_threads = True
 
     def __init__(self, analysis: Analysis, port: int = 0) -> None:
-        """Make the page and listen on the port; 0 is any free one. Raises OutputError if it is taken."""
+        """Build the page and listen on the port (0: any free port). Raises OutputError if the port is taken."""
         document, groups, names, zero = live(analysis)
         self.document = document.encode("utf-8")
         self.answers = Answers.from_groups(analysis, groups, names, zero)
@@ -44,28 +43,28 @@ class Server(ThreadingHTTPServer):
             super().__init__((LOOPBACK, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "no such port"
-            raise OutputError(f"port {port}: cannot be listened on ({reason}); name another with --port") from None
+            raise OutputError(f"cannot listen on port {port} ({reason}); choose another with --port") from None
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """The Host headers of this machine's browser; another name is a DNS rebinding attempt."""
+        """The Host headers to accept; another name is a DNS rebinding attempt."""
         return (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Report a failed request in one line; a client that went away is no error."""
+        """Report a failed request in one line; ignore a client that disconnected."""
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
-            sys.stderr.write(f"traceview: a request failed: {type(error).__name__}\n")
+            sys.stderr.write(f"traceview: request failed: {type(error).__name__}\n")
 
     def answer(self, path: str, query: Query) -> tuple[str, bytes] | None:
-        """Return the type and the body of the resource at a path behind the token, or None.
+        """Return content type and body of the resource at a path behind the token; None if there is none.
 
-        Raises RequestError if a parameter is missing or out of its bounds.
+        Raises RequestError if a parameter is missing or out of bounds.
         """
         if path == "":
             return HTML, self.document
@@ -90,11 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             parts = urlsplit(self.path)
         except ValueError:
-            return self._send(HTTPStatus.BAD_REQUEST, TEXT, b"the address is not valid\n")
+            return self._send(HTTPStatus.BAD_REQUEST, TEXT, b"invalid address\n")
         _, _, rest = parts.path.partition("/")
         token, slash, path = rest.partition("/")
-        known = secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode())
-        if self.headers.get("Host") not in self.server.hosts or not known or not slash:
+        authorized = secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode())
+        if self.headers.get("Host") not in self.server.hosts or not authorized or not slash:
             return self._send(HTTPStatus.NOT_FOUND, TEXT, b"not found\n")
         try:
             answer = self.server.answer(path, parse_query(parts.query))
@@ -112,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the page has sent a newer request
+            self.close_connection = True  # the page cancelled this request
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: an address holds the token."""
+        """Log nothing, because the address contains the token."""

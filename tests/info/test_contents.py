@@ -1,0 +1,70 @@
+"""What `traceview info` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.build_export import Call, Graph, Kernel, Nvtx, build_export
+from tests.captures import ALL, shared
+from tests.cli.command import Command, traceview
+from tests.cli.conftest import report
+from traceview.report.layout import width
+
+__all__ = ["report", "traceview"]
+
+
+def test_contents_of_a_capture(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("info", report)
+    assert (code, err) == (0, "")
+    for expected in (
+        *("nsys 2024.2.3.38, export schema 3.11.1", "GPUs seen  NVIDIA H200", "stream 7 of process"),
+        *("6,000  CUPTI_ACTIVITY_KIND_KERNEL", "122 ranges with 26 names", "20  backward"),
+    ):
+        assert expected in out
+    assert "MISSING" not in out
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_real_captures(traceview: Command, name: str) -> None:
+    code, out, err = traceview("info", shared(name))
+    assert (code, err) == (0, "")
+    assert all(width(line) <= 80 for line in out.splitlines())
+    assert f"{Path(name).name}\n  version " in out and "StringIds" in out
+
+
+def test_missing_data(traceview: Command, tmp_path: Path) -> None:
+    def missing(**tables: object) -> str:
+        out = traceview("info", build_export(tmp_path / "made.sqlite", **tables)).out
+        return " ".join(out.partition("MISSING")[2].split())
+
+    api, step = [Call()], [Nvtx(text="step")]
+    assert missing(kernels=[Kernel()], api=api, nvtx=step) == ""
+    assert "GPU work: capture it with nsys profile -t cuda,nvtx" in missing(api=api, nvtx=step)
+    assert "--cuda-graph-trace=node" in missing(graphs=[Graph()], api=api, nvtx=step)
+    assert "CUDA API calls" in missing(kernels=[Kernel()], nvtx=step)
+    assert "NVTX ranges: they mark phases" in missing(kernels=[Kernel()], api=api)
+    domain = [Nvtx(text="pipeline", kind=75, end=None)]
+    assert "use nvtx 0.2.11" in missing(kernels=[Kernel()], api=api, nvtx=domain)
+
+
+def test_invalid_rows(traceview: Command, tmp_path: Path) -> None:
+    path = build_export(
+        tmp_path / "made.sqlite",
+        kernels=[Kernel(process=None), Kernel(start="x", end=None), Kernel(stream="seven")],
+        nvtx=[Nvtx(), Nvtx(text="核\033[31m" * 90)],
+    )
+    code, out, err = traceview("info", path)
+    assert (code, err) == (0, "")
+    assert "(unnamed)" in out and "\033" not in out
+    assert all(width(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_a_file_that_is_not_an_export(traceview: Command, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.sqlite"
+    path.write_bytes(content)
+    code, out, err = traceview("info", path)
+    assert (code, out) == (2, "")
+    assert err.startswith("traceview: error: bad.sqlite: ") and err.count("\n") == 1
