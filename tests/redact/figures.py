@@ -1,4 +1,4 @@
-"""The figures of a capture, and what its file holds."""
+"""The figures of a capture, and the values in its file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from traceview.report.analysis.document import to_json
 
 def figures(path: Path) -> dict[str, Any]:
     """Return the JSON of a capture's analysis without the file's name."""
-    whole: dict[str, Any] = json.loads(to_json(analyze(path)))
-    del whole["report"]["file"]
-    return whole
+    document: dict[str, Any] = json.loads(to_json(analyze(path)))
+    del document["report"]["file"]
+    return document
 
 
-def numbers(whole: Any) -> list[float]:
-    """Return every number, in ascending order: where two names tie, the order in which they stand may change."""
-    waiting, seen = [whole], []
+def numbers(document: Any) -> list[float]:
+    """Return every number, sorted, because the order of tied names may change."""
+    waiting, seen = [document], []
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
@@ -35,7 +35,7 @@ def numbers(whole: Any) -> list[float]:
 
 
 def values(path: Path) -> Iterator[tuple[str, str, Any]]:
-    """Yield table, column and value of everything in a database, and its definitions."""
+    """Yield table, column and value of every cell of a database, and its SQL definitions."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
         database.text_factory = lambda text: text.decode("utf-8", "replace")
         yield from (("sqlite_master", "sql", sql) for (sql,) in database.execute("SELECT sql FROM sqlite_master"))
@@ -47,6 +47,6 @@ def values(path: Path) -> Iterator[tuple[str, str, Any]]:
 
 
 def texts(path: Path) -> str:
-    """Return every text and blob of a database in one text."""
-    found = {value for _, _, value in values(path) if isinstance(value, (str, bytes))}
-    return "\0".join(value if isinstance(value, str) else value.decode("utf-8", "replace") for value in found)
+    """Return every text and blob of a database, joined."""
+    distinct = {value for _, _, value in values(path) if isinstance(value, (str, bytes))}
+    return "\0".join(value if isinstance(value, str) else value.decode("utf-8", "replace") for value in distinct)

@@ -1,4 +1,4 @@
-"""Secrets planted in every place of a capture: none is in the copy, and no figure changes."""
+"""Secrets planted everywhere in a capture: the copy has none of them, and every figure stays."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from tests.redact.planted import KINDS, POSITIONS
 from traceview.errors import OutputError
 from traceview.read import raw
 from traceview.redact import keep, redact
-from traceview.redact.names import Names
-from traceview.redact.secrets import Secrets
+from traceview.redact.secrets import NameRedactor, Secrets
 
 EVERY_TABLE = ["dual.sqlite", "ddp2.sqlite", "cudagraph.sqlite", "mpi/ring.sqlite", "openacc/heat_as_2024.2.sqlite"]
-FAR = 4_611_686_018_427_000_000  # numbers from here on are planted ones
+FAR = 4_611_686_018_427_000_000  # planted numbers are at least this large
 
 
 def plant_names(path: Path, position: str) -> None:
-    """Put each kind into names that stay: ranges, kernels, threads, programs, streams, GPUs, settings, messages."""
+    """Put each kind into kept names: ranges, kernels, threads, programs, streams, GPUs, settings, messages."""
     with closing(sqlite3.connect(path)) as export, export:
         (text_id,) = export.execute("SELECT max(id) + 1 FROM StringIds").fetchone()
         start, thread = export.execute("SELECT min(start), globalTid FROM NVTX_EVENTS WHERE eventType = 59").fetchone()
         kernels = [row for (row,) in export.execute(f"SELECT rowid FROM {raw.KERNEL} ORDER BY rowid")]
         for index, secret in enumerate(KINDS.values()):
             text, at = position.format(secret), start + 10_000 * index
-            for _ in range(3):  # three of a name are a range that repeats
+            for _ in range(3):  # three ranges with one name count as repeated
                 export.execute(
                     "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text) VALUES (?, ?, 59, ?, ?)",
                     (at, at + 2000 + index, thread, text),
@@ -50,7 +49,7 @@ def plant_names(path: Path, position: str) -> None:
             export.execute(
                 "INSERT INTO ThreadNames (nameId, globalTid) VALUES (?, ?)", (ids[0], thread + 1000 + index)
             )
-            if "train.py" not in text:  # the last part of a program's path is its name, and stays
+            if "train.py" not in text:  # the last part of a program's path is kept
                 export.execute("INSERT INTO PROCESSES (globalPid, pid, name) VALUES (?, 0, ?)", (thread, text))
             export.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 0, 0, 0, ?, 0)", (text,))
             row = export.execute("INSERT INTO TARGET_INFO_GPU SELECT * FROM TARGET_INFO_GPU LIMIT 1").lastrowid
@@ -59,24 +58,24 @@ def plant_names(path: Path, position: str) -> None:
 
 
 def in_utf16(path: Path, out: Path) -> None:
-    """Write the same tables into a database whose texts are UTF-16."""
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(out)) as made, made:
-        made.execute("PRAGMA encoding = 'UTF-16le'")
+    """Write the same tables into a database with UTF-16 texts."""
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(out)) as wide, wide:
+        wide.execute("PRAGMA encoding = 'UTF-16le'")
         for table, sql in source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
-            made.execute(sql)
+            wide.execute(sql)
             rows = source.execute(f'SELECT * FROM "{table}"').fetchall()
             if rows:
-                made.executemany(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(rows[0]))})', rows)
+                wide.executemany(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(rows[0]))})', rows)
 
 
 def assert_absent(path: Path, secrets: list[str]) -> None:
-    """Neither the bytes of the file nor any text or blob in it holds a secret, whole or its last eight letters."""
-    whole, every = path.read_bytes(), texts(path)
+    """Check the file's bytes, texts and blobs for each secret and for its last eight letters."""
+    content, all_texts = path.read_bytes(), texts(path)
     left = [
         secret
         for secret in secrets
         for part in (secret, secret[-8:])
-        if part in every or any(part.encode(name) in whole for name in ("utf-8", "utf-16-le", "utf-16-be"))
+        if part in all_texts or any(part.encode(name) in content for name in ("utf-8", "utf-16-le", "utf-16-be"))
     ]
     assert left == []
 
@@ -87,7 +86,7 @@ def test_there_are_enough_kinds_and_positions() -> None:
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_no_kind_is_left_in_any_position_and_no_figure_changes(position: str, tmp_path: Path) -> None:
+def test_secrets_in_names_are_removed(position: str, tmp_path: Path) -> None:
     planted, out = tmp_path / "planted.sqlite", tmp_path / "out.sqlite"
     shutil.copy(sample("dual.sqlite"), planted)
     plant_names(planted, position)
@@ -98,7 +97,7 @@ def test_no_kind_is_left_in_any_position_and_no_figure_changes(position: str, tm
 
 
 @pytest.mark.parametrize("hashed", [False, True])
-def test_no_kind_is_left_in_a_database_of_utf16(hashed: bool, tmp_path: Path) -> None:
+def test_secrets_in_utf16_names_are_removed(hashed: bool, tmp_path: Path) -> None:
     planted, wide, out = tmp_path / "planted.sqlite", tmp_path / "wide.sqlite", tmp_path / "out.sqlite"
     shutil.copy(sample("dual.sqlite"), planted)
     plant_names(planted, "key_{}")
@@ -109,13 +108,14 @@ def test_no_kind_is_left_in_a_database_of_utf16(hashed: bool, tmp_path: Path) ->
 
 
 def plant_everywhere(path: Path, make: Callable[[int], object]) -> dict[tuple[str, str], object]:
-    """Add a row to every table with a value of its own in every column, and return them."""
+    """Add a row to every table with a distinct value in every column, and return the values."""
     planted: dict[tuple[str, str], object] = {}
     with closing(sqlite3.connect(path)) as export, export:
         for (table,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             columns = export.execute("SELECT name, pk FROM pragma_table_info(?)", (table,)).fetchall()
-            alone = sum(map(bool, (key for _, key in columns))) == 1  # SQLite numbers the rows then
-            named = {name: make(len(planted) + at) for at, (name, key) in enumerate(columns) if not (key and alone)}
+            single_key = sum(map(bool, (key for _, key in columns))) == 1  # SQLite numbers such rows itself
+            keys = {name for name, key in columns if key and single_key}
+            named = {name: make(len(planted) + at) for at, (name, _) in enumerate(columns) if name not in keys}
             planted.update({(table, name): value for name, value in named.items()})
             listed, holes = ", ".join(f'"{name}"' for name in named), ", ".join("?" * len(named))
             export.execute(f'INSERT INTO "{table}" ({listed}) VALUES ({holes})', tuple(named.values()))
@@ -127,7 +127,7 @@ def token(number: int) -> str:
 
 
 @pytest.mark.parametrize("name", [*EVERY_TABLE, *ALL])
-def test_a_text_or_blob_in_any_column_of_any_table_goes(name: str, tmp_path: Path) -> None:
+def test_secrets_in_any_column_are_removed(name: str, tmp_path: Path) -> None:
     path, out = tmp_path / "planted.sqlite", tmp_path / "out.sqlite"
     shutil.copy(sample(name) if name in EVERY_TABLE else shared(name), path)
     path.chmod(0o600)
@@ -135,13 +135,13 @@ def test_a_text_or_blob_in_any_column_of_any_table_goes(name: str, tmp_path: Pat
     plant_everywhere(path, lambda number: token(5000 + number).encode())
     redact(path, out)
     assert len(secrets) > 100
-    whole, every = out.read_bytes(), texts(out)
-    assert b"ghp_" not in whole and "ghp_" not in every and b"aB3aB3" not in whole
+    content, all_texts = out.read_bytes(), texts(out)
+    assert b"ghp_" not in content and "ghp_" not in all_texts and b"aB3aB3" not in content
     assert numbers(figures(out)) == numbers(figures(path))
 
 
 @pytest.mark.parametrize("name", [*EVERY_TABLE, *ALL])
-def test_a_number_goes_from_every_column_that_is_not_listed(name: str, tmp_path: Path) -> None:
+def test_numbers_in_unlisted_columns_are_removed(name: str, tmp_path: Path) -> None:
     path, out = tmp_path / "planted.sqlite", tmp_path / "out.sqlite"
     shutil.copy(sample(name) if name in EVERY_TABLE else shared(name), path)
     path.chmod(0o600)
@@ -158,16 +158,16 @@ def test_a_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypa
     planted = tmp_path / "planted.sqlite"
     shutil.copy(sample("dual.sqlite"), planted)
     plant_names(planted, "{}")
-    monkeypatch.setattr(Names, "range", lambda _self, text: text)
+    monkeypatch.setattr(NameRedactor, "range", lambda _self, text: text)
     with pytest.raises(OutputError, match=r"^out\.sqlite: not written, because .* matches the pattern of"):
         redact(planted, tmp_path / "out.sqlite")
     assert [path.name for path in tmp_path.iterdir()] == ["planted.sqlite"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_is_replaced_by_a_mark_that_matches_nothing(kind: str) -> None:
+def test_a_mark_matches_no_pattern(kind: str) -> None:
     secrets = Secrets({})
-    cleaned = [secrets.cleaned(position.format(KINDS[kind])) for position in POSITIONS]
+    cleaned = [secrets.clean(position.format(KINDS[kind])) for position in POSITIONS]
     assert all("[removed " in text for text in cleaned)
     assert secrets.kind_in(cleaned) is None
     assert len(set(cleaned)) == len(POSITIONS)

@@ -1,4 +1,4 @@
-"""What a redacted copy holds: every figure of the capture, and nothing of its machine."""
+"""A redacted copy keeps every figure and drops the data of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.redact.figures import figures, numbers
 from traceview.errors import DamagedExportError, NotAnExportError, OutputError
 from traceview.redact import redact
 
-MADE = [f"trainer/{path.name}" for path in sorted((SAMPLES / "trainer").glob("*.sqlite"))]
+TRAINER = [f"trainer/{path.name}" for path in sorted((SAMPLES / "trainer").glob("*.sqlite"))]
 
 
 def capture(name: str) -> Path:
@@ -31,21 +31,21 @@ def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
         export.close()
 
 
-@pytest.mark.parametrize("name", [*MADE, *ALL])
+@pytest.mark.parametrize("name", [*TRAINER, *ALL])
 def test_every_figure_stays(name: str, tmp_path: Path) -> None:
     path = capture(name)
     done = redact(path, tmp_path / "out.sqlite")
     assert not done.secrets
     expected = figures(path)
     assert figures(tmp_path / "out.sqlite") == expected
-    if name in MADE[1:]:
-        return  # one of the trainer's strategies hashed stands for all
+    if name in TRAINER[1:]:
+        return  # hashing one of the trainer's samples is enough
     assert redact(path, tmp_path / "hashed.sqlite", hash_names=True).hashed
     assert numbers(figures(tmp_path / "hashed.sqlite")) == numbers(expected)
 
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "trainer/ddp.sqlite"])
-def test_hashed_names_say_nothing(name: str, tmp_path: Path) -> None:
+def test_hashed_names_differ_from_all_names(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.sqlite"
     redact(sample(name), out, hash_names=True)
     ids = "SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL UNION SELECT textId FROM NVTX_EVENTS"
@@ -59,7 +59,7 @@ def test_hashed_names_say_nothing(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def secretive(tmp_path: Path) -> Path:
-    """An export with a secret in each place that has been seen to hold one, made by hand."""
+    """A hand-made export with a secret in each place where captures have had one."""
     path = tmp_path / "secretive.sqlite"
     export = sqlite3.connect(path)
     export.executescript(f"""
@@ -113,7 +113,7 @@ def secretive(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_secret_leaves_the_bytes_and_the_rest_stays(secretive: Path, tmp_path: Path) -> None:
+def test_private_data_is_removed_and_the_rest_stays(secretive: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.sqlite"
     before = hashlib.sha256(secretive.read_bytes()).hexdigest()
     done = redact(secretive, out)
@@ -136,13 +136,13 @@ def test_every_secret_leaves_the_bytes_and_the_rest_stays(secretive: Path, tmp_p
 
 
 def test_redacting_again_changes_nothing(tmp_path: Path) -> None:
-    redact(sample("dual.sqlite"), tmp_path / "one.sqlite")
-    done = redact(tmp_path / "one.sqlite", tmp_path / "two.sqlite")
-    assert (tmp_path / "one.sqlite").read_bytes() == (tmp_path / "two.sqlite").read_bytes()
+    redact(sample("dual.sqlite"), tmp_path / "first.sqlite")
+    done = redact(tmp_path / "first.sqlite", tmp_path / "second.sqlite")
+    assert (tmp_path / "first.sqlite").read_bytes() == (tmp_path / "second.sqlite").read_bytes()
     assert not done.rows and not done.columns and not done.secrets
 
 
-def test_nothing_half_written_stays(tmp_path: Path, secretive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_file(tmp_path: Path, secretive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, out = tmp_path / "text.sqlite", tmp_path / "out.sqlite"
     text.write_text("no database")
     with pytest.raises(NotAnExportError, match="not an SQLite file"):
@@ -165,20 +165,20 @@ def test_nothing_half_written_stays(tmp_path: Path, secretive: Path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secretive.sqlite", "text.sqlite"]
 
 
-def test_the_command_lists_what_went(traceview: Command, tmp_path: Path, secretive: Path) -> None:
+def test_the_command_lists_what_was_removed(traceview: Command, tmp_path: Path, secretive: Path) -> None:
     packed = tmp_path / "packed.sqlite.gz"
     packed.write_bytes(gzip.compress(secretive.read_bytes()))
     done = traceview("redact", packed, tmp_path / "out.sqlite")
     assert done.code == 0, done.err
-    assert "ANALYSIS_FILE: 1 row, files of the profiler and what the program printed" in done.out
+    assert "ANALYSIS_FILE: 1 row, files of the profiler and output of the program" in done.out
     assert "e-mail address: 1 different" in done.out and "SECRET" not in done.out
     assert traceview("redact", packed, tmp_path / "quiet.sqlite", "--names", "hash", "-q").out == ""
     again = traceview("redact", packed, tmp_path / "out.sqlite")
     assert again.code == 2 and again.err.count("\n") == 1 and "exists" in again.err
 
 
-def test_the_summary_claims_no_more_than_was_searched(traceview: Command, tmp_path: Path) -> None:
+def test_the_summary_names_its_limits(traceview: Command, tmp_path: Path) -> None:
     done = traceview("redact", sample("cudagraph.sqlite"), tmp_path / "out.sqlite")
     assert done.code == 0, done.err
-    assert "No known secret pattern matched a name that stays." in done.out
-    assert "of the other rows, which no figure needs" in done.out and "recognised (docs/redact.md" in done.out
+    assert "No known secret pattern matched a kept name." in done.out
+    assert "of kept tables, not needed for any figure" in done.out and "recognised (docs/redact.md" in done.out

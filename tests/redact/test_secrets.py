@@ -1,4 +1,4 @@
-"""What counts as a secret by its shape, and what must not: names of kernels and layers are long, too."""
+"""Which texts match a secret pattern, and which names must not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from traceview.measure.iterations.candidates import NUMBER
-from traceview.redact.names import Names
-from traceview.redact.secrets import Secrets, words_of_environment
+from traceview.redact.secrets import NameRedactor, Secrets, words_of_environment
 
 # Made by hand: none of these opens anything.
 SECRETS = {
@@ -39,27 +38,27 @@ SECRETS = {
 
 @pytest.mark.parametrize(("kind", "secret"), SECRETS.items())
 @pytest.mark.parametrize("around", ["{}", "load {} now", "step({})", "[{}]"])
-def test_a_secret_is_found_replaced_and_named_by_its_kind(kind: str, secret: str, around: str) -> None:
+def test_a_secret_is_replaced_and_counted(kind: str, secret: str, around: str) -> None:
     secrets = Secrets({})
-    cleaned = secrets.cleaned(around.format(secret))
+    cleaned = secrets.clean(around.format(secret))
     assert "[removed " in cleaned
     assert secret not in cleaned
-    assert dict(secrets.found) == {kind: 1}
-    assert secrets.cleaned(cleaned) == cleaned
+    assert dict(secrets.counts) == {kind: 1}
+    assert secrets.clean(cleaned) == cleaned
     assert secrets.kind_in([cleaned]) is None
     assert Secrets({}).kind_in([around.format(secret)]) == kind
 
 
-def test_every_punctuation_may_stand_in_a_private_word() -> None:
+def test_punctuation_in_a_private_word() -> None:
     word = "a" + string.punctuation + " \n\té" + "z"
-    assert Secrets({word: "value of an environment variable"}).cleaned(f"x{word}y") == "x[removed b 1]y"
+    assert Secrets({word: "value of an environment variable"}).clean(f"x{word}y") == "x[removed b 1]y"
 
 
-def test_marks_of_an_earlier_redaction_are_not_given_again() -> None:
+def test_marks_of_an_earlier_redaction_are_not_reused() -> None:
     secrets = Secrets({})
     secrets.learn(["load [removed b 1]", "load a@x.org"])
-    assert secrets.cleaned("load [removed b 1]") == "load [removed b 1]"
-    assert secrets.cleaned("load a@x.org") == "load [removed c 1]"
+    assert secrets.clean("load [removed b 1]") == "load [removed b 1]"
+    assert secrets.clean("load a@x.org") == "load [removed c 1]"
 
 
 @pytest.mark.parametrize(
@@ -86,43 +85,43 @@ def test_marks_of_an_earlier_redaction_are_not_given_again() -> None:
         "std::array<c10::BFloat16, 4>",
     ],
 )
-def test_an_ordinary_name_is_left_alone(name: str) -> None:
-    assert Secrets({}).cleaned(name) == name
+def test_an_ordinary_name_is_kept(name: str) -> None:
+    assert Secrets({}).clean(name) == name
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_no_name_of_a_real_capture_looks_like_a_secret(name: str) -> None:
+def test_kernel_names_of_real_captures_are_kept(name: str) -> None:
     export = sqlite3.connect(f"{shared(name).as_uri()}?mode=ro&immutable=1", uri=True)
     kernels = "SELECT value FROM StringIds WHERE value LIKE '%(%' OR value LIKE '\\_Z%' ESCAPE '\\'"
-    names = [value for (value,) in export.execute(kernels) if "\n" not in value]  # but for what a program printed
+    names = [value for (value,) in export.execute(kernels) if "\n" not in value]  # output of a program has line ends
     export.close()
     secrets = Secrets({})
-    assert [one for one in names if secrets.cleaned(one) != one] == []
+    assert [name for name in names if secrets.clean(name) != name] == []
 
 
-def test_the_captures_own_host_user_and_keys_are_found_in_names() -> None:
+def test_private_words_are_replaced_in_names() -> None:
     private = words_of_environment("USER=janedoe;PATH=/bin;WANDB_API_KEY=correct-horse-battery;HOSTNAME=node-17;A=b")
     assert set(private) == {"janedoe", "correct-horse-battery", "node-17"}
     secrets = Secrets({**private, "root": "host or user", "vm": "host or user"})
-    cleaned = secrets.cleaned("janedoe runs correct-horse-battery on node-17 as root in a vm, janedoes not")
+    cleaned = secrets.clean("janedoe runs correct-horse-battery on node-17 as root in a vm, janedoes not")
     assert re.sub(r"\[removed \w \d\]", "*", cleaned) == "* runs * on * as root in a vm, janedoes not"
 
 
-def test_the_same_secret_gets_the_same_mark_and_another_another() -> None:
+def test_each_secret_has_its_own_mark() -> None:
     secrets = Secrets({})
-    one, two = secrets.cleaned("a@x.org"), secrets.cleaned("b@x.org")
-    assert one != two
-    assert secrets.cleaned("a@x.org") == one
-    # Names that differ in numbers alone are one kind of iteration, and stay so.
-    seven, eight = secrets.cleaned("u7@x.org"), secrets.cleaned("u8@x.org")
+    first, second = secrets.clean("a@x.org"), secrets.clean("b@x.org")
+    assert first != second
+    assert secrets.clean("a@x.org") == first
+    # Names that differ only in numbers belong to the same iterations; this must stay so.
+    seven, eight = secrets.clean("u7@x.org"), secrets.clean("u8@x.org")
     assert seven != eight
     assert re.sub(NUMBER, "#", seven) == re.sub(NUMBER, "#", eight)
 
 
 @given(st.lists(st.sampled_from([*SECRETS.values(), "x", "_", " ", "/", "9", "-", "at::native<4>"]), max_size=5))
-def test_no_pattern_matches_what_is_cleaned(parts: list[str]) -> None:
+def test_no_pattern_matches_a_cleaned_text(parts: list[str]) -> None:
     secrets = Secrets({})
-    cleaned = secrets.cleaned("".join(parts))
+    cleaned = secrets.clean("".join(parts))
     assert Secrets({}).kind_in([cleaned]) is None
 
 
@@ -130,13 +129,15 @@ names = st.text(st.sampled_from("ab-_ 019.é"), min_size=1, max_size=12)
 
 
 @given(names, names)
-def test_hashed_names_are_equal_or_fold_together_exactly_where_the_names_do(one: str, two: str) -> None:
-    made = Names(Secrets({}), hashed=True)
+def test_hashing_keeps_which_names_are_equal(first: str, second: str) -> None:
+    redactor = NameRedactor(Secrets({}), hashed=True)
 
-    def folded(name: str) -> str:
+    def without_numbers(name: str) -> str:
         return re.sub(NUMBER, "#", re.sub(r"(^|[^\w.])-\d+", r"\1#", name))
 
-    assert (made.range(one) == made.range(two)) == (one == two)
-    assert (folded(made.range(one)) == folded(made.range(two))) == (folded(one) == folded(two))
-    assert (made.kernel(one) == made.kernel(two)) == (one == two)
-    assert made.kernel(f"ncclDevKernel_{one}").startswith("nccl_")
+    assert (redactor.range(first) == redactor.range(second)) == (first == second)
+    assert (without_numbers(redactor.range(first)) == without_numbers(redactor.range(second))) == (
+        without_numbers(first) == without_numbers(second)
+    )
+    assert (redactor.kernel(first) == redactor.kernel(second)) == (first == second)
+    assert redactor.kernel(f"ncclDevKernel_{first}").startswith("nccl_")

@@ -28,10 +28,10 @@ def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
     Every figure of an analysis stays as it is. What matches a known pattern of secrets (tokens, keys, e-mail
     addresses, paths) is replaced in names too. Prints what was removed; REPORT stays as it is.
     """
-    from traceview.redact import redact as run
-    from traceview.redact.lines import lines
+    from traceview.redact import redact as write_copy
+    from traceview.redact import summary_lines
 
     with progress(quiet) as step:
-        done = run(report, out, hash_names=names == "hash", progress=step)
+        redacted = write_copy(report, out, hash_names=names == "hash", progress=step)
     if not quiet:
-        print_out("".join(f"{line}\n" for line in lines(done)))
+        print_out("".join(f"{line}\n" for line in summary_lines(redacted)))

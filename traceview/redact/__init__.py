@@ -1,13 +1,13 @@
-"""A copy of a capture that can be shared: every figure stays, the machine and its secrets go.
+"""A copy of a capture that can be shared: it keeps every figure and drops private data.
 
-keep.py       what stays: tables, columns and rows; whatever is not named there goes
-shapes.py     the patterns of secrets
-secrets.py    finds and replaces them in many texts at once, with the capture's own host, user and keys
-names.py      a name as it is in the copy: kept, or hashed
-databases.py  the capture, read-only, and the new file
-copy.py       makes the copy and checks it
+keep.py           the tables, columns and rows that are kept; everything else is dropped
+shapes.py         the patterns of secrets
+secrets.py        finds and replaces secrets in texts; keeps or hashes names
+copier.py         copies what is kept
+write_copy.py     writes and checks the copy, and describes what was removed
 """
 
-from traceview.redact.copy import Redacted, redact
+from traceview.redact.copier import Redacted
+from traceview.redact.write_copy import redact, summary_lines
 
-__all__ = ["Redacted", "redact"]
+__all__ = ["Redacted", "redact", "summary_lines"]

@@ -1,4 +1,4 @@
-"""What stays in a redacted copy, by table and column. Whatever is not named here goes, also what a later nsys adds."""
+"""The tables, columns and rows that a redacted copy keeps. Everything not listed here is dropped."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ENUMS = (
     *("DIAGNOSTIC_SEVERITY_LEVEL", "DIAGNOSTIC_SOURCE_TYPE", "DIAGNOSTIC_TIMESTAMP_SOURCE"),
 )
 _SETTINGS = ("name", "value")
-# Beyond what the analysis reads (raw.TABLES): sizes and ids that the driver or nsys gives. What a program can fill with
-# data of its own is absent: payloads, categories and colours of NVTX, values of memsets, tags of MPI, files, addresses.
+# Kept in addition to what the analysis reads (raw.TABLES): sizes and ids set by the driver or nsys. Values that a
+# program sets are dropped: NVTX payloads, categories and colours, memset values, MPI tags, files, addresses.
 _MORE: Mapping[str, tuple[str, ...]] = {
     raw.KERNEL: ("demangledName", "mangledName", "graphId", "graphNodeId", "gridId", "greenContextId", *_GEOMETRY),
     raw.MEMCPY: (
@@ -65,14 +65,14 @@ COLUMNS: Mapping[str, frozenset[str]] = {
 }
 
 _EXPORT = ("EXPORT_PRODUCT_%", "EXPORT_SCHEMA_VERSION%", "EXPORT_PARAM_LAZY")
-# Of these tables of names and values, the rows with these names (as LIKE sees them).
+# Kept rows of tables with names and values, as LIKE patterns of the name.
 ROWS: Mapping[str, tuple[str, ...]] = {
     "META_DATA_CAPTURE": ("CAPTURE_EVENT_TYPE", "PROCESS_0:COLLECT_%", "PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:%"),
     "META_DATA_EXPORT": _EXPORT,
     "EXPORT_META_DATA": _EXPORT,
     "TARGET_INFO_SYSTEM_ENV": ("NvDriverVersion", "CudaDriverVersion"),
 }
-# Texts of nsys that stay, cleaned of secrets; in every column that is not named here or in NAMES a text becomes empty.
+# Columns with texts of nsys, kept without secrets. A text in a column outside WORDS and NAMES becomes empty.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "META_DATA_CAPTURE": _SETTINGS,
     "META_DATA_EXPORT": _SETTINGS,
@@ -82,7 +82,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "DIAGNOSTIC_EVENT": ("text",),
     **{f"ENUM_{name}": ("name", "label") for name in _ENUMS},
 }
-# Texts that are the program's own names.
+# Columns with names that the program chose.
 NAMES: Mapping[str, tuple[str, ...]] = {
     raw.NVTX: ("text",),
     raw.STRINGS: ("value",),
@@ -91,17 +91,18 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 SERIAL = "uuid"
 IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
-OWNERS = ("globalTid", "globalPid")  # (either >> 24) & 0xFFFFFF is the process
-DIRECTORIES = ("PROCESSES", "ThreadNames")  # they list every program of the machine
+OWNERS = ("globalTid", "globalPid")  # (value >> 24) & 0xFFFFFF is the process
+PROCESS_TABLES = ("PROCESSES", "ThreadNames")  # these list every program of the machine
 LOCAL = "Local (CLI)"
-# Settings whose value is the host or the user, to be looked for in names too.
-WHO = frozenset({"Hostname", "DEVICE_DISPLAY_NAME", "USER_NAME", "EXPORT_HOST", "EXPORT_USER"})
+# Settings whose value is a host or user name; names are searched for these values.
+HOST_OR_USER_SETTINGS = frozenset({"Hostname", "DEVICE_DISPLAY_NAME", "USER_NAME", "EXPORT_HOST", "EXPORT_USER"})
 
-_STACKS = "call stacks: symbols and the files they are in"
-_SYSTEM = "calls, samples and scheduling of the operating system"
-WHAT: Mapping[str, str] = {
-    "ANALYSIS_FILE": "files of the profiler and what the program printed",
-    "ProcessStreams": "what the program printed",
+_STACKS = "call stacks: symbols and their files"
+_SYSTEM = "operating system calls, samples and scheduling"
+# The content of dropped tables and rows, for the summary.
+REMOVED: Mapping[str, str] = {
+    "ANALYSIS_FILE": "files of the profiler and output of the program",
+    "ProcessStreams": "output of the program",
     "TARGET_INFO_SESSION_START_TIME": "the time of day",
     "TARGET_INFO_SYSTEM_ENV": "the environment, host name, system and paths",
     "META_DATA_CAPTURE": "the command line, environment variables, working folder, host and user",
@@ -110,9 +111,9 @@ WHAT: Mapping[str, str] = {
     "PROCESSES": "other programs of the machine",
     "ThreadNames": "threads of other programs",
     "DIAGNOSTIC_EVENT": "messages with paths or settings",
-    raw.STRINGS: "texts that nothing that stays refers to",
+    raw.STRINGS: "texts that no kept row uses",
     **dict.fromkeys(("SAMPLING_CALLCHAINS", "CUDA_CALLCHAINS", "OSRT_CALLCHAINS"), _STACKS),
     **dict.fromkeys(("OSRT_API", "COMPOSITE_EVENTS", "SCHED_EVENTS"), _SYSTEM),
-    **dict.fromkeys(("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "payloads of NVTX"),
+    **dict.fromkeys(("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "NVTX payloads"),
 }
-UNREAD = "no figure needs it"
+NOT_NEEDED = "not needed for any figure"

@@ -1,7 +1,8 @@
-"""Finds secrets in texts, many texts at once, and replaces each by a mark of its own."""
+"""Finds secrets in texts and replaces each by a mark; keeps or hashes names without changing any figure."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,27 +10,34 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.iterations.candidates import NUMBER
+from traceview.measure.iterations.candidates import NUMBER, SIGNED
+from traceview.normalise.operations import COMMUNICATION
 from traceview.redact.shapes import SHAPES, Shape
+from traceview.rules.host_bound import DATA, OPTIMIZER
 
-LETTERS = "bcdfghjkmnpqtvwz"  # no word that the rules look for in a range's name can be written with them
-MAX_ROUNDS = 4  # a replacement may uncover another secret beside it
+LETTERS = "bcdfghjkmnpqtvwz"  # they cannot spell a word that rules search for in range names
+MAX_ROUNDS = 4  # a replacement may reveal another secret beside it
 _ANY = "|".join(f"(?:{shape.core})" for shape in SHAPES)
-_SENSITIVE = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|AUTH|WEBHOOK|DSN|COOKIE", re.IGNORECASE)
-_WHO = re.compile(r"(?:USER|LOGNAME|USERNAME|HOSTNAME|SUDO_USER)", re.IGNORECASE)
-_MARK = re.compile(r"\[removed (\w+) \d+\]")  # of an earlier redaction
+_SENSITIVE_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|AUTH|WEBHOOK|DSN|COOKIE", re.IGNORECASE)
+_USER_OR_HOST_VARIABLE = re.compile(r"(?:USER|LOGNAME|USERNAME|HOSTNAME|SUDO_USER)", re.IGNORECASE)
+_MARK = re.compile(r"\[removed (\w+) \d+\]")  # left by an earlier redaction
 _COMMON = frozenset({"root", "user", "localhost", "ubuntu", "admin", "none", "unknown", "python", "python3"})
 HOST_OR_USER, VARIABLE = "host or user", "value of an environment variable"
+PLAIN_PATH = re.compile(r"(?:[A-Za-z]:)?[^\s:]*")
+LONG_NUMBER = 7  # digits; a number this long may be a secret itself
 
 
 def words_of_environment(variables: str) -> dict[str, str]:
-    """Return the values to search for elsewhere, by kind; a `;` or a line end separates `variables`."""
+    """Return the private values among environment variables, with their kinds.
+
+    A `;` or a line end separates variables.
+    """
     words = {}
     for variable in re.split(r"[;\n]", variables):
         name, _, value = variable.partition("=")
-        if len(value) >= 8 and _SENSITIVE.search(name):
+        if len(value) >= 8 and _SENSITIVE_VARIABLE.search(name):
             words[value] = VARIABLE
-        elif _WHO.fullmatch(name.strip()):
+        elif _USER_OR_HOST_VARIABLE.fullmatch(name.strip()):
             words[value] = HOST_OR_USER
         elif name.strip() == "HOME":
             words[value.rstrip("/").rsplit("/", 1)[-1]] = HOST_OR_USER
@@ -37,25 +45,25 @@ def words_of_environment(variables: str) -> dict[str, str]:
 
 
 class Secrets:
-    """Finds and replaces secrets; counts the distinct ones of each kind. Never returns what they were."""
+    """Finds and replaces secrets, and counts the distinct ones per kind. It never returns a secret itself."""
 
     def __init__(self, private: Mapping[str, str]) -> None:
-        """Take the capture's own words by kind; short words and common ones are not secrets."""
+        """Search also for the `private` words of a capture, given with their kinds; ignore short and common words."""
         self._private = {
             word: kind for word, kind in private.items() if 4 <= len(word) < 1000 and word.lower() not in _COMMON
         }
-        self._shapes = (*SHAPES, *self._own_shapes())
+        self._shapes = (*SHAPES, *self._private_shapes())
         self._replaced: dict[str, str] = {}
         self._seen: set[str] = set()
         self._marks: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self._used_letters: set[str] = set()
         self._groups: dict[str, str] = {}
-        self._letters = map(_letters, count())
+        self._letters = map(_letters_for, count())
         self._members: Counter[str] = Counter()
-        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
-    def _own_shapes(self) -> list[Shape]:
-        """Return shapes for the capture's own words, long ones first; a host or user stands alone, a key anywhere."""
+    def _private_shapes(self) -> list[Shape]:
+        """Return shapes for the private words, longest first. A host or user must be a separate word."""
         bounds = {VARIABLE: ("", ""), HOST_OR_USER: ("(?<![A-Za-z0-9])", "(?![A-Za-z0-9])")}
         shapes = []
         for kind, (before, after) in bounds.items():
@@ -65,10 +73,10 @@ class Secrets:
         return shapes
 
     def learn(self, texts: Iterable[str]) -> None:
-        """Find the secrets of many texts at once, so that `cleaned` only looks them up."""
+        """Find the secrets of many texts at once, so that `clean` only has to look them up."""
         unseen = sorted(set(texts) - self._seen)
         self._seen.update(unseen)
-        self._taken.update(mark[1] for text in unseen if "[removed " in text for mark in _MARK.finditer(text))
+        self._used_letters.update(mark[1] for text in unseen if "[removed " in text for mark in _MARK.finditer(text))
         texts = before = self._suspects(unseen)
         for _ in range(MAX_ROUNDS):
             after = texts
@@ -80,17 +88,14 @@ class Secrets:
             if texts.is_empty():
                 break
 
-    def cleaned(self, text: str) -> str:
-        """Return the text with `[removed ..]` for each secret; the same mark for the same secret."""
+    def clean(self, text: str) -> str:
+        """Return the text with `[removed ...]` in place of each secret. The same secret gets the same mark."""
         if text not in self._seen:
             self.learn([text])
         return self._replaced.get(text, text)
 
     def kind_in(self, texts: Iterable[str]) -> str | None:
-        """Return the kind of a secret that some of the texts hold, None where none does.
-
-        A text in which `learn` found nothing is not searched again.
-        """
+        """Return the kind of a secret in the texts, or None. Texts that `learn` found clean are not searched again."""
         clear = self._seen - self._replaced.keys()
         suspects = self._suspects(sorted(set(texts) - clear))
         for shape in self._shapes:
@@ -100,10 +105,10 @@ class Secrets:
         return None
 
     def _suspects(self, texts: list[str]) -> pl.Series:
-        """Return the texts that may hold a secret: one pass of polars over all of them."""
+        """Return the texts that may contain a secret, in one pass of polars."""
         series = pl.Series(texts, dtype=pl.String)
-        own = "|".join(f"(?:{shape.core})" for shape in self._shapes[len(SHAPES) :])
-        return series.filter(series.str.contains(f"{_ANY}|{own}" if own else _ANY))
+        private = "|".join(f"(?:{shape.core})" for shape in self._shapes[len(SHAPES) :])
+        return series.filter(series.str.contains(f"{_ANY}|{private}" if private else _ANY))
 
     def _replace(self, texts: pl.Series, shape: Shape) -> pl.Series:
         hits = texts.str.contains(shape.core)
@@ -117,19 +122,77 @@ class Secrets:
         return texts.clone().scatter(hits.arg_true(), pl.Series(changed, dtype=pl.String))
 
     def _mark(self, secret: str, kind: str) -> str:
-        """Return what replaces a secret: names that differ in numbers alone still do so."""
+        """Return the mark of a secret. If only the numbers of two secrets differ, only those of their marks differ."""
         if secret not in self._marks:
-            self.found[kind] += 1
+            self.counts[kind] += 1
             group = re.sub(NUMBER, "#", secret)
             if group not in self._groups:
-                self._groups[group] = next(letters for letters in self._letters if letters not in self._taken)
+                self._groups[group] = next(letters for letters in self._letters if letters not in self._used_letters)
             self._members[group] += 1
             self._marks[secret] = f"[removed {self._groups[group]} {self._members[group]}]"
         return self._marks[secret]
 
 
-def _letters(index: int) -> str:
+def _letters_for(index: int) -> str:
+    """Return the index written with LETTERS as digits."""
     text = LETTERS[index % len(LETTERS)]
     while index := index // len(LETTERS):
         text = LETTERS[index % len(LETTERS)] + text
     return text
+
+
+class NameRedactor:
+    """Keeps or hashes the names of ranges, kernels, threads and programs; removes secrets from them.
+
+    Figures depend on parts of names (numbers, words that rules search for); hashing keeps these parts.
+    """
+
+    def __init__(self, secrets: Secrets, hashed: bool) -> None:
+        """Use `secrets` to clean names; `hashed` selects hashing."""
+        self._secrets = secrets
+        self._hashed = hashed
+        self._numbers: dict[str, str] = {}
+
+    def word(self, text: str) -> str:
+        """Return an API call, a setting or a message without secrets; it is never hashed."""
+        return self._secrets.clean(text)
+
+    def kernel(self, text: str) -> str:
+        """Return a kernel's name. A communication kernel keeps the prefix that identifies it."""
+        clean = self._secrets.clean(text)
+        kind = COMMUNICATION.match(text)
+        if self._hashed:
+            return f"{kind[0]}_{_digest(clean)}" if kind else _digest(clean)
+        return f"{kind[0]}_{clean}" if kind and not COMMUNICATION.match(clean) else clean
+
+    def range(self, text: str) -> str:
+        """Return a range's name. Hashing keeps its numbers, because iterations are recognised by them.
+
+        A word that rules search for is kept, even inside a removed secret.
+        """
+        clean = self._secrets.clean(text)
+        if not self._hashed or clean == "":
+            removed = [hint for hint in (DATA, OPTIMIZER) if clean != text and not hint.search(clean)]
+            return " ".join([clean, *(word.lower() for hint in removed for word in hint.findall(text)[:1])])
+        numbers = [match[1] or match[2] for match in re.finditer(rf"(?:^|[^\w.])(-\d+)|({NUMBER})", clean)]
+        shape = re.sub(NUMBER, "#", re.sub(SIGNED, r"\1#", clean))
+        hint = DATA.search(text) or OPTIMIZER.search(text)
+        return " ".join(
+            [f"{hint[0].lower()}_{_digest(shape)}" if hint else _digest(shape), *map(self._short_number, numbers)]
+        )
+
+    def program(self, text: str) -> str:
+        """Return a program's name without its folders."""
+        path = text if PLAIN_PATH.fullmatch(text) else self._secrets.clean(text)
+        return self.range(re.split(r"[/\\]", path)[-1])
+
+    def _short_number(self, digits: str) -> str:
+        """Return digits as they are, or a substitute for a long number, which may be a secret itself."""
+        if len(digits) < LONG_NUMBER:
+            return digits
+        return self._numbers.setdefault(digits, str(10**LONG_NUMBER + len(self._numbers)))
+
+
+def _digest(text: str) -> str:
+    """Return a 64-bit hash spelled with LETTERS, because digits would count as numbers of the name."""
+    return "".join(LETTERS[int(nibble, 16)] for nibble in hashlib.sha256(text.encode()).hexdigest()[:16])

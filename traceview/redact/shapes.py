@@ -1,7 +1,7 @@
-"""Patterns of secrets. The prefixes of tokens are those of the rules of gitleaks 8 and detect-secrets 1.5.
+"""Patterns of secrets. The token prefixes come from the rules of gitleaks 8 and detect-secrets 1.5.
 
-Those rules are written for source code: they want a word boundary, a quote or an assignment around a token, and its
-exact length. A name of a range has none of that (`auth_ghp_...x2`), so these patterns bound a token on neither side.
+Those rules are made for source code: they require a word boundary, a quote or an assignment around a token, and its
+exact length. A range name may embed a token without these (`auth_ghp_...x2`), so the patterns here require none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ W = "[A-Za-z0-9_-]"
 HEX = "[0-9A-Fa-f]"
 _VALUE = r"[\"']?[^\s:,;\"'(){}\[\]][^\s,;\"'(){}\[\]]"
 _ASSIGN = r"[\"']?[ \t]?(?:=|:)[ \t]?"
-# Roots that files lie under; `/model/layer.0/attention` is a layer, not a file.
+# Root folders of files; `/model/layer.0/attention` is a layer, not a file.
 _ROOTS = (
     "root|mnt|tmp|var|opt|etc|usr|srv|media|nfs|lustre|gpfs|scratch|workspace|work|data|datasets|projects?|private|"
     "Volumes|fsx|efs|shared|content|kaggle|proc|sys|dev|run"
@@ -25,7 +25,7 @@ _ROOTS = (
 _PART = r"(?:/[^\s:,;\"'()<>|]+)+"
 
 
-def _always(_match: re.Match[str]) -> bool:
+def _always_true(_match: re.Match[str]) -> bool:
     return True
 
 
@@ -33,15 +33,15 @@ def _always(_match: re.Match[str]) -> bool:
 class Shape:
     """One kind of secret.
 
-    `core` is a regular expression without look-around, which polars can search. `before` and `after` are look-arounds
-    for Python alone: what Python finds, `core` finds too. `is_secret` is a last check of a match.
+    `core` is a regular expression without look-around, because polars searches with it. `before` and `after` are
+    look-arounds that only Python uses; every match of Python is a match of `core`. `is_secret` checks each match.
     """
 
     kind: str
     core: str
     before: str = ""
     after: str = ""
-    is_secret: Callable[[re.Match[str]], bool] = _always
+    is_secret: Callable[[re.Match[str]], bool] = _always_true
     pattern: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ def _has_digit(match: re.Match[str]) -> bool:
 
 
 def _is_key(match: re.Match[str]) -> bool:
-    """Return whether `sk-...` follows no letter or has 16 mixed letters and digits: `task-loader-12` is a name."""
+    """Return whether `sk-...` does not follow a letter or has 16 mixed characters; `task-loader-12` is a name."""
     if not match.string[max(match.start() - 1, 0) : match.start()].isalpha():
         return True
     longest = max(match[0].replace("_", "-").split("-"), key=len)
@@ -65,7 +65,7 @@ def _is_ip4(match: re.Match[str]) -> bool:
 
 
 def _is_ip6(match: re.Match[str]) -> bool:
-    """Return whether a match is an address and cannot be C++: there a name never begins with a digit."""
+    """Return whether a match is an IPv6 address and not a C++ name, whose parts never begin with a digit."""
     try:
         ipaddress.IPv6Address(match[0])
     except ValueError:
@@ -76,31 +76,31 @@ def _is_ip6(match: re.Match[str]) -> bool:
 
 
 def _is_hash(match: re.Match[str]) -> bool:
-    """Return whether hexadecimal digits are no list of Triton's specialized arguments (`0d1d2d3de4d...`)."""
+    """Return whether hexadecimal digits are something else than Triton's specialized arguments (`0d1d2d3de4d...`)."""
     return re.fullmatch(r"(?:\d{1,3}(?:dc|de|d|e|c)){8,}\d{0,3}", match[0]) is None
 
 
 def _is_random(match: re.Match[str]) -> bool:
-    """Return whether base64 looks random: many different letters, few of them in words."""
+    """Return whether base64 looks random: high entropy, and few letters in words."""
     text = match[0].rstrip("=")
     if sum(map(text.count, "/_-")) > len(text) // 10 + 1:
-        return False  # a layer's path, or words
-    if sum(map(len, _SMALL.findall(text))) / len(text) > MAX_IN_WORDS:
+        return False  # a path of layers, or words
+    if sum(map(len, _LOWER_CASE_RUN.findall(text))) / len(text) > MAX_IN_WORDS:
         return False
     if min(sum(map(str.islower, text)), sum(map(str.isupper, text))) < 4:
         return False
     if -sum(times / len(text) * math.log2(times / len(text)) for times in Counter(text).values()) < MIN_ENTROPY:
         return False
     start = max(match.string.rfind(letter, 0, match.start()) for letter in " <(,:&*[") + 1
-    return "_Z" not in match.string[start : match.start() + 2] and not text.startswith("ZN")  # a mangled name
+    return "_Z" not in match.string[start : match.start() + 2] and not text.startswith("ZN")  # a mangled C++ name
 
 
-_SMALL = re.compile("[a-z]{3,}")
-# 997 of 1000 random texts of 40 letters of base64 pass both.
-MIN_ENTROPY = 4.1  # bits a letter; mangled names have fewer
-MAX_IN_WORDS = 0.48  # share of letters in runs of three or more small ones; CamelCase has more
+_LOWER_CASE_RUN = re.compile("[a-z]{3,}")
+# 997 of 1000 random base64 texts of 40 letters pass both tests.
+MIN_ENTROPY = 4.1  # bits per letter; mangled names have less
+MAX_IN_WORDS = 0.48  # share of letters in runs of three or more lower-case ones; CamelCase has more
 
-# In this order: what one replaces, the next does not see.
+# Applied in this order; a later pattern does not see what an earlier one replaced.
 SHAPES: tuple[Shape, ...] = (
     Shape("private key", r"-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*)"),
     Shape("SSH key", r"(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-nistp[0-9]{3})[ \t]+AAAA[A-Za-z0-9+/=]{20,}"),
