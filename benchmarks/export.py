@@ -56,7 +56,7 @@ def main() -> None:
             for name, suffix in WAYS.items():
                 place = Path(folder) / f"out{suffix or name}"
                 form = name.partition(",")[0]
-                command = [sys.executable, "-m", "traceview", "export", report, "--to", form, "-o", str(place), "-q"]
+                command = [sys.executable, "-m", "traceview", "export", report, "--format", form, "-o", str(place), "-q"]
                 found.setdefault(name, []).append(run(command))
                 sizes[name] = size(place)
     print(f"{report}: {size(Path(report)):.0f} MB")

@@ -1,4 +1,4 @@
-"""A Perfetto trace read back by Perfetto's own protobuf classes: slices as a viewer would pair them."""
+"""Decode a Perfetto trace with Perfetto's protobuf classes, and pair begins and ends as a viewer does."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from traceview.export import Contents, perfetto
+from traceview.export import ExportContents, perfetto
 
 BEGIN, END, COUNT = 1, 2, 4
 
 
 class Slice(NamedTuple):
-    """A slice with its row's names from the outermost in, its arguments, and its arrows."""
+    """A slice. `row` is the names of its tracks, outermost first; `flows` its arrows."""
 
     row: tuple[str, ...]
     category: str
@@ -29,52 +29,50 @@ class Decoded(NamedTuple):
     counters: list[tuple[tuple[str, ...], int, int]]
 
 
-def decode(of: Contents) -> Decoded:
-    """Export and read back; packets of one time keep their order, an end closes what began last on its row."""
+def decode(contents: ExportContents) -> Decoded:
+    """Export and decode. Packets of equal time keep their order; an end closes the last open slice of its track."""
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    trace = pb.Trace.FromString(b"".join(perfetto.pieces(of)))
-    of_rows = {packet.trusted_packet_sequence_id for packet in trace.packet if _is(packet, "track_descriptor")}
-    of_the_rest = {packet.trusted_packet_sequence_id for packet in trace.packet if not _is(packet, "track_descriptor")}
-    assert not of_rows & of_the_rest, "a thread described among the events would be taken for theirs"
-    assert len(of_the_rest) == 1, "texts are numbered for one sequence"
-    rows = {
-        packet.track_descriptor.uuid: packet.track_descriptor
-        for packet in trace.packet
-        if _is(packet, "track_descriptor")
-    }
-    texts = _interned(packet.interned_data for packet in trace.packet if _is(packet, "interned_data"))
+    trace = pb.Trace.FromString(b"".join(perfetto.pieces(contents)))
+    descriptors = [packet for packet in trace.packet if _has(packet, "track_descriptor")]
+    track_sequences = {packet.trusted_packet_sequence_id for packet in descriptors}
+    others = [packet for packet in trace.packet if not _has(packet, "track_descriptor")]
+    event_sequences = {packet.trusted_packet_sequence_id for packet in others}
+    assert not track_sequences & event_sequences, "tracks need their own sequence"
+    assert len(event_sequences) == 1, "text ids are valid on one sequence only"
+    rows = {packet.track_descriptor.uuid: packet.track_descriptor for packet in descriptors}
+    texts = _interned(packet.interned_data for packet in trace.packet if _has(packet, "interned_data"))
     events = sorted(
-        (packet for packet in trace.packet if _is(packet, "track_event")), key=lambda packet: packet.timestamp
+        (packet for packet in trace.packet if _has(packet, "track_event")), key=lambda packet: packet.timestamp
     )
     open_on: dict[int, list[Any]] = {uuid: [] for uuid in rows}
     names = {uuid: _names(rows, uuid) for uuid in rows}
-    found = Decoded([], [])
+    decoded = Decoded([], [])
     for packet in events:
         event = packet.track_event
         row = open_on[event.track_uuid]
         if event.type == BEGIN:
             row.append(packet)
         elif event.type == COUNT:
-            found.counters.append((names[event.track_uuid], packet.timestamp, event.counter_value))
+            decoded.counters.append((names[event.track_uuid], packet.timestamp, event.counter_value))
         else:
             assert event.type == END
-            found.slices.append(_slice(names[event.track_uuid], row.pop(), packet.timestamp, texts))
+            decoded.slices.append(_slice(names[event.track_uuid], row.pop(), packet.timestamp, texts))
     assert not any(open_on.values()), "a slice without an end"
-    return found
+    return decoded
 
 
-def _is(packet: Any, field: str) -> bool:
+def _has(packet: Any, field: str) -> bool:
     return bool(packet.HasField(field))
 
 
 def _interned(tables: Iterable[Any]) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = {"category": {}, "name": {}, "argument": {}, "text": {}}
+    decoded: dict[str, dict[int, str]] = {"category": {}, "name": {}, "argument": {}, "text": {}}
     for table in tables:
-        found["category"] |= {one.iid: one.name for one in table.event_categories}
-        found["name"] |= {one.iid: one.name for one in table.event_names}
-        found["argument"] |= {one.iid: one.name for one in table.debug_annotation_names}
-        found["text"] |= {one.iid: one.str.decode() for one in table.debug_annotation_string_values}
-    return found
+        decoded["category"] |= {entry.iid: entry.name for entry in table.event_categories}
+        decoded["name"] |= {entry.iid: entry.name for entry in table.event_names}
+        decoded["argument"] |= {entry.iid: entry.name for entry in table.debug_annotation_names}
+        decoded["text"] |= {entry.iid: entry.str.decode() for entry in table.debug_annotation_string_values}
+    return decoded
 
 
 def _names(rows: dict[int, Any], uuid: int) -> tuple[str, ...]:
@@ -88,10 +86,10 @@ def _slice(row: tuple[str, ...], begin: Any, end: int, texts: dict[str, dict[int
     event = begin.track_event
     arguments = tuple(
         (
-            texts["argument"][one.name_iid],
-            one.int_value if one.HasField("int_value") else texts["text"][one.string_value_iid],
+            texts["argument"][entry.name_iid],
+            entry.int_value if entry.HasField("int_value") else texts["text"][entry.string_value_iid],
         )
-        for one in event.debug_annotations
+        for entry in event.debug_annotations
     )
     (category,) = event.category_iids
     return Slice(

@@ -1,4 +1,4 @@
-"""A capture whose names would break a format: no real one has them, so it is made by hand."""
+"""A hand-made capture with names that would break a format."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ NAMES = (
 
 
 def hostile_export(path: Path) -> Path:
-    """Write a kernel, a call and a range for every name; one more kernel's name is half a surrogate pair."""
+    """Write a kernel, a call and a range for each name, and a kernel whose name is half a surrogate pair."""
     count = len(NAMES) + 1
     return build_export(
         path,
         kernels=[
             Kernel(100 * row + 10, 100 * row + 60, name, correlation=row + 1)
-            for row, name in enumerate([*NAMES, "to be spoilt"])
+            for row, name in enumerate([*NAMES, "replaced"])
         ],
         api=[Call(100 * row, 100 * row + 9, "cudaLaunchKernel", correlation=row + 1) for row in range(count)],
         nvtx=[Nvtx(100 * row, 100 * row + 90, text=name) for row, name in enumerate(NAMES)],
         threads=[ThreadName(NAMES[5])],
-        statements=["UPDATE StringIds SET value = CAST(x'EDA080' AS TEXT) WHERE value = 'to be spoilt'"],
+        statements=["UPDATE StringIds SET value = CAST(x'EDA080' AS TEXT) WHERE value = 'replaced'"],
     )

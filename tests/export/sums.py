@@ -1,4 +1,4 @@
-"""What an export must add up to, from the trace's own frames and the analysis."""
+"""The sums that an export must have, from the trace and its analysis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from traceview.model.trace import Trace
 Sums = dict[tuple[str, ...], tuple[int, int]]  # (row, name) -> (count, ns)
 
 
-def of_operations(trace: Trace) -> Sums:
-    """By stream and name."""
+def operation_sums(trace: Trace) -> Sums:
+    """Count and ns of operations by device, stream and name."""
     labels = trace.streams["label"].to_list()
     shared = [len(processes) > 1 for processes in trace.devices["processes"].to_list()]
     rows = [
@@ -26,14 +26,14 @@ def of_operations(trace: Trace) -> Sums:
     return _sums(frame.with_columns(device=devices.gather(frame["device"])), "device", "row", "name")
 
 
-def of_host(trace: Trace, frame: pl.DataFrame) -> Sums:
-    """By thread and name: of `trace.api` or `trace.ranges`."""
+def host_sums(trace: Trace, frame: pl.DataFrame) -> Sums:
+    """Count and ns of `trace.api` or `trace.ranges` by thread and name."""
     tid = trace.threads["tid"].cast(pl.String).gather(frame["thread"])
     return _sums(frame.with_columns(tid=tid), "tid", "name")
 
 
-def of_idle(analysis: Analysis) -> dict[tuple[str, str], int]:
-    """By device and cause, in ns."""
+def idle_sums(analysis: Analysis) -> dict[tuple[str, str], int]:
+    """Idle ns by device and cause."""
     return {
         (f"{device.id} {device.name}".strip(), cause): ns
         for device in analysis.devices
@@ -42,8 +42,8 @@ def of_idle(analysis: Analysis) -> dict[tuple[str, str], int]:
     }
 
 
-def added(entries: Iterable[tuple[tuple[str, ...], int]]) -> Sums:
-    """Add up (key, ns)."""
+def add_up(entries: Iterable[tuple[tuple[str, ...], int]]) -> Sums:
+    """Return the count and the total ns of each key."""
     count: Counter[tuple[str, ...]] = Counter()
     total: Counter[tuple[str, ...]] = Counter()
     for key, ns in entries:

@@ -1,4 +1,4 @@
-"""The Trace Event Format, read with a plain JSON parser, adds up to the capture exactly."""
+"""The Trace Event Format holds all events of the capture with exact times."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 
 from tests.captures import ALL, sample, shared
 from tests.export.hostile import hostile_export
-from traceview.export import Contents, chrome, collect
+from traceview.export import ExportContents, chrome, collect
 from traceview.pipeline import open_trace
 
 Event = dict[str, Any]
 CATEGORIES = {"kernel": "kernel", "graph": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 
 
-def events(of: Contents) -> list[Event]:
-    document = json.loads(b"".join(chrome.pieces(of)), parse_float=Decimal)
-    found: list[Event] = document["traceEvents"]
-    return found
+def events(contents: ExportContents) -> list[Event]:
+    document = json.loads(b"".join(chrome.pieces(contents)), parse_float=Decimal)
+    listed: list[Event] = document["traceEvents"]
+    return listed
 
 
-def called(source: str, kind: str | None, memory: str | None, name: str) -> str:
-    """What PyTorch Profiler calls it."""
+def profiler_name(source: str, kind: str | None, memory: str | None, name: str) -> str:
+    """Return the name that PyTorch Profiler gives an operation."""
     host = str(memory).capitalize()
     copies = {
         "h2d": f"Memcpy HtoD ({host} -> Device)",
@@ -39,57 +39,57 @@ def called(source: str, kind: str | None, memory: str | None, name: str) -> str:
 
 
 def ns(microseconds: Decimal) -> int:
-    whole = microseconds * 1000
-    assert whole == int(whole)
-    return int(whole)
+    exact = microseconds * 1000
+    assert exact == int(exact)
+    return int(exact)
 
 
-def times(found: list[Event], category: str) -> Counter[tuple[str, int, int]]:
-    mine = [one for one in found if one["ph"] == "X" and one["cat"] == category]
-    return Counter((one["name"], ns(one["ts"]), ns(one["ts"] + one["dur"])) for one in mine)
+def times(listed: list[Event], category: str) -> Counter[tuple[str, int, int]]:
+    mine = [event for event in listed if event["ph"] == "X" and event["cat"] == category]
+    return Counter((event["name"], ns(event["ts"]), ns(event["ts"] + event["dur"])) for event in mine)
 
 
 @pytest.mark.parametrize("name", ["h200_dual.sqlite", *ALL[4:]])
-def test_every_event_is_there_with_its_exact_times(name: str) -> None:
+def test_all_events_with_exact_times(name: str) -> None:
     trace = open_trace(shared(name))
-    found = events(collect(trace))
+    listed = events(collect(trace))
     for category in set(CATEGORIES.values()):
-        sources = [source for source, of in CATEGORIES.items() if of == category]
+        sources = [source for source, contents in CATEGORIES.items() if contents == category]
         frame = trace.operations.filter(trace.operations["source"].is_in(sources))
         columns = frame.select("source", "kind", "memory", "name", "start", "end")
-        assert times(found, category) == Counter((called(*row[:4]), *row[4:]) for row in columns.iter_rows())
-    assert times(found, "cuda_runtime") == Counter(trace.api.select("name", "start", "end").iter_rows())
-    assert times(found, "user_annotation") == Counter(trace.ranges.select("name", "start", "end").iter_rows())
+        assert times(listed, category) == Counter((profiler_name(*row[:4]), *row[4:]) for row in columns.iter_rows())
+    assert times(listed, "cuda_runtime") == Counter(trace.api.select("name", "start", "end").iter_rows())
+    assert times(listed, "user_annotation") == Counter(trace.ranges.select("name", "start", "end").iter_rows())
 
 
-def test_rows_and_arguments_are_those_that_pytorch_profiler_writes() -> None:
+def test_rows_and_arguments_match_pytorch_profiler() -> None:
     trace = open_trace(sample("ddp2.sqlite"))
-    found = events(collect(trace))
-    kernels = [one for one in found if one.get("cat") == "kernel"]
-    streams = {(one["pid"], one["tid"]) for one in kernels}
-    assert {(one["args"]["device"], one["args"]["stream"]) for one in kernels} == streams
-    names = {one["pid"]: one["args"]["name"] for one in found if one["name"] == "process_name"}
+    listed = events(collect(trace))
+    kernels = [event for event in listed if event.get("cat") == "kernel"]
+    streams = {(event["pid"], event["tid"]) for event in kernels}
+    assert {(event["args"]["device"], event["args"]["stream"]) for event in kernels} == streams
+    names = {event["pid"]: event["args"]["name"] for event in listed if event["name"] == "process_name"}
     assert [names[device] for device in range(2)] == ["GPU 0 NVIDIA H200", "GPU 1 NVIDIA H200"]
-    begins = {one["id"]: one for one in found if one["ph"] == "s"}
-    ends = {one["id"]: one for one in found if one["ph"] == "f"}
+    begins = {event["id"]: event for event in listed if event["ph"] == "s"}
+    ends = {event["id"]: event for event in listed if event["ph"] == "f"}
     assert begins.keys() == ends.keys()
     assert len(begins) == trace.operations["launch"].count()
-    calls = {(one["pid"], one["tid"], one["ts"]) for one in found if one.get("cat") == "cuda_runtime"}
-    assert {(one["pid"], one["tid"], one["ts"]) for one in begins.values()} <= calls
+    calls = {(event["pid"], event["tid"], event["ts"]) for event in listed if event.get("cat") == "cuda_runtime"}
+    assert {(event["pid"], event["tid"], event["ts"]) for event in begins.values()} <= calls
 
 
-def test_hostile_names_are_what_a_parser_reads(tmp_path: Path) -> None:
+def test_hostile_names(tmp_path: Path) -> None:
     trace = open_trace(hostile_export(tmp_path / "hostile.sqlite"))
-    found = events(collect(trace))
-    assert times(found, "kernel") == Counter(trace.operations.select("name", "start", "end").iter_rows())
-    assert times(found, "user_annotation") == Counter(trace.ranges.select("name", "start", "end").iter_rows())
+    listed = events(collect(trace))
+    assert times(listed, "kernel") == Counter(trace.operations.select("name", "start", "end").iter_rows())
+    assert times(listed, "user_annotation") == Counter(trace.ranges.select("name", "start", "end").iter_rows())
 
 
-def test_a_process_whose_number_is_a_gpus_keeps_it(tmp_path: Path) -> None:
+def test_process_number_equal_to_a_gpu_number(tmp_path: Path) -> None:
     from tests.build_export import Call, Kernel, build_export
 
     path = build_export(tmp_path / "one.sqlite", kernels=[Kernel(process=0)], api=[Call(process=0, thread=0)])
-    found = events(collect(open_trace(path)))
-    names = [(one["pid"], one["args"]["name"]) for one in found if one["name"] == "process_name"]
+    listed = events(collect(open_trace(path)))
+    names = [(event["pid"], event["args"]["name"]) for event in listed if event["name"] == "process_name"]
     assert len({process for process, _ in names}) == 2
     assert (0, "process 0") in names

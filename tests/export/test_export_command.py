@@ -1,4 +1,4 @@
-"""`traceview export`: where things go, what is refused, and that a window's export has the window's figures."""
+"""`traceview export`: output paths, errors, windows and devices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from tests.captures import ROOT, sample
 from tests.cli.command import Command, in_a_process
 from tests.export.decode import decode
-from tests.export.sums import added, of_idle
+from tests.export.sums import add_up, idle_sums
 from traceview.export import FORMATS, collect
-from traceview.export.csv import FILES
+from traceview.export.tables import CSV_FILES
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
@@ -30,88 +30,88 @@ def report(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("form", "made"), [(form.name, f"my.run{form.suffix}") for form in FORMATS])
-def test_the_default_place_is_beside_the_report_and_is_said(
+def test_default_output_is_beside_the_report(
     form: str, made: str, report: Path, traceview: Command
 ) -> None:
-    assert traceview("export", report, "--to", form) == (0, f"{report.parent / made}\n", "")
+    assert traceview("export", report, "--format", form) == (0, f"{report.parent / made}\n", "")
     assert sorted(path.name for path in report.parent.iterdir()) == sorted([report.name, made])
 
 
-def test_the_choices_of_the_command_are_the_formats() -> None:
+def test_choices_are_the_formats() -> None:
     from traceview.cli.export import NAMES
 
     assert tuple(form.name for form in FORMATS) == NAMES
 
 
-def test_a_packed_trace_holds_the_same_and_the_same_each_time(report: Path, tmp_path: Path, traceview: Command) -> None:
+def test_gzip_output_is_reproducible(report: Path, tmp_path: Path, traceview: Command) -> None:
     for name in ("plain.json", "one.json.gz", "two.json.gz"):
-        assert traceview("export", report, "--to", "chrome", "-o", tmp_path / name, "-q").out == ""
+        assert traceview("export", report, "--format", "chrome", "-o", tmp_path / name, "-q").out == ""
     assert gzip.decompress((tmp_path / "one.json.gz").read_bytes()) == (tmp_path / "plain.json").read_bytes()
     assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
 
 
-def test_standard_output_gets_the_trace_alone(report: Path, traceview: Command) -> None:
-    code, out, err = traceview("export", report, "--to", "chrome", "-o", "-")
+def test_standard_output(report: Path, traceview: Command) -> None:
+    code, out, err = traceview("export", report, "--format", "chrome", "-o", "-")
     assert (code, err) == (0, "")
     assert json.loads(out)["traceEvents"]
 
 
 REFUSED = [
-    (["--to", "json"], "is no format; choose one of perfetto, chrome, csv, parquet"),
-    (["--to", "300ms"], "the end of the window is --until"),
-    ([], "Missing option '--to'"),
-    (["--to", "csv", "-o", "-"], "--to csv is a folder of tables, which standard output cannot take"),
-    (["--to", "chrome", "-o", "{report}"], "my.run.sqlite: the reports and the outputs must be different"),
-    (["--to", "chrome", "-o", "{folder}"], "is a folder; name a file in it"),
-    (["--to", "parquet", "-o", "{file}"], "file: is a file, and this format is a folder of tables"),
-    (["--to", "csv", "-o", "{folder}"], "holds other things (mine.txt); name a new folder"),
-    (["--to", "csv", "-o", "{folder}/no/where"], "the folder it should go into does not exist"),
-    (["--to", "perfetto", "--from", "2ms", "--until", "1ms"], "--from and --until leave an empty window"),
-    (["--to", "perfetto", "--until", "soon"], "--until 'soon' is not a time"),
-    (["--to", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--until narrow the same window"),
-    (["--to", "perfetto", "--range", "nobody"], "no NVTX range is called 'nobody'"),
-    (["--to", "perfetto", "--device", "7"], "no device is called '7'; the capture has GPU 0"),
-    (["--to", "chrome", "-o", "/dev/full"], "full: cannot be written (No space left on device)"),
+    (["--format", "json"], "unknown format 'json'; choose one of perfetto, chrome, csv, parquet"),
+    (["--to", "300ms"], "No such option '--to'"),
+    ([], "Missing option '--format'"),
+    (["--format", "csv", "-o", "-"], "--format csv writes a folder of tables, not standard output"),
+    (["--format", "chrome", "-o", "{report}"], "my.run.sqlite: the reports and the outputs must be different"),
+    (["--format", "chrome", "-o", "{folder}"], "is a folder; name a file in it"),
+    (["--format", "parquet", "-o", "{file}"], "file: is a file, and this format is a folder of tables"),
+    (["--format", "csv", "-o", "{folder}"], "holds other things (mine.txt); name a new folder"),
+    (["--format", "csv", "-o", "{folder}/no/where"], "the folder it should go into does not exist"),
+    (["--format", "perfetto", "--from", "2ms", "--until", "1ms"], "--from and --until leave an empty window"),
+    (["--format", "perfetto", "--until", "soon"], "--until 'soon' is not a time"),
+    (["--format", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--until narrow the same window"),
+    (["--format", "perfetto", "--range", "nobody"], "no NVTX range is called 'nobody'"),
+    (["--format", "perfetto", "--device", "7"], "no device is called '7'; the capture has GPU 0"),
+    (["--format", "chrome", "-o", "/dev/full"], "full: cannot be written (No space left on device)"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "reason"), REFUSED, ids=[" ".join(one) for one, _ in REFUSED])
-def test_what_cannot_be_done_is_one_line_and_changes_nothing(
+@pytest.mark.parametrize(("arguments", "reason"), REFUSED, ids=[" ".join(item) for item, _ in REFUSED])
+def test_errors_are_one_line_and_change_nothing(
     arguments: list[str], reason: str, report: Path, tmp_path: Path, traceview: Command
 ) -> None:
     folder, file = tmp_path / "folder", tmp_path / "file"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
     file.write_text("mine")
-    before = everything(tmp_path)
-    given = [one.format(report=report, folder=folder, file=file) for one in arguments]
-    code, out, err = traceview("export", report, *given)
+    contents_before = file_contents(tmp_path)
+    options = [item.format(report=report, folder=folder, file=file) for item in arguments]
+    code, out, err = traceview("export", report, *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert reason in err
-    assert everything(tmp_path) == before
+    assert file_contents(tmp_path) == contents_before
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def file_contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}
 
 
-def test_an_older_export_is_replaced_as_a_whole(report: Path, tmp_path: Path, traceview: Command) -> None:
+def test_older_export_is_replaced(report: Path, tmp_path: Path, traceview: Command) -> None:
     place = tmp_path / "tables"
     place.mkdir(mode=0o750)
     (place / "gaps.csv").write_text("old")
-    assert traceview("export", report, "--to", "csv", "-o", place).code == 0
-    assert sorted(path.name for path in place.iterdir()) == sorted(FILES)
+    assert traceview("export", report, "--format", "csv", "-o", place).code == 0
+    assert sorted(path.name for path in place.iterdir()) == sorted(CSV_FILES)
     assert (place / "gaps.csv").read_text() != "old"
     assert place.stat().st_mode & 0o777 == 0o750
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "tables"]
 
 
-BREAKS = """
+FAILING_RUN = """
 import sys
 from traceview.export import {module}
-def breaks(*_):
+def fail(*_):
     raise {error}
-{module}.{function} = breaks
+{module}.{function} = fail
 from traceview.cli.process import main
 sys.argv = ["traceview", "export", *sys.argv[1:]]
 main()
@@ -121,9 +121,13 @@ main()
 @pytest.mark.parametrize(("error", "code"), [("KeyboardInterrupt", 130), ("OSError(28, 'No space left on device')", 2)])
 @pytest.mark.parametrize(
     ("form", "module", "function"),
-    [("perfetto", "perfetto", "_counted"), ("chrome", "chrome", "_counted"), ("csv", "csv", "safe")],
+    [
+        ("perfetto", "perfetto", "_counter_packets"),
+        ("chrome", "chrome", "_counter_events"),
+        ("csv", "tables", "escape_formulas"),
+    ],
 )
-def test_what_breaks_on_the_way_leaves_the_old_and_nothing_half_written(
+def test_failed_write_keeps_the_old_output(
     form: str, module: str, function: str, error: str, code: int, report: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "out"
@@ -132,46 +136,46 @@ def test_what_breaks_on_the_way_leaves_the_old_and_nothing_half_written(
         (place / "gaps.csv").write_text("old")
     else:
         place.write_text("old")
-    before = everything(tmp_path)
-    script = BREAKS.format(module=module, function=function, error=error)
-    ended = in_a_process(script, report, "--to", form, "-o", place)
+    contents_before = file_contents(tmp_path)
+    script = FAILING_RUN.format(module=module, function=function, error=error)
+    ended = in_a_process(script, report, "--format", form, "-o", place)
     assert (ended.code, ended.out, ended.err.strip().count("\n")) == (code, "", 0)
-    assert everything(tmp_path) == before
+    assert file_contents(tmp_path) == contents_before
 
 
-def test_a_full_disk_is_said_for_parquet_too(report: Path, tmp_path: Path, traceview: Command) -> None:
+def test_full_disk_with_parquet(report: Path, tmp_path: Path, traceview: Command) -> None:
     target = tmp_path / "out"
     with pytest.MonkeyPatch.context() as patch:
         write = pl.DataFrame.write_parquet
         patch.setattr(pl.DataFrame, "write_parquet", lambda frame, _place: write(frame, "/dev/full"))
-        code, _, err = traceview("export", report, "--to", "parquet", "-o", target)
+        code, _, err = traceview("export", report, "--format", "parquet", "-o", target)
     assert (code, err.count("\n")) == (2, 1)
     assert "out: cannot be written (No space left on device" in err
     assert not target.exists()
 
 
-def test_the_export_of_a_window_has_the_figures_of_that_window() -> None:
+def test_window_has_its_figures() -> None:
     path = sample("dual.sqlite")
-    whole = open_trace(path)
-    first = int(whole.operations["start"][0])
+    uncut = open_trace(path)
+    first = int(uncut.operations["start"][0])
     window = Window(first + 20_000_123, first + 41_000_456)
-    of, analysis = collect(whole.narrowed(window)), analyze(whole, window=window)
-    slices = decode(of).slices
-    assert all(window.start <= one.start <= one.end <= window.end for one in slices)
-    idle = [one for one in slices if one.category == "idle"]
-    sums = added(((one.row[0], one.name), one.end - one.start) for one in idle)
-    assert {key: ns for key, (_, ns) in sums.items()} == of_idle(analysis)
+    contents, analysis = collect(uncut.narrowed(window)), analyze(uncut, window=window)
+    slices = decode(contents).slices
+    assert all(window.start <= item.start <= item.end <= window.end for item in slices)
+    idle = [item for item in slices if item.category == "idle"]
+    sums = add_up(((item.row[0], item.name), item.end - item.start) for item in idle)
+    assert {key: ns for key, (_, ns) in sums.items()} == idle_sums(analysis)
     (device,) = analysis.devices
-    assert sum(one.category == "kernel" for one in slices) == device.kernel_count
+    assert sum(item.category == "kernel" for item in slices) == device.kernel_count
     for use in device.streams:
-        mine = [one for one in slices if one.row[-1] == use.label]
-        assert sum(one.end - one.start for one in mine) == use.busy_ns
+        mine = [item for item in slices if item.row[-1] == use.label]
+        assert sum(item.end - item.start for item in mine) == use.busy_ns
 
 
-def test_a_range_and_a_device_narrow_the_tables(tmp_path: Path, traceview: Command) -> None:
+def test_range_and_device_narrow_the_tables(tmp_path: Path, traceview: Command) -> None:
     path, place = sample("ddp2.sqlite"), tmp_path / "tables"
-    asked = ("--range", "forward", "--device", "GPU 1")
-    assert traceview("export", path, "--to", "parquet", "-o", place, *asked).code == 0
+    options = ("--range", "forward", "--device", "GPU 1")
+    assert traceview("export", path, "--format", "parquet", "-o", place, *options).code == 0
     tables = {file.stem: pl.read_parquet(file) for file in place.iterdir()}
     analysis = analyze(path, range_name="forward", device="GPU 1")
     (device,) = analysis.devices
@@ -182,7 +186,7 @@ def test_a_range_and_a_device_narrow_the_tables(tmp_path: Path, traceview: Comma
     assert set(tables["operations"]["call"].drop_nulls()) <= calls
 
 
-def test_the_manual_names_every_option_and_format() -> None:
+def test_manual_names_every_option_and_format() -> None:
     from traceview.cli.export import export
 
     manual = (ROOT / "docs" / "export.md").read_text()

@@ -1,4 +1,4 @@
-"""A Perfetto trace, read back by Perfetto's own protobuf classes, adds up to the capture."""
+"""A Perfetto trace, decoded by Perfetto's protobuf classes, holds all events of the capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, sample, shared
 from tests.export.decode import decode
-from tests.export.sums import added, of_idle, of_operations
+from tests.export.sums import add_up, idle_sums, operation_sums
 from tests.made_trace import made_trace
 from traceview.export import collect
 from traceview.model.trace import Trace
@@ -27,47 +27,47 @@ def capture(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", [*ALL, *TRAINER])
-def test_every_event_is_there_with_its_exact_times(name: str) -> None:
+def test_all_events_with_exact_times(name: str) -> None:
     trace = open_trace(capture(name))
     slices = decode(collect(trace)).slices
-    work = [one for one in slices if one.category in WORK]
-    assert added(((*one.row, one.name), one.end - one.start) for one in work) == of_operations(trace)
-    assert sorted(one.start for one in work) == trace.operations["start"].to_list()
+    work = [item for item in slices if item.category in WORK]
+    assert add_up(((*item.row, item.name), item.end - item.start) for item in work) == operation_sums(trace)
+    assert sorted(item.start for item in work) == trace.operations["start"].to_list()
     for category, frame in (("cuda_api", trace.api), ("nvtx", trace.ranges)):
-        mine = [one for one in slices if one.category == category]
-        found = Counter((one.name, one.start, one.end) for one in mine)
-        assert found == Counter(frame.select("name", "start", "end").iter_rows())
+        mine = [item for item in slices if item.category == category]
+        listed = Counter((item.name, item.start, item.end) for item in mine)
+        assert listed == Counter(frame.select("name", "start", "end").iter_rows())
 
 
-def test_every_launch_points_to_its_work_and_to_no_other() -> None:
+def test_arrows_from_launches_to_operations() -> None:
     trace = open_trace(sample("cudagraph.sqlite"))
     slices = decode(collect(trace)).slices
-    calls = {flow: one for one in slices if one.category == "cuda_api" for flow in one.flows}
-    work = {flow: one for one in slices if one.category in WORK for flow in one.flows}
+    calls = {flow: item for item in slices if item.category == "cuda_api" for flow in item.flows}
+    work = {flow: item for item in slices if item.category in WORK for flow in item.flows}
     assert calls.keys() == work.keys()
     assert len(calls) == trace.operations["launch"].count() > 0
     assert all(dict(calls[flow].arguments)["correlation"] == dict(work[flow].arguments)["correlation"] for flow in work)
 
 
-def test_idle_time_adds_up_by_cause_and_covers_the_gaps() -> None:
+def test_idle_time_by_cause() -> None:
     trace = open_trace(sample("ddp2.sqlite"))
     analysis = analyze(trace)
-    idle = [one for one in decode(collect(trace)).slices if one.category == "idle"]
-    sums = added(((one.row[0], one.name), one.end - one.start) for one in idle)
-    assert {key: ns for key, (_, ns) in sums.items()} == of_idle(analysis)
+    idle = [item for item in decode(collect(trace)).slices if item.category == "idle"]
+    sums = add_up(((item.row[0], item.name), item.end - item.start) for item in idle)
+    assert {key: ns for key, (_, ns) in sums.items()} == idle_sums(analysis)
     for device in analysis.devices:
-        mine = [one for one in idle if one.row[0].startswith(device.id)]
-        assert len({one.arguments for one in mine}) == device.gaps.count
+        mine = [item for item in idle if item.row[0].startswith(device.id)]
+        assert len({item.arguments for item in mine}) == device.gaps.count
 
 
-def test_copies_carry_bytes_and_their_counter_adds_up_to_them() -> None:
+def test_copy_bytes_and_throughput_counter() -> None:
     trace = open_trace(sample("dual.sqlite"))
-    found = decode(collect(trace))
-    copies = [dict(one.arguments) for one in found.slices if one.category == "copy"]
+    listed = decode(collect(trace))
+    copies = [dict(item.arguments) for item in listed.slices if item.category == "copy"]
     by_kind = trace.operations.filter(trace.operations["kind"].is_not_null()).group_by("kind").agg(bytes="bytes")
     for kind, sizes in by_kind.iter_rows():
-        assert sorted(int(one["bytes"]) for one in copies if one["kind"] == kind) == sorted(sizes)
-        rate = sorted((at, value) for row, at, value in found.counters if row[-1] == f"{kind} bytes/s")
+        assert sorted(int(item["bytes"]) for item in copies if item["kind"] == kind) == sorted(sizes)
+        rate = sorted((at, value) for row, at, value in listed.counters if row[-1] == f"{kind} bytes/s")
         moved = sum(value * (after[0] - at) for (at, value), after in pairwise(rate)) / 1e9
         assert moved == pytest.approx(sum(sizes), rel=1e-6)
         assert rate[-1][1] == 0
@@ -84,7 +84,7 @@ SPANS = st.lists(st.tuples(st.integers(-4, 12), st.integers(0, 6), st.integers(0
 
 @given(OPERATIONS, SPANS, SPANS)
 @settings(max_examples=100)
-def test_overlaps_points_and_ties_lose_nothing(
+def test_overlaps_points_and_ties(
     operations: list[tuple[int, int, str, int]],
     calls: list[tuple[int, int, int]],
     ranges: list[tuple[int, int, int]],
@@ -97,9 +97,9 @@ def test_overlaps_points_and_ties_lose_nothing(
         [(start, start + length, "api", thread) for start, length, thread in calls],
         [(start, start + length, f"range {index}", thread) for index, (start, length, thread) in enumerate(ranges)],
     )
-    found = decode(collect(trace)).slices
-    moved = -min(0, *(one.start for one in found), *_starts(trace))
-    seen = Counter((one.category, one.name, one.start, one.end) for one in found if one.category != "idle")
+    listed = decode(collect(trace)).slices
+    moved = -min(0, *(item.start for item in listed), *_starts(trace))
+    seen = Counter((item.category, item.name, item.start, item.end) for item in listed if item.category != "idle")
     assert seen == Counter(_expected(trace, moved))
 
 

@@ -1,4 +1,4 @@
-"""CSV and Parquet tables hold the capture, with the figures of its analysis, under documented names."""
+"""CSV and Parquet tables hold the events of the capture and the figures of its analysis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.captures import ALL, ROOT, sample, shared
 from tests.export.hostile import hostile_export
 from tests.formulas import FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
-from traceview.export.csv import safe
-from traceview.export.tables import TABLES
+from traceview.export.tables import TABLES, escape_formulas
 from traceview.model.analysis import CAUSES
 from traceview.pipeline import analyze, open_trace
 
@@ -27,7 +26,7 @@ def parquet(path: Path, folder: Path) -> dict[str, pl.DataFrame]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_parquet_holds_the_events_and_the_figures_of_an_analysis(name: str, tmp_path: Path) -> None:
+def test_parquet_events_and_figures(name: str, tmp_path: Path) -> None:
     path = shared(name)
     trace, tables = open_trace(path), parquet(path, tmp_path)
     analysis = analyze(trace)
@@ -44,7 +43,7 @@ def test_parquet_holds_the_events_and_the_figures_of_an_analysis(name: str, tmp_
             gaps["duration_ns"] == gaps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES)).to_series()
         ).all()
         streams = tables["streams"].filter(pl.col("device") == use.id)
-        assert streams.select("stream", "busy_ns").rows() == [(one.stream, one.busy_ns) for one in use.streams]
+        assert streams.select("stream", "busy_ns").rows() == [(item.stream, item.busy_ns) for item in use.streams]
 
 
 def test_tables_refer_to_each_other(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_tables_refer_to_each_other(tmp_path: Path) -> None:
     assert (ended["start_ns_right"] == ended["end_ns"]).all()
 
 
-def test_csv_says_what_parquet_says(tmp_path: Path) -> None:
+def test_csv_equals_parquet(tmp_path: Path) -> None:
     path = sample("cudagraph.sqlite")
     tables = parquet(path, tmp_path)
     CSV.write(collect(open_trace(path)), tmp_path / "csv")
@@ -71,7 +70,7 @@ def test_csv_says_what_parquet_says(tmp_path: Path) -> None:
         assert [tuple(row) for row in rows] == texts.rows()
 
 
-def test_csv_keeps_hostile_names_and_computes_none(tmp_path: Path) -> None:
+def test_csv_hostile_names(tmp_path: Path) -> None:
     path = hostile_export(tmp_path / "hostile.sqlite")
     trace = open_trace(path)
     CSV.write(collect(trace), tmp_path / "csv")
@@ -84,24 +83,25 @@ def test_csv_keeps_hostile_names_and_computes_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", FORMULAS, ids=ascii)
-def test_a_formula_gets_an_apostrophe(text: str) -> None:
-    assert safe(pl.DataFrame({"a": [text]}))["a"].to_list() == ["'" + text]
+def test_formulas_are_escaped(text: str) -> None:
+    assert escape_formulas(pl.DataFrame({"a": [text]}))["a"].to_list() == ["'" + text]
 
 
-def test_other_texts_and_numbers_stay(tmp_path: Path) -> None:
-    safe(pl.DataFrame({"name": NO_FORMULAS, "number": [-3] * len(NO_FORMULAS)})).write_csv(tmp_path / "a.csv")
+def test_other_texts_and_numbers_are_unchanged(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"name": NO_FORMULAS, "number": [-3] * len(NO_FORMULAS)})
+    escape_formulas(frame).write_csv(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(NO_FORMULAS) and {row["number"] for row in rows} == {"-3"}
 
 
-def test_taking_an_apostrophe_away_gives_every_text_back() -> None:
+def test_escaping_is_reversible() -> None:
     texts = ["=1", "'=1", "''", "x", "", "-", "a=b", None]
-    kept = safe(pl.DataFrame({"a": texts}))["a"].to_list()
+    kept = escape_formulas(pl.DataFrame({"a": texts}))["a"].to_list()
     assert kept == ["'=1", "''=1", "'''", "x", "", "'-", "a=b", None]
 
 
-def test_every_column_is_documented(tmp_path: Path) -> None:
+def test_columns_are_documented(tmp_path: Path) -> None:
     manual = (ROOT / "docs" / "export.md").read_text()
     for name, frame in parquet(sample("cudagraph.sqlite"), tmp_path).items():
         section = manual.split(f"### {name}\n")[1].split("\n#")[0]

@@ -1,4 +1,4 @@
-"""Perfetto's own trace_processor loads what is exported, complains of nothing, and adds up to the capture."""
+"""Perfetto's trace_processor loads an export without errors, and its sums equal the capture's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.captures import ALL, sample, shared
 from tests.export.hostile import hostile_export
-from tests.export.sums import Sums, of_host, of_idle, of_operations
-from tests.export.trace_processor import Row, ask
+from tests.export.sums import Sums, host_sums, idle_sums, operation_sums
+from tests.export.trace_processor import Row, query_rows
 from traceview.export import FORMATS, collect
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze, open_trace
@@ -53,17 +53,17 @@ def sums(rows: list[Row]) -> Sums:
 
 
 @pytest.mark.parametrize("name", ["ddp2.sqlite", "cudagraph.sqlite", "public/nsys2026.2_2gpu_nccl.sqlite"])
-def test_sums_are_ours(name: str, tmp_path: Path) -> None:
+def test_sums_match_the_capture(name: str, tmp_path: Path) -> None:
     path = shared(name) if name in ALL else sample(name)
     queries = [COMPLAINTS, ON_THE_GPU, IDLE, ON_THE_HOST.format("cuda_api"), ON_THE_HOST.format("nvtx"), ARROWS]
-    found = ask(exported(path, tmp_path), [*queries, THREADS, TIMES])
-    complaints, gpu, idle, calls, ranges, ((arrows),), threads, times = found
+    answers = query_rows(exported(path, tmp_path), [*queries, THREADS, TIMES])
+    complaints, gpu, idle, calls, ranges, ((arrows),), threads, times = answers
     trace = open_trace(path)
     assert complaints == []
-    assert sums(gpu) == of_operations(trace)
-    assert {(row["device"], row["name"]): row["ns"] for row in idle} == of_idle(analyze(trace))
-    assert sums(calls) == of_host(trace, trace.api)
-    assert sums(ranges) == of_host(trace, trace.ranges)
+    assert sums(gpu) == operation_sums(trace)
+    assert {(row["device"], row["name"]): row["ns"] for row in idle} == idle_sums(analyze(trace))
+    assert sums(calls) == host_sums(trace, trace.api)
+    assert sums(ranges) == host_sums(trace, trace.ranges)
     assert arrows["n"] == arrows["same"] == trace.operations["launch"].count()
     assert [tuple(row.values()) for row in threads] == named_threads(trace)
     assert [(row["ts"], row["ts"] + row["dur"]) for row in times] == kernels(trace)
@@ -80,19 +80,19 @@ def kernels(trace: Trace) -> list[tuple[int, int]]:
     return list(frame.select("start", "end").iter_rows())
 
 
-def test_the_chrome_trace_has_the_same_times_to_the_nanosecond(tmp_path: Path) -> None:
+def test_chrome_trace_times_are_exact(tmp_path: Path) -> None:
     path = sample("cudagraph.sqlite")
     query = "SELECT ts, dur FROM slice WHERE category = 'kernel' ORDER BY ts, dur"
-    complaints, times = ask(exported(path, tmp_path, CHROME), [COMPLAINTS, query])
+    complaints, times = query_rows(exported(path, tmp_path, CHROME), [COMPLAINTS, query])
     assert complaints == []
     assert [(row["ts"], row["ts"] + row["dur"]) for row in times] == kernels(open_trace(path))
 
 
-def test_hostile_names_arrive_as_they_are(tmp_path: Path) -> None:
+def test_hostile_names(tmp_path: Path) -> None:
     path = hostile_export(tmp_path / "hostile.sqlite")
-    complaints, names = ask(exported(path, tmp_path), [COMPLAINTS, NAMES])
+    complaints, names = query_rows(exported(path, tmp_path), [COMPLAINTS, NAMES])
     trace = open_trace(path)
     wanted = {name for frame in (trace.operations, trace.api, trace.ranges) for name in frame["name"].cast(str)}
     assert complaints == []
-    # SQLite, which answers here, ends a text at NUL.
+    # trace_processor uses SQLite, which ends a text at NUL.
     assert {row["name"] for row in names} == {name.partition("\0")[0] for name in wanted}

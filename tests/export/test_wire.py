@@ -1,4 +1,4 @@
-"""The wire format, a column at a time, against protobuf's own reader and against one message at a time."""
+"""The wire format, decoded by protobuf, and merged matrices against joined messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(st.lists(st.tuples(INT64, st.integers(0, 300)), min_size=1, max_size=20))
-def test_columns_are_what_protobuf_reads(rows: list[tuple[int, int]]) -> None:
+def test_columns_decode(rows: list[tuple[int, int]]) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     value, number = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     event = wire.messages(
@@ -22,19 +22,19 @@ def test_columns_are_what_protobuf_reads(rows: list[tuple[int, int]]) -> None:
     data = wire.matrix(len(rows), wire.messages(1, event))
     trace = pb.Trace.FromString(data.tobytes())
     events = [packet.track_event for packet in trace.packet]
-    assert [(one.counter_value, one.flow_ids[0]) for one in events] == rows
-    assert [(one.flow_ids[1], len(one.flow_ids)) for one in events] == [(number + 1, 2) for _, number in rows]
-    assert [one.track_uuid for one in events] == number.tolist()
+    assert [(event.counter_value, event.flow_ids[0]) for event in events] == rows
+    assert [(event.flow_ids[1], len(event.flow_ids)) for event in events] == [(number + 1, 2) for _, number in rows]
+    assert [event.track_uuid for event in events] == number.tolist()
 
 
 @given(INT64)
-def test_one_number_is_what_protobuf_reads(value: int) -> None:
+def test_number_decodes(value: int) -> None:
     pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     assert pb.TrackEvent.FromString(wire.uint(30, value)).counter_value == value
 
 
 @given(st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=30))
-def test_messages_of_several_widths_keep_their_order(messages: list[bytes]) -> None:
+def test_interleaved_messages_keep_their_order(messages: list[bytes]) -> None:
     widths = np.array([len(message) for message in messages])
     groups = []
     for width in np.unique(widths):

@@ -1,4 +1,4 @@
-"""Perfetto's own trace_processor, asked in SQL: the judge of what is exported."""
+"""Run SQL queries on a trace with Perfetto's trace_processor."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FINALIZE, APPEND, QUERY = 2, 1, 3  # TraceProcessorRpc.TraceProcessorMethod
 Row = dict[str, Any]
 
 
-def ask(trace: Path, queries: Sequence[str]) -> list[list[Row]]:
-    """Load a trace and answer each query with its rows; skip the test where there is no trace_processor."""
+def query_rows(trace: Path, queries: Sequence[str]) -> list[list[Row]]:
+    """Load a trace and return the rows of each query. Skips the test if trace_processor is missing."""
     if not (FOLDER / "trace_processor.wasm").is_file():
         pytest.skip(f"needs trace_processor in {FOLDER} (scripts/need-trace-processor unpacks it)")
     node = shutil.which("node")
@@ -67,7 +67,7 @@ def _answers(reply: bytes, count: int) -> list[list[Row]]:
 
     stream = _message("TraceProcessorRpcStream")()
     stream.ParseFromString(reply)
-    found: list[list[Row]] = []
+    answers: list[list[Row]] = []
     names: list[str] = []
     batches: list[Any] = []
     for message in stream.msg:
@@ -79,10 +79,10 @@ def _answers(reply: bytes, count: int) -> list[list[Row]]:
         assert not result.error, result.error
         names = list(result.column_names) or names
         batches.extend(result.batch)
-        # A long answer comes in several messages; the first alone names the columns.
+        # A long answer comes in several messages; only the first has column names.
         if batches and batches[-1].is_last_batch:
             rows = TraceProcessor.QueryResultIterator(names, batches)
-            found.append([{name: getattr(row, name) for name in names} for row in rows])
+            answers.append([{name: getattr(row, name) for name in names} for row in rows])
             batches = []
-    assert len(found) == count, f"{len(found)} answers to {count} queries"
-    return found
+    assert len(answers) == count, f"{len(answers)} answers to {count} queries"
+    return answers

@@ -140,7 +140,7 @@ def _arguments(
             ((".pftrace", "perfetto"), (".json", "chrome"), (".json.gz", "chrome"), ("", "csv"), ("", "parquet"))
         )
         made = folder / f"out{suffix}"
-        return ("export", *reports, "--to", to, "--output", str(made), "--quiet"), (made,)
+        return ("export", *reports, "--format", to, "--output", str(made), "--quiet"), (made,)
     if command == "redact":
         return ("redact", *reports, str(folder / "out.sqlite"), "--names", chance.choice(("keep", "hash"))), (
             folder / "out.sqlite",

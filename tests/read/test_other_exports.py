@@ -37,7 +37,7 @@ def test_an_export_that_is_not_read(
     path = tmp_path / "capture.data"
     path.write_bytes(content)
     out = tmp_path / "out"
-    more = {"compare": [path], "redact": [out], "export": ["--to", "csv", "--output", out]}
+    more = {"compare": [path], "redact": [out], "export": ["--format", "csv", "--output", out]}
     code, printed, err = traceview(command, path, *more.get(command, []))
     assert (code, printed) == (2, "")
     assert "capture.data: " in err and kind in err and AS_SQLITE in err

@@ -22,17 +22,15 @@ NAMES = ("perfetto", "chrome", "csv", "parquet")
 
 def _format(_context: click.Context, _option: click.Parameter, name: str) -> str:
     if name not in NAMES:
-        raise click.BadParameter(
-            f"{name[:40]!r} is no format; choose one of {', '.join(NAMES)} (the end of the window is --until)"
-        )
+        raise click.BadParameter(f"unknown format {name[:40]!r}; choose one of {', '.join(NAMES)}")
     return name
 
 
 @click.command(short_help="Write a capture as a Perfetto or Chrome trace, CSV or Parquet.")
 @click.argument("report", type=CAPTURE)
 @click.option(
-    "--to",
-    "name",
+    "--format",
+    "format_name",
     required=True,
     metavar="FORMAT",
     callback=_format,
@@ -55,7 +53,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def export(
     report: Path,
-    name: str,
+    format_name: str,
     output: Path | None,
     start: str | None,
     end: str | None,
@@ -71,7 +69,7 @@ def export(
         raise RequestError("--range and --from/--until narrow the same window; give one of them")
     from traceview.export import FORMATS, FileFormat, collect
 
-    form = next(form for form in FORMATS if form.name == name)
+    form = next(form for form in FORMATS if form.name == format_name)
     place = output or report.with_name(f"{_stem(report)}{form.suffix}")
     _check_places(report, form, place)
     with progress(quiet) as step:
@@ -105,7 +103,7 @@ def _check_places(report: Path, form: Format, place: Path) -> None:
     check_capture(report)
     if is_stdout(place):
         if isinstance(form, FolderFormat):
-            raise OutputError(f"--to {form.name} is a folder of tables, which standard output cannot take; name one")
+            raise OutputError(f"--format {form.name} writes a folder of tables, not standard output")
         if form.name == "perfetto" and sys.stdout.isatty():
             raise OutputError("a Perfetto trace is no text for a terminal; send it to a file or a program")
         return

@@ -1,11 +1,10 @@
-"""A capture in other tools' formats.
+"""Export a capture in the formats of other tools.
 
-contents.py    what is exported: the events of the window and devices that were asked for
-timeline.py    every event as a slice of a row (tracks.py), in lanes where it does not nest (lanes.py)
-throughput.py  the copies' bytes a second, a counter
-perfetto.py    Perfetto's native trace, in protobuf's wire format (wire.py)
-chrome.py      the Trace Event Format
-tables.py      the normalised frames as flat tables: csv.py, parquet.py
+contents.py  the events of an export, narrowed to a window and a device
+slices.py    all events as slices of tracks (tracks.py), and the copy throughput
+perfetto.py  Perfetto's native trace, in protobuf's wire format (wire.py)
+chrome.py    the Trace Event Format
+tables.py    the normalised frames as flat tables: CSV and Parquet
 """
 
 from __future__ import annotations
@@ -15,48 +14,48 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.export import chrome, csv, parquet, perfetto
-from traceview.export.contents import Contents, collect
+from traceview.export import chrome, perfetto, tables
+from traceview.export.contents import ExportContents, collect
 from traceview.files import check_file, check_folder, new_folder, write_pieces
 
-__all__ = ["FORMATS", "Contents", "FileFormat", "FolderFormat", "Format", "collect"]
+__all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "collect"]
 
-PACKING_LEVEL = 4  # higher levels hardly shrink the file and take twice as long
+GZIP_LEVEL = 4  # higher levels take twice as long for a hardly smaller file
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A format that is one file; `pieces` makes its bytes, one after the other."""
+    """A format that is a file. `pieces` yields its bytes."""
 
     name: str
     suffix: str
-    pieces: Callable[[Contents], Iterator[bytes]]
+    pieces: Callable[[ExportContents], Iterator[bytes]]
 
     def check(self, path: Path) -> None:
-        """Refuse a place before time is spent on it. Raises OutputError."""
+        """Raise OutputError if `path` cannot be written, before any work is done."""
         check_file(path)
 
-    def write(self, contents: Contents, path: Path) -> None:
-        """Write the file, whole or not at all; packed with gzip where the name ends with .gz. Raises OutputError."""
+    def write(self, contents: ExportContents, path: Path) -> None:
+        """Write the file atomically, gzip-compressed if the name ends with .gz. Raises OutputError."""
         pieces = self.pieces(contents)
         write_pieces(path, _gzipped(pieces) if path.name.endswith(".gz") else pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderFormat:
-    """A format that is a folder of tables; `fill` writes the `files` into it."""
+    """A format that is a folder of tables. `fill` writes `files` into it."""
 
     name: str
     suffix: str
-    fill: Callable[[Contents, Path], None]
+    fill: Callable[[ExportContents, Path], None]
     files: tuple[str, ...]
 
     def check(self, path: Path) -> None:
-        """Refuse a place before time is spent on it. Raises OutputError."""
+        """Raise OutputError if `path` cannot be written, before any work is done."""
         check_folder(path, self.files)
 
-    def write(self, contents: Contents, path: Path) -> None:
-        """Write the folder, whole or not at all. Raises OutputError."""
+    def write(self, contents: ExportContents, path: Path) -> None:
+        """Write the folder atomically. Raises OutputError."""
         with new_folder(path) as folder:
             self.fill(contents, folder)
 
@@ -66,14 +65,14 @@ Format = FileFormat | FolderFormat
 FORMATS: tuple[Format, ...] = (
     FileFormat("perfetto", ".pftrace", perfetto.pieces),
     FileFormat("chrome", ".trace.json", chrome.pieces),
-    FolderFormat("csv", ".csv-tables", csv.write, csv.FILES),
-    FolderFormat("parquet", ".parquet-tables", parquet.write, parquet.FILES),
+    FolderFormat("csv", ".csv-tables", tables.write_csv, tables.CSV_FILES),
+    FolderFormat("parquet", ".parquet-tables", tables.write_parquet, tables.PARQUET_FILES),
 )
 
 
 def _gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Pack pieces with gzip; the header has neither a name nor a time, so that equal content gives equal bytes."""
-    packer = zlib.compressobj(PACKING_LEVEL, wbits=16 + zlib.MAX_WBITS)
+    """Compress with gzip. The header has no name and no time, so that equal content gives equal bytes."""
+    packer = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
     for piece in pieces:
         yield packer.compress(piece)
     yield packer.flush()

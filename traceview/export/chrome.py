@@ -1,7 +1,7 @@
-"""The Trace Event Format: JSON for chrome://tracing, Perfetto and what else reads PyTorch Profiler's traces.
+"""The Trace Event Format: JSON for chrome://tracing, Perfetto and other readers of PyTorch Profiler traces.
 
-Categories, process and thread numbers, arguments and the names of copies are those that PyTorch Profiler writes. Times
-are µs, written as decimals with three places: exact to the ns, because they never were floats.
+Categories, process and thread numbers, arguments and names of copies match those of PyTorch Profiler. Times are µs with
+three decimals. They are exact to the ns, because they are formatted from integers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from traceview.export.contents import Contents
-from traceview.export.throughput import Counter
-from traceview.export.timeline import CATEGORIES, NUMBERS, TEXTS, Timeline
+from traceview.export.contents import ExportContents
+from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder
 from traceview.export.tracks import Track
 from traceview.intervals import consecutive
 from traceview.model.trace import MEMORIES
 
-BLOCK = 1 << 17
+BLOCK = 1 << 17  # slices
 HEAD = b'{"schemaVersion":1,"displayTimeUnit":"ns","traceEvents":[\n'
 TAIL = b"\n]}\n"
 SEPARATOR = b",\n"
@@ -35,7 +34,7 @@ CHROME_CATEGORIES = {
     "idle": "idle",
 }
 FLOW = "ac2g"
-# What PyTorch Profiler, and what reads it, calls a copy: direction and memories, (from, to).
+# PyTorch Profiler's name of a copy: direction, source memory, target memory.
 DIRECTIONS = {
     "h2d": ("HtoD", "{}", "Device"),
     "d2h": ("DtoH", "Device", "{}"),
@@ -49,59 +48,61 @@ COPY_NAMES = {
     for memory in MEMORIES
 }
 BANDWIDTH = "memory bandwidth (GB/s)"
-# Above any thread's number on Linux, and within 32 bits: rows that have no number of their own.
-OWN_NUMBERS = 1_000_000_000
+# Thread numbers for tracks without one: above any thread id on Linux, and within 32 bits.
+FIRST_FREE_THREAD = 1_000_000_000
 
 
-def pieces(of: Contents) -> Iterator[bytes]:
-    """Yield a trace in pieces."""
+def pieces(contents: ExportContents) -> Iterator[bytes]:
+    """Yield the trace in pieces."""
     held = HEAD
-    for piece in filter(None, _lines(of)):
+    for piece in filter(None, _event_lines(contents)):
         yield held
         held = piece
     yield held.removesuffix(SEPARATOR)
     yield TAIL
 
 
-def _lines(of: Contents) -> Iterator[bytes]:
-    line, rows = Timeline(of), _Rows(of)
-    for slices in line.parts():
-        yield from rows.named(line.tracks.made)
+def _event_lines(contents: ExportContents) -> Iterator[bytes]:
+    builder, numbers = SliceBuilder(contents), _TrackNumbers(contents)
+    created = builder.tracks.created
+    for slices in builder.parts():
+        yield from numbers.name_events(created)
         for first in range(0, len(slices), BLOCK):
             block = slices[first : first + BLOCK]
-            yield _text(_slices(block, line.texts, rows))
-            yield _text(_flows(block, rows))
-    for counter in line.counters():
-        yield from rows.named(line.tracks.made)
-        yield _text(_counted(counter, line.tracks.made[counter.track - 1], rows))
+            yield _joined(_slice_events(block, builder.texts, numbers))
+            yield _joined(_flow_events(block, numbers))
+    for counter in builder.counters():
+        yield from numbers.name_events(created)
+        yield _joined(_counter_events(counter, created[counter.track - 1], numbers))
 
 
-def _text(lines: pl.DataFrame) -> bytes:
+def _joined(lines: pl.DataFrame) -> bytes:
     out = io.BytesIO()
     lines.write_csv(out, include_header=False, quote_style="never", line_terminator=SEPARATOR.decode())
     return out.getvalue()
 
 
-class _Rows:
-    """Which process and thread number each row has."""
+class _TrackNumbers:
+    """The process and thread number of each track."""
 
-    def __init__(self, of: Contents) -> None:
-        processes = {int(process) for part in (of.trace.threads, of.trace.streams) for process in part["process"]}
-        # A GPU is a process whose number is its place among the GPUs, as in PyTorch Profiler's traces.
-        few = len(of.trace.devices)
-        self._first = 0 if all(process >= few for process in processes) else max(processes) + 1
+    def __init__(self, contents: ExportContents) -> None:
+        trace = contents.trace
+        processes = {int(process) for part in (trace.threads, trace.streams) for process in part["process"]}
+        # As in PyTorch Profiler, a GPU is a process numbered by its index, unless a real process has that number.
+        devices = len(trace.devices)
+        self._first = 0 if all(process >= devices for process in processes) else max(processes) + 1
         self._taken: set[tuple[int, int]] = set()
-        self.at: list[str] = []  # of each Track.id - 1: '"pid":0,"tid":7'
-        self.arguments: list[str] = []  # what the arguments of its slices begin with
+        self.at: list[str] = []  # by Track.id - 1: '"pid":0,"tid":7'
+        self.arguments: list[str] = []  # by Track.id - 1: the first arguments of its slices
 
-    def named(self, tracks: Sequence[Track]) -> Iterator[bytes]:
-        """Number the rows that are new, and yield the events that name them."""
+    def name_events(self, tracks: Sequence[Track]) -> Iterator[bytes]:
+        """Number the new tracks, and yield the events that name them."""
         for track in tracks[len(self.at) :]:
             process = self._first + track.device if track.device >= 0 else track.process
             thread = self._thread(track, process)
             self.at.append(f'"pid":{process},"tid":{thread}')
-            of_stream = f',"device":{track.device},"stream":{track.stream_id},"context":{track.context}'
-            self.arguments.append(of_stream if track.kind == "stream" else "")
+            stream_arguments = f',"device":{track.device},"stream":{track.stream_id},"context":{track.context}'
+            self.arguments.append(stream_arguments if track.kind == "stream" else "")
             level = "process" if track.kind in ("process", "device") else "thread"
             if track.kind != "counter":
                 yield self._meta(f"{level}_name", {"name": track.name})
@@ -115,7 +116,7 @@ class _Rows:
         if track.kind in ("process", "device", "counter"):
             return 0
         if own < 0 or (process, own) in self._taken:
-            own = OWN_NUMBERS + track.id
+            own = FIRST_FREE_THREAD + track.id
         self._taken.add((process, own))
         return own
 
@@ -126,22 +127,22 @@ def _microseconds(ns: pl.Expr) -> pl.Expr:
     return pl.concat_str(sign, size // 1000, pl.lit("."), (size % 1000).cast(pl.String).str.zfill(3))
 
 
-def _picked(texts: Sequence[str], place: pl.Series) -> pl.Series:
+def _texts_at(texts: Sequence[str], place: pl.Series) -> pl.Series:
     return pl.Series(texts, dtype=pl.String).gather(place)
 
 
-def _slices(block: pl.DataFrame, texts: Sequence[str], rows: _Rows) -> pl.DataFrame:
+def _slice_events(block: pl.DataFrame, texts: Sequence[str], numbers: _TrackNumbers) -> pl.DataFrame:
     heads = [f'{{"ph":"X","cat":"{CHROME_CATEGORIES[name]}","name":' for name in CATEGORIES]
-    quoted = {place: json.dumps(texts[place]) for place in _used(block)}
+    quoted = {place: json.dumps(texts[place]) for place in _used_texts(block)}
     block = block.with_columns(
-        head=_picked(heads, block["category"]),
-        name=_quoted(block["name"], quoted),
-        at=_picked(rows.at, block["track"] - 1),
-        arguments=_picked(rows.arguments, block["track"] - 1),
-        **{name: _quoted(block[name], quoted) for name in TEXTS if name in block.columns},
+        head=_texts_at(heads, block["category"]),
+        name=_json_texts(block["name"], quoted),
+        at=_texts_at(numbers.at, block["track"] - 1),
+        arguments=_texts_at(numbers.arguments, block["track"] - 1),
+        **{name: _json_texts(block[name], quoted) for name in TEXTS if name in block.columns},
     )
     if "kind" in block.columns:
-        block = _copies_named(block)
+        block = _with_copy_names(block)
     arguments = [
         (pl.lit(f',"{name}":') + pl.col(name).cast(pl.String)).fill_null("")
         for name in (*NUMBERS, *TEXTS, BANDWIDTH)
@@ -164,8 +165,8 @@ def _slices(block: pl.DataFrame, texts: Sequence[str], rows: _Rows) -> pl.DataFr
     )
 
 
-def _copies_named(block: pl.DataFrame) -> pl.DataFrame:
-    """Call copies and memsets what PyTorch Profiler calls them, with their bandwidth."""
+def _with_copy_names(block: pl.DataFrame) -> pl.DataFrame:
+    """Name copies and memsets as PyTorch Profiler does, and add the bandwidth of copies."""
     pair = pl.col("kind") + pl.col("memory")
     known = pair.replace_strict(list(COPY_NAMES), list(COPY_NAMES.values()), default=None, return_dtype=pl.String)
     memset = pl.when(pl.col("category") == CATEGORIES.index("memset")).then(pl.lit('"Memset (Device)"'))
@@ -174,23 +175,23 @@ def _copies_named(block: pl.DataFrame) -> pl.DataFrame:
     return block.with_columns(pl.coalesce(known, memset, "name").alias("name"), bandwidth.alias(BANDWIDTH))
 
 
-def _used(block: pl.DataFrame) -> list[int]:
+def _used_texts(block: pl.DataFrame) -> list[int]:
     names = [name for name in ("name", *TEXTS) if name in block.columns]
     return pl.concat([block[name].unique() for name in names]).unique().drop_nulls().to_list()
 
 
-def _quoted(place: pl.Series, quoted: dict[int, str]) -> pl.Series:
+def _json_texts(place: pl.Series, quoted: dict[int, str]) -> pl.Series:
     return place.replace_strict(list(quoted), list(quoted.values()), default=None, return_dtype=pl.String)
 
 
-def _flows(block: pl.DataFrame, rows: _Rows) -> pl.DataFrame:
-    """Return the arrows' ends: one for each of a call's operations, one for each operation that has a call."""
+def _flow_events(block: pl.DataFrame, numbers: _TrackNumbers) -> pl.DataFrame:
+    """Return the ends of arrows: one at the call for each of its operations, and one at each operation."""
     count = block["flows"].to_numpy().astype(np.int64)
     owner = np.repeat(np.arange(len(block)), count)
     number = consecutive(np.zeros_like(count), count)
     ends = block.select("start", "track", "flow", "category")[owner]
     ends = ends.with_columns(flow=ends["flow"].cast(pl.Int64) + pl.Series(number, dtype=pl.Int64))
-    ends = ends.with_columns(at=_picked(rows.at, ends["track"] - 1))
+    ends = ends.with_columns(at=_texts_at(numbers.at, ends["track"] - 1))
     begins = pl.lit(f'{{"ph":"s","cat":"{FLOW}","name":"{FLOW}","id":')
     arrives = pl.lit(f'{{"ph":"f","bp":"e","cat":"{FLOW}","name":"{FLOW}","id":')
     return ends.select(
@@ -206,8 +207,8 @@ def _flows(block: pl.DataFrame, rows: _Rows) -> pl.DataFrame:
     )
 
 
-def _counted(counter: Counter, track: Track, rows: _Rows) -> pl.DataFrame:
-    head = f'{{"ph":"C","name":{json.dumps(track.name)},{rows.at[track.id - 1]},"ts":'
+def _counter_events(counter: Counter, track: Track, numbers: _TrackNumbers) -> pl.DataFrame:
+    head = f'{{"ph":"C","name":{json.dumps(track.name)},{numbers.at[track.id - 1]},"ts":'
     return pl.DataFrame({"at": counter.at, "value": counter.value}).select(
         pl.concat_str(pl.lit(head), _microseconds(pl.col("at")), pl.lit(',"args":{"bytes/s":'), "value", pl.lit("}}"))
     )

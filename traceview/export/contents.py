@@ -1,4 +1,4 @@
-"""What an export holds: the events inside the window and of the devices that were asked for, and why the GPUs idled."""
+"""The events that an export holds, narrowed to a window and a device, and the idle time of its GPUs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from traceview.model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """Events cut at the borders of the window, as the figures of an analysis are.
+class ExportContents:
+    """The events of an export, cut at the borders of the window as an analysis cuts them.
 
-    `operations`, `api` and `ranges` have the columns of Trace's frames and `row`, their row there; a
-    `launch` that is not among `api` is null. `activities` and `host` are what measures ask for.
+    `operations`, `api` and `ranges` have the columns of Trace's frames plus `row`, the row number in that frame. A
+    `launch` is null if its call is not in `api`.
     """
 
     trace: Trace
@@ -32,59 +32,59 @@ class Contents:
     ranges: pl.DataFrame
 
     def gaps(self, device: Activity) -> Gaps:
-        """Measure when and why a device idled, as an analysis does."""
+        """Measure the idle gaps of a device and their causes, as an analysis does."""
         return device_gaps(self.trace, self.host, idle_of(self.trace, self.host, device))
 
     @property
     def first(self) -> int:
-        """The earliest moment of all that is exported, in ns."""
+        """The earliest time in the export, in ns."""
         starts = [int(frame["start"].to_numpy()[0]) for frame in (self.operations, self.api, self.ranges) if len(frame)]
         return min([*starts, *(device.window.start for device in self.activities)], default=0)
 
 
-def collect(trace: Trace, device: str | None = None) -> Contents:
-    """Collect what an export of `trace`, narrowed to its window, holds; `device` keeps one GPU and its processes.
+def collect(trace: Trace, device: str | None = None) -> ExportContents:
+    """Collect the events of `trace` inside its window; `device` keeps only one GPU and its processes.
 
     Raises NoGpuWorkError and RequestError as active_devices does.
     """
     activities = active_devices(trace, device)
     used = [process for work in activities for process in trace.devices["processes"][work.device]]
     processes = None if device is None else sorted(set(used))
-    api = _host(trace, trace.api, processes)
-    return Contents(
+    api = _host_events(trace, trace.api, processes)
+    return ExportContents(
         trace=trace,
         activities=activities,
         host=host(trace),
         operations=_operations(trace, activities, api),
         api=api,
-        ranges=_host(trace, trace.ranges, processes),
+        ranges=_host_events(trace, trace.ranges, processes),
     )
 
 
 def _operations(trace: Trace, activities: Sequence[Activity], api: pl.DataFrame) -> pl.DataFrame:
     if trace.window is None and sum(len(work.rows) for work in activities) == len(trace.operations):
-        return _numbered(trace.operations)
+        return _with_row_numbers(trace.operations)
     nothing = [np.empty(0, np.int64)]
     rows = np.concatenate([work.rows for work in activities] or nothing)
     order = np.argsort(rows, kind="stable")
     start = np.concatenate([work.start for work in activities] or nothing)[order]
     end = np.concatenate([work.end for work in activities] or nothing)[order]
-    found = trace.operations[rows[order]].with_columns(
+    frame = trace.operations[rows[order]].with_columns(
         start=pl.Series(start, dtype=pl.Int64),
         end=pl.Series(end, dtype=pl.Int64),
         row=pl.Series(rows[order], dtype=pl.Int64),
     )
     if len(api) == len(trace.api):
-        return found
+        return frame
     kept = np.zeros(len(trace.api) + 1, np.bool_)
     kept[api["row"].to_numpy()] = True
-    known = kept[found["launch"].fill_null(len(trace.api)).to_numpy()]
-    return found.with_columns(pl.when(pl.Series(known)).then("launch").alias("launch"))
+    known = kept[frame["launch"].fill_null(len(trace.api)).to_numpy()]
+    return frame.with_columns(pl.when(pl.Series(known)).then("launch").alias("launch"))
 
 
-def _host(trace: Trace, frame: pl.DataFrame, processes: Sequence[int] | None) -> pl.DataFrame:
+def _host_events(trace: Trace, frame: pl.DataFrame, processes: Sequence[int] | None) -> pl.DataFrame:
     if trace.window is None and processes is None:
-        return _numbered(frame)
+        return _with_row_numbers(frame)
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     inside = np.ones(len(frame), np.bool_)
     if trace.window is not None:
@@ -100,5 +100,5 @@ def _host(trace: Trace, frame: pl.DataFrame, processes: Sequence[int] | None) ->
     )
 
 
-def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
+def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(row=pl.int_range(len(frame), dtype=pl.Int64))

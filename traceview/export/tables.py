@@ -1,18 +1,19 @@
-"""The normalised frames as flat tables, for pandas, polars and spreadsheets.
+"""The normalised frames as flat tables, written as CSV (for spreadsheets) or Parquet (for pandas and polars).
 
-Times and lengths are ns on the capture's clock and end in `_ns`. The first column of a table numbers its rows as
-the whole capture has them; a column of that name in another table refers to it.
+Columns in ns end in `_ns`; times are on the capture's clock. The first column of a table is the row number in the full
+capture. A column of the same name in another table refers to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 from polars import selectors as cs
 
-from traceview.export.contents import Contents
+from traceview.export.contents import ExportContents
 from traceview.measure.devices import measure_devices
 from traceview.model.analysis import CAUSES, DeviceUse
 
@@ -21,23 +22,25 @@ STREAM_FIGURES = (
     *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
     *("busy_ns", "compute_ns", "communication_ns", "copy_ns", "gap_count", "gap_ns"),
 )
-# Rows and ids have one type in all tables, so that any program can join them.
-WIDER = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
+# Row numbers and ids have the same type in all tables, so that any program can join them.
+COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
+# The same rule as in the page's export.js. Spreadsheets strip leading white space and control characters.
+FORMULA = r"^(?:['\t\r\n]|[\s\x00-\x1f\x{200b}\x{feff}]*[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}])"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """One table: its name, and how it is made of what is exported and of the devices' figures."""
+class ExportTable:
+    """A table: its name, and a function that builds it from the contents and the figures of the devices."""
 
     name: str
-    make: Callable[[Contents, tuple[DeviceUse, ...]], pl.DataFrame]
+    build: Callable[[ExportContents, tuple[DeviceUse, ...]], pl.DataFrame]
 
 
-def tables(of: Contents) -> Iterator[tuple[str, pl.DataFrame]]:
+def tables(contents: ExportContents) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield every table with its name."""
-    devices = measure_devices(of.trace, of.host, of.activities)
+    devices = measure_devices(contents.trace, contents.host, contents.activities)
     for table in TABLES:
-        yield table.name, table.make(of, devices).with_columns(WIDER)
+        yield table.name, table.build(contents, devices).with_columns(COMMON_TYPES)
 
 
 def _times(*columns: str) -> list[pl.Expr]:
@@ -45,27 +48,29 @@ def _times(*columns: str) -> list[pl.Expr]:
     return [*map(pl.col, columns), start.alias("start_ns"), end.alias("end_ns"), (end - start).alias("duration_ns")]
 
 
-def _operations(of: Contents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
-    # A GPU is called by its id everywhere, as in the JSON.
-    ids = of.trace.devices["id"].gather(of.operations["device"])
+def _operations(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    # The id of a GPU, as in the JSON.
+    ids = contents.trace.devices["id"].gather(contents.operations["device"])
     call = pl.col("launch").cast(pl.Int64)
-    return of.operations.with_columns(ids.alias("device"), call=call, operation="row").select(
+    return contents.operations.with_columns(ids.alias("device"), call=call, operation="row").select(
         *_times("operation"),
         *("class", "source", "kind", "memory", "bytes", "name", "process", "device", "stream", "correlation", "call"),
     )
 
 
-def _api(of: Contents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
-    return of.api.with_columns(call="row", blocks_implicitly="implicit").select(
+def _api(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return contents.api.with_columns(call="row", blocks_implicitly="implicit").select(
         *_times("call"), "name", "role", "blocks_implicitly", "process", "thread", "correlation"
     )
 
 
-def _ranges(of: Contents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
-    return of.ranges.with_columns(range="row").select(*_times("range"), "name", "domain", "process", "thread", "open")
+def _ranges(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return contents.ranges.with_columns(range="row").select(
+        *_times("range"), "name", "domain", "process", "thread", "open"
+    )
 
 
-def _gaps(of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+def _gaps(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     frames = [
         use.gaps.frame.with_columns(pl.lit(use.id).alias("device"), gap=pl.int_range(pl.len(), dtype=pl.Int64))
         for use in devices
@@ -75,7 +80,7 @@ def _gaps(of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     largest = pl.max_horizontal(*CAUSES)
     main = pl.coalesce(pl.when(pl.col(name) == largest).then(pl.lit(name)) for name in CAUSES)
     frame = pl.concat(frames)
-    exported = frame["operation"].is_in(of.operations["row"].cast(pl.Int32).implode())
+    exported = frame["operation"].is_in(contents.operations["row"].cast(pl.Int32).implode())
     return frame.with_columns(operation=pl.when(exported).then("operation").cast(pl.Int64), cause=main).select(
         *_times("gap", "device"),
         *("cause", "operation", "thread"),
@@ -83,7 +88,7 @@ def _gaps(of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     )
 
 
-def _streams(_of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+def _streams(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     uses = [(device, use) for device in devices for use in device.streams]
     return pl.DataFrame(
         {
@@ -97,7 +102,7 @@ def _streams(_of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     )
 
 
-def _devices(_of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+def _devices(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "device": [use.id for use in devices],
@@ -110,18 +115,50 @@ def _devices(_of: Contents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     )
 
 
-def _threads(of: Contents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
-    return of.trace.threads.with_columns(thread=pl.int_range(pl.len(), dtype=pl.Int32)).select(
+def _threads(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    return contents.trace.threads.with_columns(thread=pl.int_range(pl.len(), dtype=pl.Int32)).select(
         "thread", "process", "tid", "name"
     )
 
 
 TABLES = (
-    Table("operations", _operations),
-    Table("api", _api),
-    Table("ranges", _ranges),
-    Table("gaps", _gaps),
-    Table("streams", _streams),
-    Table("devices", _devices),
-    Table("threads", _threads),
+    ExportTable("operations", _operations),
+    ExportTable("api", _api),
+    ExportTable("ranges", _ranges),
+    ExportTable("gaps", _gaps),
+    ExportTable("streams", _streams),
+    ExportTable("devices", _devices),
+    ExportTable("threads", _threads),
 )
+CSV_FILES = tuple(f"{table.name}.csv" for table in TABLES)
+PARQUET_FILES = tuple(f"{table.name}.parquet" for table in TABLES)
+
+
+def write_csv(contents: ExportContents, folder: Path) -> None:
+    """Write every table into a folder as CSV that is safe to open in a spreadsheet."""
+    for name, frame in tables(contents):
+        escape_formulas(frame).write_csv(folder / f"{name}.csv")
+
+
+def escape_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """Put an apostrophe before each text that a spreadsheet may read as a formula.
+
+    Such a text begins with = + - @ or their full-width forms, white space before them included, or with a tab, return
+    or line feed. A text that begins with an apostrophe gets one too, so that removing one apostrophe restores every
+    text. Numbers stay unchanged. NUL, which some readers reject, becomes U+FFFD.
+    """
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String or isinstance(dtype, pl.Enum)]
+    plain = {name: pl.col(name).cast(pl.String).str.replace_all("\0", "\ufffd", literal=True) for name in texts}
+    return frame.with_columns(
+        pl.when(text.str.contains(FORMULA)).then(pl.lit("'") + text).otherwise(text).alias(name)
+        for name, text in plain.items()
+    )
+
+
+def write_parquet(contents: ExportContents, folder: Path) -> None:
+    """Write every table into a folder as Parquet. Raises OSError if the disk is full."""
+    for name, frame in tables(contents):
+        try:
+            frame.write_parquet(folder / f"{name}.parquet")
+        except pl.exceptions.ComputeError as error:  # polars raises this for a full disk
+            raise OSError(None, str(error).rpartition("IO error: ")[2]) from None

@@ -1,7 +1,8 @@
-"""Protobuf's wire format, a column at a time: messages of one shape become one matrix of bytes, a message a row.
+"""Protobuf's wire format, encoded a column at a time.
 
-A varint is written as wide as the largest of its column needs (protobuf reads numbers with leading zeros), so
-that the messages of one matrix are equally long and nothing loops over them.
+Messages of the same shape become a matrix of bytes with one message in each row. All varints of a column have the width
+of the largest one (protobuf accepts padded varints). The messages of a matrix are therefore equally long, and no Python
+code loops over them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Part = bytes | Column  # the same bytes in every message, or a column
 
 
 def number(value: int) -> bytes:
-    """Return a varint; a negative number is that of its 64 bits, as in protobuf."""
+    """Return a varint; a negative number is encoded as its 64-bit two's complement, as in protobuf."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -29,7 +30,7 @@ def number(value: int) -> bytes:
 
 
 def key(field: int, kind: int) -> bytes:
-    """Return what stands before a field."""
+    """Return the key of a field: its number and wire type."""
     return number(field << 3 | kind)
 
 
@@ -51,7 +52,7 @@ def message(field: int, *parts: bytes) -> bytes:
 
 
 def varints(values: NDArray[np.integer[Any]]) -> Column:
-    """Return varints of one width."""
+    """Return the varints of a column, all of one width."""
     left = values.astype(np.int64).view(np.uint64)
     width = max(1, -(-int(left.max(initial=0)).bit_length() // 7))
     out = np.empty((len(left), width), np.uint8)
@@ -63,12 +64,12 @@ def varints(values: NDArray[np.integer[Any]]) -> Column:
 
 
 def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
-    """Return a varint field, a column."""
+    """Return a varint field with a value for each message."""
     return [key(field, VARINT), varints(values)]
 
 
 def fixed64s(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
-    """Return a fixed64 field that is repeated: (messages, times)."""
+    """Return a repeated fixed64 field; `values` has the shape (messages, repetitions)."""
     count, times = values.shape
     head = np.frombuffer(key(field, FIXED64), np.uint8)
     out = np.empty((count, times, len(head) + 8), np.uint8)
@@ -78,17 +79,17 @@ def fixed64s(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
 
 
 def messages(field: int, parts: Sequence[Part]) -> list[Part]:
-    """Return a field that is a message of these parts."""
+    """Return a field that is a message with these parts."""
     return [key(field, BYTES) + number(width(parts)), *parts]
 
 
 def width(parts: Sequence[Part]) -> int:
-    """Return how many bytes the parts have in every message."""
+    """Return the number of bytes of the parts in each message."""
     return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
 
 
 def matrix(count: int, parts: Sequence[Part]) -> Column:
-    """Put parts beside each other for `count` messages."""
+    """Return the matrix of `count` messages with these parts."""
     out = np.empty((count, width(parts)), np.uint8)
     at = 0
     for part in parts:
@@ -99,7 +100,10 @@ def matrix(count: int, parts: Sequence[Part]) -> Column:
 
 
 def interleaved(count: int, groups: Sequence[tuple[NDArray[np.int64], Column]]) -> NDArray[np.uint8]:
-    """Return one string of bytes from matrices of several widths; each says which of the `count` messages it holds."""
+    """Merge matrices of several widths into one byte array.
+
+    Each group is (rows, matrix): the indices of its messages among the `count` messages, and their bytes.
+    """
     if len(groups) == 1:
         return groups[0][1].reshape(-1)
     widths = np.zeros(count, np.int64)
@@ -108,8 +112,8 @@ def interleaved(count: int, groups: Sequence[tuple[NDArray[np.int64], Column]]) 
     begins = np.cumsum(widths) - widths
     out = np.empty(int(widths.sum()), np.uint8)
     for rows, column in groups:
-        whole = np.dtype((np.void, column.shape[1]))
-        # Every place of `out` seen as the begin of a message, so that a message is copied at once.
-        places = np.ndarray(len(out) - column.shape[1] + 1, whole, out, strides=(1,))
-        places[begins[rows]] = column.view(whole).reshape(-1)
+        as_one = np.dtype((np.void, column.shape[1]))
+        # A view of `out` with a message at every byte offset, so that each message is copied in one step.
+        places = np.ndarray(len(out) - column.shape[1] + 1, as_one, out, strides=(1,))
+        places[begins[rows]] = column.view(as_one).reshape(-1)
     return out

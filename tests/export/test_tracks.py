@@ -1,4 +1,4 @@
-"""Lanes against a slow and obvious answer."""
+"""Lanes and crossing rows against a slow, simple computation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.export.lanes import crossing, flat
+from traceview.export.tracks import assign_lanes, crossing_rows
 
 EVENTS = st.lists(st.tuples(st.integers(-3, 12), st.integers(0, 6), st.integers(0, 2)), max_size=14)
 Events = list[tuple[int, int, int]]
@@ -19,13 +19,14 @@ def columns(events: Events) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @given(EVENTS)
-def test_events_of_a_lane_never_overlap_and_lanes_are_as_few_as_can_be(events: Events) -> None:
+def test_lanes_do_not_overlap_and_are_few(events: Events) -> None:
     start, end, group = columns(events)
-    lanes = flat(start, end, group)
-    for one in range(len(events)):
-        for other in range(one):
-            if group[one] == group[other] and lanes[one] == lanes[other] and events[one][1] and events[other][1]:
-                assert end[one] <= start[other] or end[other] <= start[one]
+    lanes = assign_lanes(start, end, group)
+    for first in range(len(events)):
+        for second in range(first):
+            same_lane = group[first] == group[second] and lanes[first] == lanes[second]
+            if same_lane and events[first][1] and events[second][1]:
+                assert end[first] <= start[second] or end[second] <= start[first]
     for which in set(group.tolist()):
         mine = group == which
         depth = max(int((mine & (end > start) & (start <= at) & (at < end)).sum()) for at in range(-3, 20))
@@ -33,12 +34,12 @@ def test_events_of_a_lane_never_overlap_and_lanes_are_as_few_as_can_be(events: E
 
 
 @given(EVENTS)
-def test_without_what_crosses_everything_nests(events: Events) -> None:
+def test_crossing_rows(events: Events) -> None:
     start, end, group = columns(events)
-    found = set(crossing(start, end, group).tolist())
-    for one in range(len(events)):
+    crossing = set(crossing_rows(start, end, group).tolist())
+    for first in range(len(events)):
         crosses = any(
-            group[one] == group[other] and start[other] < start[one] < end[other] < end[one]
-            for other in range(len(events))
+            group[first] == group[second] and start[second] < start[first] < end[second] < end[first]
+            for second in range(len(events))
         )
-        assert (one in found) == crosses
+        assert (first in crossing) == crosses
