@@ -22,7 +22,7 @@ def test_a_result_is_the_same_after_the_journey() -> None:
     assert isinstance(again, ReportResult)
     assert packed(again) == data
     steps, other = result.ranks[0].steps, again.ranks[0].steps
-    assert steps is not None and other is not None and steps.of("wall").tolist() == other.of("wall").tolist()
+    assert steps is not None and other is not None and steps.figure("wall").tolist() == other.figure("wall").tolist()
     assert again.ranks[0].collectives.channels == result.ranks[0].collectives.channels
     # Small: thousands of them fit a process that merges.
     assert len(data) < 10_000

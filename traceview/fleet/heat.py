@@ -58,9 +58,9 @@ def heat_of(ranks: Sequence[RankResult], waits: Waits, numbers: Times, steady: T
         place = np.searchsorted(numbers, rank.steps.number)
         known = place < len(numbers)
         place = place[known]
-        figures["wall"][row, place] = rank.steps.of("wall")[known]
-        figures["own"][row, place] = (rank.steps.of("wall") - rank.steps.of("exposed_communication"))[known]
-        figures["compute"][row, place] = rank.steps.of("compute")[known]
+        figures["wall"][row, place] = rank.steps.figure("wall")[known]
+        figures["own"][row, place] = (rank.steps.figure("wall") - rank.steps.figure("exposed_communication"))[known]
+        figures["compute"][row, place] = rank.steps.figure("compute")[known]
     found = by_step(waits, numbers, len(ranks))
     wait = np.where(figures["wall"] == ABSENT, ABSENT, found.wait)
     return Heat(steps=numbers, steady=np.isin(numbers, steady).astype(np.int64), wait=wait, **figures), found

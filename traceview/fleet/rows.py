@@ -54,12 +54,12 @@ def parts_of(rank: RankResult, steady: Times) -> Parts:
     causes = tuple(mean(values) for values in steps.idle)
     return Parts(
         # Rounded so that the parts never exceed the wall.
-        wall=mean(steps.of("wall")),
-        compute=mean(steps.of("compute")),
-        exposed_communication=mean(steps.of("exposed_communication")),
+        wall=mean(steps.figure("wall")),
+        compute=mean(steps.figure("compute")),
+        exposed_communication=mean(steps.figure("exposed_communication")),
         idle=sum(causes),
         causes=causes,
-        kernels=mean(steps.of("kernels")),
+        kernels=mean(steps.figure("kernels")),
     )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from traceview.fleet.match import Matched
 from traceview.fleet.pairs import Arrivals, longest_pairs
 from traceview.intervals import Times
-from traceview.model.fleet import Group, Pair
+from traceview.model.fleet import CollectiveGroup, Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Waits:
     matched: Times
     pairs: tuple[Pair, ...]
     pair_count: int
-    groups: tuple[Group, ...]
+    groups: tuple[CollectiveGroup, ...]
     each: tuple[Each, ...]
 
 
@@ -53,7 +53,7 @@ def measure_waits(groups: Sequence[Matched], count: int, steady: Times) -> Waits
     sums = {
         name: np.zeros(count, np.int64) for name in ("waited", "exposed", "caused", "caused_exposed", "last", "matched")
     }
-    made: list[Group] = []
+    made: list[CollectiveGroup] = []
     each = []
     arrivals = []
     for group in groups:
@@ -92,7 +92,7 @@ def _only(each: Each, places: Times) -> Each:
     return Each(each.ranks, each.step[places], each.latest[places], each.wait[:, places], each.bare[:, places])
 
 
-def _summary(group: Matched, places: Times, latest: Times, wait: NDArray[np.int64]) -> list[Group]:
+def _summary(group: Matched, places: Times, latest: Times, wait: NDArray[np.int64]) -> list[CollectiveGroup]:
     """Return the figures of each kind of the collectives at `places`, of which `latest` and `wait` are."""
     kinds = np.array(group.kind)[places]
     found = []
@@ -102,12 +102,12 @@ def _summary(group: Matched, places: Times, latest: Times, wait: NDArray[np.int6
     return found
 
 
-def _of_kind(group: Matched, kind: str, at: Times, latest: Times, wait: NDArray[np.int64]) -> Group:
+def _of_kind(group: Matched, kind: str, at: Times, latest: Times, wait: NDArray[np.int64]) -> CollectiveGroup:
     """Return the figures of the collectives at `at`, of which `latest` and `wait` are."""
     start = group.start[:, at]
     skew = np.sort(start.max(axis=0) - start.min(axis=0))
     often = np.bincount(latest, minlength=len(group.ranks))
-    return Group(
+    return CollectiveGroup(
         name=group.name,
         how=group.how,
         kind=kind,

@@ -11,7 +11,7 @@ from traceview.fleet.heat import ABSENT, less_others_of
 from traceview.fleet.remedies import MORE, REMEDIES, TURNS, UNKNOWN
 from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
-from traceview.model.fleet import Advice, Group, Rank, Straggler
+from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler
 
 KERNELS = "kernels"
 
@@ -32,7 +32,7 @@ LEAST_WAIT = 0.03  # of a rank's time: less is no advice
 
 
 def stragglers_of(
-    ranks: Sequence[Rank], groups: Sequence[Group], margin: float
+    ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], margin: float
 ) -> tuple[Straggler, ...]:
     """Return the ranks whose lag exceeds `margin` of a typical own time and their own noise, dearest first."""
     late = [
@@ -54,7 +54,7 @@ def _beside(ranks: Sequence[Rank], of: Callable[[Rank], int]) -> Times:
 
 
 def _straggler(
-    ranks: Sequence[Rank], groups: Sequence[Group], index: int, parts: Mapping[str, Times]
+    ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], index: int, parts: Mapping[str, Times]
 ) -> Straggler:
     rank = ranks[index]
     assert rank.lag is not None

@@ -1,7 +1,7 @@
 """What many reports become: one small result each, and one Fleet of them all.
 
 Times are whole ns. A rank is one GPU of one report. Results travel between processes and machines in the
-form that traceview.fleet.form declares; nothing here opens a file, measures or prints.
+form that traceview.fleet.serialization defines; nothing here opens a file, measures or prints.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Steps:
     figures: tuple[Times, ...]
     idle: tuple[Times, ...]
 
-    def of(self, figure: str) -> Times:
+    def figure(self, name: str) -> Times:
         """Return one figure of every iteration."""
-        return self.figures[STEP_FIGURES.index(figure)]
+        return self.figures[STEP_FIGURES.index(name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CollectiveGroup:
     """Ranks that ran the same collectives together, and how their arrivals differed.
 
     `ranks` are rows of Fleet.ranks. `how` is "communicator" or "order". Skew is last less first arrival;
@@ -244,7 +244,7 @@ class Fleet:
     margin: float
     stragglers: tuple[Straggler, ...]
     advice: tuple[Advice, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[CollectiveGroup, ...]
     pairs: tuple[Pair, ...]
     pair_count: int
     clocks: tuple[Clock, ...]

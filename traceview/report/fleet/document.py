@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceview.model.analysis import CAUSES
-from traceview.model.fleet import Fleet, Group, Heat, Rank
+from traceview.model.fleet import CollectiveGroup, Fleet, Heat, Rank
 from traceview.report.json import DIGITS, Json, indented_text, plain
 
 SCHEMA_VERSION = 1
@@ -80,7 +80,7 @@ def _rank(rank: Rank) -> Json:
     }
 
 
-def _group(group: Group) -> Json:
+def _group(group: CollectiveGroup) -> Json:
     return {
         "name": group.name,
         "matched_by": group.how,

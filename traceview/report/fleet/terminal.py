@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.model.fleet import Fleet, Group, Rank
+from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import milliseconds, percent, plain
@@ -92,7 +92,7 @@ def _groups(fleet: Fleet, top: int) -> list[str]:
     ]
 
 
-def _group(fleet: Fleet, group: Group) -> str:
+def _group(fleet: Fleet, group: CollectiveGroup) -> str:
     often = f"{percent(group.last_count, group.count)} {plain(fleet.ranks[group.last].label, 100)}"
     times = "".join(f"{milliseconds(ns):>10}" for ns in (group.skew_median, group.skew_p95, group.transfer))
     return f"  {left(plain(group.kind, 100), 13)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
