@@ -4,6 +4,7 @@
 # make nsys   unpack a real nsys into .nsys where PATH has none, for the end-to-end test
 # make trace-processor  have Perfetto's trace_processor in .trace-processor, for the tests of the export
 # make bench  speed and memory against a plain SQL scan
+# make docs   build the documentation site in out/docs
 # make screenshots  draw the manual's pictures anew, in the browser that the tests use
 # make lint-scripts  types and format of the pages' scripts, where there is Node; npm run format formats them
 # make clean  remove what the others made
@@ -17,7 +18,7 @@ DEMO := samples/dual.sqlite
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint lint-scripts bench clean browser screenshots nsys trace-processor
+.PHONY: docs help demo test check lint lint-scripts bench clean browser screenshots nsys trace-processor
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -52,6 +53,11 @@ node_modules/.package-lock.json: package.json package-lock.json
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/run $(BENCH)
 
+docs: $(VENV)/installed-docs
+	$(BIN)/python scripts/column-reference > docs/columns.md
+	$(BIN)/mkdocs build --quiet
+	@echo "Open it in any browser:   file://$(CURDIR)/out/docs/index.html"
+
 screenshots: $(VENV)/installed-tests browser
 	$(BIN)/python scripts/make-screenshots
 
@@ -85,3 +91,8 @@ $(VENV)/installed-tests: $(VENV)/made pyproject.toml constraints.txt README.md $
 	@echo "Installing traceview and what its tests need into $(VENV)"
 	@$(PIP) '.[test]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: $(VENV)/made pyproject.toml constraints.txt README.md $(SOURCES)
+	@echo "Installing traceview and what its documentation needs into $(VENV)"
+	@$(PIP) '.[docs]'
+	@touch $@
