@@ -1,0 +1,82 @@
+"""Plain technical English in docstrings, comments, messages and documentation (CONTRIBUTING.md "Language")."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.captures import ROOT
+
+SOURCES = sorted(path for package in ("traceview", "instrument") for path in (ROOT / package).rglob("*.py"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# Habits that make a reader stop: an inverted genitive at the start, "is no X", passive riddles, pronouns for things.
+HABITS = (
+    re.compile(r"^Of (?:the|a|an|so|what|which|all|each|every)\b"),
+    re.compile(r"\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|fewer\b|later\b|earlier\b|wider\b|larger\b)[a-z]+"),
+    re.compile(r"\b(?:is|are|was|were|be) (?:said|told|asked)\b"),
+    re.compile(r"\bnobody(?:'s)?\b|\bwho(?:ever|m)? (?:asks|wants)\b"),
+    re.compile(r"\bwhat (?:stands|is) (?:twice|there)\b|\bso many times\b"),
+    re.compile(r"\b(?:held against|puts? into words|has it so)\b"),
+)
+NAMES = {"of", "one", "found"}
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each docstring, comment and string with several words."""
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") >= 3:
+            yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+
+
+def habits(text: str) -> list[str]:
+    return [
+        match[0]
+        for sentence in re.split(r"(?<=[.;:])\s+", text.strip())
+        for habit in HABITS
+        for match in habit.finditer(sentence)
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_sources_are_written_plainly(path: Path) -> None:
+    assert [(line, found) for line, text in prose(path) for found in habits(text)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_are_written_plainly(path: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`]*`|^    .*$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert habits(text) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_say_what_they_hold(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parameters = {
+        argument.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arguments)
+        for argument in (*node.posonlyargs, *node.args, *node.kwonlyargs)
+    }
+    locals_ = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assert sorted(NAMES & (parameters | locals_)) == []
+
+
+def test_every_class_name_is_unique() -> None:
+    names = [
+        node.name
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
