@@ -11,8 +11,8 @@ from tests.captures import sample
 from traceview import analyze, intervals
 from traceview.measure import groups
 from traceview.measure.gaps import longest, streams
-from traceview.pricing import largest as rules_largest
-from traceview.pricing.largest import largest
+from traceview.pricing import figures
+from traceview.pricing.figures import largest_positions
 from traceview.report.analysis.document import to_json
 
 PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30)
@@ -25,7 +25,7 @@ def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(groups, "AT_ONCE", 500)
     monkeypatch.setattr(streams, "AT_ONCE", 333)
     monkeypatch.setattr(longest, "BLOCK", 7)
-    monkeypatch.setattr(rules_largest, "BLOCK", 10)
+    monkeypatch.setattr(figures, "BLOCK", 10)
     assert to_json(analyze(sample(name))) == whole
 
 
@@ -55,5 +55,5 @@ def test_a_union_knows_what_each_member_begins_with(pairs: list[tuple[int, int]]
 def test_the_largest_come_first_and_of_equals_the_first(values: list[int], count: int, block: int) -> None:
     expected = sorted((row for row, value in enumerate(values) if value), key=lambda row: (-values[row], row))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rules_largest, "BLOCK", block)
-        assert largest(np.array(values, np.int64), count) == expected[:count]
+        patch.setattr(figures, "BLOCK", block)
+        assert largest_positions(np.array(values, np.int64), count) == expected[:count]

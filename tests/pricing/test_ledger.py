@@ -1,4 +1,4 @@
-"""Nothing is granted twice: what rules are granted and what is left add up to what there was."""
+"""Tests of the ledger: no ns is granted twice, and grants and the rest add up to the total."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traceview.measure.activity import activity
 from traceview.measure.copies import Copies
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Window
-from traceview.pricing.ledger import Claim, Exposed, Grant, Idle, Ledger, exposed_work
+from traceview.pricing.ledger import Claim, ExposedClaim, Grant, IdleClaim, Ledger, exposed_work
 
 KEYS = ("communication", "h2d pinned", "memset")
 COUNT = 4
@@ -32,30 +32,30 @@ def made_ledger(ns: list[int]) -> Ledger:
         key: Intervals(np.array([row * 100, row * 100 + 50]), np.array([row * 100 + 30, row * 100 + 90]))
         for row, key in enumerate(KEYS)
     }
-    return Ledger.of(made_gaps(ns), exposed)
+    return Ledger.from_gaps(made_gaps(ns), exposed)
 
 
 def each_gap(grant: Grant) -> Times:
-    """Return the idle ns of each of all gaps."""
+    """Return the granted idle ns of every gap."""
     idle = np.zeros(COUNT, np.int64)
     idle[grant.rows] = grant.idle
     return idle
 
 
 @st.composite
-def idle_claims(draw: st.DrawFn) -> Idle:
+def idle_claims(draw: st.DrawFn) -> IdleClaim:
     listed = st.lists(st.integers(0, COUNT - 1), unique=True).map(lambda rows: np.array(sorted(rows), np.int64))
     stretches = st.lists(st.integers(0, COUNT), min_size=2, max_size=2).map(lambda edges: slice(*sorted(edges)))
     rows = draw(st.none() | listed | stretches)
     length = len(np.arange(COUNT) if rows is None else np.arange(COUNT)[rows])
     bounds = st.lists(st.integers(0, 40), min_size=length, max_size=length).map(lambda most: np.array(most, np.int64))
     causes = draw(st.lists(st.sampled_from(CAUSES), unique=True, max_size=4))
-    return Idle(tuple(causes), rows, draw(st.none() | bounds))
+    return IdleClaim(tuple(causes), rows, draw(st.none() | bounds))
 
 
 spans = st.tuples(st.integers(0, 300), st.integers(0, 300)).map(sorted)
 exposed_claims = st.builds(
-    Exposed,
+    ExposedClaim,
     st.lists(st.sampled_from((*KEYS, "no such work")), unique=True, max_size=3).map(tuple),
     st.none() | spans.map(lambda span: intervals.union(np.array([span[0]]), np.array([span[1]]))),
 )
@@ -65,78 +65,79 @@ exposed_claims = st.builds(
     st.lists(st.integers(0, 50), min_size=COUNT * len(CAUSES), max_size=COUNT * len(CAUSES)),
     st.lists(st.lists(idle_claims() | exposed_claims, max_size=3).map(tuple), max_size=6),
 )
-def test_what_is_granted_and_what_is_left_add_up(ns: list[int], rounds: list[tuple[Claim, ...]]) -> None:
+def test_grants_and_rest_add_up(ns: list[int], rounds: list[tuple[Claim, ...]]) -> None:
     ledger = made_ledger(ns)
     before, granted = ledger.total, 0
     for claims in rounds:
         grant = ledger.grant(claims)
-        assert (each_gap(grant) <= _claimed(ledger, claims)).all()
-        ledger.take(grant)
+        assert (each_gap(grant) <= claimable_ns(ledger, claims)).all()
+        ledger.deduct(grant)
         granted += grant.total
         assert grant.total == int(each_gap(grant).sum()) + intervals.length(grant.exposed)
         assert grant.gaps == np.count_nonzero(each_gap(grant))
-        assert grant.inside(slice(1, 3), Window(0, 300)) == int(each_gap(grant)[1:3].sum()) + intervals.length(
+        assert grant.total_inside(slice(1, 3), Window(0, 300)) == int(each_gap(grant)[1:3].sum()) + intervals.length(
             grant.exposed
         )
-        assert [grant.gap(place) for place in range(len(grant.idle))] == np.arange(COUNT)[grant.rows].tolist()
+        assert [grant.gap_row(at) for at in range(len(grant.idle))] == np.arange(COUNT)[grant.rows].tolist()
         assert (grant.idle >= 0).all()
         assert (grant.exposed.end > grant.exposed.start).all()
         assert (grant.exposed.start[1:] >= grant.exposed.end[:-1]).all()
     assert granted + ledger.total == before
-    assert all((left >= 0).all() for left in ledger.gaps.values())
+    assert all((left >= 0).all() for left in ledger.idle.values())
 
 
-def _claimed(ledger: Ledger, claims: tuple[Claim, ...]) -> Times:
-    """Return the most that claims may be given of each gap: what is left of their causes, within their bounds."""
+def claimable_ns(ledger: Ledger, claims: tuple[Claim, ...]) -> Times:
+    """Return the largest possible grant of each gap: what is left of the claimed causes, within the limits."""
     most = np.zeros(COUNT, np.int64)
     for claim in claims:
-        if isinstance(claim, Idle):
+        if isinstance(claim, IdleClaim):
             rows = slice(0, COUNT) if claim.rows is None else claim.rows
-            left = sum((ledger.gaps.get(cause, np.zeros(COUNT, np.int64))[rows] for cause in claim.causes), np.int64(0))
+            left = sum((ledger.idle.get(cause, np.zeros(COUNT, np.int64))[rows] for cause in claim.causes), np.int64(0))
             most[rows] += left if claim.at_most is None else np.minimum(left, claim.at_most)
     return most
 
 
-def test_what_a_measure_holds_is_not_written_to() -> None:
+def test_columns_of_the_measure_do_not_change() -> None:
     gaps = made_gaps([10] * COUNT * len(CAUSES))
-    ledger = Ledger.of(gaps, {})
-    ledger.take(ledger.grant((Idle(("host",), rows=np.array([1, 3])), Idle(("sync",), rows=slice(1, 2)))))
-    ledger.take(ledger.grant((Idle(("host", "sync")),)))
+    ledger = Ledger.from_gaps(gaps, {})
+    ledger.deduct(ledger.grant((IdleClaim(("host",), rows=np.array([1, 3])), IdleClaim(("sync",), rows=slice(1, 2)))))
+    ledger.deduct(ledger.grant((IdleClaim(("host", "sync")),)))
     assert gaps.frame["host"].to_list() == gaps.frame["sync"].to_list() == [10] * COUNT
 
 
-def test_what_one_rule_was_granted_is_gone_for_the_next() -> None:
+def test_granted_time_is_gone_for_the_next_rule() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    first = ledger.grant((Idle(("host",)), Exposed(("memset",))))
-    ledger.take(first)
-    second = ledger.grant((Idle(("host",)), Exposed(("memset",))))
+    first = ledger.grant((IdleClaim(("host",)), ExposedClaim(("memset",))))
+    ledger.deduct(first)
+    second = ledger.grant((IdleClaim(("host",)), ExposedClaim(("memset",))))
     assert (first.total, second.total) == (10 * COUNT + 70, 0)
 
 
-def test_a_claim_may_be_bounded_in_each_gap_over_all_its_causes() -> None:
+def test_limit_per_gap_over_all_causes() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    grant = ledger.grant((Idle(("sync", "host"), at_most=np.array([0, 5, 15, 99])),))
-    ledger.take(grant)
+    grant = ledger.grant((IdleClaim(("sync", "host"), at_most=np.array([0, 5, 15, 99])),))
+    ledger.deduct(grant)
     assert each_gap(grant).tolist() == [0, 5, 15, 20]
-    assert ledger.gaps["host"].tolist() == [10, 10, 5, 0]
+    assert ledger.idle["host"].tolist() == [10, 10, 5, 0]
 
 
-def test_two_claims_of_one_rule_do_not_get_the_same_ns() -> None:
+def test_claims_of_a_draft_do_not_overlap() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
-    grant = ledger.grant((Idle(("host",)), Idle(("host", "sync")), Exposed(("memset",)), Exposed(("memset",))))
+    memset = ExposedClaim(("memset",))
+    grant = ledger.grant((IdleClaim(("host",)), IdleClaim(("host", "sync")), memset, memset))
     assert each_gap(grant).tolist() == [20] * COUNT
     assert intervals.length(grant.exposed) == 70
 
 
-def test_asking_leaves_the_ledger_as_it_was() -> None:
+def test_grant_does_not_change_the_ledger() -> None:
     ledger = made_ledger([10] * COUNT * len(CAUSES))
     before = ledger.total
-    ledger.grant((Idle(CAUSES), Exposed(KEYS)))
+    ledger.grant((IdleClaim(CAUSES), ExposedClaim(KEYS)))
     assert ledger.total == before
 
 
 @pytest.mark.parametrize("window", [None, Window(25, 75)])
-def test_exposed_work_is_busy_less_compute_each_ns_once(window: Window | None) -> None:
+def test_exposed_work_adds_up(window: Window | None) -> None:
     trace = made_trace(
         operations=[
             (0, 40, "compute", 0, None),
@@ -148,7 +149,7 @@ def test_exposed_work_is_busy_less_compute_each_ns_once(window: Window | None) -
     )
     work = activity(trace, 0)
     assert work is not None
-    found = {key: intervals.length(of) for key, of in exposed_work(work, Copies.of(trace, work)).items()}
+    lengths = {key: intervals.length(times) for key, times in exposed_work(work, Copies.of(trace, work)).items()}
     end = 90 if window is None else window.end
-    assert found == {"communication": 20, "h2d pinned": min(end, 80) - 60, "memset": max(end - 80, 0)}
-    assert sum(found.values()) == intervals.length(work.busy) - intervals.length(work.compute)
+    assert lengths == {"communication": 20, "h2d pinned": min(end, 80) - 60, "memset": max(end - 80, 0)}
+    assert sum(lengths.values()) == intervals.length(work.busy) - intervals.length(work.compute)

@@ -1,4 +1,4 @@
-"""The storm of tiny operations that a Python loop over elements makes."""
+"""Tests of kernel_storm: tiny operations launched by a Python loop over elements."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from tests.rules.made import US, findings, with_names
+from tests.rules.helpers import US, findings, with_names
 from traceview.model.trace import Trace
 from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
 from traceview.rules.launch_bound import launch_bound
 
 
 def loop(names: list[str], length: int) -> Trace:
-    """Operations of one length, 10 µs apart, in the range build_mask."""
+    """Operations of `length` ns, 10 µs apart, in the range build_mask."""
     period = length + 10 * US
     work = [(i * period, i * period + length, "compute", 0, i) for i in range(len(names))]
     calls = [(max(i * period - 10 * US, 0), i * period, "api", 0) for i in range(len(names))]
     return with_names(made_trace(work, calls, [(0, len(names) * period, "build_mask", 0)]), names)
 
 
-def test_a_loop_over_elements_is_a_storm_in_its_range() -> None:
-    (found,) = findings(loop(["fill", "copy"] * 150, 2 * US), kernel_storm, launch_bound)
-    assert found.id == "kernel_storm"
-    assert "298 tiny operations in `build_mask`" in found.title
-    assert found.cost_ns == 297 * 10 * US
-    assert "149 fill and 149 copy" in found.advice
-    assert "mask[rows, columns]" in found.code
+def test_loop_over_elements() -> None:
+    (finding,) = findings(loop(["fill", "copy"] * 150, 2 * US), kernel_storm, launch_bound)
+    assert finding.id == "kernel_storm"
+    assert "298 tiny operations launched in a loop in `build_mask`" in finding.title
+    assert finding.cost_ns == 297 * 10 * US
+    assert "149 fill and 149 copy" in finding.advice
+    assert "mask[rows, columns]" in finding.code
 
 
-def test_ordinary_kernels_in_changing_order_are_no_storm() -> None:
+def test_varying_kernels_are_not_a_storm() -> None:
     names = [f"kernel_{(i * i) % 17}" for i in range(300)]
-    assert [one.id for one in findings(loop(names, 2 * US), kernel_storm, launch_bound)] == ["launch_bound"]
+    assert [finding.id for finding in findings(loop(names, 2 * US), kernel_storm, launch_bound)] == ["launch_bound"]
 
 
-def test_long_kernels_are_no_storm() -> None:
+def test_long_kernels_are_not_a_storm() -> None:
     assert findings(loop(["gemm"] * 300, 50 * US), kernel_storm) == ()
 
 
-def test_a_short_loop_is_no_storm() -> None:
+def test_short_loop_is_not_a_storm() -> None:
     assert findings(loop(["fill"] * 90, 2 * US), kernel_storm) == ()
 
 
-def test_each_stream_is_looked_at_by_itself() -> None:
+def test_streams_are_searched_separately() -> None:
     work = [(i * 12 * US, i * 12 * US + 2 * US, "compute", i % 2, i) for i in range(300)]
     calls = [(max(i * 12 - 10, 0) * US, i * 12 * US, "api", 0) for i in range(300)]
     names = ["fill" if i % 2 else f"kernel_{(i * i) % 17}" for i in range(300)]
-    (found,) = findings(with_names(made_trace(work, calls), names), kernel_storm)
-    assert "149 tiny operations" in found.title
-    assert found.cost_ns == 148 * 10 * US
+    (finding,) = findings(with_names(made_trace(work, calls), names), kernel_storm)
+    assert "149 tiny operations" in finding.title
+    assert finding.cost_ns == 148 * 10 * US
 
 
-def storms_by_hand(names: str, tiny: list[bool], long: int) -> set[int]:
-    """Find the operations of storms one by one."""
+def storms_with_a_loop(names: str, tiny: list[bool], long: int) -> set[int]:
+    """Return the operations in storms, result with a loop over all operations."""
     members: set[int] = set()
     for period in PERIODS:
         run: list[int] = []
@@ -70,8 +70,8 @@ REPEATED = st.tuples(st.text("ab", min_size=1, max_size=4), st.integers(1, 9)).m
 
 
 @given(st.lists(REPEATED, max_size=6).map("".join), st.sets(st.integers(0, 60)), st.integers(4, 12))
-def test_looking_at_few_operations_first_finds_every_storm(names: str, lengthy: set[int], long: int) -> None:
+def test_sampling_finds_every_storm(names: str, lengthy: set[int], long: int) -> None:
     tiny = [at not in lengthy for at in range(len(names))]
-    found = storms(np.array([ord(one) for one in names], np.int64), np.array(tiny, np.bool_), long)
-    members = {at for first, last in zip(*found, strict=True) for at in range(first, last)}
-    assert members == storms_by_hand(names, tiny, long)
+    result = storms(np.array([ord(letter) for letter in names], np.int64), np.array(tiny, np.bool_), long)
+    members = {at for first, last in zip(*result, strict=True) for at in range(first, last)}
+    assert members == storms_with_a_loop(names, tiny, long)

@@ -1,4 +1,4 @@
-"""Rules on streams, graphs and communication."""
+"""Tests of the rules on streams, graphs and communication."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from tests.made_trace import made_trace
-from tests.rules.made import MS, US, findings, with_names
+from tests.rules.helpers import MS, US, findings, with_names
 from traceview.model.trace import OPERATIONS, STREAM_EVENTS, STREAMS, Trace
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.exposed_communication import exposed_communication
@@ -16,7 +16,7 @@ from traceview.rules.whole_graphs import whole_graphs
 
 
 def steps(count: int, other_thread: int) -> Trace:
-    """Forward on stream 0, a tiny kernel on stream 1, backward (by another thread) on stream 0 again."""
+    """Forward on stream 0, a tiny kernel on stream 1, backward on stream 0 by thread `other_thread`."""
     work, calls = [], []
     for step in range(count):
         begin = step * MS
@@ -27,61 +27,61 @@ def steps(count: int, other_thread: int) -> Trace:
     return made_trace(work, calls, [(i * MS, (i + 1) * MS, f"iteration {i}", 0) for i in range(count)])
 
 
-def test_an_empty_backward_stream_is_a_premise_where_autograd_is_seen() -> None:
-    (found,) = findings(steps(10, other_thread=1), idle_stream)
-    assert (found.severity, found.id) == ("high", "idle_stream")
-    assert "stream 1 does next to nothing: 10 of 30 kernels" in found.title
-    assert "10 of the 10 kernels that thread thread 1 launched ran on stream 0" in found.advice
-    assert found.cost_ns == 10 * (2 + 7) * US
-    assert found.evidence[0].stream == 1
+def test_idle_backward_stream_is_a_premise() -> None:
+    (finding,) = findings(steps(10, other_thread=1), idle_stream)
+    assert (finding.severity, finding.id) == ("high", "idle_stream")
+    assert "stream 1 is almost unused: 10 of 30 kernels" in finding.title
+    assert "10 of the 10 kernels that thread thread 1 launched ran on stream 0" in finding.advice
+    assert finding.cost_ns == 10 * (2 + 7) * US
+    assert finding.evidence[0].stream == 1
 
 
-def test_without_a_second_thread_the_cause_is_only_supposed() -> None:
-    (found,) = findings(steps(10, other_thread=0), idle_stream)
-    assert found.severity == "medium"
-    assert "If it was made for backward" in found.advice
+def test_idle_stream_without_autograd_thread() -> None:
+    (finding,) = findings(steps(10, other_thread=0), idle_stream)
+    assert finding.severity == "medium"
+    assert "If the stream is meant for backward" in finding.advice
 
 
-def test_a_stream_used_in_few_iterations_is_left_alone() -> None:
+def test_rarely_used_stream_has_no_finding() -> None:
     few = steps(10, other_thread=1)
     tiny = (few.operations["stream"] == 1) & (pl.Series(range(30)) > 10)
     assert findings(replace(few, operations=few.operations.filter(~tiny)), idle_stream) == ()
 
 
-def test_a_stream_of_copies_is_left_alone() -> None:
+def test_copy_stream_has_no_finding() -> None:
     work = [(i * MS, i * MS + 800 * US, "compute", 0, None) for i in range(10)]
     work += [(i * MS, i * MS + US, "copy", 1, None) for i in range(10)]
     assert findings(made_trace(work), idle_stream) == ()
 
 
-def test_a_stream_with_events_and_no_work_is_named() -> None:
+def test_unused_stream() -> None:
     trace = made_trace([(0, MS, "compute", 0, None)])
     events = pl.DataFrame(
         [["wait", "wait", "wait"], [1, 1, 1], [1, 1, 1], [9, 9, 0xFFFFFFFF], [4, 5, 6], [None, None, None]],
         schema=dict(STREAM_EVENTS),
     )
-    (found,) = findings(replace(trace, stream_events=events), idle_stream)
-    assert (found.id, found.severity, found.cost_ns) == ("unused_stream", "low", 0)
-    assert "stream 9 (2 events)" in found.title
+    (finding,) = findings(replace(trace, stream_events=events), idle_stream)
+    assert (finding.id, finding.severity, finding.cost_ns) == ("unused_stream", "low", 0)
+    assert "stream 9 (2 events)" in finding.title
 
 
-def test_graphs_traced_whole_are_a_premise_where_they_are_most_of_the_compute() -> None:
+def test_whole_graphs_are_a_premise() -> None:
     trace = made_trace([(0, 6 * MS, "compute", 0, None), (7 * MS, 8 * MS, "compute", 0, None)])
     sources = pl.Series("source", ["graph", "kernel"], dtype=OPERATIONS["source"])
-    (found,) = findings(replace(trace, operations=trace.operations.with_columns(sources)), whole_graphs)
-    assert (found.severity, found.cost_ns) == ("high", 0)
+    (finding,) = findings(replace(trace, operations=trace.operations.with_columns(sources)), whole_graphs)
+    assert (finding.severity, finding.cost_ns) == ("high", 0)
     assert (
-        "85.7% of the compute is inside 1 CUDA graph launch traced whole: 1 kernel beside them" in found.title
+        "85.7% of the compute is inside 1 CUDA graph launch traced as a whole; 1 kernel outside graphs" in finding.title
     )
     assert findings(trace, whole_graphs) == ()
 
 
 def ranks(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> Trace:
-    """Collectives of two devices, each of a process of its own."""
+    """Collectives of two devices, each with its own process."""
     work = [
         (start, end, "communication", device, None)
-        for device, of in enumerate((first, second))
-        for start, end in of
+        for device, collectives in enumerate((first, second))
+        for start, end in collectives
     ]
     trace = made_trace(work)
     stream = pl.col("stream")
@@ -98,24 +98,24 @@ def ranks(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> Trace:
     )
 
 
-def test_the_rank_that_comes_last_is_the_one_waited_for() -> None:
+def test_ranks_wait_for_the_last() -> None:
     trace = ranks(first=[(8, 10), (18, 20)], second=[(0, 10), (10, 20)])
-    found = findings(trace, communication_wait, exposed_communication)
-    waits = [one for one in found if one.id == "communication_wait"]
-    assert [(one.device, one.cost_ns) for one in waits] == [("GPU 1", 16)]
-    assert "GPU 1 waits for GPU 0 in NCCL: 16 ns of its 20 ns of communication" in waits[0].title
-    assert "came last in 2 of 2 collectives" in waits[0].advice
-    rest = {one.device: one.cost_ns for one in found if one.id == "exposed_communication"}
+    result = findings(trace, communication_wait, exposed_communication)
+    waits = [finding for finding in result if finding.id == "communication_wait"]
+    assert [(wait.device, wait.cost_ns) for wait in waits] == [("GPU 1", 16)]
+    assert "GPU 1 waits for GPU 0 in NCCL for 16 ns of its 20 ns of communication" in waits[0].title
+    assert "is the last to start 2 of 2 collectives" in waits[0].advice
+    rest = {row.device: row.cost_ns for row in result if row.id == "exposed_communication"}
     assert rest == {"GPU 0": 4, "GPU 1": 4}
 
 
-def test_collectives_that_do_not_match_are_not_compared() -> None:
+def test_mismatched_collectives_are_not_compared() -> None:
     uneven = ranks(first=[(8, 10)], second=[(0, 10), (10, 20)])
     assert findings(uneven, communication_wait) == ()
     other = with_names(ranks(first=[(8, 10)], second=[(0, 10)]), ["AllReduce", "Broadcast"])
     assert findings(other, communication_wait) == ()
 
 
-def test_communication_under_compute_costs_nothing() -> None:
+def test_hidden_communication_costs_nothing() -> None:
     hidden = made_trace([(0, MS, "compute", 0, None), (100, 5000, "communication", 1, None)])
     assert findings(hidden, exposed_communication) == ()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.model.profilers import capturing
+from traceview.model.profilers import capture_advice
 from traceview.read import raw
 from traceview.read.formats import with_tables
 from traceview.read.sqlite.database import (
@@ -176,7 +176,7 @@ def _library_query(
 
 
 def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool, profiler: str) -> Iterator[str]:
-    remedy = capturing(profiler)
+    remedy = capture_advice(profiler)
     if not any(tables.get(name) for name in GPU_TABLES):
         yield f"GPU work: capture it with {remedy.gpu}"
     elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):

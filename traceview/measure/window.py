@@ -6,7 +6,7 @@ import polars as pl
 
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.measure.activity import Activity, activity
-from traceview.model.profilers import capturing
+from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace, Window
 
 
@@ -35,7 +35,7 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
     if trace.operations.is_empty():
         raise NoGpuWorkError(
             f"{trace.info.file}: the capture holds no GPU work ({_contents(trace)}); "
-            f"capture it with: {capturing(trace.info.profiler).gpu}"
+            f"capture it with: {capture_advice(trace.info.profiler).gpu}"
         )
     chosen = [index for index in range(len(trace.devices)) if only is None or _named(trace, index, only)]
     if not chosen:

@@ -1,4 +1,4 @@
-"""How to capture what a capture lacks, in the words of the profiler that made it."""
+"""How to capture missing data with each profiler."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Capturing:
-    """Advice: `gpu` captures GPU work, in one line, `code` in a program; `annotate` is code that names the steps.
+class CaptureAdvice:
+    """Texts on how to capture what is missing.
 
-    `no_ranges` and `no_iterations` say what cannot be measured without them.
+    Attributes:
+        gpu: How to capture GPU work, in one line; `code` shows it in a program or command.
+        calls: How to capture CUDA API calls.
+        ranges: How to capture ranges; `annotate` is code that names the steps.
+        no_ranges, no_iterations: Why figures are missing without them, and how to get them.
     """
 
     gpu: str
@@ -22,27 +26,27 @@ class Capturing:
     code: str
 
 
-NSYS = Capturing(
+NSYS = CaptureAdvice(
     gpu="nsys profile -t cuda,nvtx COMMAND",
-    calls="Trace CUDA on the host too: `-t cuda` records API calls unless they were filtered out of the export.",
+    calls="Trace the CUDA API: `-t cuda` records its calls unless the export filters them out.",
     ranges="Annotate each step and its phases, and trace NVTX: `-t cuda,nvtx`.",
-    no_ranges="no NVTX ranges in the capture, so nothing can be told apart by phase or iteration: put "
+    no_ranges="no NVTX ranges in the capture, so phases and iterations are unknown: put "
     "torch.cuda.nvtx.range_push/range_pop (or instrument.annotate) around each step and capture with "
-    "-t cuda,nvtx; the nvtx package from 0.2.12 on is not recorded by nsys 2022.4 to 2024.2",
-    no_iterations="no NVTX range repeats three times on a thread, so no iteration was found: put a range around each "
+    "-t cuda,nvtx; nsys 2022.4 to 2024.2 do not record ranges of the nvtx package 0.2.12 and later",
+    no_iterations="no NVTX range repeats three times on a thread, so iterations are unknown: put a range around each "
     "step (torch.cuda.nvtx.range_push('iteration')), or name it with --iteration",
     annotate="""for step, batch in enumerate(loader):
     with torch.cuda.nvtx.range(f"iteration {step}"):
         train_step(batch)""",
     code="nsys profile -t cuda,nvtx -o report python train.py",
 )
-TORCH = Capturing(
+TORCH = CaptureAdvice(
     gpu="torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
-    calls="Profile the host too: ProfilerActivity.CPU beside ProfilerActivity.CUDA.",
-    ranges="Put `record_function` around each step and its phases, or call `prof.step()` after each.",
-    no_ranges="no record_function ranges in the trace, so nothing can be told apart by phase or iteration: put "
-    "torch.profiler.record_function around each step, or call prof.step() after each",
-    no_iterations="no range repeats three times on a thread, so no iteration was found: call prof.step() after each "
+    calls="Profile the host as well: add ProfilerActivity.CPU to ProfilerActivity.CUDA.",
+    ranges="Put `record_function` around each step and its phases, or call `prof.step()` after each step.",
+    no_ranges="no record_function ranges in the trace, so phases and iterations are unknown: put "
+    "torch.profiler.record_function around each step, or call prof.step() after each step",
+    no_iterations="no range repeats three times on a thread, so iterations are unknown: call prof.step() after each "
     "step, three times or more while the profiler records, or name the range with --iteration",
     annotate="""for step, batch in enumerate(loader):
     with torch.profiler.record_function(f"iteration {step}"):
@@ -50,9 +54,9 @@ TORCH = Capturing(
     code="with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:\n    train(10)\n"
     'prof.export_chrome_trace("trace.json.gz")',
 )
-PROFILERS: Mapping[str, Capturing] = {"nsys": NSYS, "torch.profiler": TORCH}
+PROFILERS: Mapping[str, CaptureAdvice] = {"nsys": NSYS, "torch.profiler": TORCH}
 
 
-def capturing(profiler: str) -> Capturing:
-    """Return how a profiler captures."""
+def capture_advice(profiler: str) -> CaptureAdvice:
+    """Return the texts for a profiler; those for nsys if the profiler is unknown."""
     return PROFILERS.get(profiler, NSYS)

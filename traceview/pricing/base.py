@@ -1,8 +1,6 @@
-"""What a rule sees (Facts), what it says (Draft) and what its threshold words mean.
+"""Input and output of a rule: CaptureFacts, FindingDraft and the thresholds of severities.
 
-A rule is a pure function from Facts to Drafts, one Draft a finding. A Draft claims idle and exposed
-time of one device and words it; traceview.rules.find settles the claims in the order of RULES,
-prices the findings and sorts them.
+A rule is a pure function that reads CaptureFacts and yields one FindingDraft for each finding.
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ from traceview.measure.nvtx.projection import annotating_threads
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured, Place
 from traceview.model.trace import Trace, Window
 from traceview.normalise.names import categories
-from traceview.pricing.format import folded
-from traceview.pricing.ledger import Claim, added
+from traceview.pricing.figures import fold_numbers
+from traceview.pricing.ledger import Claim, sum_columns
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One device as rules see it.
+    """One device, prepared for rules.
 
-    `steady` is the time of the iterations that count (the whole window where there are none), and `in_steady` the
-    gaps that begin in it. The gap arrays are columns of Gaps.frame, -1 for null.
+    `steady` is the time of the counted iterations, or the whole window if there are none. `steady_gaps` are the
+    gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
     """
 
     use: DeviceUse
@@ -43,92 +41,105 @@ class DeviceFacts:
     gap_end: Times
     gap_operation: Rows
     gap_thread: NDArray[np.int16]
-    in_steady: slice
+    steady_gaps: slice
 
-    def gap_of(self, moments: Times) -> Times:
-        """Return the gap that holds each moment (its end included), -1 for none."""
+    def gaps_at(self, moments: Times) -> Times:
+        """Return the gap that contains each moment (the gap's end included), or -1."""
         index = np.searchsorted(self.gap_start, moments, side="right") - 1
         if len(self.gap_start) == 0:
             return np.full(len(moments), -1, np.int64)
         inside = (index >= 0) & (moments <= self.gap_end[np.maximum(index, 0)])
         return np.where(inside, index, -1)
 
-    def ended_by(self, operations: Rows) -> Times:
-        """Return the gaps that end with any of these operations (rows of Trace.operations, ascending)."""
-        # They ascend as the gaps do, but for the last gap's, which none may end.
-        known = self.gap_operation
-        known = known[: len(known) - int(len(known) > 0 and known[-1] < 0)]
-        at = np.searchsorted(known, operations)
-        found: Times = at[known.take(at, mode="clip") == operations] if len(known) else at[:0]
-        return found
+    def gaps_before(self, operations: Rows) -> Times:
+        """Return the gaps that end with one of these operations (rows of Trace.operations, ascending)."""
+        # gap_operation ascends, except for the last gap: no operation may end it.
+        ending = self.gap_operation
+        ending = ending[: len(ending) - int(len(ending) > 0 and ending[-1] < 0)]
+        at = np.searchsorted(ending, operations)
+        gaps: Times = at[ending.take(at, mode="clip") == operations] if len(ending) else at[:0]
+        return gaps
 
-    def waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
-        """Return the ns of these causes together in each of some gaps; None where the device has no such wait."""
+    def gap_waits(self, causes: Sequence[str], gaps: slice) -> Times | None:
+        """Return the ns of these causes in each of the gaps; None if the device has no gap with one of them."""
         frame, sums = self.use.gaps.frame, self.use.gaps.causes
         columns = [frame[cause].to_numpy()[gaps] for cause in causes if sums[cause]]
-        return added(columns) if columns else None
+        return sum_columns(columns) if columns else None
 
     def column(self, trace: Trace, name: str) -> NDArray[Any]:
-        """Return a column of Trace.operations for the device's work, an Enum as its codes."""
+        """Return a column of Trace.operations for the device's work; an Enum column as codes."""
         return self.activity.of(trace.operations[name].to_physical().to_numpy())
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """An Analysis, with what several rules need prepared once.
+class CaptureFacts:
+    """An Analysis with the data that several rules need.
 
-    `counted` is the number of iterations that count; None where there are none.
+    `counted` is the number of counted iterations, None if there are none. `annotating` holds for each row of
+    Trace.threads the thread that annotates for its process, or -1. `nesting` builds the index of Trace.ranges at
+    its first call.
     """
 
     analysis: Analysis
     devices: tuple[DeviceFacts, ...]
     counted: int | None
-    annotating: Times  # for each row of Trace.threads, the thread that annotates for its process; -1 for none
-    nesting: Callable[[], Nesting]  # of Trace.ranges, made when the first rule asks
+    annotating: Times
+    nesting: Callable[[], Nesting]
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
-        """Return the innermost range (row of Trace.ranges) open on each thread at each moment, -1 for none.
+        """Return the innermost range (row of Trace.ranges) open on each thread at each moment, or -1.
 
-        A thread with no range open then is answered for by the annotating thread of its process, as in
-        METRICS.md "NVTX projected on the GPU".
+        If a thread has no open range, the annotating thread of its process is used
+        (docs/definitions.md "NVTX projected on the GPU").
         """
         if self.analysis.trace.ranges.is_empty() or len(moment) == 0:
             return np.full(len(moment), -1, np.int64)
         nesting = self.nesting()
-        found = nesting.innermost(thread.astype(np.int64), moment)
-        lost = np.flatnonzero((found < 0) & (thread >= 0))
-        found[lost] = nesting.innermost(self.annotating[thread[lost]], moment[lost])
-        return np.where(found >= 0, nesting.rows[np.maximum(found, 0)], -1)
+        place = nesting.innermost(thread.astype(np.int64), moment)
+        missing = np.flatnonzero((place < 0) & (thread >= 0))
+        place[missing] = nesting.innermost(self.annotating[thread[missing]], moment[missing])
+        return np.where(place >= 0, nesting.rows[np.maximum(place, 0)], -1)
 
     def range_names(self, ranges: Times) -> tuple[list[str], Times]:
-        """Return the names, folded, of ranges (rows, -1 for none, which is called ""), and which of them each has."""
+        """Return the distinct names of ranges, with numbers folded, and the index of each range's name.
+
+        `ranges` are rows of Trace.ranges; -1 stands for no range and has the name "".
+        """
         texts = self.analysis.trace.ranges["name"]
         code = np.full(len(ranges), -1, np.int64)
         known = np.flatnonzero(ranges >= 0)
         code[known] = texts.to_physical().to_numpy()[ranges[known]]
         codes, which = np.unique(code, return_inverse=True)
         known_texts = categories(texts) if len(known) else []
-        names = [folded(known_texts[one]) if one >= 0 else "" for one in codes.tolist()]
-        place = {name: at for at, name in enumerate(dict.fromkeys(names))}
-        return list(place), np.array([place[name] for name in names], np.int64)[which]
+        names = [fold_numbers(known_texts[number]) if number >= 0 else "" for number in codes.tolist()]
+        index = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        return list(index), np.array([index[name] for name in names], np.int64)[which]
 
     def per_iteration(self, count: int) -> str:
-        """Return " (21 in each iteration)" where iterations are known and it happens in each; else ""."""
+        """Return " (one per iteration)" or " (21 per iteration)"; "" if `count` is less than one per iteration."""
         if not self.counted or count < self.counted:
             return ""
-        return f" ({count / self.counted:.0f} in each iteration)"
+        each = f"{count / self.counted:.0f}"
+        return f" ({'one' if each == '1' else each} per iteration)"
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """One finding before it is priced.
+class FindingDraft:
+    """A finding before it is priced.
 
-    In `title` and `advice`, `{cost}`, `{share}` and `{gaps}` stand for the price, its share of the window
-    and the number of gaps it comes from.
-    `severity` None means: by share of the steady time (`severity_of`). A `premise` is a finding that
-    changes how all others are read; among equals in severity it comes first. A draft that was granted
-    less than LEAST, or from fewer than `fewest` gaps, is dropped, unless it claims nothing or is said
-    `always`.
+    Attributes:
+        title, advice: Texts. `{cost}`, `{share}` and `{gaps}` are replaced by the price, its share of the window
+            and the number of gaps that it comes from.
+        device: The device that lost the time; None for a finding on the capture, which costs nothing.
+        claims: The lost time that the finding explains.
+        severity: None derives it from the share of the steady time (`severity_from_share`).
+        premise: The finding changes how to read all others. It sorts first within its severity.
+        min_gaps: Drop the draft if its price comes from fewer gaps.
+        keep_without_cost: Keep the draft although it is granted less than MIN_SHARE.
+        evidence: Places to show; empty selects the places with the largest granted times.
+        place_label: What happened at these places.
+
+    A draft without claims is always kept.
     """
 
     id: str
@@ -139,49 +150,48 @@ class Draft:
     code: str = ""
     severity: str | None = None
     premise: bool = False
-    fewest: int = 0
-    always: bool = False
-    evidence: tuple[Place, ...] = ()  # empty: the places where most was granted
-    place: str = ""  # what to call those
+    min_gaps: int = 0
+    keep_without_cost: bool = False
+    evidence: tuple[Place, ...] = ()
+    place_label: str = ""
 
 
-Rule = Callable[[Facts], Iterator[Draft]]
+Rule = Callable[[CaptureFacts], Iterator[FindingDraft]]
 
-# Rounds of one unchanged program differed by 3 to 15% of their wall time on a quiet H200: a loss of a
-# tenth shows in a single run, one of a fiftieth only in the mean of several, and one of a thousandth never.
-HIGH, MEDIUM, LEAST = 0.10, 0.02, 0.001
+# Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss
+# of a tenth, the mean of several runs shows a loss of a fiftieth, and no run shows a loss of a thousandth.
+HIGH_SHARE, MEDIUM_SHARE, MIN_SHARE = 0.10, 0.02, 0.001
 
 
-def severity_of(share: float) -> str:
+def severity_from_share(share: float) -> str:
     """Return high, medium or low for a share of the steady time."""
-    return "high" if share >= HIGH else "medium" if share >= MEDIUM else "low"
+    return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
 
 
-def facts_of(analysis: Analysis, activities: Sequence[Activity] = ()) -> Facts:
-    """Prepare what rules need; nothing is measured again that the analysis holds, or that is given."""
-    given = {work.device: work for work in activities}
-    found = tuple(_device_facts(analysis, use, given.get(use.device)) for use in analysis.devices)
+def collect_facts(analysis: Analysis, activities: Sequence[Activity] = ()) -> CaptureFacts:
+    """Prepare an analysis for rules; `activities` saves collecting the work of these devices again."""
+    known = {work.device: work for work in activities}
     iterations = analysis.iterations
     counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
-    return Facts(
+    return CaptureFacts(
         analysis=analysis,
-        devices=found,
+        devices=tuple(_device_facts(analysis, use, known.get(use.device)) for use in analysis.devices),
         counted=counted or None,
         annotating=annotating_threads(analysis.trace),
-        nesting=cache(partial(_nesting, analysis.trace)),
+        nesting=cache(partial(_build_nesting, analysis.trace)),
     )
 
 
-def _nesting(trace: Trace) -> Nesting:
+def _build_nesting(trace: Trace) -> Nesting:
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
     return Nesting.of(start, end, thread.astype(np.int64))
 
 
-def _device_facts(analysis: Analysis, use: DeviceUse, given: Activity | None) -> DeviceFacts:
-    work = given or activity(analysis.trace, use.device)
-    assert work is not None, "a device that was measured has work"
+def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) -> DeviceFacts:
+    work = known or activity(analysis.trace, use.device)
+    assert work is not None, "a measured device has work"
     frame = use.gaps.frame
-    steady = _steady(analysis, use.window)
+    steady = _steady_window(analysis, use.window)
     gap_start = frame["start"].to_numpy()
     return DeviceFacts(
         use=use,
@@ -192,16 +202,16 @@ def _device_facts(analysis: Analysis, use: DeviceUse, given: Activity | None) ->
         gap_end=frame["end"].to_numpy(),
         gap_operation=frame["operation"].fill_null(-1).to_numpy(),
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-        in_steady=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
+        steady_gaps=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
     )
 
 
-def _steady(analysis: Analysis, window: Window) -> Window:
+def _steady_window(analysis: Analysis, window: Window) -> Window:
     if isinstance(analysis.iterations, NotMeasured):
         return window
-    counted = [one for one in analysis.iterations.per_iteration if not one.skipped]
+    counted = [iteration for iteration in analysis.iterations.per_iteration if not iteration.skipped]
     if not counted:
         return window
-    start = max(min(one.start_ns for one in counted), window.start)
-    end = min(max(one.end_ns for one in counted), window.end)
+    start = max(min(iteration.start_ns for iteration in counted), window.start)
+    end = min(max(iteration.end_ns for iteration in counted), window.end)
     return Window(start, end) if end > start else window

@@ -1,9 +1,7 @@
-"""Who pays for which nanosecond: each ns in which a GPU did not compute is granted at most once.
+"""Accounts of a device's lost time, claims on them, and grants.
 
-A device's window less its compute falls into idle ns, one account for each (gap, cause), and exposed
-ns, one account for each kind of work that ran while nothing computed. Rules claim in the order of
-RULES; what was granted is gone for the rules after. So the findings of a device never add up to more
-than `idle_ns + busy_ns - compute_ns`.
+The ledger holds every ns in which a GPU does not compute: idle ns in one account for each gap and cause, exposed
+ns in one account for each kind of work. A granted ns leaves its account, so it is granted at most once.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ MEMSET = "memset"
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """A claim on idle ns: `causes` of the gaps in `rows` (ascending, or a stretch; None: all).
+class IdleClaim:
+    """A claim on the idle ns with these `causes` in the gaps `rows` (ascending rows or a slice; None: all gaps).
 
-    `at_most` bounds what is claimed of each of `rows`, over all causes (None: all of it).
+    `at_most` limits the ns claimed from each of `rows`, summed over the causes (None: no limit).
     """
 
     causes: tuple[str, ...]
@@ -38,39 +36,39 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
-    """A claim on exposed ns: the accounts named, `within` a union of times (None: all)."""
+class ExposedClaim:
+    """A claim on the exposed ns of the accounts `keys`, limited to the times in `within` (None: no limit)."""
 
     keys: tuple[str, ...]
     within: Intervals | None = None
 
 
-Claim = Idle | Exposed
+Claim = IdleClaim | ExposedClaim
 
 
-class Taken(NamedTuple):
-    """What one claim is given: the gaps it is about, and the ns of each of them by cause.
+class IdleGrant(NamedTuple):
+    """The ns granted to one idle claim: for each cause, the ns of each of `rows`.
 
-    `whole` says that nothing is left of these causes there.
+    `empties` is True if nothing of these causes is left in `rows` afterwards.
     """
 
     rows: Times | Rows | slice
     ns: Mapping[str, Times]
-    whole: bool
+    empties: bool
 
     @property
-    def each(self) -> Times:
-        """The ns of each of `rows`, over all causes."""
-        return added(list(self.ns.values()))
+    def ns_per_gap(self) -> Times:
+        """The ns of each of `rows`, summed over the causes."""
+        return sum_columns(list(self.ns.values()))
 
-    def leaves(self, cause: str, left: Times, copied: bool) -> Times:
-        """Return what is left of an account: in place if it is a copy, and where that does not take longer."""
+    def remainder(self, cause: str, left: Times, writable: bool) -> Times:
+        """Return the account `left` of a cause less this grant; `writable` allows to change it in place."""
         if isinstance(self.rows, slice):
             rest = np.zeros(len(left), np.int64)
             rest[: self.rows.start], rest[self.rows.stop :] = left[: self.rows.start], left[self.rows.stop :]
             return rest
-        rest = left if copied else left.copy()
-        if self.whole:
+        rest = left if writable else left.copy()
+        if self.empties:
             rest[self.rows] = 0
         else:
             rest[self.rows] -= self.ns[cause]
@@ -79,33 +77,33 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What claims are given: `idle` ns of each of `rows`, and all of `exposed`, disjoint, in order of time.
+    """The time granted to the claims of a draft: `idle` ns of each gap in `rows`, and the times `exposed`.
 
-    `taken` and `pieces` say of which accounts.
+    `exposed` is disjoint and ascending. `idle_grants` and `exposed_grants` split the grant by account.
     """
 
     rows: Times | Rows | slice
     idle: Times
     exposed: Intervals
-    taken: tuple[Taken, ...]
-    pieces: tuple[tuple[str, Intervals], ...]
+    idle_grants: tuple[IdleGrant, ...]
+    exposed_grants: tuple[tuple[str, Intervals], ...]
 
     @property
     def total(self) -> int:
-        """All of it, in ns."""
+        """All granted ns."""
         return int(self.idle.sum()) + intervals.length(self.exposed)
 
     @property
     def gaps(self) -> int:
-        """The number of gaps that it has a part of."""
+        """The number of gaps with a granted ns."""
         return int(np.count_nonzero(self.idle))
 
-    def gap(self, place: int) -> int:
-        """Return the row of the gap at one place of `idle`."""
-        return place + self.rows.start if isinstance(self.rows, slice) else int(self.rows[place])
+    def gap_row(self, position: int) -> int:
+        """Return the row of the gap at a position of `idle`."""
+        return position + self.rows.start if isinstance(self.rows, slice) else int(self.rows[position])
 
-    def inside(self, gaps: slice, window: Window) -> int:
-        """Return how much of it lies in a stretch of gaps and, where exposed, in a window, in ns."""
+    def total_inside(self, gaps: slice, window: Window) -> int:
+        """Return the ns granted from a slice of gaps and from exposed time inside a window."""
         if isinstance(self.rows, slice):
             first, last = (max(edge - self.rows.start, 0) for edge in (gaps.start, gaps.stop))
         else:
@@ -117,83 +115,92 @@ class Grant:
 
 @dataclass(slots=True)
 class Ledger:
-    """What is left of one device's idle and exposed time.
+    """The idle and exposed time of one device that is not granted yet.
 
-    `gaps` holds the ns left of each of `count` gaps for each cause that any has; `exposed` holds, for each kind of
-    work ("communication", "h2d pageable", ..., "memset"), the times left; no two of them meet.
+    `idle` holds for each cause the ns left in each of `count` gaps. `exposed` holds for each kind of work
+    ("communication", "h2d pageable", ..., "memset") the times left. The times of two kinds do not overlap.
     """
 
     count: int
-    gaps: dict[str, Times]
+    idle: dict[str, Times]
     exposed: dict[str, Intervals]
 
     @classmethod
-    def of(cls, gaps: Gaps, exposed: Mapping[str, Intervals]) -> Ledger:
-        """Open the accounts of a device: its gaps and what `exposed_work` returned."""
+    def from_gaps(cls, gaps: Gaps, exposed: Mapping[str, Intervals]) -> Ledger:
+        """Open the accounts of a device from its gaps and the result of `exposed_work`."""
         accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
         return cls(gaps.count, accounts, dict(exposed))
 
     @property
     def total(self) -> int:
-        """What is left of everything, in ns."""
-        idle = sum(int(left.sum()) for left in self.gaps.values())
+        """All ns left."""
+        idle = sum(int(left.sum()) for left in self.idle.values())
         return idle + sum(intervals.length(left) for left in self.exposed.values())
 
     def grant(self, claims: tuple[Claim, ...]) -> Grant:
-        """Return what is left of the claims, each before those after it; nothing is taken away yet."""
-        taken: list[Taken] = []
-        pieces: list[tuple[str, Intervals]] = []
+        """Return what is left of the claims, earlier claims first. The accounts do not change."""
+        idle_grants: list[IdleGrant] = []
+        exposed_grants: list[tuple[str, Intervals]] = []
         for claim in claims:
-            if isinstance(claim, Exposed):
-                pieces += self._exposed(claim, tuple(pieces))
-            elif any(cause in self.gaps for cause in claim.causes):
-                taken.append(self._idle(claim, taken))
-        return Grant(*self._summed(taken), _joined([part for _, part in pieces]), tuple(taken), tuple(pieces))
+            if isinstance(claim, ExposedClaim):
+                exposed_grants += self._grant_exposed(claim, tuple(exposed_grants))
+            elif any(cause in self.idle for cause in claim.causes):
+                idle_grants.append(self._grant_idle(claim, idle_grants))
+        exposed = _merge_disjoint([times for _, times in exposed_grants])
+        return Grant(*self._sum_idle(idle_grants), exposed, tuple(idle_grants), tuple(exposed_grants))
 
-    def take(self, grant: Grant) -> None:
-        """Take away what was granted."""
-        for one in grant.taken:
-            for cause in one.ns:
-                # An account is a measure's own column, which nothing writes to, until something of it is taken.
-                left = self.gaps[cause]
-                self.gaps[cause] = one.leaves(cause, left, copied=left.flags.writeable)
-        for key, part in grant.pieces:
-            whole = part is self.exposed[key]
-            self.exposed[key] = EMPTY if whole else intervals.subtract(self.exposed[key], part)
+    def deduct(self, grant: Grant) -> None:
+        """Remove granted time from the accounts."""
+        for idle_grant in grant.idle_grants:
+            for cause in idle_grant.ns:
+                # At first an account is the read-only column of the measure; the first deduction copies it.
+                left = self.idle[cause]
+                self.idle[cause] = idle_grant.remainder(cause, left, writable=left.flags.writeable)
+        for key, times in grant.exposed_grants:
+            all_of_it = times is self.exposed[key]
+            self.exposed[key] = EMPTY if all_of_it else intervals.subtract(self.exposed[key], times)
 
-    def _idle(self, claim: Idle, before: list[Taken]) -> Taken:
-        rows, bound = slice(0, self.count) if claim.rows is None else claim.rows, claim.at_most
-        if bound is not None and isinstance(rows, slice):
+    def _grant_idle(self, claim: IdleClaim, earlier: list[IdleGrant]) -> IdleGrant:
+        rows, limit = slice(0, self.count) if claim.rows is None else claim.rows, claim.at_most
+        if limit is not None and isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
-        given: dict[str, Times] = {}
-        for cause in (one for one in claim.causes if one in self.gaps):
-            left = self.gaps[cause]
-            for one in (one for one in before if cause in one.ns):
-                left = one.leaves(cause, left, copied=False)
-            given[cause] = left[rows] if bound is None else np.minimum(left[rows], bound)
-            bound = None if bound is None else bound - given[cause]
-        return Taken(rows, given, whole=bound is None)
+        ns: dict[str, Times] = {}
+        for cause in claim.causes:
+            if cause not in self.idle:
+                continue
+            left = self.idle[cause]
+            for grant in earlier:
+                if cause in grant.ns:
+                    left = grant.remainder(cause, left, writable=False)
+            ns[cause] = left[rows] if limit is None else np.minimum(left[rows], limit)
+            limit = None if limit is None else limit - ns[cause]
+        return IdleGrant(rows, ns, empties=limit is None)
 
-    def _summed(self, taken: list[Taken]) -> tuple[Times | Rows | slice, Times]:
-        if not taken:
+    def _sum_idle(self, grants: list[IdleGrant]) -> tuple[Times | Rows | slice, Times]:
+        if not grants:
             return slice(0, 0), EMPTY.start
-        if len(taken) == 1:
-            return taken[0].rows, taken[0].each
+        if len(grants) == 1:
+            return grants[0].rows, grants[0].ns_per_gap
         idle = np.zeros(self.count, np.int64)
-        for one in taken:
-            idle[one.rows] += one.each
+        for grant in grants:
+            idle[grant.rows] += grant.ns_per_gap
         return slice(0, self.count), idle
 
-    def _exposed(self, claim: Exposed, before: tuple[tuple[str, Intervals], ...]) -> Iterator[tuple[str, Intervals]]:
-        for key in (one for one in claim.keys if one in self.exposed):
+    def _grant_exposed(
+        self, claim: ExposedClaim, earlier: tuple[tuple[str, Intervals], ...]
+    ) -> Iterator[tuple[str, Intervals]]:
+        for key in claim.keys:
+            if key not in self.exposed:
+                continue
             left = self.exposed[key]
-            for _, part in (one for one in before if one[0] == key):
-                left = intervals.subtract(left, part)
+            for other, times in earlier:
+                if other == key:
+                    left = intervals.subtract(left, times)
             yield key, left if claim.within is None else intervals.intersect(left, claim.within)
 
 
-def added(columns: Sequence[Times]) -> Times:
-    """Return the sum of columns, with one array made."""
+def sum_columns(columns: Sequence[Times]) -> Times:
+    """Return the sum of columns; at most one array is allocated."""
     if len(columns) == 1:
         return columns[0]
     total = columns[0] + columns[1]
@@ -202,41 +209,41 @@ def added(columns: Sequence[Times]) -> Times:
     return total
 
 
-def _joined(parts: list[Intervals]) -> Intervals:
-    """Return disjoint unions as one, in order."""
-    some = [part for part in parts if len(part.start)]
-    if len(some) < 2:
-        return some[0] if some else EMPTY
-    starts = np.concatenate([part.start for part in some])
-    ends = np.concatenate([part.end for part in some])
+def _merge_disjoint(parts: list[Intervals]) -> Intervals:
+    """Merge disjoint unions into one ascending union."""
+    nonempty = [part for part in parts if len(part.start)]
+    if len(nonempty) < 2:
+        return nonempty[0] if nonempty else EMPTY
+    starts = np.concatenate([part.start for part in nonempty])
+    ends = np.concatenate([part.end for part in nonempty])
     order = np.argsort(starts, kind="stable")
     return Intervals(starts[order], ends[order])
 
 
 def copy_key(kind: str, memory: str) -> str:
-    """Return the account of one kind of copy: "h2d pageable"."""
+    """Return the exposed account of one kind of copy: "h2d pageable"."""
     return f"{kind} {memory}"
 
 
-def exposed_work(of: Activity, copies: Copies) -> dict[str, Intervals]:
-    """Return when each kind of work ran while nothing computed, each ns once.
+def exposed_work(work: Activity, copies: Copies) -> dict[str, Intervals]:
+    """Return when each kind of work runs while nothing computes, each ns once.
 
-    Where several ran at once, communication comes first, then copies in the order of KINDS (h2d, d2h,
-    ...) and MEMORIES, then memset. The lengths add up to the device's busy less its compute.
+    If several kinds run at once, the ns belongs to the first of: communication, copies in the order of KINDS
+    (h2d, d2h, ...) and MEMORIES, memset. The lengths add up to the device's busy time less its compute time.
     """
-    found: dict[str, Intervals] = {}
-    before = [of.compute]
-    for key, members in _members(of, copies):
-        work = intervals.union(of.start[members], of.end[members], ordered=True)
-        found[key] = work
-        for other in before:
-            found[key] = intervals.subtract(found[key], other)
-        before.append(work)
-    return found
+    exposed: dict[str, Intervals] = {}
+    earlier = [work.compute]
+    for key, members in _members_by_kind(work, copies):
+        times = intervals.union(work.start[members], work.end[members], ordered=True)
+        exposed[key] = times
+        for other in earlier:
+            exposed[key] = intervals.subtract(exposed[key], other)
+        earlier.append(times)
+    return exposed
 
 
-def _members(of: Activity, copies: Copies) -> Iterator[tuple[str, Times]]:
-    yield COMMUNICATION, np.flatnonzero(of.codes == CLASSES.index("communication"))
+def _members_by_kind(work: Activity, copies: Copies) -> Iterator[tuple[str, Times]]:
+    yield COMMUNICATION, np.flatnonzero(work.codes == CLASSES.index("communication"))
     for kind, memory, members in copies.by_pair():
         yield copy_key(kind, memory), members
-    yield MEMSET, np.flatnonzero(of.codes == CLASSES.index("memset"))
+    yield MEMSET, np.flatnonzero(work.codes == CLASSES.index("memset"))

@@ -1,4 +1,4 @@
-"""Findings: what each loss cost, where, and what to change. One file a finding, one line in RULES."""
+"""Rules: each explains lost GPU time with its cost, places and remedy. One file and one line in RULES per rule."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from traceview.measure.activity import Activity
 from traceview.model.analysis import Analysis, Finding
-from traceview.pricing.base import Rule, facts_of
-from traceview.pricing.settle import settle
+from traceview.pricing.base import Rule, collect_facts
+from traceview.pricing.findings import build_findings
 from traceview.rules.allocation import allocation
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.cut_capture import cut_capture
@@ -28,7 +28,7 @@ from traceview.rules.synchronize import synchronize
 from traceview.rules.unknown_launch import unknown_launch
 from traceview.rules.whole_graphs import whole_graphs
 
-# The most specific cause claims first; what it was granted is gone for those after it.
+# The most specific cause claims first: later rules cannot claim the time it is granted.
 RULES: tuple[Rule, ...] = (
     missing_data,
     cut_capture,
@@ -53,9 +53,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def find(analysis: Analysis, activities: Sequence[Activity] = ()) -> tuple[Finding, ...]:
-    """Return the findings of every device, the severest first, then the costliest.
+    """Return the findings of all devices by severity, then by cost.
 
-    For each device the costs add up to at most `idle_ns + busy_ns - compute_ns`. `activities` saves collecting
-    the devices' work again.
+    The costs of a device add up to at most `idle_ns + busy_ns - compute_ns`. `activities` saves collecting the
+    work of these devices again.
     """
-    return settle(facts_of(analysis, activities), RULES)
+    return build_findings(collect_facts(analysis, activities), RULES)

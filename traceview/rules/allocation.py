@@ -1,11 +1,11 @@
-"""Allocation and free while the loop runs.
+"""Memory is allocated or freed inside the loop.
 
-Symptom: cudaMalloc, cudaFree, cudaHostAlloc and the like inside iterations; the idle cause `memory`.
-Cause: a growing or fragmented caching allocator, `torch.cuda.empty_cache()` in the loop, pinned buffers
-made per batch. cudaMalloc and cudaFree also wait for the GPU.
-Remedy: allocate once, before the loop; let the caching allocator keep its memory.
+Symptom: cudaMalloc, cudaFree, cudaHostAlloc or similar calls inside iterations; idle time with the cause `memory`.
+Cause: a caching allocator that grows or fragments, `torch.cuda.empty_cache()` in the loop, or pinned buffers
+allocated for each batch. cudaMalloc and cudaFree also wait for the GPU.
+Remedy: allocate before the loop and let the caching allocator keep its memory.
 
-Claims the idle cause `memory` in the steady time (in the whole window where iterations are not known).
+Claims the idle cause `memory` of the steady gaps (of all gaps if there are no iterations).
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.format import listed, many
-from traceview.pricing.ledger import Idle
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import join_words, quantity
+from traceview.pricing.ledger import IdleClaim
 
 ADVICE = (
-    "Allocate before the loop and reuse. In PyTorch: no `torch.cuda.empty_cache()` in the loop; "
-    "pinned buffers made once, not per batch; pad to a few shapes, or let segments grow in place. "
-    "Where memory is nearly full the allocator must free to allocate, and only a smaller batch or "
-    "less cached memory helps."
+    "Allocate before the loop and reuse the memory. In PyTorch: remove `torch.cuda.empty_cache()` from the loop, "
+    "allocate pinned buffers once instead of for each batch, and pad inputs to a few shapes or enable expandable "
+    "segments. If the GPU's memory is nearly full, the allocator must free before it allocates: use a smaller batch "
+    "or cache less."
 )
 CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 
-def allocation(facts: Facts) -> Iterator[Draft]:
-    """Yield one finding for each device that waited for allocations in the loop."""
+def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that waits for allocations in the loop."""
     for device in facts.devices:
-        count, names = _calls(facts, device)
+        count, names = _count_calls(facts, device)
         if count == 0:
             continue
         where = "inside the iterations" if facts.counted else "in the capture"
-        yield Draft(
+        yield FindingDraft(
             id="allocation",
             device=device,
-            title=f"{many(count, 'allocation or free', 'allocations and frees')} "
-            f"{where}{facts.per_iteration(count)} hold the GPU idle for {{cost}} ({names})",
+            title=f"{quantity(count, 'allocation or free', 'allocations and frees')} "
+            f"{where}{facts.per_iteration(count)} keep the GPU idle for {{cost}} ({names})",
             advice=ADVICE,
             code=CODE,
-            claims=(Idle(("memory",), rows=device.in_steady),),
-            place="the host was allocating or freeing memory",
+            claims=(IdleClaim(("memory",), rows=device.steady_gaps),),
+            place_label="the host allocates or frees memory",
         )
 
 
-def _calls(facts: Facts, device: DeviceFacts) -> tuple[int, str]:
-    """Return the number of such calls in the steady time and the most frequent of them."""
-    found = facts.analysis.trace.api.lazy().filter(
+def _count_calls(facts: CaptureFacts, device: DeviceFacts) -> tuple[int, str]:
+    """Return the number of memory calls in the steady time and the three most frequent of them."""
+    calls = facts.analysis.trace.api.lazy().filter(
         (pl.col("role") == "memory")
         & (pl.col("start") >= device.steady.start)
         & (pl.col("start") < device.steady.end)
         & pl.col("process").is_in(list(device.use.process_ids))
     )
-    counts = found.select("name").collect()["name"].value_counts(sort=True)
-    names = listed([f"{count} {name}" for name, count in counts.head(3).iter_rows()])
+    counts = calls.select("name").collect()["name"].value_counts(sort=True)
+    names = join_words([f"{count} {name}" for name, count in counts.head(3).iter_rows()])
     return int(counts["count"].sum()), names

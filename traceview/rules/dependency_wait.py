@@ -1,9 +1,11 @@
-"""Idle although the work was already launched.
+"""The GPU is idle although work is already launched.
 
-Symptom: the idle cause `queued`: the launch call had returned and the GPU still did nothing.
-Cause: the step from one kernel to the next (about 1 µs), a dependency across streams (an event), or a
-graph's start.
-Remedy: fewer and larger kernels; fewer cross-stream events. Often nothing: information.
+Symptom: idle time with the cause `queued`: the launch call has returned and the GPU still does nothing.
+Cause: the step from one kernel to the next (about 1 µs), a dependency on another stream (an event), or the start of
+a CUDA graph.
+Remedy: fewer and larger kernels, fewer cross-stream events. Often no change is needed, so this is information.
+
+Claims the idle cause `queued` that is left.
 """
 
 from __future__ import annotations
@@ -12,29 +14,28 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traceview.pricing.base import Draft, Facts
-from traceview.pricing.format import duration, many
-from traceview.pricing.ledger import Idle
+from traceview.pricing.base import CaptureFacts, FindingDraft
+from traceview.pricing.figures import duration, quantity
+from traceview.pricing.ledger import IdleClaim
 
 
-def dependency_wait(facts: Facts) -> Iterator[Draft]:
-    """Name what is left of the idle time with work in the queue."""
+def dependency_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that is idle while work is queued."""
     for device in facts.devices:
         total = device.use.gaps.causes["queued"]
         if total == 0:
             continue
         count = int(np.count_nonzero(device.use.gaps.frame["queued"].to_numpy()))
-        each = duration(total / count)
-        yield Draft(
+        mean = duration(total / count)
+        yield FindingDraft(
             id="dependency_wait",
             device=device,
-            title=f"{many(count, 'gap')} with work already launched: the GPU took {each} each to begin it",
-            advice="About 1 µs from one kernel to the next is the hardware's own; more is a wait for "
-            "an event of another stream or the start of a graph. Larger or fused kernels leave fewer "
-            "such steps: torch.compile fuses element-wise chains, and graphs start their kernels "
-            "faster.",
-            claims=(Idle(("queued",)),),
+            title=f"{quantity(count, 'gap')} with work already launched: the GPU takes {mean} on average to start it",
+            advice="About 1 µs from one kernel to the next is hardware latency. A longer gap is a wait for an event "
+            "of another stream or the start of a CUDA graph. Larger or fused kernels need fewer such steps: "
+            "torch.compile fuses element-wise operations, and CUDA graphs start their kernels faster.",
+            claims=(IdleClaim(("queued",)),),
             code="model = torch.compile(model)",
             severity="info",
-            place="work was launched and did not start",
+            place_label="launched work has not started",
         )

@@ -1,14 +1,16 @@
-"""Copies that nothing hides.
+"""Copies are not hidden behind compute.
 
-Symptom: copies of one kind run while nothing computes, although they have a stream of their own.
-Cause: h2d and d2h: issued too late, or more bytes than the step's compute can hide; or nothing but the gaps
-between kernels, which a copy beside them widens, because commands and copies share the link to the host
-(measured on an H200: from 1.5 to 4 us). d2d: a kernel in all but name (`contiguous`, `cat`, gradient buckets),
-which takes the SMs' time. p2p: on a stream with kernels, though the copy engine needs none of them.
-Managed memory: page faults.
-Remedy: by kind, as the advice says.
+Symptom: copies of one kind run while nothing computes.
+Cause: depends on the kind of copy.
+- h2d and d2h: the copy is issued too late, or it takes longer than the step's compute. If it already runs beside the
+  compute, only the gaps between kernels are exposed. The copy widens these gaps (measured on an H200: from 1.5 to
+  4 µs), because launches and copies share the link to the host.
+- d2d: a copy on the device (`contiguous`, `cat`, gradient buckets) runs on the SMs, as a kernel does.
+- p2p: the copy is on a stream with kernels, although the copy engine does not need the SMs.
+- Managed memory: page faults.
+Remedy: by kind, see the advice of each.
 
-Claims the exposed time of each (kind, memory) that is left; d2d and other kinds included.
+Claims the exposed time of each pair of kind and memory that is left, and of memsets.
 """
 
 from __future__ import annotations
@@ -19,119 +21,120 @@ import numpy as np
 
 from traceview import intervals
 from traceview.model.analysis import CopyOverlap
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.format import duration, many, rate, share, size
-from traceview.pricing.largest import middle
-from traceview.pricing.ledger import MEMSET, Exposed, copy_key
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import duration, median_reordering, quantity, rate, share, size
+from traceview.pricing.ledger import MEMSET, ExposedClaim, copy_key
+
+MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap between two kernels
+MIN_HIDDEN = 0.7  # the share of its time from which a copy counts as running beside the compute
+KIND_NAMES = {"h2d": "host-to-device", "d2h": "device-to-host", "d2d": "device-to-device", "p2p": "GPU-to-GPU"}
 
 PREFETCH = (
-    "They have a stream of their own, so what is missing is time: issue the copy of the next batch "
-    "before this step's kernels, not after them, and fetch two batches ahead where loading is "
-    "uneven. It pays as far as the step computes at least as long as it copies; beyond that, send "
-    "fewer bytes (uint8 or bf16 instead of float32, converted on the GPU)."
+    "The copies have their own stream but start too late: issue the copy of the next batch before this step's "
+    "kernels instead of after them, and prefetch two batches if loading times vary. The step must compute at least "
+    "as long as it copies; otherwise send fewer bytes (uint8 or bf16 instead of float32, converted on the GPU)."
 )
 PREFETCH_CODE = """following = next(batches)      # on copy_stream, before this step's kernels
 loss = step(current)
 torch.cuda.current_stream().wait_stream(copy_stream); current = following"""
 BETWEEN_KERNELS = (
-    "of it in {pieces} gaps between kernels, {typical} each as a rule: the copy runs beside the compute already, and "
-    "widens these gaps a little, because launches and copies share the link to the host. There is nothing left to "
-    "prefetch; fewer and longer kernels hide the rest: a CUDA graph, torch.compile, a larger batch."
+    "of it in {pieces} gaps between kernels (median {typical}). The copy already runs beside the compute. It widens "
+    "these gaps a little, because launches and copies share the link to the host. More prefetching does not help; "
+    "fewer and longer kernels do: a CUDA graph, torch.compile or a larger batch."
 )
 BETWEEN_KERNELS_CODE = 'model = torch.compile(model, mode="reduce-overhead")'
-SHORT_NS = 20_000  # a gap between two kernels; what is longer is a wait
-HIDDEN = 0.7  # from this share on a copy runs beside the compute
-READ_BACK = (
-    "Copy results to pinned memory on a stream of their own, and read them a step later, after an event."
-)
+READ_BACK = "Copy results to pinned memory on a separate stream, and read them one step later, after an event."
 READ_BACK_CODE = (
-    "with torch.cuda.stream(copy_stream): host.copy_(result, non_blocking=True)   # host: pinned, made once"
+    "with torch.cuda.stream(copy_stream): host.copy_(result, non_blocking=True)   # host: pinned, allocated once"
 )
 ON_DEVICE = (
-    "A copy on the device runs on the SMs and takes kernels' time: look for `.contiguous()`, "
-    "`.clone()`, `torch.cat` and layout changes in the step; DDP's `gradient_as_bucket_view=True` "
-    "saves one copy of all gradients."
+    "A copy on the device runs on the SMs and takes time from kernels. Look for `.contiguous()`, `.clone()`, "
+    "`torch.cat` and layout changes in the step. DDP's `gradient_as_bucket_view=True` saves one copy of all "
+    "gradients."
 )
 ON_DEVICE_CODE = "DistributedDataParallel(model, gradient_as_bucket_view=True)"
 BETWEEN_GPUS = (
-    "A copy from one GPU to another needs a copy engine and the link between them, and no SM: on a stream of its "
-    "own it runs beside the kernels of both. `tensor.to` uses the current stream of both GPUs: enter a copy stream of "
-    "each. For gradients and activations of every step let NCCL do it (DDP, a pipeline), one process a GPU."
+    "A copy from one GPU to another needs a copy engine and the link between them, but no SM: on its own stream it "
+    "runs beside the kernels of both GPUs. `tensor.to` uses the current stream of both GPUs, so enter a copy stream "
+    "on each. For gradients and activations of every step, use NCCL (DDP, pipeline parallelism) with one process "
+    "per GPU."
 )
 BETWEEN_GPUS_CODE = """with torch.cuda.stream(copy_stream_of_0), torch.cuda.stream(copy_stream_of_1):
     there = here.to("cuda:1", non_blocking=True)"""
 MIXED = (
-    "They run on streams that compute as well, so a kernel waits for the copy before it, and only the kernels of "
-    "another stream can hide it. Copy the next batch on a stream of its own, before this step's kernels. It pays as "
-    "far as the step computes at least as long as it copies; beyond that, send fewer bytes."
+    "The copies run on streams that also compute, so a kernel waits for the copy before it, and only the kernels of "
+    "another stream can hide it. Copy the next batch on its own stream, before this step's kernels. The step must "
+    "compute at least as long as it copies; otherwise send fewer bytes."
 )
 MANAGED = (
-    "Managed memory moves page by page on first touch: prefetch it before use, or use ordinary device memory."
+    "Managed memory moves page by page on first touch. Prefetch it before it is used, or use ordinary device memory."
 )
 MANAGED_CODE = "cudaMemPrefetchAsync(pointer, bytes, device, stream);"
 
 
-def exposed_copies(facts: Facts) -> Iterator[Draft]:
-    """Yield one finding for each kind and memory of each device."""
+def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device, kind and memory, and one for each device's memsets."""
     for device in facts.devices:
-        for one in device.use.copies:
-            gaps = _between_kernels(device, one)
-            advice, code = gaps or _advice(one, _on_streams_of_kernels(facts, device, one))
-            yield Draft(
-                id=f"exposed_{one.kind}",
+        for copies in device.use.copies:
+            gaps = _advice_for_kernel_gaps(device, copies)
+            advice, code = gaps or _advice(copies, _mostly_on_compute_streams(facts, device, copies))
+            kind = KIND_NAMES.get(copies.kind, copies.kind)
+            yield FindingDraft(
+                id=f"exposed_{copies.kind}",
                 device=device,
-                title=f"{many(one.count, one.kind + ' copy', one.kind + ' copies')} ({one.memory} "
-                f"memory, {size(one.bytes)}): {share(one.exposed_ns, one.busy_ns)} of their time "
-                "nothing computes",
-                advice=f"{duration(one.exposed_ns)} of {duration(one.busy_ns)} is exposed, at "
-                f"{rate(one.bytes, one.busy_ns)}. {advice}",
+                title=f"{quantity(copies.count, kind + ' copy', kind + ' copies')} ({copies.memory} memory, "
+                f"{size(copies.bytes)}): {share(copies.exposed_ns, copies.busy_ns)} of their time is not hidden "
+                "behind compute",
+                advice=f"{duration(copies.exposed_ns)} of {duration(copies.busy_ns)} is exposed, at "
+                f"{rate(copies.bytes, copies.busy_ns)}. {advice}",
                 code=code,
-                claims=(Exposed((copy_key(one.kind, one.memory),)),),
+                claims=(ExposedClaim((copy_key(copies.kind, copies.memory),)),),
                 severity="low" if gaps else None,
-                place=f"an exposed {one.kind} copy",
+                place_label=f"an exposed {kind} copy",
             )
-        yield Draft(
+        yield FindingDraft(
             id="exposed_memset",
             device=device,
-            title="Memory is set to a value for {cost} while nothing computes",
-            advice="Avoid zeroing what is overwritten anyway: `torch.empty` for `torch.zeros`, "
+            title="Memsets: {cost} not hidden behind compute",
+            advice="Do not zero memory that is overwritten anyway: use `torch.empty` instead of `torch.zeros`, and "
             "`zero_grad(set_to_none=True)`.",
             code="optimizer.zero_grad(set_to_none=True)",
-            claims=(Exposed((MEMSET,)),),
-            place="an exposed memset",
+            claims=(ExposedClaim((MEMSET,)),),
+            place_label="an exposed memset",
         )
 
 
-def _between_kernels(device: DeviceFacts, one: CopyOverlap) -> tuple[str, str] | None:
-    """Return advice for copies that run beside the compute, but for the short gaps in it; None for others."""
-    if one.kind not in ("h2d", "d2h") or one.overlapped_ns < HIDDEN * one.busy_ns:
+def _advice_for_kernel_gaps(device: DeviceFacts, copies: CopyOverlap) -> tuple[str, str] | None:
+    """Return advice and code if copies are exposed mostly in the short gaps between kernels, else None."""
+    if copies.kind not in ("h2d", "d2h") or copies.overlapped_ns < MIN_HIDDEN * copies.busy_ns:
         return None
-    work, chosen = device.activity, device.copies.those(one.kind, one.memory)
-    copies = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
-    exposed = intervals.subtract(copies, work.compute)
+    work, chosen = device.activity, device.copies.those(copies.kind, copies.memory)
+    copying = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
+    exposed = intervals.subtract(copying, work.compute)
     lengths = exposed.end - exposed.start
-    short = lengths[lengths < SHORT_NS]
-    if 2 * int(short.sum()) < one.exposed_ns or len(short) == 0:
+    short = lengths[lengths < MAX_KERNEL_GAP]
+    if 2 * int(short.sum()) < copies.exposed_ns or len(short) == 0:
         return None
-    gaps = BETWEEN_KERNELS.replace("{pieces}", f"{len(short):,}").replace("{typical}", duration(int(middle(short))))
+    typical = duration(int(median_reordering(short)))
+    gaps = BETWEEN_KERNELS.replace("{pieces}", f"{len(short):,}").replace("{typical}", typical)
     return f"{duration(int(short.sum()))} {gaps}", BETWEEN_KERNELS_CODE
 
 
-def _on_streams_of_kernels(facts: Facts, device: DeviceFacts, one: CopyOverlap) -> bool:
-    """Return whether most copies of this kind run on streams that have kernels too."""
+def _mostly_on_compute_streams(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap) -> bool:
+    """Return whether most of these copies run on streams that also compute."""
     stream = facts.analysis.trace.operations["stream"].to_numpy()
-    chosen = stream[device.activity.rows[device.copies.those(one.kind, one.memory)]]
+    streams = stream[device.activity.rows[device.copies.those(copies.kind, copies.memory)]]
     computing = [use.stream for use in device.use.streams if use.compute_ns]
-    return 2 * int(np.count_nonzero(np.isin(chosen, computing))) > len(chosen)
+    return 2 * int(np.count_nonzero(np.isin(streams, computing))) > len(streams)
 
 
-def _advice(one: CopyOverlap, mixed: bool) -> tuple[str, str]:
-    if one.kind.startswith("um_"):
+def _advice(copies: CopyOverlap, mixed: bool) -> tuple[str, str]:
+    if copies.kind.startswith("um_"):
         return MANAGED, MANAGED_CODE
-    if one.kind == "p2p":
+    if copies.kind == "p2p":
         return BETWEEN_GPUS, BETWEEN_GPUS_CODE
-    if one.kind == "d2d":
+    if copies.kind == "d2d":
         return ON_DEVICE, ON_DEVICE_CODE
-    if one.kind == "d2h":
+    if copies.kind == "d2h":
         return READ_BACK, READ_BACK_CODE
     return (MIXED if mixed else PREFETCH), PREFETCH_CODE

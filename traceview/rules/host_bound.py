@@ -1,12 +1,13 @@
-"""The GPU waits for the host, in gaps too long for launch-bound.
+"""The GPU waits for the host in gaps that are too long for launch-bound.
 
-Symptom: the idle cause `host`: the thread that launched the next work was in no CUDA call.
-Cause: data loading, collation, logging, Python's own work; the innermost NVTX range says where.
-Remedy: for data loading, workers and prefetch; in MPI, an earlier start of the transfer, or what the late rank
-needs; else move the work off the launching thread, or profile it.
+Symptom: idle time with the cause `host`: the thread that launches the next work is not in a CUDA call. The innermost
+NVTX range shows what it does.
+Cause: data loading, collation, logging, Python code.
+Remedy: workers and prefetching for data loading; in MPI, start the transfer earlier or fix the late rank; otherwise
+move the work off the launching thread, or profile it.
 
-One finding for each of the three ranges that wait longest, one for the rest. Numbers in names are folded.
-Claims the idle cause `host` of the steady time.
+Yields one finding for each of the three ranges with the longest waits, and one for the rest. Numbers in the names
+of ranges are folded. Claims the idle cause `host` of the steady gaps.
 """
 
 from __future__ import annotations
@@ -17,74 +18,74 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.ledger import Idle
-from traceview.rules.launch_bound import SHORT
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.ledger import IdleClaim
+from traceview.rules.launch_bound import MAX_SHORT_GAP
 
-TOP = 3
+MAX_RANGES = 3
+MIN_RANGE_SHARE = 0.01  # of the steady time; ranges with a shorter wait belong to the rest
+# Words in names of ranges. traceview.redact keeps these words, so that a redacted capture has the same findings.
 DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
-WORTH = 0.01  # of the steady time: less than that in a range goes to the rest
+MPI = re.compile(r"MPI_(?!File_)[A-Z]")
+
 DATA_ADVICE = (
-    "Load in workers, ahead of the loop: `num_workers` near the number of free cores, "
-    "`prefetch_factor` 2 to 4, `persistent_workers=True`; decode and augment there, not in the loop. "
-    "It pays while the workers together deliver a batch within a step's time; if they do not, the "
-    "loader's own throughput is the limit."
+    "Load batches in worker processes, ahead of the loop: `num_workers` near the number of free cores, "
+    "`prefetch_factor` 2 to 4, `persistent_workers=True`. Decode and augment in the workers, not in the loop. The "
+    "workers together must deliver one batch per step time; otherwise the throughput of the loader is the limit."
 )
 DATA_CODE = """loader = DataLoader(dataset, batch_size=..., num_workers=8, prefetch_factor=4,
                     persistent_workers=True, pin_memory=True)"""
 OPTIMIZER_ADVICE = (
-    "An optimizer's step is mostly Python: lists of parameters are gathered for each group and each "
-    "call. `fused=True` makes it a few kernels and the least host work; "
-    "`torch.compile(optimizer.step)` removes nearly all of it. Both give the same update up to "
-    "rounding; fused needs parameters on the GPU in a floating-point type."
+    "An optimizer step is mostly Python: each call gathers lists of parameters for each group. `fused=True` reduces "
+    "it to a few kernels with little host work; `torch.compile(optimizer.step)` removes nearly all host work. Both "
+    "give the same update up to rounding. `fused=True` needs floating-point parameters on the GPU."
 )
 OPTIMIZER_CODE = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
-MPI = re.compile(r"MPI_(?!File_)[A-Z]")
 MPI_ADVICE = (
-    "The launching thread is in MPI, with nothing queued on the GPU. Where it waits for another rank, "
-    "that rank is late: compare the ranks. What is left is the transfer: start it early (`MPI_Irecv`, "
-    "`MPI_Isend`, `MPI_Iallreduce`), launch the work that does not need it, and wait after; with a "
-    "CUDA-aware MPI, hand it GPU memory."
+    "The launching thread is in MPI and nothing is queued on the GPU. If it waits for another rank, that rank is "
+    "late: compare the ranks. Otherwise it waits for the transfer: start it early (`MPI_Irecv`, `MPI_Isend`, "
+    "`MPI_Iallreduce`), launch the work that does not need its result, and wait afterwards. A CUDA-aware MPI accepts "
+    "GPU memory directly."
 )
 MPI_CODE = """MPI_Iallreduce(&mine, &total, 1, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
 launch_what_needs_no_total(stream);
 MPI_Wait(&request, MPI_STATUS_IGNORE);"""
 HOST_ADVICE = (
-    "The launching thread did something that is no CUDA call: Python between operations, logging, a "
-    "lock, the garbage collector. Add NVTX ranges inside to find which, or sample it (`py-spy "
-    "record`); then move it to another thread, do it every N steps, or do it while the GPU still has "
-    "queued work."
+    "The launching thread ran code outside CUDA: Python between operations, logging, a lock or the garbage "
+    "collector. Add NVTX ranges or sample the process (`py-spy record`) to find it. Then move it to another thread, "
+    "run it every N steps, or run it while the GPU still has queued work."
 )
-HOST_CODE = "gc.disable()   # and gc.collect() every N steps, where collections show up here"
+HOST_CODE = "gc.disable()   # if collections show up here; then call gc.collect() every N steps"
 
 
-def host_bound(facts: Facts) -> Iterator[Draft]:
-    """Yield the ranges in which the GPU waits longest for the host."""
+def host_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield the ranges in which the GPU waits longest for the host, and the rest."""
     for device in facts.devices:
         yield from _drafts(facts, device)
 
 
-def _drafts(facts: Facts, device: DeviceFacts) -> Iterator[Draft]:
-    waits = device.waits(("host",), slice(None))
+def _drafts(facts: CaptureFacts, device: DeviceFacts) -> Iterator[FindingDraft]:
+    waits = device.gap_waits(("host",), slice(None))
     if waits is None:
         return
-    steady = device.in_steady
-    rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > SHORT) + steady.start
+    steady = device.steady_gaps
+    rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > MAX_SHORT_GAP) + steady.start
     rows = rows[waits[rows] > 0]
-    names, which = facts.range_names(facts.ranges_at(device.gap_thread[rows], _middles(facts, device, rows)))
+    names, which = facts.range_names(facts.ranges_at(device.gap_thread[rows], _wait_middles(facts, device, rows)))
     totals = np.zeros(len(names), np.int64)
     np.add.at(totals, which, waits[rows])
-    worst = sorted(zip(totals.tolist(), names, range(len(names)), strict=True), reverse=True)
-    worth = [(name, at) for total, name, at in worst if total >= WORTH * device.steady.length and name]
-    for name, at in worth[:TOP]:
+    longest = sorted(zip(totals.tolist(), names, range(len(names)), strict=True), reverse=True)
+    minimum = MIN_RANGE_SHARE * device.steady.length
+    dominant = [(name, at) for total, name, at in longest if total >= minimum and name]
+    for name, at in dominant[:MAX_RANGES]:
         yield _draft(device, rows[which == at], name)
-    rest = ", in no range that stands out" if len(facts.analysis.trace.ranges) else ""
+    rest = " outside any dominant NVTX range" if len(facts.analysis.trace.ranges) else ""
     yield _draft(device, steady, "", rest)
 
 
-def _middles(facts: Facts, device: DeviceFacts, rows: Times) -> Times:
-    """Return the middle of each wait for a launch, which ends with the gap where the launch is not known."""
+def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Times:
+    """Return the middle of each wait, from the start of the gap to the launch (to its end if that is unknown)."""
     trace = facts.analysis.trace
     start, end, operation = device.gap_start[rows], device.gap_end[rows], device.gap_operation[rows]
     if trace.api.is_empty():
@@ -96,22 +97,22 @@ def _middles(facts: Facts, device: DeviceFacts, rows: Times) -> Times:
     return middle
 
 
-def _draft(device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> Draft:
+def _draft(device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> FindingDraft:
     where = f" in `{name}`" if name else rest
-    data, advice, code = _remedy(name)
-    return Draft(
-        id="data_loading" if data else "host_bound",
+    loads_data, advice, code = _remedy(name)
+    return FindingDraft(
+        id="data_loading" if loads_data else "host_bound",
         device=device,
-        title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if data else ""),
+        title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if loads_data else ""),
         advice=advice,
         code=code,
-        claims=(Idle(("host",), rows=rows),),
-        place=f"the host was in {name}" if name else "the host was in no CUDA call",
+        claims=(IdleClaim(("host",), rows=rows),),
+        place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",
     )
 
 
 def _remedy(name: str) -> tuple[bool, str, str]:
-    """Return whether a range of that name loads data, what to do and the code for it."""
+    """Return whether a range with this name loads data, the advice and the code."""
     if MPI.match(name):
         return False, MPI_ADVICE, MPI_CODE
     if DATA.search(name):

@@ -1,13 +1,13 @@
-"""Copies from or to pageable memory, which block the host thread that asks for them.
+"""Copies from or to pageable memory block the host thread that issues them.
 
-Symptom: cudaMemcpyAsync takes as long as the copy; nothing computes meanwhile; the synchronize after it
-gets the blame.
-Cause: the driver stages pageable memory through its own pinned buffer, piece by piece, while the caller
-waits: such a copy is never asynchronous and never overlaps what the same thread would launch.
-Remedy: pinned batches, a copy stream and a prefetch, all three; small copies are better avoided than pinned.
+Symptom: cudaMemcpyAsync takes as long as the copy and nothing computes meanwhile; the synchronize call after it looks
+like the cause.
+Cause: the driver stages pageable memory through its own pinned buffer, piece by piece, while the caller waits. Such a
+copy is never asynchronous and never overlaps work that the same thread launches.
+Remedy: pinned batches, a copy stream and a prefetch, all three. Avoid small copies instead of pinning them.
 
-Claims the exposed time of pageable h2d, d2h and h2h copies, the idle cause `blocking_copy`, and the cause
-`launch` of gaps that such a copy ends: there the launch call is the staging.
+Claims the exposed time of pageable h2d, d2h and h2h copies, the idle cause `blocking_copy`, and the cause `launch` of
+gaps that such a copy ends: there the launch call does the staging.
 """
 
 from __future__ import annotations
@@ -19,28 +19,24 @@ import numpy as np
 from traceview.intervals import Rows
 from traceview.model.analysis import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.format import duration, listed, many, rate, share, size
-from traceview.pricing.ledger import Exposed, Idle, copy_key
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import duration, join_words, quantity, rate, share, size
+from traceview.pricing.ledger import ExposedClaim, IdleClaim, copy_key
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
-SMALL = (
-    65_536  # bytes; a copy below it takes less time than the call that asks for it, so pinning buys nothing
-)
-ACQUITTED = 10  # a synchronize call is innocent if the copies held the host this many times longer
+MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pinning does not help
+MIN_BLAME_RATIO = 10  # a synchronize call is not the cause if the copies block the host this many times longer
 START_UP_ADVICE = (
-    "It is paid once, before the loop (parameters and buffers on their way to the GPU), so it "
-    "matters only where starting up does: load the checkpoint with `map_location=device`, or build "
-    "the model on the device at once."
+    "This cost occurs once, before the loop (parameters and buffers move to the GPU). If start-up time matters: "
+    "load the checkpoint with `map_location=device`, or build the model directly on the device."
 )
 START_UP_CODE = """with torch.device(device):
     model = Model()"""
 LARGE_ADVICE = (
-    "Pin the batches, copy them on a stream of their own and fetch one batch ahead, so that the copy "
-    "runs under the previous step's kernels. It pays only with all three: pinning alone makes the "
-    "copy faster but leaves it exposed, and pinning each batch on the spot (`batch.pin_memory()` in "
-    "the loop) has been measured as a loss. It needs compute at least as long as the copy. (CUDA "
-    "C++: cudaMallocHost, cudaMemcpyAsync, a second stream.)"
+    "Pin the batches, copy them on a separate stream and prefetch one batch, so that the copy runs beside the "
+    "previous step's kernels. All three are needed: pinning alone makes the copy faster but leaves it exposed, and "
+    "pinning each batch in the loop (`batch.pin_memory()`) was slower in measurements. The step must compute at "
+    "least as long as it copies. (CUDA C++: cudaMallocHost, cudaMemcpyAsync, a second stream.)"
 )
 LARGE_CODE = """loader = DataLoader(dataset, num_workers=4, pin_memory=True, persistent_workers=True)
 copy_stream = torch.cuda.Stream()
@@ -49,87 +45,83 @@ with torch.cuda.stream(copy_stream):                      # the next batch, whil
 torch.cuda.current_stream().wait_stream(copy_stream)      # before it is used
 following.record_stream(torch.cuda.current_stream())"""
 SMALL_ADVICE = (
-    "They are small ({each} on average), so what costs is the call and the stop, not the bytes: "
-    "build such tensors on the device, gather them into one copy, and read scalars back every N "
-    "steps. Pinning would not help."
+    "The copies are small ({each} on average): the cost is the call and the wait, not the bytes. Build such tensors "
+    "on the device, gather them into one copy, and read scalars back every N steps. Pinning does not help."
 )
 SMALL_CODE = (
     "x = torch.arange(n, device=device)   # not torch.arange(n).to(device); loss.item() every N steps"
 )
 
 
-def pageable_copies(facts: Facts) -> Iterator[Draft]:
-    """Yield one finding for each device that copied from or to pageable memory."""
+def pageable_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that copies from or to pageable memory."""
     for device in facts.devices:
-        copies = [one for one in device.use.copies if one.memory == "pageable" and one.kind in HOST_KINDS]
+        copies = [use for use in device.use.copies if use.memory == "pageable" and use.kind in HOST_KINDS]
         if copies:
             yield _draft(facts, device, copies)
 
 
-def _draft(facts: Facts, device: DeviceFacts, copies: list[CopyOverlap]) -> Draft:
-    rows = _rows(device)
-    count, total = sum(one.count for one in copies), sum(one.bytes for one in copies)
-    busy, exposed = sum(one.busy_ns for one in copies), sum(one.exposed_ns for one in copies)
-    blocked = _blocked(facts, rows)
-    kinds = listed([f"{size(one.bytes)} {one.kind}" for one in copies])
-    large = total >= SMALL * count
-    start_up = facts.counted is not None and _in_steady(facts, device, rows) == 0
-    advice = (
-        START_UP_ADVICE
-        if start_up
-        else LARGE_ADVICE
-        if large
-        else SMALL_ADVICE.replace("{each}", size(total / count))
-    )
-    blocks = f" block the host for {duration(blocked)}" if blocked else " run without compute"
-    return Draft(
+def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) -> FindingDraft:
+    rows = _pageable_rows(device)
+    count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
+    busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
+    blocked = _blocked_ns(facts, rows)
+    kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
+    if facts.counted is not None and _count_steady(facts, device, rows) == 0:
+        advice, code = START_UP_ADVICE, START_UP_CODE
+    elif total >= MIN_LARGE * count:
+        advice, code = LARGE_ADVICE, LARGE_CODE
+    else:
+        advice, code = SMALL_ADVICE.replace("{each}", size(total / count)), SMALL_CODE
+    effect = f"block the host for {duration(blocked)}" if blocked else "run while nothing computes"
+    return FindingDraft(
         id="pageable_copies",
         device=device,
-        title=f"{many(count, 'copy', 'copies')} from or to pageable memory "
-        f"({kinds}){blocks}{_when(facts, device, rows)}",
-        advice=f"They ran at {rate(total, busy)}, {share(exposed, busy)} of that time with nothing "
-        f"computing. {_blame(facts, blocked)}{advice}",
-        code=START_UP_CODE if start_up else LARGE_CODE if large else SMALL_CODE,
+        title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
+        f"({kinds}) {effect}{_when(facts, device, rows)}",
+        advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
+        f"{_acquitted_call(facts, blocked)}{advice}",
+        code=code,
         claims=(
-            Exposed(tuple(copy_key(one.kind, one.memory) for one in copies)),
-            Idle(("launch",), rows=device.ended_by(rows)),
-            Idle(("blocking_copy",)),
+            ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
+            IdleClaim(("launch",), rows=device.gaps_before(rows)),
+            IdleClaim(("blocking_copy",)),
         ),
-        place="a copy from or to pageable memory, its host thread blocked",
+        place_label="a copy from or to pageable memory blocks its host thread",
     )
 
 
-def _rows(device: DeviceFacts) -> Rows:
-    """Return the rows of Trace.operations that are such copies on this device."""
-    of, codes = device.copies, [KINDS.index(name) for name in HOST_KINDS]
-    found: Rows = device.activity.rows[of.at[(of.memory == MEMORIES.index("pageable")) & np.isin(of.kind, codes)]]
-    return found
+def _pageable_rows(device: DeviceFacts) -> Rows:
+    """Return the rows of Trace.operations that are pageable copies from or to the host on this device."""
+    copies, codes = device.copies, [KINDS.index(name) for name in HOST_KINDS]
+    chosen = (copies.memory == MEMORIES.index("pageable")) & np.isin(copies.kind, codes)
+    rows: Rows = device.activity.rows[copies.at[chosen]]
+    return rows
 
 
-def _blocked(facts: Facts, rows: Rows) -> int:
-    """Return how long the calls that asked for these copies held their threads, in ns."""
+def _blocked_ns(facts: CaptureFacts, rows: Rows) -> int:
+    """Return how long the calls that issue these copies block their threads, in ns."""
     launches = facts.analysis.trace.operations["launch"][rows].drop_nulls().unique().to_numpy()
     frame = facts.analysis.host.implicit_sync.frame
     return int(frame["blocked"].to_numpy()[np.isin(frame["api"].to_numpy(), launches)].sum())
 
 
-def _when(facts: Facts, device: DeviceFacts, rows: Rows) -> str:
+def _when(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> str:
     if facts.counted is None or len(rows) == 0:
         return ""
-    inside = _in_steady(facts, device, rows)
+    inside = _count_steady(facts, device, rows)
     return facts.per_iteration(inside) if inside else ", all outside the counted iterations (start-up)"
 
 
-def _in_steady(facts: Facts, device: DeviceFacts, rows: Rows) -> int:
+def _count_steady(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> int:
     start = facts.analysis.trace.operations["start"].to_numpy()[rows]
     return int(((start >= device.steady.start) & (start < device.steady.end)).sum())
 
 
-def _blame(facts: Facts, blocked: int) -> str:
-    """Return a sentence that acquits the synchronize call that looks guilty; "" where it is not innocent."""
-    calls = facts.analysis.host.sync.calls
-    call = max(calls, key=lambda one: one.blocked_ns, default=None)
-    if call is None or call.blocked_ns * ACQUITTED > blocked:
+def _acquitted_call(facts: CaptureFacts, blocked: int) -> str:
+    """Return a sentence on the synchronize call that looks like the cause but is not, or ""."""
+    call = max(facts.analysis.host.sync.calls, key=lambda call: call.blocked_ns, default=None)
+    if call is None or call.blocked_ns * MIN_BLAME_RATIO > blocked:
         return ""
-    held = f"{duration(call.blocked_ns)} in {many(call.count, 'call')}"
-    return f"{call.api} looks guilty, but held the host for only {held}. "
+    total = f"{duration(call.blocked_ns)} in {quantity(call.count, 'call')}"
+    return f"{call.api} looks like the cause, but blocks the host for only {total}. "

@@ -1,9 +1,11 @@
-"""The GPU waits inside CUDA calls that no other rule explains.
+"""The GPU waits for CUDA calls that no other rule explains.
 
-Symptom: idle causes `launch`, `api`, `sync`, `blocking_copy` or `memory` left over, in gaps too long for
-launch-bound.
-Cause: a kernel's module loaded at its first launch, event and stream bookkeeping, a rare synchronization.
-Remedy: warm up before timing; load modules eagerly; look at the calls named.
+Symptom: idle time with the causes `launch`, `api`, `sync`, `blocking_copy` or `memory` that is left, in gaps that are
+too long for launch-bound.
+Cause: the first launch of a kernel loads its module, calls manage events and streams, or a rare synchronization.
+Remedy: warm up before measuring, load modules eagerly, look at the named calls.
+
+Claims these idle causes of the steady gaps.
 """
 
 from __future__ import annotations
@@ -11,40 +13,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceview.intervals import Times
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.format import duration, listed
-from traceview.pricing.largest import largest
-from traceview.pricing.ledger import Idle
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import duration, join_words, largest_positions
+from traceview.pricing.ledger import IdleClaim
 
-LONGEST = 20  # gaps whose calls are named
+MAX_NAMED_GAPS = 20
+MAX_NAMES = 2
 
 CAUSES = ("launch", "api", "sync", "blocking_copy", "memory")
 
 
-def slow_calls(facts: Facts) -> Iterator[Draft]:
-    """Name the calls that were running while the GPU idled longest."""
+def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device that waits for CUDA calls."""
     for device in facts.devices:
-        inside = device.waits(CAUSES, device.in_steady)
-        if inside is None:
+        waits = device.gap_waits(CAUSES, device.steady_gaps)
+        if waits is None:
             continue
-        yield Draft(
+        yield FindingDraft(
             id="slow_calls",
             device=device,
-            title="The GPU waits {cost} for CUDA calls to return" + _named(facts, device, inside),
-            advice="A first launch loads its module (set CUDA_MODULE_LOADING=EAGER, or run warm-up "
-            "steps of every shape before measuring); the other calls are bookkeeping that a CUDA "
-            "graph leaves out of the loop.",
+            title="The GPU waits {cost} for CUDA calls to return" + _launches_after_longest(facts, device, waits),
+            advice="The first launch of a kernel loads its module: set CUDA_MODULE_LOADING=EAGER, or run warm-up "
+            "steps of every shape before measuring. The other calls manage events and streams; a CUDA graph moves "
+            "them out of the loop.",
             code="for shape in shapes: model(torch.zeros(shape, device=device))   # warm-up",
-            claims=(Idle(CAUSES, rows=device.in_steady),),
-            place="inside a CUDA call",
+            claims=(IdleClaim(CAUSES, rows=device.steady_gaps),),
+            place_label="inside a CUDA call",
         )
 
 
-def _named(facts: Facts, device: DeviceFacts, inside: Times) -> str:
-    """Return the names of the launches that end the gaps with the most time inside calls."""
+def _launches_after_longest(facts: CaptureFacts, device: DeviceFacts, waits: Times) -> str:
+    """Return the names of the launches that end the gaps with the longest waits."""
     trace = facts.analysis.trace
-    longest = largest(inside, LONGEST)
-    rows = [int(row) for row in device.gap_operation[device.in_steady][longest] if row >= 0]
+    longest = largest_positions(waits, MAX_NAMED_GAPS)
+    rows = [int(row) for row in device.gap_operation[device.steady_gaps][longest] if row >= 0]
     launches = [trace.operations["launch"][row] for row in rows]
-    names = list(dict.fromkeys(str(trace.api["name"][call]) for call in launches if call is not None))[:2]
-    return f" (up to {duration(int(inside[longest[0]]))} before {listed(names)})" if names else ""
+    names = list(dict.fromkeys(str(trace.api["name"][call]) for call in launches if call is not None))[:MAX_NAMES]
+    return f" (up to {duration(int(waits[longest[0]]))} before {join_words(names)})" if names else ""

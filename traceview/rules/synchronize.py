@@ -1,14 +1,13 @@
-"""A synchronization in every iteration.
+"""The host synchronizes with the GPU in every iteration.
 
-Symptom: cudaStreamSynchronize, cudaDeviceSynchronize or cudaEventSynchronize once or more in each step;
-the GPU runs dry and starts again.
-Cause: `loss.item()`, `print(tensor)`, `.cpu()`, `torch.cuda.synchronize()`, `if tensor > x`, boolean
-indexing.
-Remedy: keep the value on the device, read it every N steps, or through a non-blocking copy and an event.
+Symptom: cudaStreamSynchronize, cudaDeviceSynchronize or cudaEventSynchronize at least once in each step; the GPU runs
+out of work and restarts.
+Cause: `loss.item()`, `print(tensor)`, `.cpu()`, `torch.cuda.synchronize()`, `if tensor > x`, boolean indexing.
+Remedy: keep the value on the device, read it every N steps, or use a non-blocking copy and an event.
 
-What a call costs the GPU is `starved + refill` (METRICS.md "Synchronization"), not how long it blocks. Claims
-the idle cause `sync`, and after each call's return the causes `launch`, `api` and `host` up to its refill,
-and at most REFILLED of it.
+A call costs the GPU `starved + refill` (docs/definitions.md "Synchronization"), not the time for which it blocks.
+Claims the idle cause `sync`, and after the return of each call the causes `launch`, `api` and `host` up to its
+refill, at most MAX_REFILL.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.format import duration, listed, many
-from traceview.pricing.ledger import Idle
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import duration, join_words, quantity
+from traceview.pricing.ledger import IdleClaim
 
-REFILLED = 1_000_000  # ns; a host that needs longer to launch again is busy with something else: `host_bound`
-RARE = 10  # without iterations: fewer calls than this in a capture are no habit
+MAX_REFILL = 1_000_000  # ns; a host that takes longer to launch again is busy with something else: `host_bound`
+MIN_CALLS = 10  # in a capture without iterations
 ADVICE = (
-    "A wait while the GPU works costs it nothing; what costs is that it runs dry and the host must "
-    "launch again. Remove `torch.cuda.synchronize()`; read scalars every N steps, or copy them with "
-    "`non_blocking=True` to pinned memory and read them a step late; replace `if tensor > x` and "
-    "boolean indexing by `torch.where`. It pays as far as the host then runs ahead of the GPU: where "
-    "the loop is launch-bound, cure that first."
+    "A wait while the GPU is busy costs nothing. The cost is the time in which the GPU has run out of work and the "
+    "host launches again. Remove `torch.cuda.synchronize()`. Read scalars every N steps, or copy them with "
+    "`non_blocking=True` to pinned memory and read them one step later. Replace `if tensor > x` and boolean indexing "
+    "by `torch.where`. This helps only as far as the host then runs ahead of the GPU: if the loop is launch-bound, "
+    "fix that first."
 )
 CODE = """losses.append(loss.detach())                      # stays on the GPU
 if step % 50 == 0:
     log(torch.stack(losses).mean().item()); losses.clear()"""
 
 
-def synchronize(facts: Facts) -> Iterator[Draft]:
-    """Yield one finding for each device that is synchronized with again and again."""
+def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device with repeated synchronizations."""
     for device in facts.devices:
-        calls = _calls(facts, device)
-        if len(calls) >= (facts.counted / 2 if facts.counted else RARE) and len(calls) > 1:
+        calls = _steady_calls(facts, device)
+        if len(calls) >= (facts.counted / 2 if facts.counted else MIN_CALLS) and len(calls) > 1:
             yield _draft(facts, device, calls)
 
 
-def _calls(facts: Facts, device: DeviceFacts) -> pl.DataFrame:
+def _steady_calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
     return facts.analysis.host.sync.frame.filter(
         pl.col("process").is_in(list(device.use.process_ids))
         & (pl.col("end") > device.steady.start)
@@ -53,39 +52,39 @@ def _calls(facts: Facts, device: DeviceFacts) -> pl.DataFrame:
     )
 
 
-def _draft(facts: Facts, device: DeviceFacts, calls: pl.DataFrame) -> Draft:
-    rows, refill = _refilled(device, calls)
+def _draft(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame) -> FindingDraft:
+    rows, refill = _refill_gaps(device, calls)
     counts = calls["name"].value_counts(sort=True)
-    names = listed([f"{count:,} {name}" for name, count in counts.iter_rows()])
-    return Draft(
+    names = join_words([f"{count:,} {name}" for name, count in counts.iter_rows()])
+    return FindingDraft(
         id="synchronize",
         device=device,
-        title=f"{many(len(calls), 'synchronization')}{facts.per_iteration(len(calls))} cost the GPU {{cost}}"
-        + _where(facts, calls),
-        advice=f"{names}: they held the host for {duration(int(calls['blocked'].sum()))}, of which "
-        f"the GPU worked {duration(int(calls['waited'].sum()))}. {ADVICE}",
+        title=f"{quantity(len(calls), 'synchronization')}{facts.per_iteration(len(calls))} cost the GPU {{cost}}"
+        + _main_range(facts, calls),
+        advice=f"{names} blocked the host for {duration(int(calls['blocked'].sum()))}; the GPU was busy for "
+        f"{duration(int(calls['waited'].sum()))} of it. {ADVICE}",
         code=CODE,
         claims=(
-            Idle(("sync",), rows=device.in_steady),
-            Idle(("host", "launch", "api"), rows=rows, at_most=refill),
+            IdleClaim(("sync",), rows=device.steady_gaps),
+            IdleClaim(("host", "launch", "api"), rows=rows, at_most=refill),
         ),
-        place="ran dry at a synchronization and was filled again",
+        place_label="the GPU runs out of work at a synchronization and restarts",
     )
 
 
-def _refilled(device: DeviceFacts, calls: pl.DataFrame) -> tuple[Times, Times]:
-    """Return the steady gaps in which calls returned, and how long it took at most to fill the GPU again in each."""
-    gap = device.gap_of(calls["end"].to_numpy())
-    refill = np.minimum(calls["refill"].to_numpy(), REFILLED)
-    some = np.flatnonzero((refill > 0) & (gap >= device.in_steady.start) & (gap < device.in_steady.stop))
-    rows, which = np.unique(gap[some], return_inverse=True)
-    most = np.zeros(len(rows), np.int64)
-    np.maximum.at(most, which, refill[some])
-    return rows, most
+def _refill_gaps(device: DeviceFacts, calls: pl.DataFrame) -> tuple[Times, Times]:
+    """Return the steady gaps in which calls return, and the longest refill in each gap, at most MAX_REFILL."""
+    gap = device.gaps_at(calls["end"].to_numpy())
+    refill = np.minimum(calls["refill"].to_numpy(), MAX_REFILL)
+    chosen = np.flatnonzero((refill > 0) & (gap >= device.steady_gaps.start) & (gap < device.steady_gaps.stop))
+    rows, which = np.unique(gap[chosen], return_inverse=True)
+    longest = np.zeros(len(rows), np.int64)
+    np.maximum.at(longest, which, refill[chosen])
+    return rows, longest
 
 
-def _where(facts: Facts, calls: pl.DataFrame) -> str:
-    """Return " (mostly in `sync`)": the range in which most of these calls were made."""
+def _main_range(facts: CaptureFacts, calls: pl.DataFrame) -> str:
+    """Return " (mostly in `sync`)", the range with most of these calls, or ""."""
     owner = facts.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
     names, which = facts.range_names(owner[owner >= 0])
     counts = np.bincount(which, minlength=1)

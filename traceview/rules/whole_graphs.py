@@ -1,11 +1,11 @@
-"""CUDA graphs were traced whole.
+"""CUDA graphs are traced as a whole.
 
-Symptom: GPU work is in CUPTI_ACTIVITY_KIND_GRAPH_TRACE; the KERNEL table is missing or holds little.
-Cause: nsys traces a CUDA graph as one piece by default (`--cuda-graph-trace=graph`).
-Remedy: capture once more with `--cuda-graph-trace=node` to see kernels, copies and gaps inside the graphs.
+Symptom: GPU work is in CUPTI_ACTIVITY_KIND_GRAPH_TRACE; the KERNEL table is missing or has few rows.
+Cause: by default nsys traces a CUDA graph as one operation (`--cuda-graph-trace=graph`).
+Remedy: capture again with `--cuda-graph-trace=node` to see the kernels, copies and gaps inside the graphs.
 
-Where graphs are most of the compute this is a premise: gaps, kernels and communication inside them
-are in no other figure. Nothing is claimed.
+If graphs are at least half of the compute, the finding is a premise: no other figure includes the gaps, kernels and
+communication inside them. Claims nothing.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.model.analysis import Place
 from traceview.model.trace import SOURCES
-from traceview.pricing.base import DeviceFacts, Draft, Facts
-from traceview.pricing.format import duration, many, share
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import duration, quantity, share
 
-MOST = 0.5
+MIN_PREMISE_SHARE = 0.5
+MAX_PLACES = 3
 GRAPH = SOURCES.index("graph")
 CODE = "nsys profile --cuda-graph-trace=node -t cuda,nvtx -o report python train.py"
 
 
-def whole_graphs(facts: Facts) -> Iterator[Draft]:
-    """Say which part of the compute cannot be looked into."""
+def whole_graphs(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device with graphs traced as a whole."""
     for device in facts.devices:
         members = np.flatnonzero(device.column(facts.analysis.trace, "source") == GRAPH)
         if len(members):
             yield _draft(facts, device, members)
 
 
-def _draft(facts: Facts, device: DeviceFacts, members: Times) -> Draft:
+def _draft(facts: CaptureFacts, device: DeviceFacts, members: Times) -> FindingDraft:
     work, use = device.activity, device.use
     start, end = work.start[members], work.end[members]
     inside = intervals.length(intervals.union(start, end, ordered=True))
-    most = inside >= MOST * use.compute_ns
+    premise = inside >= MIN_PREMISE_SHARE * use.compute_ns
     kernels = (
         "there is no kernel table"
         if use.kernel_count == 0
-        else many(use.kernel_count, "kernel") + " beside them"
+        else quantity(use.kernel_count, "kernel") + " outside graphs"
     )
-    longest = np.argsort(start - end, kind="stable")[:3]
+    longest = np.argsort(start - end, kind="stable")[:MAX_PLACES]
     streams = facts.analysis.trace.operations["stream"].to_numpy()[work.rows[members]]
-    return Draft(
+    return FindingDraft(
         id="whole_graphs",
         device=device,
         title=f"{share(inside, use.compute_ns)} of the compute is inside "
-        f"{many(len(members), 'CUDA graph launch', 'CUDA graph launches')} traced whole: "
-        f"{kernels}",
-        advice=f"A graph shows as one busy block ({duration(inside)} in all). Kernels, copies, "
-        "communication and idle gaps inside cannot be measured, so idle time is at least, and "
-        "overlap at most, what is shown. To look inside, capture a few steps with "
-        "`--cuda-graph-trace=node`; that slows each launch, so take run times from this capture.",
+        f"{quantity(len(members), 'CUDA graph launch', 'CUDA graph launches')} traced as a whole; {kernels}",
+        advice=f"Each graph launch is one busy block ({duration(inside)} in total). Kernels, copies, communication "
+        "and idle gaps inside it are not measured, so the true idle time is at least, and the true overlap at most, "
+        "the figure shown. To see inside, capture a few steps with `--cuda-graph-trace=node`. This slows each "
+        "launch, so take run times from this capture.",
         code=CODE,
-        severity="high" if most else "info",
-        premise=most,
+        severity="high" if premise else "info",
+        premise=premise,
         evidence=tuple(
             Place(
                 f"CUDA graph, {duration(int(end[row] - start[row]))}",

@@ -17,7 +17,7 @@ from traceview.measure.host import Host
 from traceview.measure.iterations.breakdown import Breakdown, Measured, breakdown
 from traceview.measure.iterations.candidates import Found, matching_ranges, repeating_ranges
 from traceview.model.analysis import CAUSES, ITERATION_FIGURES, Iteration, Iterations, NotMeasured, Spread
-from traceview.model.profilers import capturing
+from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace
 
 # A leading iteration this much longer than the median is warm-up (kernels load, caches fill, autotuning).
@@ -89,7 +89,7 @@ def find_iterations(
     else:
         found = repeating_ranges(ranges)
     if found is None:
-        return NotMeasured(capturing(trace.info.profiler).no_iterations)
+        return NotMeasured(capture_advice(trace.info.profiler).no_iterations)
     found, start, end = _in_window(trace, found)
     if len(start) == 0:
         return NotMeasured("no iteration lies in the chosen window")

@@ -11,7 +11,7 @@ from traceview.measure.nvtx.projection import Projection, project
 from traceview.measure.nvtx.range_work import work_of_groups
 from traceview.model.analysis import NotMeasured, RangeUse
 from traceview.model.columns import Table
-from traceview.model.profilers import capturing
+from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace, Window
 
 
@@ -23,7 +23,7 @@ def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[
     `projection` is the trace's own, where it is known already.
     """
     if trace.ranges.is_empty():
-        return NotMeasured(capturing(trace.info.profiler).no_ranges)
+        return NotMeasured(capture_advice(trace.info.profiler).no_ranges)
     names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
     ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
     host = _on_host(ranges, trace.window)

@@ -1,4 +1,4 @@
-"""What the tests of rules share: one rule alone, on measurements of a trace made by hand."""
+"""Helpers for tests of rules: run chosen rules on a hand-made trace."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import polars as pl
 from traceview.model.analysis import Finding
 from traceview.model.trace import API, OPERATIONS, Trace
 from traceview.pipeline import analyze
-from traceview.pricing.base import Rule, facts_of
-from traceview.pricing.settle import settle
+from traceview.pricing.base import Rule, collect_facts
+from traceview.pricing.findings import build_findings
 
 MS = 1_000_000
 US = 1_000
 
 
 def findings(trace: Trace, *rules: Rule) -> tuple[Finding, ...]:
-    """Settle these rules alone, with nothing claimed before them."""
-    return settle(facts_of(analyze(trace)), rules)
+    """Return the findings of these rules alone."""
+    return build_findings(collect_facts(analyze(trace)), rules)
 
 
 def with_memory(trace: Trace, memory: str, size: int = 1024) -> Trace:
-    """Return the trace with the host side of every copy in `memory`, `size` bytes each."""
+    """Return the trace with `size` bytes per copy and host memory of type `memory`."""
     copy = pl.col("kind").is_not_null()
     return replace(
         trace,
@@ -34,18 +34,18 @@ def with_memory(trace: Trace, memory: str, size: int = 1024) -> Trace:
 
 
 def with_names(trace: Trace, names: list[str]) -> Trace:
-    """Return the trace with other names on its operations, in their order."""
+    """Return the trace with these names for its operations, in order."""
     named = pl.Series("name", names, dtype=pl.Enum(sorted(set(names))))
     return replace(trace, operations=trace.operations.with_columns(named))
 
 
 def with_calls(trace: Trace, names: list[str]) -> Trace:
-    """Return the trace with other names on its API calls, in their order."""
+    """Return the trace with these names for its API calls, in order."""
     named = pl.Series("name", names, dtype=pl.Enum(sorted(set(names))))
     assert API["name"] is pl.Enum
     return replace(trace, api=trace.api.with_columns(named))
 
 
 def iterations(count: int, length: int) -> list[tuple[int, int, str, int]]:
-    """Return one range for each iteration, for made_trace."""
+    """Return one range per iteration, as input for made_trace."""
     return [(step * length, (step + 1) * length, f"iteration {step}", 0) for step in range(count)]

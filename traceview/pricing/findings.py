@@ -1,0 +1,161 @@
+"""Turn drafts into findings: grant their claims in order, price them, attach evidence and sort them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceview.measure.activity import COMPUTE
+from traceview.model.analysis import SEVERITIES, Finding, Place
+from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
+from traceview.pricing.figures import duration, largest_positions, share
+from traceview.pricing.ledger import Grant, Ledger, exposed_work
+
+RULE_THREADS = 2
+MAX_PLACES = 5
+
+
+def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[Finding, ...]:
+    """Run the rules and grant their claims in order; sort by severity, premises first, then by cost."""
+    # The drafts depend on the facts alone, so rules run in parallel. Only granting has an order.
+    with ThreadPoolExecutor(RULE_THREADS) as pool:
+        drafts_by_rule = pool.map(lambda rule: list(rule(facts)), rules)
+        ledgers = {
+            device.use.device: Ledger.from_gaps(device.use.gaps, exposed_work(device.activity, device.copies))
+            for device in facts.devices
+        }
+        pairs = [pair for drafts in drafts_by_rule for pair in _price_drafts(facts, drafts, ledgers)]
+    pairs.sort(key=lambda pair: (SEVERITIES.index(pair[1].severity), not pair[0].premise, -pair[1].cost_ns))
+    return tuple(finding for _, finding in pairs)
+
+
+def _price_drafts(
+    facts: CaptureFacts, drafts: list[FindingDraft], ledgers: dict[int, Ledger]
+) -> Iterator[tuple[FindingDraft, Finding]]:
+    for draft in drafts:
+        if draft.device is None:
+            yield draft, _capture_finding(draft)
+            continue
+        ledger = ledgers[draft.device.use.device]
+        grant = ledger.grant(draft.claims)
+        price = _price(draft.device, grant)
+        if not _is_reportable(draft, price):
+            continue  # the claimed time stays available for later rules
+        ledger.deduct(grant)
+        yield draft, _device_finding(facts, draft, draft.device, grant, price)
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """The price of a grant in ns, its gaps, and its shares of the window and of the steady time."""
+
+    total: int
+    gaps: int
+    steady: int
+    share: float
+    steady_share: float
+
+
+def _price(device: DeviceFacts, grant: Grant) -> _Price:
+    total, steady = grant.total, grant.total_inside(device.steady_gaps, device.steady)
+    return _Price(
+        total=total,
+        gaps=grant.gaps,
+        steady=steady,
+        share=_fraction(total, device.use.window.length),
+        steady_share=_fraction(steady, device.steady.length),
+    )
+
+
+def _is_reportable(draft: FindingDraft, price: _Price) -> bool:
+    if draft.keep_without_cost or not draft.claims:
+        return True
+    return max(price.share, price.steady_share) >= MIN_SHARE and price.gaps >= draft.min_gaps
+
+
+def _fraction(part: int, total: int) -> float:
+    return part / total if total > 0 else 0.0
+
+
+def _device_finding(
+    facts: CaptureFacts, draft: FindingDraft, device: DeviceFacts, grant: Grant, price: _Price
+) -> Finding:
+    return Finding(
+        id=draft.id,
+        severity=draft.severity or severity_from_share(price.steady_share),
+        title=_fill_in(draft.title, price),
+        evidence=draft.evidence or _largest_places(facts, device, grant, draft.place_label),
+        cost_ns=price.total,
+        advice=_fill_in(draft.advice, price),
+        code=draft.code,
+        device=device.use.id,
+        cost_fraction=price.share,
+        cost_per_iteration_ns=price.steady // facts.counted if facts.counted and price.steady else None,
+    )
+
+
+def _capture_finding(draft: FindingDraft) -> Finding:
+    return Finding(
+        id=draft.id,
+        severity=draft.severity or "info",
+        title=draft.title,
+        evidence=draft.evidence,
+        cost_ns=0,
+        advice=draft.advice,
+        code=draft.code,
+    )
+
+
+def _fill_in(text: str, price: _Price) -> str:
+    # str.replace instead of str.format: names of kernels and ranges may contain braces.
+    filled = text.replace("{cost}", duration(price.total)).replace("{share}", share(price.share, 1))
+    return filled.replace("{gaps}", f"{price.gaps:,}")
+
+
+def _largest_places(facts: CaptureFacts, device: DeviceFacts, grant: Grant, label: str) -> tuple[Place, ...]:
+    """Return the MAX_PLACES places with the most granted time, largest first."""
+    costs = ((grant.gap_row(at), int(grant.idle[at])) for at in largest_positions(grant.idle, MAX_PLACES))
+    places = [(cost, _idle_place(facts, device, row, cost, label)) for row, cost in costs]
+    for piece in largest_positions(grant.exposed.end - grant.exposed.start, MAX_PLACES):
+        start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
+        places.append((end - start, _exposed_place(facts, device, start, end, label)))
+    places.sort(key=lambda pair: (-pair[0], pair[1].start_ns))
+    return tuple(place for _, place in places[:MAX_PLACES])
+
+
+def _idle_place(facts: CaptureFacts, device: DeviceFacts, row: int, cost: int, label: str) -> Place:
+    operation, thread = int(device.gap_operation[row]), int(device.gap_thread[row])
+    start, end = int(device.gap_start[row]), int(device.gap_end[row])
+    if cost < end - start:
+        text = f"GPU idle for {duration(end - start)}, of which {duration(cost)}: {label}"
+    else:
+        text = f"GPU idle for {duration(cost)}: {label}"
+    trace = facts.analysis.trace
+    if operation >= 0:
+        text += f"; next operation: {trace.operations['name'][operation]}"
+    return Place(
+        text=text,
+        start_ns=start,
+        end_ns=end,
+        device=device.use.id,
+        stream=None if operation < 0 else int(trace.operations["stream"][operation]),
+        thread=None if thread < 0 else thread,
+    )
+
+
+def _exposed_place(facts: CaptureFacts, device: DeviceFacts, start: int, end: int, label: str) -> Place:
+    work, trace = device.activity, facts.analysis.trace
+    begun = int(np.searchsorted(work.start, start, side="right"))
+    running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))
+    text, stream, thread = f"{duration(end - start)} without compute: {label}", None, None
+    if len(running):
+        # The same order as in the ledger: communication, copy, memset.
+        first = running[np.argmin(work.codes[running])]
+        operation = trace.operations.row(int(work.rows[first]), named=True)
+        stream, launch = operation["stream"], operation["launch"]
+        thread = None if launch is None else int(trace.api["thread"][launch])
+        text = f"{operation['name']}: {text}"
+    return Place(text=text, start_ns=start, end_ns=end, device=device.use.id, stream=stream, thread=thread)
