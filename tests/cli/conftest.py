@@ -1,4 +1,4 @@
-"""The command as a fixture, and a capture that may be spoilt."""
+"""The command as a fixture, and a copy of a capture that a test may change."""
 
 from __future__ import annotations
 

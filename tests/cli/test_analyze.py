@@ -1,4 +1,4 @@
-"""`traceview analyze`: which files it writes, what it prints where, and how it ends."""
+"""`traceview analyze`: files, output and exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_page_goes_beside_the_report(traceview: Command, report: Path) -> None:
+def test_page_is_written_beside_the_report(traceview: Command, report: Path) -> None:
     before = report.read_bytes()
     code, out, err = traceview("analyze", report)
     assert (code, err) == (0, "")
@@ -26,33 +26,33 @@ def test_the_page_goes_beside_the_report(traceview: Command, report: Path) -> No
     assert (report.parent / "report.overlap.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
     assert report.read_bytes() == before
     assert out.startswith("report.sqlite · nsys 2024.2.3.38\n\nGPU 0 · NVIDIA H200 · ")
-    page = f"The page: {report.parent / 'report.overlap.html'}"
+    page = f"Page: {report.parent / 'report.overlap.html'}"
     assert out.rstrip().endswith(page)
     assert [line for line in out.splitlines() if width(line) > 80 and line != page] == []
 
 
-def test_the_json_is_the_document(traceview: Command, report: Path) -> None:
+def test_json_is_the_document(traceview: Command, report: Path) -> None:
     place = report.parent / "out.json"
     assert traceview("analyze", report, "--no-html", "--json", place, "--quiet") == (0, "", "")
     assert place.read_text(encoding="utf-8") == to_json(analyze(report))
     assert names(report.parent) == ["out.json", "report.sqlite"]
 
 
-def test_json_on_standard_output_stands_alone(traceview: Command, report: Path) -> None:
+def test_json_on_standard_output(traceview: Command, report: Path) -> None:
     code, out, err = traceview("analyze", report, "--no-html", "--json", "-")
     assert (code, err) == (0, "")
     assert json.loads(out)["schema_version"] == 1
     assert names(report.parent) == ["report.sqlite"]
 
 
-def test_every_file_is_replaced_as_a_whole(traceview: Command, report: Path) -> None:
+def test_existing_files_are_replaced(traceview: Command, report: Path) -> None:
     for _ in range(2):
         page, place = report.parent / "a.html", report.parent / "a.json"
         assert traceview("analyze", report, "--html", page, "--json", place, "-q").code == 0
     assert names(report.parent) == ["a.html", "a.json", "report.sqlite"]
 
 
-def test_the_window_narrows_every_figure(traceview: Command, report: Path) -> None:
+def test_window_narrows_every_figure(traceview: Command, report: Path) -> None:
     whole = analyze(report).devices[0].window
     first, last = whole.start + 20_000_000, whole.start + 50_000_000
     for start, end in (("20ms", "50ms"), (str(first), str(last)), (f"@{first}ns", "0.05s")):
@@ -62,18 +62,18 @@ def test_the_window_narrows_every_figure(traceview: Command, report: Path) -> No
         assert device["busy_ns"] + device["idle_ns"] == last - first
 
 
-def test_every_option_reaches_the_analysis(traceview: Command, report: Path) -> None:
-    said = traceview(
+def test_options_reach_the_analysis(traceview: Command, report: Path) -> None:
+    result = traceview(
         *("analyze", report, "--no-html", "--json", "-", "--range", "forward", "--device", "0"),
         *("--iteration", "^iteration", "--skip", "2", "--top", "3"),
     )
-    assert said.code == 0
-    made = json.loads(said.out)
-    assert made["iterations"]["skipped"] == 2
-    assert all(len(device["gaps"]["longest"]) == 3 for device in made["devices"])
+    assert result.code == 0
+    document = json.loads(result.out)
+    assert document["iterations"]["skipped"] == 2
+    assert all(len(device["gaps"]["longest"]) == 3 for device in document["devices"])
 
 
-def test_a_condition_that_holds_ends_with_1_after_all_is_written(traceview: Command, report: Path) -> None:
+def test_condition_that_holds_exits_with_1_after_writing(traceview: Command, report: Path) -> None:
     place = report.parent / "out.json"
     code, out, err = traceview(
         *("analyze", report, "--json", place, "--quiet"),
@@ -86,7 +86,7 @@ def test_a_condition_that_holds_ends_with_1_after_all_is_written(traceview: Comm
     assert names(report.parent) == ["out.json", "report.overlap.html", "report.sqlite"]
 
 
-def test_conditions_that_do_not_hold_end_with_0(traceview: Command, report: Path) -> None:
+def test_condition_that_does_not_hold_exits_with_0(traceview: Command, report: Path) -> None:
     assert traceview("analyze", report, "--no-html", "-q", "--fail-if", "idle > 100%") == (0, "", "")
 
 
@@ -100,9 +100,9 @@ def test_conditions_that_do_not_hold_end_with_0(traceview: Command, report: Path
         (["--json", "{folder}/link.sqlite"], "must be different files"),
         (["--json", "{folder}"], "is a folder"),
         (["--html", "{folder}/none/x.html"], "x.html: the folder it should go into does not exist"),
-        (["--html", "-"], "--html names the file"),
-        (["--html", "{folder}/x", "--no-html"], "--html names the file"),
-        (["--fail-if", "idel > 5%"], "no quantity is called 'idel'; did you mean idle"),
+        (["--html", "-"], "--html needs a file name"),
+        (["--html", "{folder}/x", "--no-html"], "does not go with --no-html"),
+        (["--fail-if", "idel > 5%"], "unknown quantity 'idel'; did you mean idle"),
         (["--from", "noon"], "--from 'noon' is not a time"),
         (["--from", "2s", "--to", "1s"], "--from 2s --to 1s: that window is empty"),
         (["--range", "forward", "--to", "1s"], "--range and --from/--to narrow the same window"),
@@ -116,7 +116,7 @@ def test_conditions_that_do_not_hold_end_with_0(traceview: Command, report: Path
         (["second.sqlite"], "unexpected extra argument"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_nothing_is_written(
+def test_invalid_options_are_one_line_and_write_nothing(
     traceview: Command, report: Path, options: list[str], reason: str
 ) -> None:
     before = report.read_bytes()
@@ -130,7 +130,7 @@ def test_what_makes_no_sense_is_one_line_and_nothing_is_written(
     assert report.read_bytes() == before
 
 
-def test_a_capture_without_gpu_work_says_what_it_holds(traceview: Command, tmp_path: Path) -> None:
+def test_capture_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
     from tests.build_export import Call, build_export
 
     path = build_export(tmp_path / "cpu.sqlite", api=[Call()])
@@ -140,7 +140,7 @@ def test_a_capture_without_gpu_work_says_what_it_holds(traceview: Command, tmp_p
     assert names(tmp_path) == ["cpu.sqlite"]
 
 
-def test_ranges_without_gpu_work_say_where_the_host_was(traceview: Command, tmp_path: Path) -> None:
+def test_ranges_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
     from tests.build_export import Nvtx, build_export
 
     path = build_export(tmp_path / "cpu.sqlite", nvtx=[Nvtx(100 * n, 100 * n + 60, f"step {n}") for n in range(4)])
@@ -152,13 +152,13 @@ def test_ranges_without_gpu_work_say_where_the_host_was(traceview: Command, tmp_
     assert code == 2 and "no GPU work" in err
 
 
-def test_control_characters_in_a_file_name_stay_harmless(traceview: Command, tmp_path: Path) -> None:
+def test_control_characters_in_a_file_name(traceview: Command, tmp_path: Path) -> None:
     code, _, err = traceview("analyze", tmp_path / "a\033[31m\nb.sqlite")
     assert code == 2
     assert err.count("\n") == 1 and "\033" not in err
 
 
-def test_a_name_that_is_not_utf8_is_no_obstacle(traceview: Command, report: Path) -> None:
+def test_file_name_that_is_not_utf8(traceview: Command, report: Path) -> None:
     odd = report.rename(report.parent / os.fsdecode(b"caf\xe9.sqlite"))
     code, out, _ = traceview("analyze", odd, "--json", report.parent / "out.json")
     assert code == 0 and out

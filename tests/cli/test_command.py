@@ -1,4 +1,4 @@
-"""The command around its commands: help, version, completion, mistakes and signals."""
+"""The process around the commands: help, version, completion, errors and signals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ main()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["analyze", "--help"], ["info", "-h"], ["--version"], []])
-def test_answers_at_once_because_nothing_heavy_is_imported(arguments: list[str]) -> None:
+def test_help_imports_no_heavy_package(arguments: list[str]) -> None:
     script = (
         "import atexit, sys\n"
         "heavy = {'polars', 'numpy', 'plotly', 'sqlite3'}\n"
@@ -77,7 +77,7 @@ def test_completion_completes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "plain,--no-html" in in_a_process(START).out
 
 
-def test_a_capture_instead_of_a_command_gets_a_hint(traceview: Command) -> None:
+def test_capture_in_place_of_a_command(traceview: Command) -> None:
     code, _, err = traceview("report.sqlite")
     assert code == 2
     assert "did you mean: traceview analyze report.sqlite" in err
@@ -105,8 +105,8 @@ KILL = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     ],
     ids=["in code made from text", "in a class half made", "at the end of an object"],
 )
-def test_ctrl_c_has_its_exit_code_wherever_python_is(report: Path, tmp_path: Path, how: str) -> None:
-    """Python ends by the signal that met `exec`; until 3.12 a class makes another exception of it; `__del__` none."""
+def test_ctrl_c_exits_with_130_wherever_python_is(report: Path, tmp_path: Path, how: str) -> None:
+    """Python ends by the signal in `exec`, wraps an exception in a class body and drops one in `__del__`."""
     (tmp_path / "hidden.py").write_text(HIDDEN.format(how=how))
     ended = subprocess.run(
         [sys.executable, "-m", "hidden", "analyze", report], capture_output=True, text=True, timeout=120,
@@ -115,7 +115,7 @@ def test_ctrl_c_has_its_exit_code_wherever_python_is(report: Path, tmp_path: Pat
     assert (ended.returncode, ended.stderr.strip()) == (130, "traceview: interrupted")
 
 
-def test_ctrl_c_that_is_ignored_stays_ignored(report: Path) -> None:
+def test_ignored_ctrl_c_stays_ignored(report: Path) -> None:
     sends = MEANWHILE.format(signal="SIGINT").replace("time.sleep(60)", "os.rename(part, target)")
     ignored = sends.replace("signal.default_int_handler", "signal.SIG_IGN")
     assert in_a_process(ignored, "analyze", report, "--quiet") == (0, "", "")
@@ -126,7 +126,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored(report: Path) -> None:
     [MemoryError(), RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "Cannot allocate memory")],
     ids=["for data", "for a thread", "for a process"],
 )
-def test_too_little_memory_names_the_capture(
+def test_out_of_memory_names_the_capture(
     traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def too_large(*_: object, **__: object) -> None:
@@ -134,12 +134,12 @@ def test_too_little_memory_names_the_capture(
 
     monkeypatch.setattr(importlib.import_module("traceview.report.analysis.document"), "to_json", too_large)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
-    remedy = "take a machine with more, or a shorter capture"
+    remedy = "use a machine with more memory, or a shorter capture"
     assert (code, out, err) == (2, "", f"traceview: error: {report.name}: not enough memory; {remedy}\n")
 
 
 @pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_leaves_nothing_half_written(report: Path, signal: str, code: int) -> None:
+def test_signal_leaves_no_partial_file(report: Path, signal: str, code: int) -> None:
     page = report.parent / "report.overlap.html"
     page.write_text("old")
     ended = in_a_process(MEANWHILE.format(signal=signal), "analyze", report)
@@ -149,7 +149,7 @@ def test_a_signal_leaves_nothing_half_written(report: Path, signal: str, code: i
     assert sorted(path.name for path in report.parent.iterdir()) == [page.name, report.name]
 
 
-def test_a_mistake_of_our_own_is_one_line(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_one_line(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("secret from the capture")
 
@@ -157,7 +157,7 @@ def test_a_mistake_of_our_own_is_one_line(traceview: Command, report: Path, monk
     monkeypatch.delenv("TRACEVIEW_DEBUG", raising=False)
     code, out, err = traceview("analyze", report, "--json", report.parent / "out.json")
     assert (code, out) == (2, "")
-    assert err.startswith("traceview: error: a mistake of traceview's own (KeyError in ")
+    assert err.startswith("traceview: error: internal error (KeyError in ")
     assert "TRACEVIEW_DEBUG=1" in err and "secret" not in err and err.count("\n") == 1
     assert [path.name for path in report.parent.iterdir()] == ["report.sqlite"]
     monkeypatch.setenv("TRACEVIEW_DEBUG", "1")
@@ -165,28 +165,28 @@ def test_a_mistake_of_our_own_is_one_line(traceview: Command, report: Path, monk
         traceview("analyze", report, "--json", report.parent / "out.json")
 
 
-def test_a_reader_that_goes_away_is_no_error(report: Path) -> None:
+def test_closed_pipe_is_not_an_error(report: Path) -> None:
     script = "import os; reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1); " + START
     assert in_a_process(script, "analyze", report, "--no-html") == (0, "", "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("asked", [["info"], ["--help"]])
-def test_a_full_standard_output_is_one_line(report: Path, asked: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["info"], ["--help"]])
+def test_full_standard_output_is_one_line(report: Path, arguments: list[str]) -> None:
     script = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); " + START
-    code, _, err = in_a_process(script, *asked, *([report] if asked == ["info"] else []))
+    code, _, err = in_a_process(script, *arguments, *([report] if arguments == ["info"] else []))
     assert code == 2
-    assert err == "traceview: error: standard output cannot be written (No space left on device)\n"
+    assert err == "traceview: error: cannot write standard output (No space left on device)\n"
 
 
-def test_a_terminal_that_draws_nothing_but_ascii(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascii_terminal(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     code, out, err = in_a_process(START, "analyze", report, "--no-html")
     assert (code, err) == (0, "")
     assert out.isascii() and "report.sqlite - nsys" in out and "###" in out
 
 
-def test_public_names_are_the_documented_ones() -> None:
+def test_public_names() -> None:
     assert set(package.__all__) == {
         *("Analysis", "Comparison", "Finding", "Trace", "TraceviewError", "Window"),
         *("analyze", "compare", "open_trace"),

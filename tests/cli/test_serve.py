@@ -1,4 +1,4 @@
-"""`traceview serve`, and what `analyze` is told about its page."""
+"""`traceview serve`, and the page options of `analyze`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.cli.command import HEARS_CTRL_C, Command
 
 
-def test_it_serves_until_it_is_interrupted(report: Path) -> None:
+def test_serves_until_interrupted(report: Path) -> None:
     command = [sys.executable, "-c", HEARS_CTRL_C, "serve", str(report), "--quiet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -29,22 +29,29 @@ def test_it_serves_until_it_is_interrupted(report: Path) -> None:
     assert list(report.parent.iterdir()) == [report]
 
 
-def test_a_capture_that_says_nothing_is_not_served(traceview: Command, tmp_path: Path) -> None:
+def test_missing_capture_is_not_served(traceview: Command, tmp_path: Path) -> None:
     result = traceview("serve", tmp_path / "none.sqlite")
     assert result.code == 2 and result.err.startswith("traceview: error: none.sqlite: ")
 
 
 @pytest.mark.parametrize("size", ["8XB", "many", "-3MB", "", "1e9"])
-def test_a_size_that_is_none_is_one_line(traceview: Command, report: Path, size: str) -> None:
+def test_invalid_size_is_one_line(traceview: Command, report: Path, size: str) -> None:
     result = traceview("analyze", report, "--detail", size)
-    assert result.code == 2 and "write it like 15MB" in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and "(for example 15MB)" in result.err and result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("size", "most"), [("2.7MB", 2_700_000), ("3MiB", 3 << 20), ("2800000", 2_800_000)])
-def test_the_page_keeps_within_its_size(traceview: Command, report: Path, size: str, most: int) -> None:
+def test_page_keeps_within_its_size(traceview: Command, report: Path, size: str, most: int) -> None:
     assert traceview("analyze", report, "--detail", size, "--quiet").code == 0
     [page] = report.parent.glob("*.overlap.html")
     assert page.stat().st_size <= most
+
+
+def test_size_below_the_minimum_warns(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("analyze", report, "--detail", "1MB", "--quiet")
+    [page] = report.parent.glob("*.overlap.html")
+    assert (code, out) == (0, "")
+    assert err == f"traceview: --detail 1.0 MB is too small: the page needs {page.stat().st_size / 1e6:.1f} MB\n"
 
 
 def test_open_opens_the_page(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +63,6 @@ def test_open_opens_the_page(traceview: Command, report: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("option", [["--open"], ["--detail", "3MB"]])
-def test_what_is_about_the_page_needs_one(traceview: Command, report: Path, option: list[str]) -> None:
+def test_page_options_need_a_page(traceview: Command, report: Path, option: list[str]) -> None:
     result = traceview("analyze", report, "--no-html", *option)
     assert result.code == 2 and "--no-html" in result.err

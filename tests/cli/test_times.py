@@ -1,4 +1,4 @@
-"""Moments as a person writes them."""
+"""Times on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from traceview.cli.times import moment, window_of_times
+from traceview.cli.times import parse_time, window_of_times
 from traceview.errors import RequestError
 from traceview.model.trace import Window
 
@@ -32,23 +32,23 @@ FIRST = 1_000_000
         ("9007199254740993", 9_007_199_254_740_993),
     ],
 )
-def test_what_is_meant(text: str, expected: int) -> None:
-    assert moment("--from", text, FIRST) == expected
+def test_valid_times(text: str, expected: int) -> None:
+    assert parse_time("--from", text, FIRST) == expected
 
 
 @pytest.mark.parametrize("text", ["", "now", "1.5", "ms", "1e3ms", "1,5s", "5 min", "@", "٣ms", "1" * 30, "nan"])
-def test_what_is_not_understood(text: str) -> None:
+def test_invalid_times(text: str) -> None:
     with pytest.raises(RequestError, match=r"--to .* is not a time; write 120ms"):
-        moment("--to", text, FIRST)
+        parse_time("--to", text, FIRST)
 
 
 @given(st.integers(0, 10**18))
 def test_whole_numbers_are_exact(ns: int) -> None:
-    assert moment("--from", str(ns), FIRST) == ns
-    assert moment("--from", f"{ns}ns", FIRST) == FIRST + ns
+    assert parse_time("--from", str(ns), FIRST) == ns
+    assert parse_time("--from", f"{ns}ns", FIRST) == FIRST + ns
 
 
-def test_the_window_reaches_as_far_as_the_gpu_worked() -> None:
+def test_default_window_is_the_gpu_work() -> None:
     trace = made_trace(operations=[(100, 900, "compute", 0, None), (200, 300, "compute", 0, None)])
     assert window_of_times(trace, None, None) is None
     assert window_of_times(trace, "50ns", None) == Window(150, 900)
@@ -56,7 +56,7 @@ def test_the_window_reaches_as_far_as_the_gpu_worked() -> None:
     assert window_of_times(trace, "@120ns", "400") == Window(120, 400)
 
 
-def test_an_empty_window_says_what_there_is() -> None:
+def test_empty_window_names_the_gpu_work() -> None:
     trace = made_trace(operations=[(100, 900, "compute", 0, None)])
     with pytest.raises(RequestError) as caught:
         window_of_times(trace, "5s", None)
@@ -65,5 +65,5 @@ def test_an_empty_window_says_what_there_is() -> None:
     )
 
 
-def test_without_gpu_work_there_is_no_window() -> None:
+def test_no_window_without_gpu_work() -> None:
     assert window_of_times(made_trace(), "5s", None) is None

@@ -9,8 +9,8 @@ import pytest
 
 from tests.captures import sample
 from tests.cli.command import Command, traceview
-from traceview.cli.compare import EXPLAINED
-from traceview.cli.conditions.comparison import KNOWN
+from traceview.cli.compare import EPILOG
+from traceview.cli.conditions.comparison import QUANTITIES
 
 __all__ = ["traceview"]
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
@@ -58,7 +58,7 @@ def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Comm
         (("missing.sqlite",), "missing.sqlite"),
         ((DUAL, "--fail-if", "wal > 3%"), "did you mean wall"),
         ((DUAL, "--json", DUAL), "must be different files"),
-        ((DUAL, "--json", "-", "--markdown", "-"), "cannot both be standard output"),
+        ((DUAL, "--json", "-", "--markdown", "-"), "cannot both write to standard output"),
         ((DUAL, "--json", "nowhere/at/all.json"), "folder it should go into does not exist"),
         ((DUAL, "--cut", "some"), "'some' is not one of 'auto', 'range', 'gpu'"),
         ((DUAL, "--iteration", "nothing like it"), "no NVTX range matches --iteration"),
@@ -74,8 +74,8 @@ def test_what_a_user_gets_wrong_is_one_line(traceview: Command, arguments: tuple
 
 
 def test_the_help_names_every_quantity() -> None:
-    words = set(EXPLAINED.replace("...", "").split())
-    for name in KNOWN:
+    words = set(EPILOG.replace("...", "").split())
+    for name in QUANTITIES:
         stem, _, last = name.rpartition(".")
         general = "idle.CAUSE" if stem == "idle" and last in words else name
         assert general in words or f".{last}" in words, name

@@ -66,7 +66,7 @@ REFUSED = [
     (["--format", "parquet", "-o", "{file}"], "file: is a file, and this format is a folder of tables"),
     (["--format", "csv", "-o", "{folder}"], "holds other things (mine.txt); name a new folder"),
     (["--format", "csv", "-o", "{folder}/no/where"], "the folder it should go into does not exist"),
-    (["--format", "perfetto", "--from", "2ms", "--until", "1ms"], "--from and --until leave an empty window"),
+    (["--format", "perfetto", "--from", "2ms", "--until", "1ms"], "--from 2ms --until 1ms: that window is empty"),
     (["--format", "perfetto", "--until", "soon"], "--until 'soon' is not a time"),
     (["--format", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--until narrow the same window"),
     (["--format", "perfetto", "--range", "nobody"], "no NVTX range is called 'nobody'"),

@@ -68,7 +68,7 @@ def test_it_says_what_the_readers_in_this_process_say(
     # Two processes, and none: the same bytes.
     assert out.read_text(encoding="utf-8") == to_json(slow_host)
     page = runs / "fleet.overlap.html"
-    assert result.out == render(slow_host) + f"\nThe page: {page}\n"
+    assert result.out == render(slow_host) + f"\nPage: {page}\n"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert all(len(line) <= 80 for line in render(slow_host).splitlines())
     assert "! slowhost_rank1" in result.out and render(slow_host, unicode=False).isascii()
@@ -110,9 +110,9 @@ def test_conditions_and_nothing_to_say_have_exit_codes_of_their_own(traceview: C
     ("arguments", "words"),
     [
         (["--workers", "2", "--scheduler", "tcp://x:1"], "give one of them"),
-        (["--html", "-"], "--html names the file"),
+        (["--html", "-"], "--html needs a file name"),
         (["--open", "--no-html"], "--open is about the page"),
-        (["--fail-if", "speed > 5%"], "no quantity of a fleet is called 'speed'"),
+        (["--fail-if", "speed > 5%"], "unknown quantity 'speed'"),
         (["--scheduler", "nonsense"], "no scheduler can be reached there"),
         (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
         (["--json", "/nowhere/x.json"], "the folder it should go into does not exist"),

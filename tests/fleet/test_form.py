@@ -42,8 +42,8 @@ class Panic(BaseException):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Panic("secret"), "a mistake of traceview's own (Panic)"),
-        (RecursionError("secret"), "a mistake of traceview's own (RecursionError)"),
+        (Panic("secret"), "internal error (Panic)"),
+        (RecursionError("secret"), "internal error (RecursionError)"),
         (MemoryError(), "not enough memory to read it"),
     ],
 )

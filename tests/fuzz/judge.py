@@ -12,7 +12,7 @@ from tests.fuzz.results import results
 
 SKIPPED = re.compile(r"traceview: (?:skipped \S.*: \S|skipped \d+ more; |--fail-if )")
 FAILED_CHECK, SOME_SKIPPED = 1, 3
-MISTAKE = "a mistake of traceview's own"
+MISTAKE = "internal error"
 
 
 def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
@@ -44,7 +44,7 @@ def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
     if odd := {one for one in ended.out + ended.err if not one.isprintable() and one != "\n"}:
         yield f"printed {sorted(odd)!r}"
     if MISTAKE in ended.out + ended.err or any(MISTAKE in _text(out) for out in case.outputs):
-        yield "a report was skipped because of a mistake of traceview's own"
+        yield "a report was skipped because of an internal error"
     if ended.code == 2:
         yield from _refused(case, ended)
         return

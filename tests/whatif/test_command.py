@@ -66,9 +66,10 @@ def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
         ((SERIAL, "--faster", "gemm=2"), "no kernel called gemm"),
         ((SERIAL, "--ranks", "2"), "--gradients belong together"),
         ((SERIAL, "--gradients", "253MB"), "--gradients belong together"),
-        ((SERIAL, "--ranks", "2", "--gradients", "0"), "has some size"),
-        ((SERIAL, "--ranks", "2", "--gradients", "lots"), "no size"),
+        ((SERIAL, "--ranks", "2", "--gradients", "0"), "give the size of the gradients"),
+        ((SERIAL, "--ranks", "2", "--gradients", "lots"), "invalid size 'lots'"),
         ((SERIAL, "--json", SERIAL), "different files"),
+        ((SERIAL, "--html", "-"), "--html needs a file name"),
         ((SERIAL, "--iteration", "nothing"), "no NVTX range matches"),
         ((tmp_path / "none.sqlite",), "none.sqlite"),
     ):

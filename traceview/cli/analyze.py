@@ -5,39 +5,78 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli.options import EXPLAINED, all_options
-from traceview.cli.outputs import complain, draws, print_out, progress, write_results
+from traceview.cli.options import (
+    FILE,
+    JSON,
+    NO_HTML,
+    OPEN,
+    QUIET,
+    REPORT,
+    analysis_options,
+    fail_if_option,
+    parse_size,
+)
+from traceview.cli.outputs import can_print, print_error, print_out, progress, write_results
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
     from traceview.model.analysis import Analysis
 
-CHECK_FAILED = 1
+EXIT_CHECK_FAILED = 1
+EPILOG = """\b
+TIME is 120ms or 1.5s: counted from the first GPU work; or whole ns or @8.25s:
+a time on the capture's clock, as in the JSON and in nsys.
+
+\b
+EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
+and NUMBER ends with %, ns, us, ms or s.
+Per device, % of its window; EXPR holds when it holds for any device:
+  busy  idle  idle.CAUSE  compute  communication  findings.cost
+  exposed_KIND  exposed_copies  exposed_communication
+Per device, % of the busy time of that kind:
+  overlap_KIND  overlap_communication
+All calls together, % of the longest window:
+  sync.blocked .waited .starved .refill   implicit_sync.blocked ...
+Steady iterations, % of their median wall time:
+  iteration.FIGURE.median .p5 .p95
+Counts, without a unit:
+  kernels  gaps  unmatched  sync.count  implicit_sync.count  iteration.count
+  findings.count  findings.high .medium .low .info
+CAUSE: profiler queued launch sync blocking_copy memory api host unknown
+KIND: h2d d2h d2d h2h p2p um_h2d um_d2h um_d2d other
+FIGURE: wall compute communication exposed_h2d exposed_d2h
+        exposed_communication idle idle_CAUSE blocked
+
+\b
+Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
+130 interrupted. A file is written completely or not at all.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Every option that changes the figures of an analysis."""
-
-    start: str | None
-    end: str | None
-    range_name: str | None
-    device: str | None
-    iteration: str | None
-    skip: int | None
-    top: int
-
-
-@click.command(epilog=EXPLAINED, short_help="Measure a capture, price its losses, write the page.")
-@all_options
+@click.command(epilog=EPILOG)
+@REPORT
+@click.option(
+    "--html", type=FILE, help="Write the page to this file.  [default: REPORT.overlap.html beside the report]"
+)
+@NO_HTML
+@click.option(
+    "--detail",
+    type=parse_size,
+    metavar="SIZE",
+    help="Maximum size of the page. A larger page shows more events one by one.  [default: 15MB]",
+)
+@OPEN
+@JSON
+@analysis_options
+@fail_if_option("exposed_h2d > 5%")
+@QUIET
 def analyze(
     report: Path,
     html: Path | None,
@@ -47,73 +86,75 @@ def analyze(
     json_path: Path | None,
     conditions: tuple[str, ...],
     quiet: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:
-    """Analyze REPORT: an export of nsys (.sqlite and others), a .nsys-rep, or a Chrome trace of torch.profiler.
+    """Analyze REPORT: write one offline HTML page and print a summary.
 
-    Writes one offline HTML page and prints a summary.
+    REPORT is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
+    torch.profiler.
     """
-    from traceview.cli.conditions.analysis import failures, parse
-    from traceview.read.formats import check_capture
-    from traceview.report.analysis.document import to_json
-
-    page = _page_path(report, html, no_html)
+    page = None if no_html else html or report.with_name(f"{report.stem}.overlap.html")
+    if html is not None and (no_html or is_stdout(html)):
+        raise RequestError("--html needs a file name and does not go with --no-html")
     if page is None and (opened or detail is not None):
-        raise RequestError("--open and --detail are about the page; they do not go with --no-html")
-    checks = tuple(parse(condition) for condition in conditions)
+        raise RequestError("--open and --detail need the page and do not go with --no-html")
+    from traceview.read.formats import check_capture
+
     check_capture(report)
     check_outputs((report,), (page, json_path))
+    from traceview.cli.conditions.analysis import failures, parse
+    from traceview.report.analysis.document import to_json
+
+    checks = tuple(parse(condition) for condition in conditions)
     with progress(quiet) as step:
-        analysis = analysis_of(report, step, Asked(**asked))
+        analysis = measure_report(report, step, **options)
         failed = tuple(failures(checks, analysis))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, analysis, asked["top"])
-        text = write_results(page, partial(_page, analysis, detail), json_path, partial(to_json, analysis), summary)
+        summary = None if quiet else partial(_summary, analysis, options["top"])
+        text = write_results(page, partial(_to_html, analysis, detail), json_path, partial(to_json, analysis), summary)
     print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     for line in failed:
-        complain(f"traceview: --fail-if {line}")
+        print_error(f"traceview: --fail-if {line}")
     if failed:
-        sys.exit(CHECK_FAILED)
+        sys.exit(EXIT_CHECK_FAILED)
 
 
-def analysis_of(report: Path, step: Callable[[str, float], None], asked: Asked) -> Analysis:
-    """Read and measure a report. Raises TraceviewError."""
-    if asked.range_name is not None and (asked.start, asked.end) != (None, None):
-        raise RequestError("--range and --from/--to narrow the same window; give one of them")
+def measure_report(
+    report: Path,
+    step: Callable[[str, float], None],
+    *,
+    start: str | None,
+    end: str | None,
+    range_name: str | None,
+    **options: Any,
+) -> Analysis:
+    """Read and measure a report with the options of `analysis_options`. Raises TraceviewError."""
+    if range_name is not None and (start, end) != (None, None):
+        raise RequestError("--range and --from/--to narrow the same window; use one of them")
     from traceview.cli.times import window_of_times
     from traceview.pipeline import analyze as run
     from traceview.pipeline import open_trace
 
     step("read", 0.0)
     trace = open_trace(report)
-    return run(
-        trace,
-        window=window_of_times(trace, asked.start, asked.end),
-        range_name=asked.range_name,
-        device=asked.device,
-        iteration=asked.iteration,
-        skip=asked.skip,
-        top=asked.top,
-        progress=step,
-    )
+    return run(trace, window=window_of_times(trace, start, end), range_name=range_name, progress=step, **options)
 
 
-def _page_path(report: Path, html: Path | None, no_html: bool) -> Path | None:
-    if html is not None and (no_html or is_stdout(html)):
-        raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
-    return None if no_html else html or report.with_name(f"{report.stem}.overlap.html")
-
-
-def _page(analysis: Analysis, detail: int | None) -> str:
+def _to_html(analysis: Analysis, detail: int | None) -> str:
+    """Return the page; print a warning where it exceeds --detail."""
     from traceview.report.analysis import DETAIL, render
+    from traceview.report.format import size
 
-    return render(analysis, detail or DETAIL)
+    html = render(analysis, DETAIL if detail is None else detail)
+    if detail is not None and len(html) > detail:
+        print_error(f"traceview: --detail {size(detail)} is too small: the page needs {size(len(html))}")
+    return html
 
 
 def _summary(analysis: Analysis, top: int) -> str:
     from traceview.report.analysis import terminal
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return terminal.render(analysis, top=top, unicode=draws("█▓▒░·…µ"), colour=colour)
+    return terminal.render(analysis, top=top, unicode=can_print("█▓▒░·…µ"), colour=colour)

@@ -1,4 +1,4 @@
-"""The `export` command: a capture in other tools' formats."""
+"""The `export` command: a capture in the format of another tool."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli.options import CAPTURE, FILE, reading_options
+from traceview.cli.options import FILE, REPORT, reading_options
 from traceview.cli.outputs import print_bytes, print_out, progress
 from traceview.errors import OutputError, RequestError
 from traceview.files import check_different, is_stdout
 
 if TYPE_CHECKING:
     from traceview.export import Format
-    from traceview.model.trace import Trace, Window
+    from traceview.model.trace import Trace
 
 NAMES = ("perfetto", "chrome", "csv", "parquet")
 
@@ -26,8 +26,8 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     return name
 
 
-@click.command(short_help="Write a capture as a Perfetto or Chrome trace, CSV or Parquet.")
-@click.argument("report", type=CAPTURE)
+@click.command()
+@REPORT
 @click.option(
     "--format",
     "format_name",
@@ -41,14 +41,24 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     "--output",
     "-o",
     type=FILE,
-    help="Where it goes; a name that ends with .gz packs a trace, - is standard output.  [default: beside the report]",
+    help='Write to this file or folder; a name that ends with .gz compresses a trace, "-" is standard output.  '
+    "[default: beside the report]",
 )
-@click.option("--from", "start", metavar="TIME", help="Begin there: 120ms after the first GPU work.")
-@click.option("--until", "end", metavar="TIME", help="End there, written like --from.")
 @click.option(
-    "--range", "range_name", metavar="NVTX", help="Narrow to the ranges of this name, first start to last end."
+    "--from", "start", metavar="TIME", help="Start of the window, for example 120ms.  [default: first GPU work]"
 )
-@click.option("--device", metavar="GPU", help="Only this device ('GPU 0', or its ordinal) and its processes.")
+@click.option("--until", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
+@click.option(
+    "--range",
+    "range_name",
+    metavar="NVTX",
+    help="Export from the first start to the last end of the NVTX ranges of this name.",
+)
+@click.option(
+    "--device",
+    metavar="GPU",
+    help="Export only this device ('GPU 0' or its ordinal) and its processes.  [default: all]",
+)
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def export(
@@ -61,17 +71,17 @@ def export(
     device: str | None,
     quiet: bool,
 ) -> None:
-    """Write REPORT in another tool's format.
+    """Convert REPORT to the format of another tool.
 
-    perfetto and chrome are a file for ui.perfetto.dev or chrome://tracing; csv and parquet are a folder of tables.
+    perfetto and chrome write a file for ui.perfetto.dev or chrome://tracing; csv and parquet write a folder of tables.
     """
     if range_name is not None and (start, end) != (None, None):
-        raise RequestError("--range and --from/--until narrow the same window; give one of them")
+        raise RequestError("--range and --from/--until narrow the same window; use one of them")
     from traceview.export import FORMATS, FileFormat, collect
 
     form = next(form for form in FORMATS if form.name == format_name)
-    place = output or report.with_name(f"{_stem(report)}{form.suffix}")
-    _check_places(report, form, place)
+    target = output or report.with_name(f"{_stem(report)}{form.suffix}")
+    _check_target(report, form, target)
     with progress(quiet) as step:
         from traceview.pipeline import open_trace
 
@@ -80,15 +90,15 @@ def export(
         step("collect", 0.3)
         contents = collect(_narrowed(trace, start, end, range_name), device)
         step("write", 0.5)
-        if is_stdout(place):
-            assert isinstance(form, FileFormat), "_check_places refused a folder"
+        if is_stdout(target):
+            assert isinstance(form, FileFormat), "_check_target refused a folder"
             print_bytes(form.pieces(contents))
             return
-        form.write(contents, place)
+        form.write(contents, target)
     if not quiet:
         from traceview.report.format import plain
 
-        print_out(f"{plain(str(place), 4000)}\n")
+        print_out(f"{plain(str(target), 4000)}\n")
 
 
 def _stem(report: Path) -> str:
@@ -96,43 +106,26 @@ def _stem(report: Path) -> str:
     return Path(report.stem).stem if packed else report.stem
 
 
-def _check_places(report: Path, form: Format, place: Path) -> None:
+def _check_target(report: Path, form: Format, target: Path) -> None:
     from traceview.export import FolderFormat
     from traceview.read.formats import check_capture
 
     check_capture(report)
-    if is_stdout(place):
+    if is_stdout(target):
         if isinstance(form, FolderFormat):
             raise OutputError(f"--format {form.name} writes a folder of tables, not standard output")
         if form.name == "perfetto" and sys.stdout.isatty():
-            raise OutputError("a Perfetto trace is no text for a terminal; send it to a file or a program")
+            raise OutputError("a Perfetto trace is binary; send it to a file or a program, not to a terminal")
         return
-    check_different((report,), (place,))
-    form.check(place)
+    check_different((report,), (target,))
+    form.check(target)
 
 
 def _narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
+    from traceview.cli.times import window_of_times
     from traceview.measure.window import window_of_range
 
-    window = _window(trace, start, end) if range_name is None else window_of_range(trace, range_name)
+    if range_name is not None:
+        return trace.narrowed(window_of_range(trace, range_name))
+    window = window_of_times(trace, start, end, end_option="--until")
     return trace if window is None else trace.narrowed(window)
-
-
-def _window(trace: Trace, start: str | None, end: str | None) -> Window | None:
-    """Return the window that --from and --until mean, as window_of_times does for --from and --to."""
-    from traceview.cli.times import moment
-    from traceview.model.trace import Window
-
-    if (start is None and end is None) or trace.operations.is_empty():
-        return None
-    first, last = int(trace.operations["start"].to_numpy().min()), int(trace.operations["end"].to_numpy().max())
-    window = Window(
-        first if start is None else moment("--from", start, first),
-        last if end is None else moment("--until", end, first),
-    )
-    if window.length <= 0:
-        raise RequestError(
-            f"--from and --until leave an empty window; the GPU worked for {(last - first) / 1e6:.3f} ms, "
-            f"from {first} to {last} on the capture's clock"
-        )
-    return window

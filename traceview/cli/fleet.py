@@ -1,4 +1,4 @@
-"""The `fleet` command: many reports in one result."""
+"""The `fleet` command: one result from the reports of many ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceview.cli.options import FILE, reading_options
-from traceview.cli.outputs import complain, draws, print_out, progress, write_results
+from traceview.cli.options import (
+    FILE,
+    ITERATION,
+    JSON,
+    NO_HTML,
+    OPEN,
+    QUIET,
+    SKIP,
+    fail_if_option,
+    reading_options,
+    top_option,
+)
+from traceview.cli.outputs import can_print, print_error, print_out, progress, write_results
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
@@ -20,61 +31,61 @@ if TYPE_CHECKING:
     from traceview.model.fleet import Fleet
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
-CHECK_FAILED, SOME_SKIPPED = 1, 3
+EXIT_CHECK_FAILED, EXIT_SKIPPED = 1, 3
+MAX_LISTED_SKIPPED = 10
 PAGE = "fleet.overlap.html"
-EXPLAINED = """\b
-EXPR is a QUANTITY, one of > >= < <= == !=, and a number with % ns us ms or s.
-Of each rank, an iteration; it holds when it holds on any:
-  straggler  own     % of a typical iteration's own time
+EPILOG = """\b
+EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
+and NUMBER ends with %, ns, us, ms or s.
+Per rank and iteration; EXPR holds when it holds for any rank:
+  straggler  own     % of the own time of a typical iteration
   wait  caused  wall  compute  exposed_communication  idle     % of its wall
-Of the fleet, the largest:
+Whole fleet, the largest:
   skew.median  skew.p95  clock.uncertainty
 Counts, without a unit:
   stragglers  ranks  reports  skipped  unmatched
-straggler: own time less the others' median; own: wall less exposed
-communication; wait: waiting in collectives with nothing else to do, at the
-least; caused: what the others waited so for this rank.
+own: wall time minus exposed communication. straggler: own time minus the
+median of the other ranks. wait: lower bound of the time in collectives with
+nothing else to do. caused: wait of the other ranks for this rank.
 
 \b
-Exit codes: 0 done; 1 a --fail-if holds; 2 nothing can be said, and why;
-3 done, but reports were skipped; 130 interrupted.
+Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
+3 success, but some reports were skipped; 130 interrupted.
 """
 
 
-@click.command(epilog=EXPLAINED, short_help="Compare the ranks of many reports: stragglers, who waited for whom.")
+@click.command(epilog=EPILOG)
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...")
-@click.option("--html", type=FILE, help=f"Where the page goes.  [default: {PAGE} beside the reports]")
-@click.option("--no-html", is_flag=True, help="Write no page.")
-@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
-@click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
-@click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")
-@click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up.")
+@click.option("--html", type=FILE, help=f"Write the page to this file.  [default: {PAGE} beside the reports]")
+@NO_HTML
+@OPEN
+@JSON
+@ITERATION
+@SKIP
 @click.option(
     "--margin",
     type=click.FloatRange(0, 1000),
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="A rank is a straggler when its own time is longer than the others' by more than this and its scatter.",
+    help="A rank is a straggler when its own time exceeds the others' median by more than PERCENT and its noise.",
 )
-@click.option("--workers", type=click.IntRange(1, 512), metavar="N", help="Processes here.  [default: one a CPU]")
+@click.option(
+    "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of local processes.  [default: one per CPU]"
+)
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help="Read on a Dask cluster instead: tcp://host:8786. Whoever runs that address can run code here; "
-    "use tls:// where others could.",
+    help="Read on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
+    "use tls:// on a network that you do not control.",
 )
-@click.option("--tls-ca-file", type=PEM, help="Certificate authority of a tls:// cluster, as PEM.")
-@click.option("--tls-cert", type=PEM, help="Certificate of this client, as PEM.")
-@click.option("--tls-key", type=PEM, help="Its private key, as PEM.  [default: in --tls-cert]")
-@click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How long the lists are."
-)
-@click.option(
-    "--fail-if", "conditions", multiple=True, metavar="EXPR", help="Exit with 1 when this holds: 'straggler > 5%'."
-)
+@click.option("--tls-ca-file", type=PEM, help="Certificate authority of a tls:// cluster (PEM).")
+@click.option("--tls-cert", type=PEM, help="Certificate of this client (PEM).")
+@click.option("--tls-key", type=PEM, help="Private key of this client (PEM).  [default: in --tls-cert]")
+@top_option("Length of the lists.")
+@fail_if_option("straggler > 5%")
 @reading_options
-@click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
+@QUIET
 def fleet(
     reports: tuple[str, ...],
     html: Path | None,
@@ -93,18 +104,18 @@ def fleet(
     conditions: tuple[str, ...],
     quiet: bool,
 ) -> None:
-    """Compare the ranks of a run: one REPORT a rank, or reports with several processes.
+    """Compare the ranks of a run: write one offline HTML page and print a summary.
 
-    REPORT is an .sqlite file from `nsys export --type sqlite`, a folder of them, or a quoted pattern:
-    'runs/rank*.sqlite'. Writes one offline HTML page and prints a summary.
+    REPORT is an .sqlite file from `nsys export --type sqlite`, a folder of such files, or a quoted pattern such as
+    'runs/rank*.sqlite'. A report contains one rank or several.
     """
     if workers is not None and scheduler is not None:
-        raise RequestError("--workers is about this machine, --scheduler about a cluster; give one of them")
+        raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
     tls = _tls(scheduler, tls_ca_file, tls_cert, tls_key)
     if html is not None and (no_html or is_stdout(html)):
-        raise RequestError("--html names the file for the page; it goes neither with --no-html nor with -")
+        raise RequestError("--html needs a file name and does not go with --no-html")
     if opened and no_html:
-        raise RequestError("--open is about the page; it does not go with --no-html")
+        raise RequestError("--open needs the page and does not go with --no-html")
     from traceview.cli.conditions.fleet import failures, parse
     from traceview.fleet.job import Job
     from traceview.fleet.run import fleet as run
@@ -116,52 +127,54 @@ def fleet(
 
     checks = tuple(parse(condition) for condition in conditions)
     paths = sources(reports)
-    page = None if no_html else html or _beside(paths)
+    page = None if no_html else html or _default_page(paths)
     check_outputs(paths, (page, json_path))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
     with progress(quiet) as step:
-        found = run(paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step)
-        failed = tuple(failures(checks, found))
+        result = run(paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step)
+        failed = tuple(failures(checks, result))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, found, top)
-        text = write_results(page, partial(render, found), json_path, partial(to_json, found), summary)
+        summary = None if quiet else partial(_summary, result, top)
+        text = write_results(page, partial(render, result), json_path, partial(to_json, result), summary)
     print_out(text)
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
-    _end(found, failed)
+    _report_and_exit(result, failed)
 
 
 def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
-    """Return the TLS files of a cluster; None where none are named. Raises RequestError."""
+    """Return the TLS files of a cluster, or None. Raises RequestError."""
     if ca_file is None and cert is None and key is None:
         return None
     if scheduler is None or not scheduler.startswith("tls://"):
-        raise RequestError("--tls-ca-file, --tls-cert and --tls-key need an encrypted --scheduler tls://HOST:PORT")
+        raise RequestError("--tls-ca-file, --tls-cert and --tls-key need --scheduler tls://HOST:PORT")
     if ca_file is None or cert is None:
-        raise RequestError("--tls-ca-file and --tls-cert belong together; --tls-key may be in the latter's file")
+        raise RequestError("--tls-ca-file and --tls-cert belong together; the key may be in the file of --tls-cert")
     from traceview.fleet.job import Tls
 
     return Tls(ca_file, cert, key)
 
 
-def _beside(paths: tuple[Path, ...]) -> Path:
+def _default_page(paths: tuple[Path, ...]) -> Path:
     return Path(os.path.commonpath([path.absolute().parent for path in paths])) / PAGE
 
 
 def _summary(fleet: Fleet, top: int) -> str:
     from traceview.report.fleet.terminal import render
 
-    return render(fleet, top=top, unicode=draws("·…µ±"))
+    return render(fleet, top=top, unicode=can_print("·…µ±"))
 
 
-def _end(found: Fleet, failed: tuple[str, ...]) -> None:
-    for one in found.skipped[:10]:
-        complain(f"traceview: skipped {one.file}: {one.reason}")
-    if len(found.skipped) > 10:
-        complain(f"traceview: skipped {len(found.skipped) - 10} more; the JSON and the page name them all")
+def _report_and_exit(fleet: Fleet, failed: tuple[str, ...]) -> None:
+    """Print the skipped reports and the conditions that hold; exit with their code."""
+    for report in fleet.skipped[:MAX_LISTED_SKIPPED]:
+        print_error(f"traceview: skipped {report.file}: {report.reason}")
+    if len(fleet.skipped) > MAX_LISTED_SKIPPED:
+        more = len(fleet.skipped) - MAX_LISTED_SKIPPED
+        print_error(f"traceview: skipped {more} more; the JSON and the page list all")
     for line in failed:
-        complain(f"traceview: --fail-if {line}")
+        print_error(f"traceview: --fail-if {line}")
     if failed:
-        sys.exit(CHECK_FAILED)
-    if found.skipped:
-        sys.exit(SOME_SKIPPED)
+        sys.exit(EXIT_CHECK_FAILED)
+    if fleet.skipped:
+        sys.exit(EXIT_SKIPPED)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from traceview.cli.options import CAPTURE, FILE, reading_options
+from traceview.cli.options import FILE, REPORT, reading_options
 from traceview.cli.outputs import print_out, progress
 
 
-@click.command(short_help="Write a copy of a capture that is safe to share.")
-@click.argument("report", type=CAPTURE)
+@click.command()
+@REPORT
 @click.argument("out", type=FILE)
 @click.option(
     "--names",
@@ -23,10 +23,10 @@ from traceview.cli.outputs import print_out, progress
 @reading_options
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing.")
 def redact(report: Path, out: Path, names: str, quiet: bool) -> None:
-    """Write OUT, a copy of REPORT without its environment, paths, host, user, command line and program output.
+    """Write OUT, a copy of REPORT without environment, paths, host, user, command line and program output.
 
-    Every figure of an analysis stays as it is. What matches a known pattern of secrets (tokens, keys, e-mail
-    addresses, paths) is replaced in names too. Prints what was removed; REPORT stays as it is.
+    Every figure of an analysis stays the same. In names, tokens, keys, e-mail addresses and paths are replaced.
+    The command prints what it removed and leaves REPORT as it is.
     """
     from traceview.redact import redact as write_copy
     from traceview.redact import summary_lines

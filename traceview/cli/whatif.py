@@ -1,4 +1,4 @@
-"""The `whatif` command: what changes would give, before they are made."""
+"""The `whatif` command: the predicted effect of changes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ from pathlib import Path
 
 import click
 
-from traceview.cli.options import CAPTURE, FILE, reading_options, size
-from traceview.cli.outputs import draws, print_out, progress
+from traceview.cli.options import FILE, ITERATION, JSON, QUIET, REPORT, SKIP, parse_size, reading_options
+from traceview.cli.outputs import can_print, print_out, progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout, write_text
 
 
-@click.command(short_help="Predict what changes would give, from the capture alone.")
-@click.argument("report", type=CAPTURE)
-@click.option("--json", "json_path", type=FILE, help="Write every figure as JSON; - is standard output, alone.")
-@click.option("--html", "html_path", type=FILE, help="Write the page of the capture with its critical path on top.")
-@click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches are the iterations.")
-@click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Set the first N iterations aside as warm-up.")
+@click.command()
+@REPORT
+@JSON
 @click.option(
-    "--faster", multiple=True, metavar="KERNEL=TIMES", help="A kernel so many times as fast; may be given again."
+    "--html", "html_path", type=FILE, help="Write the capture's page, with the critical path as its first row."
 )
-@click.option("--ranks", type=click.IntRange(min=2), metavar="N", help="The same on N GPUs of one host, a batch each.")
-@click.option("--gradients", callback=size, metavar="SIZE", help="What --ranks averages a step: 4 bytes a parameter.")
+@ITERATION
+@SKIP
+@click.option(
+    "--faster", multiple=True, metavar="KERNEL=TIMES", help="Assume KERNEL runs TIMES x faster. Repeatable."
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Assume N GPUs of one host, each with its own batch. Needs --gradients.",
+)
+@click.option(
+    "--gradients",
+    type=parse_size,
+    metavar="SIZE",
+    help="Size of the gradients that --ranks averages per step: usually 4 bytes per parameter.",
+)
 @reading_options
-@click.option("--quiet", "-q", is_flag=True, help="Print no table and no progress.")
+@QUIET
 def whatif(
     report: Path,
     json_path: Path | None,
@@ -36,25 +48,24 @@ def whatif(
     gradients: int | None,
     quiet: bool,
 ) -> None:
-    """Predict what an iteration of REPORT would take with each change made, and what would bound it then.
+    """Predict the duration of an iteration of REPORT after each change, and what bounds it then.
 
-    REPORT is a capture as for `analyze`, with a range for each iteration.
+    REPORT is a capture as for `analyze`, with an NVTX range for each iteration.
     """
-    kernels = dict(_kernel(given) for given in faster)
+    faster_kernels = dict(_kernel_and_factor(text) for text in faster)
     if gradients == 0:
-        raise RequestError("--gradients 0: what is averaged has some size: 4 bytes a parameter, as a rule")
+        raise RequestError("--gradients 0: give the size of the gradients, usually 4 bytes per parameter")
     if (ranks is None) != (gradients is None):
-        raise RequestError(
-            "--ranks and --gradients belong together, as in --ranks 2 --gradients 253MB: a capture of one "
-            "GPU does not say how large the gradients are"
-        )
+        raise RequestError("--ranks and --gradients belong together, for example --ranks 2 --gradients 253MB")
+    if is_stdout(html_path):
+        raise RequestError("--html needs a file name; the page cannot go to standard output")
     from traceview.read.formats import check_capture
 
     check_capture(report)
     check_outputs((report,), (html_path, json_path))
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze
-    from traceview.report.analysis import render as page
+    from traceview.report.analysis import render as render_page
     from traceview.report.whatif.document import to_json
     from traceview.report.whatif.terminal import render
     from traceview.whatif import data_parallel
@@ -64,27 +75,26 @@ def whatif(
         analysis = analyze(report, iteration=iteration, skip=skip, progress=step)
         step("predict", 0.95)
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
-        found = run(analysis, faster_kernels=kernels or None, more=more)
-    if isinstance(found, NotMeasured):
-        raise RequestError(f"{report.name}: nothing can be predicted: {found.reason}")
+        result = run(analysis, faster_kernels=faster_kernels or None, more=more)
+    if isinstance(result, NotMeasured):
+        raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
     if html_path is not None:
-        write_text(html_path, page(analysis, path=found.spans))
+        write_text(html_path, render_page(analysis, path=result.spans))
     if is_stdout(json_path):
-        print_out(to_json(found))
+        print_out(to_json(result))
         return
     if json_path is not None:
-        write_text(json_path, to_json(found))
+        write_text(json_path, to_json(result))
     if not quiet:
-        print_out(render(found, unicode=draws("·→µ")))
+        print_out(render(result, unicode=can_print("·→µ")))
 
 
-def _kernel(given: str) -> tuple[str, float]:
-    name, _, times = given.rpartition("=")
+def _kernel_and_factor(text: str) -> tuple[str, float]:
+    """Parse KERNEL=TIMES. Raises RequestError."""
+    name, _, factor = text.rpartition("=")
     try:
-        return (name or _refuse(given)), float(times)
+        if name:
+            return name, float(factor)
     except ValueError:
-        return _refuse(given), 0.0
-
-
-def _refuse(given: str) -> str:
-    raise RequestError(f"--faster {given}: give a kernel's name and how many times as fast, as in gemm=1.5")
+        pass
+    raise RequestError(f"--faster {text}: write KERNEL=TIMES, for example gemm=1.5")

@@ -62,7 +62,7 @@ def work(path: str, job: Job) -> bytes:
     ) as error:  # one report must not end the fleet, nor a panic inside polars, which is no Exception
         if is_out_of_memory(error):
             return packed("not enough memory to read it")
-        return packed(f"a mistake of traceview's own ({type(error).__name__})")
+        return packed(f"internal error ({type(error).__name__})")
     finally:
         CHOSEN.reset(nsys)
         MAX_DECODED.reset(limit)

@@ -1,4 +1,4 @@
-"""--fail-if: what it understands, what it compares, and what it says."""
+"""analyze --fail-if: parsing, and the lines of conditions that hold."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
-from traceview.cli.conditions.analysis import failures, parse
-from traceview.cli.conditions.quantities import KNOWN, values
-from traceview.cli.options import EXPLAINED
+from traceview.cli.analyze import EPILOG
+from traceview.cli.conditions.analysis import QUANTITIES, failures, parse
 from traceview.errors import RequestError
 from traceview.model.analysis import CAUSES, Analysis
 from traceview.model.trace import KINDS
@@ -24,7 +23,7 @@ def failed(text: str, analysis: Analysis | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line"),
     [
         ("exposed_h2d > 4.9%", "exposed_h2d is 5.000% (5.000 ms of 100.000 ms) on GPU 0"),
         ("exposed_h2d>=5%", "exposed_h2d is 5.000% (5.000 ms of 100.000 ms) on GPU 0"),
@@ -45,19 +44,19 @@ def failed(text: str, analysis: Analysis | None = None) -> list[str]:
         ("kernels <= 7", "kernels is 7 on GPU 0"),
     ],
 )
-def test_what_holds_is_said_with_both_values(text: str, said: str) -> None:
-    assert failed(text) == [f"{text}: {said}"]
+def test_condition_that_holds_shows_the_figure(text: str, line: str) -> None:
+    assert failed(text) == [f"{text}: {line}"]
 
 
 @pytest.mark.parametrize(
     "text",
     ["exposed_h2d > 5%", "idle < 25ms", "idle != 25ms", "overlap_d2h < 99%", "sync.count > 4", "findings.high >= 2"],
 )
-def test_what_does_not_hold_is_silent(text: str) -> None:
+def test_condition_that_does_not_hold(text: str) -> None:
     assert failed(text) == []
 
 
-def test_each_device_is_judged_by_its_own_window() -> None:
+def test_percentages_refer_to_each_device_window() -> None:
     idle_one = replace(made_device("GPU 1"), idle_ns=40 * MS)
     analysis = replace(made_analysis(), devices=(made_device(), idle_one))
     assert failed("idle > 30%", analysis) == ["idle > 30%: idle is 40.000% (40.000 ms of 100.000 ms) on GPU 1"]
@@ -67,37 +66,37 @@ def test_each_device_is_judged_by_its_own_window() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is not a comparison; write QUANTITY > NUMBER"),
-        ("idle", "is not a comparison"),
-        ("idle > ", "is not a comparison"),
-        ("idle > -5%", "is not a comparison"),
-        ("idle > 5 apples", "is not a comparison"),
-        ("idle > 5% and busy > 5%", "is not a comparison"),
-        ("__import__('os') > 1", "is not a comparison"),
-        ("exposed_hd2 > 5%", "no quantity is called 'exposed_hd2'; did you mean .*exposed_h2d"),
+        ("", "is not a condition; write QUANTITY > NUMBER"),
+        ("idle", "is not a condition"),
+        ("idle > ", "is not a condition"),
+        ("idle > -5%", "is not a condition"),
+        ("idle > 5 apples", "is not a condition"),
+        ("idle > 5% and busy > 5%", "is not a condition"),
+        ("__import__('os') > 1", "is not a condition"),
+        ("exposed_hd2 > 5%", "unknown quantity 'exposed_hd2'; did you mean .*exposed_h2d"),
         ("iteration.wall > 5ms", "did you mean .*iteration.wall.p"),
-        ("zzz > 1", "no quantity is called 'zzz'; known are busy, idle, .* iteration.FIGURE.median, .p5 or .p95"),
+        ("zzz > 1", "unknown quantity 'zzz'; use one of busy, idle, .* or iteration.FIGURE.median, .p5, .p95"),
         ("sync.count > 5%", "sync.count is a count; compare it with a plain number"),
         ("kernels > 5ms", "kernels is a count"),
         ("overlap_h2d < 5ms", "overlap_h2d is a share; compare it with a percentage"),
     ],
 )
-def test_what_cannot_be_meant_says_what_can(text: str, reason: str) -> None:
+def test_invalid_conditions(text: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         parse(text)
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_understood_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         check = parse(text)
     except RequestError as error:
         assert "--fail-if" in str(error)
     else:
-        assert check.quantity in KNOWN
+        assert check.quantity in QUANTITIES
 
 
-def test_a_figure_that_was_not_measured_is_no_pass() -> None:
+def test_unmeasured_figure_is_an_error() -> None:
     with pytest.raises(RequestError, match=r"report\.sqlite: --fail-if iteration\.wall\.p95 .* no iterations"):
         failed("iteration.wall.p95 > 1ms", bare_analysis())
     assert failed("iteration.count < 1", bare_analysis()) == ["iteration.count < 1: iteration.count is 0"]
@@ -105,10 +104,10 @@ def test_a_figure_that_was_not_measured_is_no_pass() -> None:
 
 def test_every_quantity_has_a_figure_on_a_real_capture() -> None:
     analysis = analyze(sample("ddp2.sqlite"))
-    for quantity in KNOWN:
-        found = list(values(quantity, analysis))
-        assert all(isinstance(value.figure, int) and value.figure >= 0 for value in found), quantity
-        assert found or quantity.startswith("overlap_"), quantity
+    for quantity in QUANTITIES:
+        values = list(QUANTITIES[quantity].values(analysis))
+        assert all(isinstance(value.figure, int) and value.figure >= 0 for value in values), quantity
+        assert values or quantity.startswith("overlap_"), quantity
 
 
 SPREADS = ("wall", "compute", "exposed_h2d", "idle", "blocked")  # those that the made analysis holds
@@ -116,17 +115,17 @@ SPREADS = ("wall", "compute", "exposed_h2d", "idle", "blocked")  # those that th
 
 @pytest.mark.parametrize(
     "quantity",
-    [name for name in KNOWN if not name.startswith("iteration.") or name.split(".")[1] in SPREADS],
+    [name for name in QUANTITIES if not name.startswith("iteration.") or name.split(".")[1] in SPREADS],
 )
 def test_every_quantity_has_a_figure(quantity: str) -> None:
-    found = list(values(quantity, made_analysis()))
-    assert all(isinstance(value.figure, int) for value in found)
-    assert len(found) == 1 or quantity.startswith("overlap_")
+    values = list(QUANTITIES[quantity].values(made_analysis()))
+    assert all(isinstance(value.figure, int) for value in values)
+    assert len(values) == 1 or quantity.startswith("overlap_")
 
 
-def test_the_help_names_every_quantity() -> None:
-    words = set(EXPLAINED.replace("...", "").split())
-    for name in KNOWN:
+def test_help_names_every_quantity() -> None:
+    words = set(EPILOG.replace("...", "").split())
+    for name in QUANTITIES:
         stem, _, last = name.rpartition(".")
         general = name
         for cause in CAUSES:

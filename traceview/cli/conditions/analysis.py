@@ -1,73 +1,192 @@
-"""`--fail-if 'exposed_h2d > 5%'`: a comparison of one figure with one bound, for continuous integration.
+"""`analyze --fail-if 'exposed_h2d > 5%'`: the quantities of one analysis.
 
-    QUANTITY OPERATOR NUMBER[UNIT]     operators > >= < <= == !=; units % ns us ms s; none: ns, or a count
-
-A quantity of a device is compared on each device, and fails when it holds on any. `%` is of the device's
-window; of the longest window for what a process's calls did; of iteration.wall.median for an iteration's
-figures. Which quantities there are stands in traceview.cli.conditions.quantities.
+A condition on a quantity of devices holds when it holds for any device. `%` refers to the device's window, for calls to
+the longest window, for an iteration's figures to the median wall time, and for an overlap to the busy time of its kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
 
-from traceview.cli.conditions import grammar
-from traceview.cli.conditions.grammar import Bound
-from traceview.cli.conditions.quantities import KNOWN, Value, is_count, is_share, values
+from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import CAUSES, ITERATION_FIGURES, SEVERITIES, Analysis, DeviceUse, NotMeasured
+from traceview.model.trace import KINDS
+
+SYNC_FIGURES = ("blocked", "waited", "starved", "refill")
+ITERATION_COUNT = "iteration.count"
 
 
-def parse(text: str) -> Bound:
-    """Read one comparison; raises RequestError that says what would be understood."""
-    check = grammar.read(
-        text,
-        signed=False,
-        expected="is not a comparison; write QUANTITY > NUMBER with %, ns, us, ms or s, as in 'exposed_h2d > 5%'",
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A figure in ns or a count, the total that is 100%, and its device ("": the whole capture)."""
+
+    figure: int
+    total: int
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity: what its figures are, and a function that yields a value for each device or for the capture."""
+
+    kind: Literal["time", "count", "share"]
+    values: Callable[[Analysis], Iterable[Value]]
+
+
+def _device_quantity(kind: Literal["time", "count"], figure: Callable[[DeviceUse], int]) -> Quantity:
+    return Quantity(
+        kind,
+        lambda analysis: [Value(figure(device), device.window.length, device.id) for device in analysis.devices],
     )
-    quantity = check.quantity
-    if quantity not in KNOWN:
-        raise RequestError(f"--fail-if {text!r}: no quantity is called {quantity!r}; {_hint(quantity)}")
-    if is_count(quantity) and check.unit:
-        raise RequestError(f"--fail-if {text!r}: {quantity} is a count; compare it with a plain number")
-    if is_share(quantity) and check.unit != "%":
-        raise RequestError(f"--fail-if {text!r}: {quantity} is a share; compare it with a percentage")
-    return check
 
 
-def _hint(quantity: str) -> str:
-    # The figures of iterations are many and alike.
-    short = [name for name in KNOWN if not name.startswith("iteration.")]
-    known = f"known are {', '.join(short)} and iteration.FIGURE.median, .p5 or .p95"
-    return grammar.like(quantity, KNOWN) or known
+def _share_quantity(part_and_total: Callable[[DeviceUse], tuple[int, int]]) -> Quantity:
+    def values(analysis: Analysis) -> Iterator[Value]:
+        for device in analysis.devices:
+            part, total = part_and_total(device)
+            if total:  # a device without such work has no share
+                yield Value(part, total, device.id)
+
+    return Quantity("share", values)
 
 
-def failures(checks: tuple[Bound, ...], analysis: Analysis) -> Iterator[str]:
-    """Yield one line for each check and device where the comparison holds, with both values.
+def _capture_quantity(kind: Literal["time", "count"], figure: Callable[[Analysis], int]) -> Quantity:
+    def values(analysis: Analysis) -> list[Value]:
+        longest = max((device.window.length for device in analysis.devices), default=0)
+        return [Value(figure(analysis), longest if kind == "time" else 0)]
 
-    Raises RequestError where a figure that a check needs was not measured.
+    return Quantity(kind, values)
+
+
+def _exposed(*kinds: str) -> Quantity:
+    return _device_quantity("time", lambda device: sum(use.exposed_ns for use in device.copies if use.kind in kinds))
+
+
+def _overlap(kind: str) -> Quantity:
+    def part_and_total(device: DeviceUse) -> tuple[int, int]:
+        copies = [use for use in device.copies if use.kind == kind]
+        return sum(use.overlapped_ns for use in copies), sum(use.busy_ns for use in copies)
+
+    return _share_quantity(part_and_total)
+
+
+def _idle(cause: str) -> Quantity:
+    return _device_quantity("time", lambda device: device.gaps.causes[cause])
+
+
+def _sync(kind: Literal["time", "count"], field: str) -> Quantity:
+    return _capture_quantity(kind, lambda analysis: int(getattr(analysis.host.sync, field)))
+
+
+def _implicit_sync(kind: Literal["time", "count"], field: str) -> Quantity:
+    return _capture_quantity(kind, lambda analysis: int(getattr(analysis.host.implicit_sync, field)))
+
+
+def _findings(severity: str) -> Quantity:
+    return _capture_quantity(
+        "count", lambda analysis: sum(finding.severity == severity for finding in analysis.findings)
+    )
+
+
+def _finding_costs(analysis: Analysis) -> Iterator[Value]:
+    for device in analysis.devices:
+        cost = sum(finding.cost_ns for finding in analysis.findings if finding.device == device.id)
+        yield Value(cost, device.window.length, device.id)
+
+
+def _iteration(figure: str, statistic: str) -> Quantity:
+    def values(analysis: Analysis) -> list[Value]:
+        iterations = analysis.iterations
+        if isinstance(iterations, NotMeasured):
+            quantity = f"iteration.{figure}.{statistic}"
+            raise RequestError(f"{analysis.info.file}: --fail-if {quantity} was not measured: {iterations.reason}")
+        return [Value(int(getattr(iterations.spreads[f"{figure}_ns"], statistic)), iterations.wall_ns.median)]
+
+    return Quantity("time", values)
+
+
+def _iteration_count(analysis: Analysis) -> int:
+    iterations = analysis.iterations
+    return 0 if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "busy": _device_quantity("time", lambda device: device.busy_ns),
+    "idle": _device_quantity("time", lambda device: device.idle_ns),
+    **{f"idle.{cause}": _idle(cause) for cause in CAUSES},
+    "compute": _device_quantity("time", lambda device: device.compute_ns),
+    "communication": _device_quantity("time", lambda device: device.communication_ns),
+    **{f"exposed_{kind}": _exposed(kind) for kind in KINDS},
+    "exposed_copies": _exposed(*KINDS),
+    "exposed_communication": _device_quantity("time", lambda device: device.communication.exposed_ns),
+    "findings.cost": Quantity("time", _finding_costs),
+    **{f"overlap_{kind}": _overlap(kind) for kind in KINDS},
+    "overlap_communication": _share_quantity(
+        lambda device: (device.communication.overlapped_ns, device.communication.busy_ns)
+    ),
+    "kernels": _device_quantity("count", lambda device: device.kernel_count),
+    "gaps": _device_quantity("count", lambda device: device.gaps.count),
+    **{f"sync.{figure}": _sync("time", f"{figure}_ns") for figure in SYNC_FIGURES},
+    **{f"implicit_sync.{figure}": _implicit_sync("time", f"{figure}_ns") for figure in SYNC_FIGURES},
+    "sync.count": _sync("count", "count"),
+    "implicit_sync.count": _implicit_sync("count", "count"),
+    "findings.count": _capture_quantity("count", lambda analysis: len(analysis.findings)),
+    **{f"findings.{severity}": _findings(severity) for severity in SEVERITIES},
+    "unmatched": _capture_quantity("count", lambda analysis: analysis.unmatched.kernels + analysis.unmatched.copies),
+    ITERATION_COUNT: _capture_quantity("count", _iteration_count),
+    **{
+        f"iteration.{figure}.{statistic}": _iteration(figure, statistic)
+        for figure in (*ITERATION_FIGURES, *(f"idle_{cause}" for cause in CAUSES))
+        for statistic in ("median", "p5", "p95")
+    },
+}
+
+
+def parse(text: str) -> Condition:
+    """Parse one condition. Raises RequestError."""
+    # The figures of iterations are many; the hint names their pattern.
+    short = [name for name in QUANTITIES if not name.startswith("iteration.")]
+    condition = parse_condition(
+        text,
+        QUANTITIES,
+        example="exposed_h2d > 5%",
+        known=f"{', '.join(short)}, {ITERATION_COUNT} or iteration.FIGURE.median, .p5, .p95",
+    )
+    kind = QUANTITIES[condition.quantity].kind
+    if kind == "count" and condition.unit:
+        condition.refuse(f"{condition.quantity} is a count; compare it with a plain number")
+    if kind == "share" and condition.unit != "%":
+        condition.refuse(f"{condition.quantity} is a share; compare it with a percentage")
+    return condition
+
+
+def failures(conditions: Iterable[Condition], analysis: Analysis) -> Iterator[str]:
+    """Yield one line for each condition and device where it holds, with the figure.
+
+    Raises RequestError where a figure was not measured.
     """
-    for check in checks:
-        for value in values(check.quantity, analysis):
-            if check.holds(_comparable(check, value)):
-                yield f"{check.text}: {check.quantity} is {_shown(check, value)}{_where(value)}"
+    for condition in conditions:
+        for value in QUANTITIES[condition.quantity].values(analysis):
+            if condition.holds(_comparable(condition, value)):
+                where = f" on {value.device}" if value.device else ""
+                yield f"{condition.text}: {condition.quantity} is {_value_text(condition, value)}{where}"
 
 
-def _comparable(check: Bound, value: Value) -> Decimal:
-    if check.unit != "%":
+def _comparable(condition: Condition, value: Value) -> Decimal:
+    """Return the figure in the condition's terms: a percentage of the total, or ns or a count."""
+    if condition.unit != "%":
         return Decimal(value.figure)
-    return Decimal(100 * value.figure) / value.whole if value.whole else Decimal(0)
+    return Decimal(100 * value.figure) / value.total if value.total else Decimal(0)
 
 
-def _shown(check: Bound, value: Value) -> str:
-    if is_count(check.quantity):
+def _value_text(condition: Condition, value: Value) -> str:
+    if QUANTITIES[condition.quantity].kind == "count":
         return str(value.figure)
     time = f"{value.figure / 1e6:.3f} ms"
-    if check.unit != "%":
+    if condition.unit != "%":
         return time
-    return f"{_comparable(check, value):.3f}% ({time} of {value.whole / 1e6:.3f} ms)"
-
-
-def _where(value: Value) -> str:
-    return f" on {value.device}" if value.device else ""
+    return f"{_comparable(condition, value):.3f}% ({time} of {value.total / 1e6:.3f} ms)"

@@ -1,20 +1,19 @@
-"""`--fail-if 'straggler > 5%'` for a fleet: the grammar of grammar, these quantities."""
+"""`fleet --fail-if 'straggler > 5%'`: the quantities of a fleet.
+
+A condition on a quantity of ranks holds when it holds for any rank. `%` refers to the rank's wall time, for straggler
+and own to the own time of a typical iteration.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 
-from traceview.cli.conditions import grammar
-from traceview.cli.conditions.grammar import Bound
+from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
 from traceview.model.fleet import Fleet, Rank
 
-OfRank = Callable[[Rank], int | None]
-OfFleet = Callable[[Fleet], int]
-
-# Of each rank, in ns; % of its wall, but of a typical iteration's own time for the first two.
-TIMES: Mapping[str, OfRank] = {
+RANK_TIMES: Mapping[str, Callable[[Rank], int | None]] = {
     "straggler": lambda rank: rank.lag,
     "own": lambda rank: rank.own,
     "wait": lambda rank: rank.bare_wait,
@@ -24,74 +23,67 @@ TIMES: Mapping[str, OfRank] = {
     "exposed_communication": lambda rank: rank.exposed_communication,
     "idle": lambda rank: rank.idle,
 }
-OF_TYPICAL = ("straggler", "own")
-SKEWS: Mapping[str, OfFleet] = {
+SHARES_OF_TYPICAL = ("straggler", "own")
+FLEET_TIMES: Mapping[str, Callable[[Fleet], int]] = {
     "skew.median": lambda fleet: max((group.skew_median for group in fleet.groups), default=0),
     "skew.p95": lambda fleet: max((group.skew_p95 for group in fleet.groups), default=0),
     "clock.uncertainty": lambda fleet: max((clock.uncertainty or 0 for clock in fleet.clocks), default=0),
 }
-COUNTS: Mapping[str, OfFleet] = {
+COUNTS: Mapping[str, Callable[[Fleet], int]] = {
     "stragglers": lambda fleet: len(fleet.stragglers),
     "ranks": lambda fleet: len(fleet.ranks),
     "reports": lambda fleet: len(fleet.reports),
     "skipped": lambda fleet: len(fleet.skipped),
     "unmatched": lambda fleet: fleet.unmatched,
 }
-KNOWN = (*TIMES, *SKEWS, *COUNTS)
+QUANTITIES = (*RANK_TIMES, *FLEET_TIMES, *COUNTS)
 
 
-def parse(text: str) -> Bound:
-    """Read one comparison; raises RequestError that says what would be understood."""
-    check = grammar.read(
-        text,
-        signed=False,
-        expected="is not a comparison; write QUANTITY > NUMBER with %, ns, us, ms or s, as in 'straggler > 5%'",
-    )
-    if check.quantity not in KNOWN:
-        hint = grammar.like(check.quantity, KNOWN) or f"known are {', '.join(KNOWN)}"
-        raise RequestError(f"--fail-if {text!r}: no quantity of a fleet is called {check.quantity!r}; {hint}")
-    if check.quantity in COUNTS and check.unit:
-        raise RequestError(f"--fail-if {text!r}: {check.quantity} is a count; compare it with a plain number")
-    if check.quantity in SKEWS and check.unit == "%":
-        raise RequestError(f"--fail-if {text!r}: {check.quantity} is a time; compare it with ns, us, ms or s")
-    return check
+def parse(text: str) -> Condition:
+    """Parse one condition. Raises RequestError."""
+    condition = parse_condition(text, QUANTITIES, example="straggler > 5%")
+    if condition.quantity in COUNTS and condition.unit:
+        condition.refuse(f"{condition.quantity} is a count; compare it with a plain number")
+    if condition.quantity in FLEET_TIMES and condition.unit == "%":
+        condition.refuse(f"{condition.quantity} is a time; compare it with ns, us, ms or s")
+    return condition
 
 
-def failures(checks: tuple[Bound, ...], fleet: Fleet) -> Iterator[str]:
-    """Yield one line for each comparison that holds: for a quantity of ranks, of the rank where it is largest.
+def failures(conditions: Iterable[Condition], fleet: Fleet) -> Iterator[str]:
+    """Yield one line for each condition that holds; for a quantity of ranks, the line names the rank with the most.
 
     Raises RequestError where a quantity was not measured.
     """
-    for check in checks:
-        if check.quantity in COUNTS:
-            count = COUNTS[check.quantity](fleet)
-            if check.holds(Decimal(count)):
-                yield f"{check.text}: {check.quantity} is {count}"
-        elif check.quantity in SKEWS:
-            figure = SKEWS[check.quantity](fleet)
-            if check.holds(Decimal(figure)):
-                yield f"{check.text}: {check.quantity} is {figure / 1e6:.3f} ms"
-        else:
-            yield from _of_ranks(check, fleet)
+    for condition in conditions:
+        quantity = condition.quantity
+        if quantity in RANK_TIMES:
+            yield from _rank_failures(condition, fleet)
+            continue
+        figure = COUNTS[quantity](fleet) if quantity in COUNTS else FLEET_TIMES[quantity](fleet)
+        if condition.holds(Decimal(figure)):
+            text = str(figure) if quantity in COUNTS else f"{figure / 1e6:.3f} ms"
+            yield f"{condition.text}: {quantity} is {text}"
 
 
-def _of_ranks(check: Bound, fleet: Fleet) -> Iterator[str]:
-    values = [(value, rank) for rank in fleet.ranks if (value := TIMES[check.quantity](rank)) is not None]
+def _rank_failures(condition: Condition, fleet: Fleet) -> Iterator[str]:
+    values = [(value, rank) for rank in fleet.ranks if (value := RANK_TIMES[condition.quantity](rank)) is not None]
     if not values:
         raise RequestError(
-            f"--fail-if {check.text}: {check.quantity} was not measured; it needs three iterations on two ranks"
+            f"--fail-if {condition.text}: {condition.quantity} was not measured; "
+            "it needs two ranks with three iterations each"
         )
-    held = [(value, rank) for value, rank in values if check.holds(_comparable(check, fleet, value, rank))]
-    if held:
-        value, rank = max(held, key=lambda one: one[0])
-        share = f"{_comparable(check, fleet, value, rank):.3f}% ({value / 1e6:.3f} ms)"
-        shown = share if check.unit == "%" else f"{value / 1e6:.3f} ms"
-        more = f", and it holds on {len(held) - 1} more" if len(held) > 1 else ""
-        yield f"{check.text}: {check.quantity} is {shown} on {rank.label}{more}"
+    failing = [(value, rank) for value, rank in values if condition.holds(_comparable(condition, value, rank))]
+    if failing:
+        value, rank = max(failing, key=lambda pair: pair[0])
+        time = f"{value / 1e6:.3f} ms"
+        text = f"{_comparable(condition, value, rank):.3f}% ({time})" if condition.unit == "%" else time
+        more = f" and on {len(failing) - 1} more" if len(failing) > 1 else ""
+        yield f"{condition.text}: {condition.quantity} is {text} on {rank.label}{more}"
 
 
-def _comparable(check: Bound, fleet: Fleet, value: int, rank: Rank) -> Decimal:
-    if check.unit != "%":
+def _comparable(condition: Condition, value: int, rank: Rank) -> Decimal:
+    """Return a time in the condition's terms: a percentage, or ns."""
+    if condition.unit != "%":
         return Decimal(value)
-    whole = rank.typical if check.quantity in OF_TYPICAL else rank.wall
-    return Decimal(100 * value) / whole if whole else Decimal(0)
+    total = rank.typical if condition.quantity in SHARES_OF_TYPICAL else rank.wall
+    return Decimal(100 * value) / total if total else Decimal(0)

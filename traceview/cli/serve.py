@@ -1,0 +1,42 @@
+"""The `serve` command: a capture's page on a local HTTP server."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from traceview.cli.analyze import measure_report
+from traceview.cli.options import OPEN, QUIET, REPORT, analysis_options
+from traceview.cli.outputs import print_out, progress
+
+
+@click.command()
+@REPORT
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port.  [default: any free port]")
+@OPEN
+@analysis_options
+@QUIET
+def serve(report: Path, port: int, opened: bool, quiet: bool, **options: Any) -> None:
+    """Analyze REPORT and serve its page to this machine until Ctrl-C.
+
+    The page loads every event at any zoom from the server. The address contains a random token. No file is written.
+    """
+    from traceview.serve import Server
+
+    with progress(quiet) as step:
+        analysis = measure_report(report, step, **options)
+        step("make the page", 0.95)
+        server = Server(analysis, port)
+    gc.enable()  # a server runs for days, unlike other commands
+    with server:
+        print_out(
+            f"{server.address}\n" if quiet else f"Serving to this machine only, until Ctrl-C:\n{server.address}\n"
+        )
+        if opened:
+            click.launch(server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
