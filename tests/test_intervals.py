@@ -61,7 +61,7 @@ def test_intersect_subtract_and_overlap(left: list[tuple[int, int]], right: list
     assert moments(of(rest)) == moments(left) - moments(right)
     assert is_union(common)
     assert is_union(rest)
-    assert intervals.overlap(made(left), made(right)) == len(moments(left) & moments(right))
+    assert intervals.overlap_length(made(left), made(right)) == len(moments(left) & moments(right))
 
 
 @given(PAIRS, PAIR)
@@ -75,10 +75,10 @@ def test_complement_and_clip_split_a_window(pairs: list[tuple[int, int]], window
 def test_covered_answers_any_queries(pairs: list[tuple[int, int]], queries: list[tuple[int, int]]) -> None:
     start, end = arrays(queries)
     expected = [len(moments(pairs) & set(range(first, last))) for first, last in queries]
-    assert intervals.covered(made(pairs), start, end).tolist() == expected
+    assert intervals.covered_length(made(pairs), start, end).tolist() == expected
 
 
-@pytest.mark.parametrize("few", [0, intervals.FEW])
+@pytest.mark.parametrize("few", [0, intervals.MEMBER_SEARCH_RATIO])
 @given(PAIRS, st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 9)), max_size=8), st.booleans())
 def test_the_queries_that_meet_a_union(
     few: int, pairs: list[tuple[int, int]], queries: list[tuple[int, int]], in_order: bool
@@ -86,16 +86,17 @@ def test_the_queries_that_meet_a_union(
     start, end = arrays([(first, first + length) for first, length in (sorted(queries) if in_order else queries)])
     expected = [row for row in range(len(start)) if moments(pairs) & set(range(start[row], end[row]))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "FEW", few)  # a union of few members is asked the other way round
-        assert Coverage.of(made(pairs)).meeting(start, end).tolist() == expected
+        patch.setattr(intervals, "MEMBER_SEARCH_RATIO", few)  # a union of few members is asked the other way round
+        assert Coverage.from_union(made(pairs)).overlapping_rows(start, end).tolist() == expected
 
 
 @given(PAIRS, st.lists(st.integers(-60, 60), max_size=8))
 def test_what_lies_before_any_moment(pairs: list[tuple[int, int]], at: list[int]) -> None:
-    coverage = Coverage.of(made(pairs))
+    coverage = Coverage.from_union(made(pairs))
     when = np.array(at, np.int64)
     expected = [len({moment for moment in moments(pairs) if moment < one}) for one in at]
-    assert coverage.before(when).tolist() == coverage.upto(coverage.place(when), when).tolist() == expected
+    assert coverage.length_before(when).tolist() == expected
+    assert coverage.length_up_to(coverage.member_at(when), when).tolist() == expected
     assert [kept.tolist() for kept in coverage.union()] == [kept.tolist() for kept in made(pairs)]
 
 

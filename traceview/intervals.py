@@ -1,8 +1,8 @@
-"""Interval algebra on sorted int64 arrays: the heart of every figure.
+"""Interval algebra on sorted int64 arrays. Every figure rests on it.
 
-All intervals are half-open [start, end) in ns. An `Intervals` that these functions return is a
-union: sorted, disjoint, without empty members, touching members merged. Functions that say
-"of a union" expect one; nothing is changed in place.
+All intervals are half-open, [start, end), in ns. An `Intervals` that these functions return is a union: sorted and
+disjoint, without empty members; touching members are merged. A parameter called `members` must be a union. No function
+changes its arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Times = NDArray[np.int64]
-Rows = NDArray[np.int32]  # rows of a frame with tens of millions, which are long to hold
+Rows = NDArray[np.int32]  # row numbers; int32 halves the memory of frames with tens of millions of rows
 
 
 class Intervals(NamedTuple):
@@ -27,17 +27,17 @@ class Intervals(NamedTuple):
 
 BEFORE_ALL = -(1 << 62)
 BLOCK = 1 << 16  # rows whose temporary arrays stay in the processor's cache
-FEW = 32  # of so many times fewer members than queries it is asked which queries they meet, and not the other way round
+MEMBER_SEARCH_RATIO = 32  # when members are this many times fewer than queries, search members in queries
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Cut `count` rows into stretches whose temporary arrays stay small and near the processor."""
+    """Cut `count` rows into slices whose temporary arrays stay in the processor's cache."""
     return (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
 
 
 def rows_where(chosen: NDArray[np.bool_]) -> Rows:
-    """Return the rows that are chosen, in order."""
+    """Return the row numbers where a mask is true, ascending."""
     rows, count = np.empty(np.count_nonzero(chosen), np.int32), 0
     for block in blocks(len(chosen)):
         some = np.flatnonzero(chosen[block])
@@ -47,9 +47,9 @@ def rows_where(chosen: NDArray[np.bool_]) -> Rows:
 
 
 def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
-    """Merge any intervals into their union; those of no length add nothing.
+    """Merge any intervals into their union. Intervals without length add nothing.
 
-    `ordered` says that `start` ascends already and saves the sort.
+    `ordered=True` skips the sort: `start` ascends already.
     """
     if not ordered:
         order = np.argsort(start, kind="stable")
@@ -58,7 +58,7 @@ def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
 
 
 def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
-    """Return the union of intervals whose `start` ascends, and which of them each of its members begins with."""
+    """Return the union of intervals whose `start` ascends, and the index of the interval that begins each member."""
     if len(start) == 0:
         return EMPTY, EMPTY.start
     keep = end > start
@@ -68,8 +68,8 @@ def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
         start, end = start[chosen], end[chosen]
         if len(start) == 0:
             return EMPTY, EMPTY.start
-    # Work that follows work seldom overlaps it; then each end is the furthest so far.
-    reach = end if in_order(end) else np.maximum.accumulate(end)
+    # Most work does not overlap the work before it; then each end is already the largest so far.
+    reach = end if is_sorted(end) else np.maximum.accumulate(end)
     begins = np.empty(len(start), np.bool_)
     begins[0] = True
     np.greater(start[1:], reach[:-1], out=begins[1:])
@@ -82,8 +82,8 @@ def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
     return Intervals(start[first], ends), first if chosen is None else chosen[first]
 
 
-def united_length(start: Times, end: Times, rows: Rows) -> int:
-    """Return the length of the union of some intervals, in order of start, without making it, in ns."""
+def union_length(start: Times, end: Times, rows: Rows) -> int:
+    """Return the length in ns of the union of some intervals, whose starts ascend, without building the union."""
     reach, total = BEFORE_ALL, 0
     for block in blocks(len(rows)):
         some = rows[block].astype(np.intp)
@@ -94,40 +94,40 @@ def united_length(start: Times, end: Times, rows: Rows) -> int:
     return total
 
 
-def length(of: Intervals) -> int:
-    """Total length of a union, in ns."""
-    return int((of.end - of.start).sum())  # each sum alone may not fit
+def length(members: Intervals) -> int:
+    """Return the total length of a union, in ns."""
+    return int((members.end - members.start).sum())  # the sum of all ends alone may overflow
 
 
-def complement(of: Intervals, start: int, end: int) -> Intervals:
-    """Return the parts of [start, end) that a union leaves free."""
-    return gaps_between(clip(of, start, end), start, end)[0]
+def complement(members: Intervals, start: int, end: int) -> Intervals:
+    """Return the parts of [start, end) that a union does not cover."""
+    return gaps_between(clip(members, start, end), start, end)[0]
 
 
-def gaps_between(of: Intervals, start: int, end: int) -> tuple[Intervals, slice]:
-    """Return what a union inside [start, end) leaves free of it, and which members of the union end the parts.
+def gaps_between(members: Intervals, start: int, end: int) -> tuple[Intervals, slice]:
+    """Return the parts of [start, end) that a union inside it does not cover, and which members end these parts.
 
-    The part that ends at `end` is ended by member number `len(of.start)`.
+    Member number `len(members.start)` stands for `end`.
     """
-    count = len(of.start)
-    # The members of a union do not touch: only before the first and after the last may nothing be free.
-    members = slice(int(count > 0 and of.start[0] <= start), count + int(count == 0 or of.end[-1] < end))
-    if members == slice(1, count):
-        return Intervals(of.end[:-1], of.start[1:]), members
+    count = len(members.start)
+    # Members do not touch, so only the parts before the first and after the last member may be empty.
+    ending = slice(int(count > 0 and members.start[0] <= start), count + int(count == 0 or members.end[-1] < end))
+    if ending == slice(1, count):
+        return Intervals(members.end[:-1], members.start[1:]), ending
     if start >= end:
         return EMPTY, slice(0, 0)
-    starts, ends = np.append(start, of.end), np.append(of.start, end)
-    return Intervals(starts[members], ends[members]), members
+    starts, ends = np.append(start, members.end), np.append(members.start, end)
+    return Intervals(starts[ending], ends[ending]), ending
 
 
-def clip(of: Intervals, start: int, end: int) -> Intervals:
+def clip(members: Intervals, start: int, end: int) -> Intervals:
     """Return the part of a union inside [start, end)."""
-    low = int(np.searchsorted(of.end, start, side="right"))
-    high = int(np.searchsorted(of.start, end, side="left"))
+    low = int(np.searchsorted(members.end, start, side="right"))
+    high = int(np.searchsorted(members.start, end, side="left"))
     if low >= high:
         return EMPTY
-    starts, ends = of.start[low:high], of.end[low:high]
-    # The first member alone may begin before the window, and the last alone end after it.
+    starts, ends = members.start[low:high], members.end[low:high]
+    # Only the first member may begin before the window, and only the last may end after it.
     if starts[0] < start:
         starts = starts.copy()
         starts[0] = start
@@ -138,41 +138,43 @@ def clip(of: Intervals, start: int, end: int) -> Intervals:
 
 
 def subtract(left: Intervals, right: Intervals) -> Intervals:
-    """Return the parts of one union that another leaves free."""
+    """Return the parts of the union `left` that the union `right` does not cover."""
     if len(left.start) == 0 or len(right.start) == 0:
         return left
     if len(left.start) > len(right.start):
         low = int(min(left.start[0], right.start[0]))
         high = int(max(left.end[-1], right.end[-1]))
         return intersect(left, complement(right, low, high))
-    gone = intersect(left, right)
-    if len(gone.start) == 0:
+    common = intersect(left, right)
+    if len(common.start) == 0:
         return left
-    # What is left begins where a member does or something gone ends, and ends where that begins or the member ends.
-    start = np.sort(np.concatenate([left.start, gone.end]), kind="stable")
-    end = np.sort(np.concatenate([gone.start, left.end]), kind="stable")
+    # A remaining part begins where a member begins or a common part ends, and ends where the next one begins.
+    start = np.sort(np.concatenate([left.start, common.end]), kind="stable")
+    end = np.sort(np.concatenate([common.start, left.end]), kind="stable")
     some = np.flatnonzero(end > start)
     return Intervals(start[some], end[some])
 
 
-class Pieces(NamedTuple):
-    """Parts of queries: which query each belongs to, and its start and end in ns."""
+class QueryParts(NamedTuple):
+    """Parts of queries: the index of the query that each belongs to, and its start and end in ns."""
 
-    owner: Times
+    query: Times
     start: Times
     end: Times
 
 
-def pieces(of: Intervals, start: Times, end: Times) -> Pieces:
-    """Cut a union at the borders of queries, which may overlap each other: every part of it in every query."""
-    first = np.searchsorted(of.end, start, side="right")
-    last = np.searchsorted(of.start, end, side="left")
+def parts_in_queries(members: Intervals, start: Times, end: Times) -> QueryParts:
+    """Return every part of a union that lies in each query [start, end). Queries may overlap each other."""
+    first = np.searchsorted(members.end, start, side="right")
+    last = np.searchsorted(members.start, end, side="left")
     count = np.maximum(last - first, 0)
-    owner = np.repeat(np.arange(len(start)), count)
-    if len(owner) == 0:
-        return Pieces(owner, *EMPTY)
-    member = consecutive(first, count)
-    return Pieces(owner, np.maximum(start[owner], of.start[member]), np.minimum(end[owner], of.end[member]))
+    query = np.repeat(np.arange(len(start)), count)
+    if len(query) == 0:
+        return QueryParts(query, *EMPTY)
+    member = index_ranges(first, count)
+    return QueryParts(
+        query, np.maximum(start[query], members.start[member]), np.minimum(end[query], members.end[member])
+    )
 
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
@@ -181,151 +183,151 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     if len(few.start) == 0:
         return EMPTY
     first = np.searchsorted(many.end, few.start, side="right")
-    # Often none or few meet any: only for those is it searched where what they meet ends.
+    # Often few members overlap any other: search the last overlap for these only.
     some = np.flatnonzero((few.end > many.start.take(first, mode="clip")) & (first < len(many.start)))
     if len(some) == 0:
         return EMPTY
-    first, begun, ended = first[some], few.start[some], few.end[some]
-    count = np.searchsorted(many.start, ended, side="left") - first
+    first, few_start, few_end = first[some], few.start[some], few.end[some]
+    count = np.searchsorted(many.start, few_end, side="left") - first
     stop = np.cumsum(count)
-    member = consecutive(first, count)
+    member = index_ranges(first, count)
     start, end = many.start[member], many.end[member]
-    # Of the members that meet one of the few, only its first may begin before it, and only its last end after it.
-    start[stop - count] = np.maximum(start[stop - count], begun)
-    end[stop - 1] = np.minimum(end[stop - 1], ended)
+    # Only the first overlapping member may begin before the interval, and only the last may end after it.
+    start[stop - count] = np.maximum(start[stop - count], few_start)
+    end[stop - 1] = np.minimum(end[stop - 1], few_end)
     return Intervals(start, end)
 
 
-def overlap(left: Intervals, right: Intervals) -> int:
-    """Length that two unions have in common, in ns."""
+def overlap_length(left: Intervals, right: Intervals) -> int:
+    """Return the length that two unions have in common, in ns."""
     return length(intersect(left, right))
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A union made ready to say how much of it lies before any moment.
+    """A union with running lengths: it answers how much of the union lies before any moment.
 
-    `starts` are its members' starts, `running` the length of all members before each, and of all (one entry more).
+    `starts` are the members' starts. `running` is the length of all members before each member, and the total as one
+    more entry.
     """
 
     starts: Times
     running: Times
 
     @classmethod
-    def of(cls, union: Intervals) -> Coverage:
-        """Prepare a union."""
-        running = np.zeros(len(union.start) + 1, np.int64)
-        np.subtract(union.end, union.start, out=running[1:])
+    def from_union(cls, members: Intervals) -> Coverage:
+        """Compute the running lengths of a union."""
+        running = np.zeros(len(members.start) + 1, np.int64)
+        np.subtract(members.end, members.start, out=running[1:])
         np.cumsum(running, out=running)
-        return cls(union.start, running)
+        return cls(members.start, running)
 
     def union(self) -> Intervals:
-        """Return the union again."""
+        """Return the union."""
         return Intervals(self.starts, self.starts + np.diff(self.running))
 
-    def place(self, at: Times) -> Times:
-        """Return the last member that starts at or before each moment; -1 before them all."""
-        if len(self.starts) == 0 or len(at) == 0:
-            return np.full(len(at), -1, np.int64)
-        low, high = self._concerned(at)
-        index = np.searchsorted(self.starts[low:high], at, side="right")
+    def member_at(self, moments: Times) -> Times:
+        """Return the index of the last member that starts at or before each moment; -1 where there is none."""
+        if len(self.starts) == 0 or len(moments) == 0:
+            return np.full(len(moments), -1, np.int64)
+        low, high = self._member_range(moments)
+        index = np.searchsorted(self.starts[low:high], moments, side="right")
         index += low - 1
         return index
 
-    def upto(self, place: NDArray[np.integer], at: Times) -> Times:
-        """Return the length that lies before each moment, whose `place` is known already, in ns."""
-        if len(self.starts) == 0 or len(at) == 0:
-            return np.zeros(len(at), np.int64)
-        found: Times = at - self.starts[place]
-        found += self.running[place]
-        np.minimum(found, self.running[1:][place], out=found)
-        if place.min() < 0:
-            found[place < 0] = 0
-        return found
+    def length_up_to(self, member: NDArray[np.integer], moments: Times) -> Times:
+        """Return the length before each moment, in ns, given the `member_at` of each moment."""
+        if len(self.starts) == 0 or len(moments) == 0:
+            return np.zeros(len(moments), np.int64)
+        before: Times = moments - self.starts[member]
+        before += self.running[member]
+        np.minimum(before, self.running[1:][member], out=before)
+        if member.min() < 0:
+            before[member < 0] = 0
+        return before
 
-    def before(self, at: Times) -> Times:
-        """Return the length of the union that lies before each moment, in ns."""
-        found = np.zeros(len(at), np.int64)
+    def length_before(self, moments: Times) -> Times:
+        """Return the length of the union before each moment, in ns."""
+        before = np.zeros(len(moments), np.int64)
         if len(self.starts):
-            for block in blocks(len(at)):
-                found[block] = self._before(at[block])
-        return found
+            for block in blocks(len(moments)):
+                before[block] = self._block_length_before(moments[block])
+        return before
 
-    def between(self, start: Times, end: Times) -> Times:
-        """Return the covered length of each [start, end); 0 where end <= start."""
-        found = np.zeros(len(start), np.int64)
+    def length_between(self, start: Times, end: Times) -> Times:
+        """Return the covered length of each [start, end), in ns; 0 where end <= start."""
+        covered = np.zeros(len(start), np.int64)
         if len(self.starts):
             for block in blocks(len(start)):
                 first, last = start[block], end[block]
-                np.subtract(self._before(np.maximum(first, last)), self._before(first), out=found[block])
-        return found
+                after = self._block_length_before(np.maximum(first, last))
+                np.subtract(after, self._block_length_before(first), out=covered[block])
+        return covered
 
-    def meeting(self, start: Times, end: Times) -> Times:
-        """Return the rows of [start, end) that have something in common with a member, in order.
-
-        Where members are few, it is they that are looked up among the rows.
-        """
+    def overlapping_rows(self, start: Times, end: Times) -> Times:
+        """Return the rows of [start, end) that overlap a member, ascending."""
         if len(self.starts) == 0 or len(start) == 0:
             return EMPTY.start
-        if in_order(start) and in_order(end):
-            low, high = self._concerned(np.array([start[0], end[-1]]))
+        if is_sorted(start) and is_sorted(end):
+            low, high = self._member_range(np.array([start[0], end[-1]]))
             few = Coverage(self.starts[low:high], self.running[low : high + 1])
-            if len(few.starts) * FEW <= len(start) and (rows := few._met(start, end)) is not None:
+            few_members = len(few.starts) * MEMBER_SEARCH_RATIO <= len(start)
+            if few_members and (rows := few._search_members(start, end)) is not None:
                 return rows
-        return np.flatnonzero(self.between(start, end))
+        return np.flatnonzero(self.length_between(start, end))
 
-    def _met(self, start: Times, end: Times) -> Times | None:
-        """Return what `meeting` does, of rows in order; None where that takes more memory than the rows do."""
+    def _search_members(self, start: Times, end: Times) -> Times | None:
+        """Return `overlapping_rows` of sorted rows; None if the search needs more memory than the rows."""
         first = np.searchsorted(end, self.starts, side="right")
         stop = np.searchsorted(start, self.union().end, side="left")
         count = np.maximum(stop - first, 0)
         if count.sum() > len(start):
             return None
-        met = np.zeros(len(start), np.bool_)
-        met[consecutive(first, count)] = True
-        return np.flatnonzero(met & (end > start))
+        overlaps = np.zeros(len(start), np.bool_)
+        overlaps[index_ranges(first, count)] = True
+        return np.flatnonzero(overlaps & (end > start))
 
-    def _before(self, at: Times) -> Times:
-        low, high = self._concerned(at)
+    def _block_length_before(self, moments: Times) -> Times:
+        low, high = self._member_range(moments)
         few = Coverage(self.starts[low:high], self.running[low : high + 1])
         if len(few.starts) > 1:
-            return few.upto(np.searchsorted(few.starts, at, side="right") - 1, at)
+            return few.length_up_to(np.searchsorted(few.starts, moments, side="right") - 1, moments)
         if len(few.starts) == 0:
-            return np.zeros(len(at), np.int64)
-        found: Times = at - few.starts
-        found += few.running[0]
-        return np.clip(found, few.running[0], few.running[1], out=found)
+            return np.zeros(len(moments), np.int64)
+        before: Times = moments - few.starts
+        before += few.running[0]
+        return np.clip(before, few.running[0], few.running[1], out=before)
 
-    def _concerned(self, at: Times) -> tuple[int, int]:
-        """Return the first member that moments are about, and the last and one more.
+    def _member_range(self, moments: Times) -> tuple[int, int]:
+        """Return the slice bounds of the members that can contain the moments.
 
-        Questions come in order of time, mostly: few members concern all of them, often a single one.
+        Moments mostly ascend, so a block of them needs few members, often one.
         """
-        low, high = np.searchsorted(self.starts, (at.min(), at.max()), side="right").tolist()
+        low, high = np.searchsorted(self.starts, (moments.min(), moments.max()), side="right").tolist()
         return max(low - 1, 0), high
 
 
-def in_order(times: Times) -> bool:
-    """Say whether times ascend."""
+def is_sorted(times: Times) -> bool:
+    """Return whether times ascend."""
     return bool((times[1:] >= times[:-1]).all())
 
 
-def distinct(values: Times) -> Times:
-    """Sort and keep one of each: ten times faster than np.unique, which hashes first."""
+def sorted_unique(values: Times) -> Times:
+    """Return the distinct values, ascending. Ten times faster than np.unique, which hashes first."""
     ordered = np.sort(values)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
-def consecutive(first: Times, count: Times) -> Times:
-    """Return so many numbers from each first one on, all in one array."""
+def index_ranges(first: Times, count: Times) -> Times:
+    """Return first[i], first[i] + 1, ... (count[i] numbers) for every i, concatenated."""
     numbers = np.repeat(first - (np.cumsum(count) - count), count)
     numbers += np.arange(len(numbers))
     return numbers
 
 
-def covered(by: Intervals, start: Times, end: Times) -> Times:
-    """Return the length of each [start, end) that a union covers; 0 where end <= start.
+def covered_length(members: Intervals, start: Times, end: Times) -> Times:
+    """Return the length of each [start, end) that a union covers, in ns; 0 where end <= start.
 
     The queries may overlap each other and come in any order.
     """
-    return Coverage.of(by).between(start, end)
+    return Coverage.from_union(members).length_between(start, end)

@@ -1,4 +1,4 @@
-"""The whole path: a report in, an Analysis out. The file to read first."""
+"""The complete path from a report to an Analysis. Read this file first."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from traceview.measure import MEASURES
-from traceview.measure.activity import Activity
+from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure
-from traceview.measure.charts.all import measure_charts
-from traceview.measure.devices import idle_times, measure_devices
-from traceview.measure.gaps.longest import with_longest
-from traceview.measure.host import host
-from traceview.measure.iterations.breakdown import Measured
-from traceview.measure.iterations.spread import measure_iterations
-from traceview.measure.nvtx.projected import measure_projected
-from traceview.measure.nvtx.projection import project
+from traceview.measure.charts import measure_charts
+from traceview.measure.devices import count_unmatched, measure_devices, with_longest_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import measure_iterations
+from traceview.measure.iterations.breakdown import MeasuredDevices
+from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.sync import measure_host
-from traceview.measure.unmatched import count_unmatched
-from traceview.measure.window import active_devices, window_of_range
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.trace import Trace, Window
 from traceview.normalise import normalise
@@ -31,9 +27,9 @@ Progress = Callable[[str, float], None]
 
 
 def open_trace(path: str | Path) -> Trace:
-    """Read and normalise one capture: an .sqlite, also packed, a .nsys-rep, or a parquetdir or arrowdir.
+    """Read and normalise a capture: a .sqlite file, also compressed, a .nsys-rep, a parquetdir or an arrowdir.
 
-    Raises ReportError (NotFoundError, NotAnExportError, DamagedExportError) when it cannot be read.
+    Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read.
     """
     return normalise(read_capture(path))
 
@@ -49,47 +45,46 @@ def analyze(
     top: int = 10,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Measure a capture and price what it lost.
+    """Measure a capture and find what costs GPU time.
 
-    `window` (ns on the capture's clock) or `range_name` (an NVTX range) narrows every figure;
-    `device` keeps one GPU; `iteration` is a regular expression on range names; `skip` sets that many
-    first iterations aside; `top` bounds the listed longest gaps, not what is counted. `progress` is
-    called with the name of each step and the fraction that is done before it.
+    `window` (ns on the capture's clock) or `range_name` (an NVTX range) restricts every figure to a time window.
+    `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
+    iterations. `top` is the number of longest gaps to list; all gaps are counted. `progress` is called before each step
+    with its name and the fraction that is done.
 
-    Raises TraceviewError (see errors.py) when there is no result.
+    Raises TraceviewError (see errors.py) if there is no result.
     """
-    step = progress or (lambda _step, _done: None)
-    step("read", 0.0)
+    report_step = progress or (lambda _step, _done: None)
+    report_step("read", 0.0)
     trace = report if isinstance(report, Trace) else open_trace(report)
     if range_name is not None:
         window = window_of_range(trace, range_name)
     if window is not None:
-        trace = trace.narrowed(window)
-    step("measure", 0.5)
+        trace = trace.with_window(window)
+    report_step("measure", 0.5)
     activities = active_devices(trace, device)
     analysis = _measure(trace, activities, iteration, skip, top)
-    step("find", 0.9)
+    report_step("find", 0.9)
     return replace(analysis, findings=find(analysis, activities))
 
 
 def _measure(
     trace: Trace, activities: tuple[Activity, ...], iteration: str | None, skip: int | None, top: int
 ) -> Analysis:
-    """Return the analysis without findings; what only the measures need is freed at the end."""
-    threads = host(trace)
-    idle = idle_times(trace, threads, activities)
-    devices = measure_devices(trace, threads, activities, idle)
-    gaps = {work.device: device_gaps for work, (_, device_gaps) in zip(activities, idle, strict=True)}
-    iterations = measure_iterations(trace, threads, Measured(activities, gaps), pattern=iteration, skip=skip)
-    projection = project(trace)
-    calls = measure_host(trace, activities)
-    given = CaptureInput(trace, calls, projection)
-    tables = {one.table.name: one.measured(given) for one in MEASURES if isinstance(one, CaptureMeasure)}
+    """Return the analysis without findings. What only measures need is freed on return."""
+    threads = ThreadStates.from_trace(trace)
+    devices = measure_devices(trace, threads, activities)
+    measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
+    iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
+    projection = project_operations(trace)
+    host = measure_host(trace, activities)
+    given = CaptureInput(trace, host, projection)
+    tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, CaptureMeasure)}
     return Analysis(
         info=trace.info,
         trace=trace,
-        devices=tuple(with_longest(trace, device, top) for device in devices),
-        host=calls,
+        devices=tuple(with_longest_gaps(trace, device, top) for device in devices),
+        host=host,
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
@@ -99,5 +94,5 @@ def _measure(
             *([iterations.reason] if isinstance(iterations, NotMeasured) else []),
         ),
         charts=partial(measure_charts, trace, devices, iterations),
-        projected=partial(measure_projected, trace, projection),
+        projected=partial(project_ranges, trace, projection),
     )

@@ -159,7 +159,7 @@ def test_window_has_its_figures() -> None:
     uncut = open_trace(path)
     first = int(uncut.operations["start"][0])
     window = Window(first + 20_000_123, first + 41_000_456)
-    contents, analysis = collect(uncut.narrowed(window)), analyze(uncut, window=window)
+    contents, analysis = collect(uncut.with_window(window)), analyze(uncut, window=window)
     slices = decode(contents).slices
     assert all(window.start <= item.start <= item.end <= window.end for item in slices)
     idle = [item for item in slices if item.category == "idle"]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from traceview import analyze, intervals
-from traceview.measure import groups
-from traceview.measure.gaps import longest, streams
+from traceview.measure import devices, sums
+from traceview.measure.gaps import streams
 from traceview.pricing import figures
 from traceview.pricing.figures import largest_positions
 from traceview.report.analysis.document import to_json
@@ -22,9 +22,9 @@ PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30
 def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = to_json(analyze(sample(name)))
     monkeypatch.setattr(intervals, "BLOCK", 1001)
-    monkeypatch.setattr(groups, "AT_ONCE", 500)
-    monkeypatch.setattr(streams, "AT_ONCE", 333)
-    monkeypatch.setattr(longest, "BLOCK", 7)
+    monkeypatch.setattr(sums, "MAX_BATCH", 500)
+    monkeypatch.setattr(streams, "BLOCK", 333)
+    monkeypatch.setattr(devices, "LONGEST_BLOCK", 7)
     monkeypatch.setattr(figures, "BLOCK", 10)
     assert to_json(analyze(sample(name))) == whole
 
@@ -36,7 +36,7 @@ def test_a_union_is_measured_without_making_it(pairs: list[tuple[int, int]], blo
     moments = {moment for first, last in ordered for moment in range(first, last)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "BLOCK", block)
-        assert intervals.united_length(start, end, np.arange(len(start))) == len(moments)
+        assert intervals.union_length(start, end, np.arange(len(start))) == len(moments)
 
 
 @given(PAIRS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceview import intervals
-from traceview.measure.sums import covered, sums_before, sums_between
+from traceview.measure.sums import covered_length_few_queries, sums_before, sums_between
 
 SPANS = st.lists(st.tuples(st.integers(-20, 60), st.integers(-3, 25)), max_size=12)
 FAR = 1 << 61  # so that sums of starts, and of ends, do not fit
@@ -35,4 +35,4 @@ def test_few_queries_of_a_union(members: list[tuple[int, int]], queries: list[tu
     first, lasting = (np.array([span[side] for span in queries], np.int64) for side in (0, 1))
     inside = {moment for begin, ns in members for moment in range(begin, begin + ns)}
     expected = [len(inside & set(range(begin, begin + ns))) for begin, ns in queries]
-    assert covered(union, first + moved, first + lasting + moved).tolist() == expected
+    assert covered_length_few_queries(union, first + moved, first + lasting + moved).tolist() == expected

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import busy_class, next_after, touches, traces
-from traceview.measure.activity import activity
+from traceview.measure.activity import device_activity
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import SyncUse
 from traceview.model.trace import Trace
@@ -42,7 +42,7 @@ def rows(use: SyncUse) -> list[tuple[int, int, int, int]]:
 @settings(max_examples=150, deadline=None)
 @given(traces())
 def test_calls_by_the_nanosecond(trace: Trace) -> None:
-    device = activity(trace, 0)
+    device = device_activity(trace, 0)
     if device is None or device.window.length == 0:
         return
     host = measure_host(trace, (device,))
@@ -57,7 +57,7 @@ def test_a_wait_for_real_work_costs_nothing() -> None:
         [(0, 100, "compute", 0, 0), (130, 200, "compute", 0, 1)],
         [(0, 2, "api", 0), (120, 125, "api", 0), (5, 105, "sync", 0)],
     )
-    device = activity(trace, 0)
+    device = device_activity(trace, 0)
     assert device is not None
     sync = measure_host(trace, (device,)).sync
     assert (sync.blocked_ns, sync.waited_ns, sync.starved_ns, sync.refill_ns) == (100, 95, 5, 25)

@@ -1,4 +1,4 @@
-"""The document of METRICS.md "JSON", less what is text."""
+"""The document of docs/definitions.md "JSON", less what is text."""
 
 from __future__ import annotations
 

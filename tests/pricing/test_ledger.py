@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from traceview import intervals
 from traceview.intervals import Intervals, Times
-from traceview.measure.activity import activity
-from traceview.measure.copies import Copies
+from traceview.measure.activity import device_activity
+from traceview.measure.overlap import Copies
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Window
 from traceview.pricing.ledger import Claim, ExposedClaim, Grant, IdleClaim, Ledger, exposed_work
@@ -147,9 +147,10 @@ def test_exposed_work_adds_up(window: Window | None) -> None:
         ],
         window=window,
     )
-    work = activity(trace, 0)
+    work = device_activity(trace, 0)
     assert work is not None
-    lengths = {key: intervals.length(times) for key, times in exposed_work(work, Copies.of(trace, work)).items()}
+    exposed = exposed_work(work, Copies.from_activity(trace, work))
+    lengths = {key: intervals.length(times) for key, times in exposed.items()}
     end = 90 if window is None else window.end
     assert lengths == {"communication": 20, "h2d pinned": min(end, 80) - 60, "memset": max(end - 80, 0)}
     assert sum(lengths.values()) == intervals.length(work.busy) - intervals.length(work.compute)

@@ -81,7 +81,7 @@ def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit) -> None:
     )
     first, last = trace.operations["start"][0], trace.operations["end"].max()
     if window is not None and window.start * unit < last and window.end * unit > first:
-        trace = trace.narrowed(Window(window.start * unit, window.end * unit))
+        trace = trace.with_window(Window(window.start * unit, window.end * unit))
     try:
         analysis = analyze(trace)
     except RequestError:  # the window lies in a gap: nothing to measure

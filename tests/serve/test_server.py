@@ -117,7 +117,7 @@ def test_measure_is_exact(server: Server, analysis: Analysis, stretch: tuple[int
     compute, copies = union("compute"), union("copy")
     assert device["compute"] == intervals.length(compute)
     assert device["copies"] == intervals.length(copies)
-    assert device["hidden"] == intervals.overlap(compute, copies)
+    assert device["hidden"] == intervals.overlap_length(compute, copies)
     busy = intervals.union(frame["start"].to_numpy(), frame["end"].to_numpy())
     window = analysis.devices[0].window
     low, high = max(first, window.start), min(last, window.end)

@@ -123,9 +123,9 @@ def _check_target(report: Path, form: Format, target: Path) -> None:
 
 def _narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
     from traceview.cli.times import window_of_times
-    from traceview.measure.window import window_of_range
+    from traceview.measure.activity import window_of_range
 
     if range_name is not None:
-        return trace.narrowed(window_of_range(trace, range_name))
+        return trace.with_window(window_of_range(trace, range_name))
     window = window_of_times(trace, start, end, end_option="--until")
-    return trace if window is None else trace.narrowed(window)
+    return trace if window is None else trace.with_window(window)

@@ -10,11 +10,10 @@ import polars as pl
 
 from traceview.comparison.align import Aligned
 from traceview.comparison.kernels import Kernels, kernels_of
-from traceview.intervals import Intervals, Times, covered, union
-from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
-from traceview.measure.host import host
-from traceview.measure.iterations.breakdown import Measured, breakdown
-from traceview.measure.window import active_devices
+from traceview.intervals import Intervals, Times, covered_length, union
+from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
 from traceview.model.analysis import CAUSES, Analysis, Iterations, SyncUse
 from traceview.model.trace import KINDS, SOURCES, Trace
 
@@ -68,14 +67,14 @@ def activities_of(analysis: Analysis) -> tuple[Activity, ...]:
 def _parts(analysis: Analysis, at: Aligned, activities: Sequence[Activity], process: int) -> dict[str, Times]:
     """Split each iteration into PARTS that add up to it."""
     trace = analysis.trace
-    measured = Measured(activities, {of.device: of.gaps for of in analysis.devices})
+    measured = MeasuredDevices(activities, {of.device: of.gaps for of in analysis.devices})
     processes = trace.devices["processes"].to_list()
     own = [device for device in activities if process in processes[device.device]]
     gpus = max(1, len(own))
-    of = breakdown(trace, host(trace), measured, process, at.start, at.end)
+    of = breakdown(trace, ThreadStates.from_trace(trace), measured, process, at.start, at.end)
     parts = {name: of.figures[f"{name}_ns"] for name in GPU_PARTS}
     none = np.zeros(len(at.start), np.int64)
-    named = _total([none, *(covered(named_work(trace, device), at.start, at.end) for device in own)])
+    named = _total([none, *(covered_length(named_work(trace, device), at.start, at.end) for device in own)])
     # Two exposed kinds at once are in both of them, and so are taken off once.
     parts["twice"] = named - _total(parts.values())
     # Where no GPU of this process was looked at, all of an iteration is the host's.

@@ -16,7 +16,7 @@ import polars as pl
 from traceview.export.contents import ExportContents
 from traceview.export.slices import CATEGORIES, NUMBERS, TEXTS, Counter, SliceBuilder
 from traceview.export.tracks import Track
-from traceview.intervals import consecutive
+from traceview.intervals import index_ranges
 from traceview.model.trace import MEMORIES
 
 BLOCK = 1 << 17  # slices
@@ -188,7 +188,7 @@ def _flow_events(block: pl.DataFrame, numbers: _TrackNumbers) -> pl.DataFrame:
     """Return the ends of arrows: one at the call for each of its operations, and one at each operation."""
     count = block["flows"].to_numpy().astype(np.int64)
     owner = np.repeat(np.arange(len(block)), count)
-    number = consecutive(np.zeros_like(count), count)
+    number = index_ranges(np.zeros_like(count), count)
     ends = block.select("start", "track", "flow", "category")[owner]
     ends = ends.with_columns(flow=ends["flow"].cast(pl.Int64) + pl.Series(number, dtype=pl.Int64))
     ends = ends.with_columns(at=_texts_at(numbers.at, ends["track"] - 1))

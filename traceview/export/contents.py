@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from traceview.measure.activity import Activity, within
-from traceview.measure.gaps.causes import device_gaps, idle_of
-from traceview.measure.host import Host, host
-from traceview.measure.window import active_devices
+from traceview.measure.activity import Activity, active_devices, overlaps_window
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.model.analysis import Gaps
 from traceview.model.trace import Trace
 
@@ -26,14 +25,14 @@ class ExportContents:
 
     trace: Trace
     activities: tuple[Activity, ...]
-    host: Host
+    host: ThreadStates
     operations: pl.DataFrame
     api: pl.DataFrame
     ranges: pl.DataFrame
 
     def gaps(self, device: Activity) -> Gaps:
         """Measure the idle gaps of a device and their causes, as an analysis does."""
-        return device_gaps(self.trace, self.host, idle_of(self.trace, self.host, device))
+        return device_gaps(self.trace, find_idle_gaps(self.trace, self.host, device))
 
     @property
     def first(self) -> int:
@@ -54,7 +53,7 @@ def collect(trace: Trace, device: str | None = None) -> ExportContents:
     return ExportContents(
         trace=trace,
         activities=activities,
-        host=host(trace),
+        host=ThreadStates.from_trace(trace),
         operations=_operations(trace, activities, api),
         api=api,
         ranges=_host_events(trace, trace.ranges, processes),
@@ -88,7 +87,7 @@ def _host_events(trace: Trace, frame: pl.DataFrame, processes: Sequence[int] | N
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     inside = np.ones(len(frame), np.bool_)
     if trace.window is not None:
-        inside = within(start, end, trace.window)
+        inside = overlaps_window(start, end, trace.window)
         start, end = np.maximum(start, trace.window.start), np.minimum(end, trace.window.end)
     if processes is not None:
         inside &= np.isin(frame["process"].to_numpy(), processes)

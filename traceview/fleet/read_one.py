@@ -13,12 +13,11 @@ from traceview.fleet.collectives import EMPTY, collectives_of
 from traceview.fleet.payload import PAYLOADS, communicators
 from traceview.fleet.session import epoch_of
 from traceview.fleet.steps import numbers_of, steps_of
-from traceview.measure.activity import Activity
-from traceview.measure.gaps.causes import device_gaps, idle_of
-from traceview.measure.host import Host, host
-from traceview.measure.iterations.breakdown import Measured
-from traceview.measure.iterations.spread import find_iterations
-from traceview.measure.window import active_devices
+from traceview.measure.activity import Activity, active_devices
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import find_iterations
+from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.model.analysis import CAUSES, NotMeasured
 from traceview.model.fleet import RankResult, ReportResult
 from traceview.model.trace import Trace
@@ -42,7 +41,7 @@ def _measure(
     devices = active_devices(trace)
     if not devices:
         raise RequestError("the capture holds no GPU work; capture it with: nsys profile -t cuda,nvtx COMMAND")
-    of = host(trace)
+    of = ThreadStates.from_trace(trace)
     notes: list[str] = list(trace.info.problems)
     ranks = tuple(_rank(trace, of, device, named, iteration, skip, notes) for device in devices)
     return ReportResult(trace.info.nsys_version, epoch, tuple(dict.fromkeys(notes)), ranks)
@@ -50,7 +49,7 @@ def _measure(
 
 def _rank(
     trace: Trace,
-    of: Host,
+    of: ThreadStates,
     device: Activity,
     named: pl.DataFrame,
     iteration: str | None,
@@ -58,8 +57,8 @@ def _rank(
     notes: list[str],
 ) -> RankResult:
     row = trace.devices.row(device.device, named=True)
-    gaps = device_gaps(trace, of, idle_of(trace, of, device))
-    measured = Measured([device], {device.device: gaps})
+    gaps = device_gaps(trace, find_idle_gaps(trace, of, device))
+    measured = MeasuredDevices([device], {device.device: gaps})
     found = find_iterations(trace, measured, pattern=iteration, skip=skip)
     steps, begin, number = None, EMPTY, EMPTY
     if isinstance(found, NotMeasured):

@@ -13,9 +13,9 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
-from traceview.measure.host import Host
-from traceview.measure.iterations.breakdown import Measured, breakdown
-from traceview.measure.iterations.spread import IterationRanges
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import IterationRanges
+from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import STEP_FIGURES, Steps
 from traceview.model.trace import Trace
@@ -36,7 +36,13 @@ def numbers_of(found: IterationRanges) -> tuple[Times, bool]:
 
 
 def steps_of(
-    trace: Trace, of: Host, measured: Measured, found: IterationRanges, number: Times, named: bool, skip: int | None
+    trace: Trace,
+    of: ThreadStates,
+    measured: MeasuredDevices,
+    found: IterationRanges,
+    number: Times,
+    named: bool,
+    skip: int | None,
 ) -> Steps:
     """Measure the first MOST iterations of the one GPU in `measured`; `skip` sets so many first ones aside."""
     begin, end = found.start, found.end

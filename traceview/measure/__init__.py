@@ -1,7 +1,24 @@
 """Measures: pure functions from the typed frames of a Trace to typed rows.
 
-To add one, write a module with a row type, whose fields declare the columns (traceview/model/columns.py), and a
-measure; then add the measure to MEASURES. JSON, terminal, page and the column reference follow from the declaration.
+To add a measure, write a module in this package, add its measure to MEASURES, and write a test. `column`
+(traceview/model/columns.py) declares the rows' columns; JSON, terminal, page and CSV are derived from this declaration.
+For example::
+
+    @dataclass(frozen=True, slots=True)
+    class LongestKernel:
+        stream: int = column("id", "stream", "Row of Trace.streams.")
+        duration_ns: int = column("ns", "longest", "Length of the stream's longest kernel.")
+
+
+    def longest_kernels(given: DeviceInput) -> tuple[LongestKernel, ...]:
+        work = given.trace.operations[given.activity.rows].filter(pl.col("source").cast(pl.String) == "kernel")
+        length = (pl.col("end") - pl.col("start")).max()
+        return tuple(LongestKernel(*row) for row in work.group_by("stream").agg(length).sort("stream").iter_rows())
+
+
+    LONGEST_KERNELS = DeviceMeasure(
+        Table(name="longest_kernels", title="Longest kernels", row_type=LongestKernel), longest_kernels
+    )
 """
 
 from traceview.measure.base import CaptureMeasure, DeviceMeasure
@@ -10,7 +27,7 @@ from traceview.measure.overlap import COMMUNICATION, COPIES
 from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 
-# In the order in which the JSON and the tables show them.
+# In the order in which JSON and tables show them.
 MEASURES: tuple[DeviceMeasure | CaptureMeasure, ...] = (
     COPIES,
     COMMUNICATION,

@@ -1,4 +1,4 @@
-"""What one device did, as sorted arrays and unions: the ground that the other measures stand on."""
+"""The GPU work of one device inside the window, as sorted arrays and unions. All other measures start from it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.errors import NoGpuWorkError, RequestError
 from traceview.intervals import Intervals, Rows, Times
+from traceview.model.profilers import capture_advice
 from traceview.model.trace import CLASSES, SOURCES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")
 COMMUNICATION = CLASSES.index("communication")
 COPY = CLASSES.index("copy")
 KERNEL = SOURCES.index("kernel")
+MAX_LISTED_NAMES = 5
 
 Value = TypeVar("Value", bound=np.generic)
 
@@ -24,10 +28,10 @@ Value = TypeVar("Value", bound=np.generic)
 class Activity:
     """The GPU work of one device inside its window.
 
-    `rows` are rows of Trace.operations, in order; `start` and `end` are theirs, clipped to the window;
-    `codes` index CLASSES. `first` are the rows that the members of `busy` begin with. `later` are the rows of
-    all the device's operations of some length, clipped by nothing, and `later_start` their starts, ascending:
-    what ends a gap.
+    `rows` are the device's rows of Trace.operations, ascending. `start` and `end` are their times, clipped to the
+    window; `codes` index CLASSES. `busy` is the union of all work; `busy_rows` are the rows that begin its members.
+    `nonempty_rows` are the rows of all the device's operations that have a length, in and out of the window, and
+    `nonempty_start` their unclipped starts, ascending: one of them ends each idle gap.
     """
 
     device: int
@@ -37,43 +41,43 @@ class Activity:
     end: Times
     codes: NDArray[np.uint8]
     busy: Intervals
-    first: Rows
+    busy_rows: Rows
     compute: Intervals
     communication: Intervals
-    later: Rows
-    later_start: Times
+    nonempty_rows: Rows
+    nonempty_start: Times
 
-    def idle(self) -> tuple[Intervals, Rows]:
-        """Return the gaps, maximal parts of the window with no GPU work of any class, and the row that ends each."""
+    def idle_gaps(self) -> tuple[Intervals, Rows]:
+        """Return the gaps, which are the maximal parts of the window without GPU work, and the row that ends each."""
         gaps, members = intervals.gaps_between(self.busy, self.window.start, self.window.end)
-        if members.stop <= len(self.first):
-            return gaps, self.first[members]
+        if members.stop <= len(self.busy_rows):
+            return gaps, self.busy_rows[members]
         after = self.next_operation(np.array([self.window.end], np.int64))
-        return gaps, np.append(self.first, after)[members]
+        return gaps, np.append(self.busy_rows, after)[members]
 
-    def of(self, column: NDArray[Value]) -> NDArray[Value]:
-        """Return a column of Trace.operations for `rows`; where these are all, no copy."""
+    def select(self, column: NDArray[Value]) -> NDArray[Value]:
+        """Return the values of a column of Trace.operations at `rows`; without a copy if these are all rows."""
         return column if len(self.rows) == len(column) else column[self.rows]
 
-    def next_operation(self, at: Times, among: NDArray[np.bool_] | None = None) -> Rows:
-        """Return the row of the first operation of some length that starts at or after each moment; -1 for none.
+    def next_operation(self, moments: Times, keep: NDArray[np.bool_] | None = None) -> Rows:
+        """Return the row of the first operation with a length that starts at or after each moment; -1 for none.
 
-        `among` keeps some of `later` only: those of one stream, say.
+        `keep` is a mask over `nonempty_rows` that restricts the search, for example to one stream.
         """
-        starts = self.later_start if among is None else self.later_start[among]
-        rows = self.later if among is None else self.later[among]
-        place = np.searchsorted(starts, at, side="left")
-        found = np.full(len(at), -1, np.int32)
+        starts = self.nonempty_start if keep is None else self.nonempty_start[keep]
+        rows = self.nonempty_rows if keep is None else self.nonempty_rows[keep]
+        place = np.searchsorted(starts, moments, side="left")
+        following = np.full(len(moments), -1, np.int32)
         some = np.flatnonzero(place < len(rows))
-        found[some] = rows[place[some]]
-        return found
+        following[some] = rows[place[some]]
+        return following
 
 
-def activity(trace: Trace, device: int) -> Activity | None:
-    """Collect the work of one device; None where it did nothing inside the trace's window.
+def device_activity(trace: Trace, device: int) -> Activity | None:
+    """Collect the work of one device; None if it has none inside the trace's window.
 
-    The window runs from the first start to the last end of any GPU work, unless the trace is
-    narrowed (METRICS.md "GPU work").
+    Without Trace.window, the window runs from the device's first start to its last end
+    (docs/definitions.md "GPU work").
     """
     operations = trace.operations
     rows = intervals.rows_where(operations["device"].to_numpy() == device)
@@ -81,10 +85,10 @@ def activity(trace: Trace, device: int) -> Activity | None:
     end = operations["end"].to_numpy()
     if len(rows) < len(start):
         start, end = start[rows], end[rows]
-    some_length = end > start
-    later, later_start = (rows, start) if some_length.all() else (rows[some_length], start[some_length])
+    nonempty = end > start
+    nonempty_rows, nonempty_start = (rows, start) if nonempty.all() else (rows[nonempty], start[nonempty])
     if trace.window is not None:
-        inside = within(start, end, trace.window)
+        inside = overlaps_window(start, end, trace.window)
         rows, start, end = rows[inside], start[inside], end[inside]
         start = np.maximum(start, trace.window.start)
         end = np.minimum(end, trace.window.end)
@@ -94,8 +98,6 @@ def activity(trace: Trace, device: int) -> Activity | None:
     codes = operations["class"].to_physical().to_numpy()
     if len(rows) < len(codes):
         codes = codes[rows]
-    compute = np.flatnonzero(codes == COMPUTE)
-    communication = np.flatnonzero(codes == COMMUNICATION)
     busy, first = intervals.ordered_union(start, end)
     return Activity(
         device=device,
@@ -105,24 +107,78 @@ def activity(trace: Trace, device: int) -> Activity | None:
         end=end,
         codes=codes,
         busy=busy,
-        first=first.astype(np.int32) if len(rows) == len(operations) else rows[first],
-        compute=_union_of(compute, start, end, busy),
-        communication=_union_of(communication, start, end, busy),
-        later=later,
-        later_start=later_start,
+        busy_rows=first.astype(np.int32) if len(rows) == len(operations) else rows[first],
+        compute=_class_union(codes == COMPUTE, start, end, busy),
+        communication=_class_union(codes == COMMUNICATION, start, end, busy),
+        nonempty_rows=nonempty_rows,
+        nonempty_start=nonempty_start,
     )
 
 
-def _union_of(members: Times, start: Times, end: Times, busy: Intervals) -> Intervals:
-    """Return the union of some operations; `busy` is that of all."""
-    if len(members) == len(start):
+def _class_union(chosen: NDArray[np.bool_], start: Times, end: Times, busy: Intervals) -> Intervals:
+    rows = np.flatnonzero(chosen)
+    if len(rows) == len(start):
         return busy
-    return intervals.union(start[members], end[members], ordered=True)
+    return intervals.union(start[rows], end[rows], ordered=True)
 
 
-def within(start: Times, end: Times, window: Window) -> NDArray[np.bool_]:
-    """Say which events overlap a window; one of no length does when it starts inside."""
+def overlaps_window(start: Times, end: Times, window: Window) -> NDArray[np.bool_]:
+    """Return a mask of the events that overlap a window. An event without length counts if it starts inside."""
     overlaps = (start < window.end) & (end > window.start)
     points = (start == end) & (start >= window.start) & (start < window.end)
     inside: NDArray[np.bool_] = overlaps | points
     return inside
+
+
+def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...]:
+    """Return the work of every device inside the trace's window, or of the device that `only` names.
+
+    `only` is a device's id ("GPU 0") or its CUDA ordinal ("0"). The result is empty for a capture with NVTX ranges
+    and no GPU work. Raises NoGpuWorkError if the capture has neither, or has no GPU work for `only`, and RequestError
+    if the window or the device leaves no GPU work.
+    """
+    if trace.operations.is_empty() and only is None and not trace.ranges.is_empty():
+        return ()  # the host's figures remain
+    if trace.operations.is_empty():
+        raise NoGpuWorkError(
+            f"{trace.info.file}: the capture holds no GPU work ({_host_contents(trace)}); "
+            f"capture it with: {capture_advice(trace.info.profiler).gpu}"
+        )
+    chosen = [index for index in range(len(trace.devices)) if only is None or _has_name(trace, index, only)]
+    if not chosen:
+        known = ", ".join(trace.devices["id"].to_list())
+        raise RequestError(f"{trace.info.file}: no device is called {only!r}; the capture has {known}")
+    activities = tuple(work for index in chosen if (work := device_activity(trace, index)) is not None)
+    if not activities:
+        start, end = int(trace.operations["start"].to_numpy()[0]), int(trace.operations["end"].to_numpy().max())
+        raise RequestError(
+            f"{trace.info.file}: no GPU work in the chosen window; "
+            f"the GPU worked from {start} ns to {end} ns on the capture's clock"
+        )
+    return activities
+
+
+def _has_name(trace: Trace, device: int, name: str) -> bool:
+    row = trace.devices.row(device, named=True)
+    return name in (row["id"], str(row["device_id"]))
+
+
+def _host_contents(trace: Trace) -> str:
+    parts = [
+        f"{len(trace.ranges)} NVTX ranges" if len(trace.ranges) else "",
+        f"{len(trace.api)} CUDA API calls" if len(trace.api) else "",
+    ]
+    return ", ".join(part for part in parts if part) or "no CUDA calls and no NVTX ranges either"
+
+
+def window_of_range(trace: Trace, name: str) -> Window:
+    """Return the time from the first start to the last end of the NVTX ranges with this name.
+
+    Raises RequestError, with the most frequent names, if there is no such range.
+    """
+    matches = trace.ranges.filter(pl.col("name").cast(pl.String) == name)
+    if matches.is_empty():
+        counts = trace.ranges["name"].cast(pl.String).value_counts(sort=True)
+        known = ", ".join(map(repr, counts["name"].head(MAX_LISTED_NAMES).to_list())) or "no ranges"
+        raise RequestError(f"{trace.info.file}: no NVTX range is called {name!r}; the capture has {known}")
+    return Window(int(matches["start"].to_numpy().min()), int(matches["end"].to_numpy().max()))

@@ -1,4 +1,7 @@
-"""What a measure is: a function from typed frames to rows, and the table that declares their columns."""
+"""The two kinds of measure. Each combines a function from typed frames to rows with a table that declares columns.
+
+A DeviceMeasure runs once for each GPU, a CaptureMeasure once for the capture.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from traceview.measure.activity import Activity
-from traceview.measure.gaps.causes import Idle
-from traceview.measure.host import Host
+from traceview.measure.gaps.causes import IdleGaps
+from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.model.analysis import HostUse, NotMeasured
 from traceview.model.columns import Table
@@ -17,43 +20,43 @@ from traceview.model.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class DeviceInput:
-    """What a measure of one device sees."""
+    """The input of a DeviceMeasure."""
 
     trace: Trace
     activity: Activity  # the device's operations inside the window, sorted, and their unions
-    threads: Host  # what each host thread was doing
-    idle: Idle  # the device's idle gaps
+    threads: ThreadStates  # what each host thread was doing
+    idle: IdleGaps  # the device's idle gaps and their causes
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureInput:
-    """What a measure of the whole capture sees."""
+    """The input of a CaptureMeasure."""
 
     trace: Trace
-    host: HostUse
-    projection: Projection  # the NVTX range that each operation belongs to
+    host: HostUse  # synchronizing calls
+    projection: Projection  # the NVTX ranges that each operation belongs to
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMeasure:
-    """A measure that is taken of each device. The rows are of `table.row_type`."""
+    """A measure of each device. `rows` returns instances of `table.row_type`."""
 
     table: Table
     rows: Callable[[DeviceInput], tuple[Any, ...]]
 
-    def measured(self, given: DeviceInput) -> Table:
+    def fill_table(self, given: DeviceInput) -> Table:
         """Return the table with its rows."""
         return self.table.with_rows(self.rows(given))
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureMeasure:
-    """A measure that is taken once, of the whole capture. The rows are of `table.row_type`."""
+    """A measure of the capture. `rows` returns instances of `table.row_type`, or the reason why there are none."""
 
     table: Table
     rows: Callable[[CaptureInput], tuple[Any, ...] | NotMeasured]
 
-    def measured(self, given: CaptureInput) -> Table:
+    def fill_table(self, given: CaptureInput) -> Table:
         """Return the table with its rows, or with the reason why there are none."""
         rows = self.rows(given)
         return self.table.unmeasured(rows.reason) if isinstance(rows, NotMeasured) else self.table.with_rows(rows)

@@ -1,51 +1,119 @@
-"""One DeviceUse for each GPU that worked: busy, overlap, streams, gaps."""
+"""One DeviceUse for each GPU that worked, its longest idle gaps, and the GPU work without a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
 from traceview import intervals
+from traceview.intervals import Times
 from traceview.measure import MEASURES
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.gaps.causes import Idle, device_gaps, idle_of
-from traceview.measure.host import Host
-from traceview.model.analysis import DeviceUse, Gaps
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.nvtx.nesting import innermost_ranges
+from traceview.model.analysis import CAUSES, DeviceUse, Gap, Unmatched
 from traceview.model.trace import Trace
 
-
-def measure_devices(
-    trace: Trace, of: Host, activities: Sequence[Activity], idle: Sequence[tuple[Idle, Gaps]] | None = None
-) -> tuple[DeviceUse, ...]:
-    """Measure devices that did anything in the trace's window; `idle` saves finding the idle time of each again."""
-    known = idle_times(trace, of, activities) if idle is None else idle
-    return tuple(_measure_device(trace, of, device, *one) for device, one in zip(activities, known, strict=True))
+LONGEST_BLOCK = 1 << 12
 
 
-def idle_times(trace: Trace, of: Host, activities: Sequence[Activity]) -> list[tuple[Idle, Gaps]]:
-    """Find the gaps of each device and attribute them."""
-    found = (idle_of(trace, of, device) for device in activities)
-    return [(idle, device_gaps(trace, of, idle)) for idle in found]
+def measure_devices(trace: Trace, threads: ThreadStates, activities: Sequence[Activity]) -> tuple[DeviceUse, ...]:
+    """Return one DeviceUse for each device in `activities`."""
+    return tuple(_measure_device(trace, threads, activity) for activity in activities)
 
 
-def _measure_device(trace: Trace, of: Host, device: Activity, idle: Idle, gaps: Gaps) -> DeviceUse:
-    row = trace.devices.row(device.device, named=True)
-    source = device.of(trace.operations["source"].to_physical().to_numpy())
-    busy = intervals.length(device.busy)
-    given = DeviceInput(trace, device, of, idle)
+def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> DeviceUse:
+    row = trace.devices.row(activity.device, named=True)
+    source = activity.select(trace.operations["source"].to_physical().to_numpy())
+    busy = intervals.length(activity.busy)
+    idle = find_idle_gaps(trace, threads, activity)
+    given = DeviceInput(trace, activity, threads, idle)
     return DeviceUse(
-        device=device.device,
+        device=activity.device,
         id=row["id"],
         name=row["name"],
         process_ids=tuple(row["processes"]),
-        window=device.window,
+        window=activity.window,
         kernel_count=int(np.count_nonzero(source == KERNEL)),
         busy_ns=busy,
-        compute_ns=intervals.length(device.compute),
-        communication_ns=intervals.length(device.communication),
-        idle_ns=device.window.length - busy,
-        gaps=gaps,
-        tables={one.table.name: one.measured(given) for one in MEASURES if isinstance(one, DeviceMeasure)},
+        compute_ns=intervals.length(activity.compute),
+        communication_ns=intervals.length(activity.communication),
+        idle_ns=activity.window.length - busy,
+        gaps=device_gaps(trace, idle),
+        tables={entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, DeviceMeasure)},
+    )
+
+
+def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
+    """Return the device with its `top` longest gaps listed, longest first.
+
+    Each gap names the operation that ends it, the thread that launched this operation, and the thread's NVTX range.
+    """
+    frame = device.gaps.frame
+    length = frame["end"].to_numpy() - frame["start"].to_numpy()
+    longest = _longest_candidates(length, top)
+    order = np.argsort(-length[longest], kind="stable")[: max(top, 0)]
+    gaps = _describe_gaps(trace, frame[longest[order]])
+    return replace(device, gaps=replace(device.gaps, longest=gaps))
+
+
+def _longest_candidates(length: Times, top: int) -> Times:
+    """Return rows that include the `top` longest and all rows as long as the last of these, which time will order."""
+    starts = np.arange(0, len(length), LONGEST_BLOCK)
+    if not 0 < top <= len(starts):
+        return np.arange(len(length) if top > 0 else 0)
+    # `top` blocks have a maximum of at least this length, so at least `top` rows have it.
+    longest = np.maximum.reduceat(length, starts)
+    return np.flatnonzero(length >= np.partition(longest, -top)[-top])
+
+
+def _describe_gaps(trace: Trace, chosen: pl.DataFrame) -> tuple[Gap, ...]:
+    launch_start = _launch_starts(trace, chosen)
+    middle = (chosen["start"].to_numpy() + np.minimum(chosen["end"].to_numpy(), launch_start)) // 2
+    range_rows = innermost_ranges(
+        trace.ranges["start"].to_numpy(),
+        trace.ranges["end"].to_numpy(),
+        trace.ranges["thread"].to_numpy(),
+        chosen["thread"].fill_null(-1).to_numpy(),
+        middle,
+    )
+    range_names, operation_names = trace.ranges["name"], trace.operations["name"]
+    return tuple(
+        Gap(
+            start_ns=row["start"],
+            end_ns=row["end"],
+            causes={name: row[name] for name in CAUSES},
+            next_operation=None if row["operation"] is None else str(operation_names[row["operation"]]),
+            thread=row["thread"],
+            range=None if range_row < 0 else str(range_names[int(range_row)]),
+        )
+        for row, range_row in zip(chosen.iter_rows(named=True), range_rows, strict=True)
+    )
+
+
+def _launch_starts(trace: Trace, chosen: pl.DataFrame) -> Times:
+    """Return the start of the call that launched each gap's next operation, or the gap's start if it is unknown."""
+    calls = trace.operations["launch"][chosen["operation"].fill_null(0)]
+    known = (calls.is_not_null() & chosen["operation"].is_not_null()).to_numpy()
+    if not known.any():
+        return chosen["start"].to_numpy()
+    start = trace.api["start"].to_numpy()[calls.fill_null(0).to_numpy()]
+    return np.where(known, np.maximum(start, chosen["start"].to_numpy()), chosen["start"].to_numpy())
+
+
+def count_unmatched(trace: Trace) -> Unmatched:
+    """Count operations whose launch is not in the capture. Operations with correlation id 0 never have a launch."""
+    without = trace.operations.lazy().filter(pl.col("launch").is_null() & (pl.col("correlation") != 0))
+    sources = without.select("source").collect()["source"].cast(pl.String)
+    counts = dict(sources.value_counts().iter_rows())
+    return Unmatched(
+        kernels=counts.get("kernel", 0),
+        copies=counts.get("memcpy", 0),
+        memsets=counts.get("memset", 0),
+        graphs=counts.get("graph", 0),
     )

@@ -1,4 +1,4 @@
-"""What each stream of a device did (METRICS.md "Identity" and "Idle gaps")."""
+"""What each stream of a device did (docs/definitions.md "Identity" and "Idle gaps")."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from traceview import intervals
 from traceview.intervals import Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.gaps.streams import OfDevice, stream_gaps
+from traceview.measure.gaps.streams import StreamGapContext, stream_gaps
 from traceview.model.analysis import StreamUse
 from traceview.model.columns import Table
 from traceview.model.trace import Trace
 
-SIDE_BY_SIDE = 2
+POOL_THREADS = 2
 
 
 def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     """Return one row for each stream that worked in the window, by (process, context, stream id)."""
     trace, device = given.trace, given.activity
-    stream = device.of(trace.operations["stream"].to_numpy())
-    is_kernel = device.of(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    against = OfDevice.of(trace, given.threads, device, given.idle)
+    stream = device.select(trace.operations["stream"].to_numpy())
+    is_kernel = device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
+    context = StreamGapContext.build(trace, given.threads, device, given.idle)
 
-    # NumPy lets go of the interpreter in its searches and sorts, which is most of this. One stream may have nearly
-    # all the gaps, so that these are shared out too; to their own threads, since those of streams wait for them.
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as gaps, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
+    # all gaps, so gaps are shared out too. They need a pool of their own: threads of the stream pool wait for them.
+    with ThreadPoolExecutor(POOL_THREADS) as gap_pool, ThreadPoolExecutor(POOL_THREADS) as stream_pool:
 
         def measure(index: int) -> StreamUse:
             members = intervals.rows_where(stream == index)
-            return _measure_stream(trace, device, against, index, members, is_kernel, gaps)
+            return _measure_stream(trace, device, context, index, members, is_kernel, gap_pool)
 
-        uses = pool.map(measure, np.flatnonzero(np.bincount(stream)).tolist())
+        uses = stream_pool.map(measure, np.flatnonzero(np.bincount(stream)).tolist())
         return tuple(sorted(uses, key=lambda use: (use.process_id, use.context_id, use.id)))
 
 
 def _measure_stream(
     trace: Trace,
     device: Activity,
-    against: OfDevice,
+    context: StreamGapContext,
     index: int,
     members: Rows,
     is_kernel: NDArray[np.bool_],
@@ -50,11 +50,10 @@ def _measure_stream(
     codes = device.codes[members]
     copies = device.rows[members[codes == COPY]]
     row = trace.streams.row(index, named=True)
-
-    gaps = stream_gaps(trace, device, against, members, pool)
+    gaps = stream_gaps(trace, device, context, members, pool)
 
     def busy(chosen: Rows) -> int:
-        return intervals.united_length(device.start, device.end, chosen)
+        return intervals.union_length(device.start, device.end, chosen)
 
     return StreamUse(
         stream=index,

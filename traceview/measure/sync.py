@@ -1,4 +1,4 @@
-"""What the host waited for, and what its waiting cost the GPU (METRICS.md "Synchronization")."""
+"""Calls that block the host, and the GPU idle time that they cause (docs/definitions.md "Synchronization")."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times
-from traceview.measure.activity import Activity, within
+from traceview.measure.activity import Activity, overlaps_window
 from traceview.measure.base import CaptureMeasure
-from traceview.measure.sums import covered
+from traceview.measure.sums import covered_length_few_queries
 from traceview.model.analysis import ApiTotal, HostUse, SyncUse
 from traceview.model.columns import Table
 from traceview.model.trace import ROLES, Trace, Window
@@ -20,13 +20,13 @@ TOTALS = ("blocked", "waited", "starved", "refill")
 
 
 def measure_host(trace: Trace, activities: Sequence[Activity]) -> HostUse:
-    """Measure explicit synchronizations and those whose name does not say so, apart."""
+    """Measure explicit synchronizations, and separately the calls that synchronize implicitly."""
     busy = _busy_by_process(trace, activities)
     explicit = trace.api["role"].to_physical().to_numpy() == ROLES.index("sync")
     implicit = trace.api["implicit"].arg_true().to_numpy().astype(np.int64)
     return HostUse(
-        sync=_measure(trace, np.flatnonzero(explicit), busy),
-        implicit_sync=_measure(trace, implicit[~explicit[implicit]], busy),
+        sync=_measure_calls(trace, np.flatnonzero(explicit), busy),
+        implicit_sync=_measure_calls(trace, implicit[~explicit[implicit]], busy),
     )
 
 
@@ -47,18 +47,19 @@ def _merge(unions: list[Intervals]) -> Intervals:
     )
 
 
-def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
+def _measure_calls(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
+    """Measure the calls in `rows` of Trace.api; `busy` has the GPU work of each process."""
     start, end = trace.api["start"].to_numpy()[rows], trace.api["end"].to_numpy()[rows]
     if trace.window is not None:
-        rows, start, end = _clipped(rows, start, end, trace.window)
+        rows, start, end = _clip_calls(rows, start, end, trace.window)
     process = trace.api.select("process")[rows]["process"].to_numpy()
     waited = np.zeros(len(rows), np.int64)
     refill = np.zeros(len(rows), np.int64)
-    for one in np.unique(process):
-        chosen = process == one
-        of = busy.get(int(one), EMPTY)
-        waited[chosen] = covered(of, start[chosen], end[chosen])
-        refill[chosen] = _refill(of, end[chosen])
+    for process_id in np.unique(process):
+        chosen = process == process_id
+        work = busy.get(int(process_id), EMPTY)
+        waited[chosen] = covered_length_few_queries(work, start[chosen], end[chosen])
+        refill[chosen] = _restart_gaps(work, end[chosen])
     frame = trace.api.select("name", "thread", "process")[rows].with_columns(
         pl.Series("start", start),
         pl.Series("end", end),
@@ -68,17 +69,17 @@ def _measure(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
         pl.Series("starved", end - start - waited),
         pl.Series("refill", refill),
     )
-    return _summed(frame)
+    return _sum_calls(frame)
 
 
-def _clipped(rows: Times, start: Times, end: Times, window: Window) -> tuple[Times, Times, Times]:
-    inside = within(start, end, window)
+def _clip_calls(rows: Times, start: Times, end: Times, window: Window) -> tuple[Times, Times, Times]:
+    inside = overlaps_window(start, end, window)
     start, end = start[inside], end[inside]
     return rows[inside], np.maximum(start, window.start), np.minimum(end, window.end)
 
 
-def _refill(busy: Intervals, end: Times) -> Times:
-    """Return how long the GPU stayed idle after each call returned; 0 where it was busy then, or never worked again."""
+def _restart_gaps(busy: Intervals, end: Times) -> Times:
+    """Return the GPU idle time after each call returned; 0 if the GPU was busy then, or had no more work."""
     if len(busy.start) == 0:
         return np.zeros(len(end), np.int64)
     after = np.searchsorted(busy.start, end, side="right")
@@ -87,7 +88,7 @@ def _refill(busy: Intervals, end: Times) -> Times:
     return np.where(working | (after == len(busy.start)), 0, resumes - end)
 
 
-def _summed(frame: pl.DataFrame) -> SyncUse:
+def _sum_calls(frame: pl.DataFrame) -> SyncUse:
     sums = [pl.col(name).sum() for name in TOTALS]
     calls = (
         frame.group_by(pl.col("name").cast(pl.String))
@@ -112,7 +113,7 @@ def _calls_table(name: str, title: str, note: str) -> Table:
 
 
 SYNC_CALLS = CaptureMeasure(
-    _calls_table("sync_calls", "Synchronizations", "Waiting while the GPU is busy costs it nothing."),
+    _calls_table("sync_calls", "Synchronizations", "Only the time in which the GPU is idle counts as cost."),
     lambda given: given.host.sync.calls,
 )
 IMPLICIT_CALLS = CaptureMeasure(

@@ -54,7 +54,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CopyOverlap:
-    """Copies of one kind and memory against compute (METRICS.md "Overlap")."""
+    """Copies of one kind and memory against compute (docs/definitions.md "Overlap")."""
 
     kind: str = column("text", "kind", "Direction of the copy, from copyKind.")
     memory: str = column("text", "memory", "Memory of the host's side, from srcKind or dstKind.")
@@ -79,7 +79,7 @@ class CopyOverlap:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationOverlap:
-    """Communication kernels against compute (METRICS.md "Overlap")."""
+    """Communication kernels against compute (docs/definitions.md "Overlap")."""
 
     count: int = column("count", "kernels", "Number of communication kernels.")
     busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
@@ -127,7 +127,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class StreamUse:
-    """One stream (METRICS.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
+    """One stream (docs/definitions.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
 
     stream: int
     id: int = column("id", "id", "CUDA's id of the stream.")
@@ -182,7 +182,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class ApiTotal:
-    """Blocking calls of one name (METRICS.md "Synchronization")."""
+    """Blocking calls of one name (docs/definitions.md "Synchronization")."""
 
     api: str = column("code", "call", "CUDA API function.")
     count: int = column("count", "count", "Number of calls.")
@@ -198,7 +198,7 @@ class ApiTotal:
 
 @dataclass(frozen=True, slots=True)
 class SyncUse:
-    """Blocking calls (METRICS.md "Synchronization").
+    """Blocking calls (docs/definitions.md "Synchronization").
 
     `frame`: one row a call: start, end, name, thread, process, api (row of Trace.api), blocked,
     waited, starved, refill (ns).
@@ -223,7 +223,7 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True)
 class RangeUse:
-    """One NVTX range name, projected on the GPU (METRICS.md "NVTX projected on the GPU")."""
+    """One NVTX range name, projected on the GPU (docs/definitions.md "NVTX projected on the GPU")."""
 
     name: str = column("text", "name", "Name of the range.")
     domain: str = column("text", "domain", "NVTX domain; empty for the default domain.")
@@ -274,7 +274,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """METRICS.md "Iterations"."""
+    """docs/definitions.md "Iterations"."""
 
     range: str
     thread: int

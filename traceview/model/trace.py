@@ -49,7 +49,7 @@ API: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
     "name": pl.Enum,  # without its _vNNNN and _ptsz suffix
-    "role": Role,  # what METRICS.md "Idle gaps" calls it while it holds the thread
+    "role": Role,  # what docs/definitions.md "Idle gaps" calls it while it holds the thread
     "implicit": pl.Boolean,  # blocks although its name does not say so ("Synchronization")
     "thread": pl.Int16,  # row of Trace.threads
     "process": pl.Int32,
@@ -165,6 +165,6 @@ class Trace:
         _check("streams", self.streams, STREAMS)
         _check("threads", self.threads, THREADS)
 
-    def narrowed(self, window: Window) -> Trace:
+    def with_window(self, window: Window) -> Trace:
         """Return the same trace, with every measure narrowed to `window`."""
         return replace(self, window=window)

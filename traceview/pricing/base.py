@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Rows, Times
-from traceview.measure.activity import Activity, activity
-from traceview.measure.copies import Copies
+from traceview.measure.activity import Activity, device_activity
 from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import annotating_threads
+from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured, Place
 from traceview.model.trace import Trace, Window
 from traceview.normalise.names import categories
@@ -68,7 +68,7 @@ class DeviceFacts:
 
     def column(self, trace: Trace, name: str) -> NDArray[Any]:
         """Return a column of Trace.operations for the device's work; an Enum column as codes."""
-        return self.activity.of(trace.operations[name].to_physical().to_numpy())
+        return self.activity.select(trace.operations[name].to_physical().to_numpy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +184,11 @@ def collect_facts(analysis: Analysis, activities: Sequence[Activity] = ()) -> Ca
 
 def _build_nesting(trace: Trace) -> Nesting:
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    return Nesting.of(start, end, thread.astype(np.int64))
+    return Nesting.build(start, end, thread.astype(np.int64))
 
 
 def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) -> DeviceFacts:
-    work = known or activity(analysis.trace, use.device)
+    work = known or device_activity(analysis.trace, use.device)
     assert work is not None, "a measured device has work"
     frame = use.gaps.frame
     steady = _steady_window(analysis, use.window)
@@ -196,7 +196,7 @@ def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) ->
     return DeviceFacts(
         use=use,
         activity=work,
-        copies=Copies.of(analysis.trace, work),
+        copies=Copies.from_activity(analysis.trace, work),
         steady=steady,
         gap_start=gap_start,
         gap_end=frame["end"].to_numpy(),

@@ -15,7 +15,7 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import Activity
-from traceview.measure.copies import Copies
+from traceview.measure.overlap import Copies
 from traceview.model.analysis import Gaps
 from traceview.model.trace import CLASSES, Window
 
@@ -244,6 +244,6 @@ def exposed_work(work: Activity, copies: Copies) -> dict[str, Intervals]:
 
 def _members_by_kind(work: Activity, copies: Copies) -> Iterator[tuple[str, Times]]:
     yield COMMUNICATION, np.flatnonzero(work.codes == CLASSES.index("communication"))
-    for kind, memory, members in copies.by_pair():
+    for kind, memory, members in copies.groups():
         yield copy_key(kind, memory), members
     yield MEMSET, np.flatnonzero(work.codes == CLASSES.index("memset"))

@@ -10,7 +10,7 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.iterations.candidates import NUMBER, SIGNED
+from traceview.measure.iterations.candidates import NUMBER, SIGNED_NUMBER
 from traceview.normalise.operations import COMMUNICATION
 from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
@@ -175,7 +175,7 @@ class NameRedactor:
             removed = [hint for hint in (DATA, OPTIMIZER) if clean != text and not hint.search(clean)]
             return " ".join([clean, *(word.lower() for hint in removed for word in hint.findall(text)[:1])])
         numbers = [match[1] or match[2] for match in re.finditer(rf"(?:^|[^\w.])(-\d+)|({NUMBER})", clean)]
-        shape = re.sub(NUMBER, "#", re.sub(SIGNED, r"\1#", clean))
+        shape = re.sub(NUMBER, "#", re.sub(SIGNED_NUMBER, r"\1#", clean))
         hint = DATA.search(text) or OPTIMIZER.search(text)
         return " ".join(
             [f"{hint[0].lower()}_{_digest(shape)}" if hint else _digest(shape), *map(self._short_number, numbers)]

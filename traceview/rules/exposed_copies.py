@@ -108,7 +108,7 @@ def _advice_for_kernel_gaps(device: DeviceFacts, copies: CopyOverlap) -> tuple[s
     """Return advice and code if copies are exposed mostly in the short gaps between kernels, else None."""
     if copies.kind not in ("h2d", "d2h") or copies.overlapped_ns < MIN_HIDDEN * copies.busy_ns:
         return None
-    work, chosen = device.activity, device.copies.those(copies.kind, copies.memory)
+    work, chosen = device.activity, device.copies.select(copies.kind, copies.memory)
     copying = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
     exposed = intervals.subtract(copying, work.compute)
     lengths = exposed.end - exposed.start
@@ -123,7 +123,7 @@ def _advice_for_kernel_gaps(device: DeviceFacts, copies: CopyOverlap) -> tuple[s
 def _mostly_on_compute_streams(facts: CaptureFacts, device: DeviceFacts, copies: CopyOverlap) -> bool:
     """Return whether most of these copies run on streams that also compute."""
     stream = facts.analysis.trace.operations["stream"].to_numpy()
-    streams = stream[device.activity.rows[device.copies.those(copies.kind, copies.memory)]]
+    streams = stream[device.activity.rows[device.copies.select(copies.kind, copies.memory)]]
     computing = [use.stream for use in device.use.streams if use.compute_ns]
     return 2 * int(np.count_nonzero(np.isin(streams, computing))) > len(streams)
 

@@ -95,7 +95,7 @@ def _pageable_rows(device: DeviceFacts) -> Rows:
     """Return the rows of Trace.operations that are pageable copies from or to the host on this device."""
     copies, codes = device.copies, [KINDS.index(name) for name in HOST_KINDS]
     chosen = (copies.memory == MEMORIES.index("pageable")) & np.isin(copies.kind, codes)
-    rows: Rows = device.activity.rows[copies.at[chosen]]
+    rows: Rows = device.activity.rows[copies.members[chosen]]
     return rows
 
 

@@ -45,7 +45,7 @@ def shared_stream(facts: CaptureFacts) -> Iterator[FindingDraft]:
 def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) -> FindingDraft | None:
     work, operations, copies = device.activity, facts.analysis.trace.operations, device.copies
     kinds = np.isin(copies.kind, [KINDS.index(name) for name in COPY_KINDS])
-    candidates = copies.at[kinds & (copies.memory != MEMORIES.index("pageable"))]
+    candidates = copies.members[kinds & (copies.memory != MEMORIES.index("pageable"))]
     stream = operations["stream"].to_numpy()[work.rows[candidates]]
     shared = np.isin(stream, list(computing))
     chosen = candidates[shared]

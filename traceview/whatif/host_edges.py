@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Intervals, Times, covered, union
+from traceview.intervals import Intervals, Times, covered_length, union
 from traceview.model.trace import ROLES, Trace
 from traceview.whatif.constants import ASYNC_CALL, SYNC_RETURN
 from traceview.whatif.graph import CALL, GAP, WAIT, Calls, Codes, Edges, Operations
@@ -42,8 +42,8 @@ def calls_of(trace: Trace, at: Selection, begin: int, end: int) -> Calls:
         iteration,
         codes == ROLES.index("sync"),
         codes == ROLES.index("blocking_copy"),
-        covered(_ranges(trace, at, LOADING), np.minimum(before, start), start),
-        (thread != at.thread) | (covered(_ranges(trace, at, BACKWARD), start, start + 1) > 0),
+        covered_length(_ranges(trace, at, LOADING), np.minimum(before, start), start),
+        (thread != at.thread) | (covered_length(_ranges(trace, at, BACKWARD), start, start + 1) > 0),
     )
 
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
-from traceview.measure.charts.concurrency import streams_at_once
-from traceview.measure.charts.copy_sizes import copy_groups
-from traceview.measure.gaps.lengths import EDGES
-from traceview.measure.iterations.bars import iteration_bars
+from traceview.measure.charts.device import LENGTH_EDGES, copy_groups, streams_at_once
+from traceview.measure.charts.iterations import iteration_bars
 from traceview.model.analysis import Analysis, Iteration
 from traceview.model.charts import Charts, CopyGroup
 from traceview.model.trace import CopyKind, Memory, Trace, Window
@@ -62,7 +60,7 @@ def test_streams_at_once_counts_shared_nanoseconds(
 def test_the_busiest_streams_are_kept() -> None:
     trace = made_trace([(0, 10 * (stream + 1), "compute", stream, None) for stream in range(6)])
     [device] = analyze(trace).devices
-    found = streams_at_once(trace, device, most=3)
+    found = streams_at_once(trace, device, limit=3)
     assert found.streams == (5, 4, 3) and found.left_out == 3
     assert found.together_ns == ((60, 50, 40), (50, 50, 40), (40, 40, 40))
 
@@ -91,8 +89,8 @@ def test_gaps_by_length_add_up(steps: list[tuple[int, int]], launched: bool) -> 
 
 
 def test_edges_are_what_a_person_reads() -> None:
-    assert EDGES[:7].tolist() == [1, 2, 5, 10, 20, 50, 100]
-    assert (EDGES[1:] > EDGES[:-1]).all()
+    assert LENGTH_EDGES[:7].tolist() == [1, 2, 5, 10, 20, 50, 100]
+    assert (LENGTH_EDGES[1:] > LENGTH_EDGES[:-1]).all()
 
 
 COPY = st.tuples(

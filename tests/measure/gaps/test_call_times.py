@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from traceview import intervals
 from traceview.measure.gaps import call_times
-from traceview.measure.gaps.call_times import InCalls
+from traceview.measure.gaps.call_times import CallTimeIndex
 
 # Mostly one after the other, as calls are; now and then one inside another.
 CALLS = st.lists(st.tuples(st.sampled_from([0, 1, 3, 3, 9, -2]), st.integers(0, 4), st.integers(0, 1)), max_size=40)
@@ -29,15 +29,15 @@ def test_any_calls_and_questions(
     start, end, thread = (np.array([span[side] for span in spans], np.int64) for side in range(3))
     first, lasting = (np.array([one[side] for one in questions], np.int64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(call_times, "NEAR", near)
-        patch.setattr(call_times, "AT_ONCE", 2 * at_once)
+        patch.setattr(call_times, "MAX_CALLS_PER_QUERY", near)
+        patch.setattr(call_times, "BLOCK", 2 * at_once)
         for rows in (None, intervals.rows_where(thread == 1)):
             own = [span[:2] for span in spans if rows is None or span[2]]
             moments = {moment for begin, stop in own for moment in range(begin, stop)}
-            found = InCalls.of(start, end, rows)
+            found = CallTimeIndex.build(start, end, rows)
             expected = [len(moments & set(range(begin, begin + ns))) for begin, ns in questions]
-            assert found.between(first, first + lasting).tolist() == expected
+            assert found.length_between(first, first + lasting).tolist() == expected
             asked = intervals.union(first, first + lasting)
-            both = intervals.intersect(found.meeting(asked), asked)
+            both = intervals.intersect(found.calls_near(asked), asked)
             inside = {moment for begin, ns in questions for moment in range(begin, begin + ns)}
             assert intervals.length(both) == len(moments & inside)

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from traceview.measure.activity import activity
+from traceview.measure.activity import device_activity
 from traceview.measure.base import DeviceInput
-from traceview.measure.gaps.causes import device_gaps, idle_of
-from traceview.measure.host import host
+from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
+from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.streams import stream_uses
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Trace, Window
@@ -73,10 +73,10 @@ def busy_class(trace: Trace, moment: int) -> str | None:
 @settings(max_examples=150, deadline=None)
 @given(traces())
 def test_device_gaps_by_the_nanosecond(trace: Trace) -> None:
-    device = activity(trace, 0)
+    device = device_activity(trace, 0)
     if device is None:
         return
-    gaps = device_gaps(trace, host(trace), idle_of(trace, host(trace), device))
+    gaps = device_gaps(trace, find_idle_gaps(trace, ThreadStates.from_trace(trace), device))
     expected = dict.fromkeys(CAUSES, 0)
     idle = [moment for moment in range(device.window.start, device.window.end) if busy_class(trace, moment) is None]
     for moment in idle:
@@ -95,10 +95,11 @@ def touches(row: dict[str, int], window: Window) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(traces())
 def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
-    device = activity(trace, 0)
+    device = device_activity(trace, 0)
     if device is None:
         return
-    for use in stream_uses(DeviceInput(trace, device, host(trace), idle_of(trace, host(trace), device))):
+    threads = ThreadStates.from_trace(trace)
+    for use in stream_uses(DeviceInput(trace, device, threads, find_idle_gaps(trace, threads, device))):
         own = [
             (max(row["start"], device.window.start), min(row["end"], device.window.end))
             for row in trace.operations.iter_rows(named=True)
@@ -124,8 +125,8 @@ def test_a_gap_without_a_launch_is_unknown(missing: bool) -> None:
         [(0, 10, "compute", 0, 0), (30, 40, "compute", 0, None if missing else 1)],
         [(0, 2, "api", 0), (20, 25, "api", 0)],
     )
-    device = activity(trace, 0)
+    device = device_activity(trace, 0)
     assert device is not None
-    causes = dict(device_gaps(trace, host(trace), idle_of(trace, host(trace), device)).causes)
+    causes = dict(device_gaps(trace, find_idle_gaps(trace, ThreadStates.from_trace(trace), device)).causes)
     found = {name: length for name, length in causes.items() if length}
     assert found == ({"unknown": 20} if missing else {"host": 10, "launch": 5, "queued": 5})

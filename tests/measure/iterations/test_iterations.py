@@ -15,11 +15,11 @@ from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import busy_class, cause_of, next_after
 from traceview.errors import RequestError
-from traceview.measure.activity import activity
-from traceview.measure.host import host
-from traceview.measure.iterations.breakdown import Measured
-from traceview.measure.iterations.candidates import folded
-from traceview.measure.iterations.spread import measure_iterations, spread
+from traceview.measure.activity import device_activity
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import measure_iterations, spread
+from traceview.measure.iterations.breakdown import MeasuredDevices
+from traceview.measure.iterations.candidates import fold_numbers
 from traceview.model.analysis import CAUSES, Iteration, Iterations, NotMeasured
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
@@ -29,7 +29,7 @@ NAMES = st.sampled_from(["step 1", "step 22", "step -3", "forward", "load"])
 
 
 def measure(trace: Trace, pattern: str | None = None, skip: int | None = None) -> Iterations | NotMeasured:
-    return measure_iterations(trace, host(trace), pattern=pattern, skip=skip)
+    return measure_iterations(trace, ThreadStates.from_trace(trace), pattern=pattern, skip=skip)
 
 
 @st.composite
@@ -85,7 +85,7 @@ def expected(trace: Trace, found: Iteration) -> dict[str, object]:
 @settings(max_examples=150, deadline=None)
 @given(runs(), st.sampled_from([None, "step", "forward|load"]))
 def test_each_iteration_by_the_nanosecond(trace: Trace, pattern: str | None) -> None:
-    assume(activity(trace, 0) is not None)  # a device that does nothing in the window is in no report
+    assume(device_activity(trace, 0) is not None)  # a device that does nothing in the window is in no report
     try:
         found = measure(trace, pattern)
     except RequestError:
@@ -113,7 +113,7 @@ def test_each_iteration_by_the_nanosecond(trace: Trace, pattern: str | None) -> 
     ],
 )
 def test_numbers_fold_with_their_sign(name: str, shape: str) -> None:
-    assert folded(pl.Series([name])).to_list() == [shape]
+    assert fold_numbers(pl.Series([name])).to_list() == [shape]
 
 
 def shape(name: str) -> str:
@@ -236,11 +236,11 @@ def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> 
 
 def test_one_device_is_measured_with_the_process_that_uses_it() -> None:
     trace = open_trace(shared("h200_ddp2.sqlite"))
-    of = host(trace)
-    every = Measured.of(trace, of)
+    of = ThreadStates.from_trace(trace)
+    every = MeasuredDevices.from_trace(trace, of)
     assert measure_iterations(trace, of, every) == measure(trace)
     for index, device in enumerate(every.activities):
-        found = measure_iterations(trace, of, Measured([device], every.gaps))
+        found = measure_iterations(trace, of, MeasuredDevices([device], every.gaps))
         assert isinstance(found, Iterations)
         assert [found.process_id] == trace.devices["processes"].to_list()[index]
         assert found.count == 13

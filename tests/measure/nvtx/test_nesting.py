@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceview.measure.nvtx.nesting import Nesting, innermost
+from traceview.measure.nvtx.nesting import Nesting, innermost_ranges
 
 RANGE = st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 2))
 QUERY = st.tuples(st.integers(-2, 45), st.integers(-1, 3))
@@ -28,7 +28,7 @@ def test_all_open_ranges_from_the_inside_out(
 ) -> None:
     start, length, thread = columns(ranges, 3)
     at, asked = columns(queries, 2)
-    nesting = Nesting.of(start, start + length, thread)
+    nesting = Nesting.build(start, start + length, thread)
     found: list[list[int]] = [[] for _ in queries]
     for several, places in nesting.levels(nesting.innermost(asked, at), at):
         for query, place in zip(several.tolist(), places.tolist(), strict=True):
@@ -37,5 +37,5 @@ def test_all_open_ranges_from_the_inside_out(
     keys = [[ranges[row] for row in rows] for rows in found]
     assert keys == [[ranges[row] for row in rows] for rows in expected]
     assert [sorted(rows) for rows in found] == [sorted(rows) for rows in expected]
-    inner = innermost(start, start + length, thread, asked, at).tolist()
+    inner = innermost_ranges(start, start + length, thread, asked, at).tolist()
     assert inner == [rows[0] if rows else -1 for rows in found]

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from tests.captures import sample
-from traceview.measure.nvtx.projected import measure_projected
+from traceview.measure.nvtx.projection import project_ranges
 from traceview.model.analysis import NotMeasured
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
@@ -30,16 +30,16 @@ def test_spans_and_operations_add_up_by_name(name: str) -> None:
 
 
 def test_by_device_and_start() -> None:
-    frame = measure_projected(analyze(sample("ddp2.sqlite")).trace)
+    frame = project_ranges(analyze(sample("ddp2.sqlite")).trace)
     assert frame["device"].n_unique() == 2
     assert frame.equals(frame.sort("device", "start", "end", "range", descending=[False, False, True, False]))
 
 
 def test_a_window_keeps_what_touches_it() -> None:
     trace = analyze(sample("dual.sqlite")).trace
-    whole = measure_projected(trace)
+    whole = project_ranges(trace)
     start, end = int(whole["start"][20]), int(whole["end"][40])
-    narrowed = measure_projected(trace.narrowed(Window(start, end)))
+    narrowed = project_ranges(trace.with_window(Window(start, end)))
     assert 0 < len(narrowed) < len(whole)
     assert ((narrowed["end"] >= start) & (narrowed["start"] < end)).all()
-    assert measure_projected(trace.narrowed(Window(end + 10**12, end + 10**12 + 1))).is_empty()
+    assert project_ranges(trace.with_window(Window(end + 10**12, end + 10**12 + 1))).is_empty()

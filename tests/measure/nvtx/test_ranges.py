@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from traceview.intervals import Times
-from traceview.measure.nvtx.projection import Projection, project
+from traceview.measure.nvtx.projection import Projection, project_operations
 from traceview.measure.nvtx.ranges import measure_ranges
 from traceview.model.analysis import NotMeasured, RangeUse
 from traceview.model.trace import Trace, Window
@@ -64,11 +64,11 @@ def belongs(trace: Trace, operation: dict[str, int | None]) -> tuple[set[int], b
 
 
 def pairs(projection: Projection) -> tuple[Times, Times]:
-    return projection.stretches.open_ranges(projection.each(projection.stretch))
+    return projection.stretches.open_ranges(projection.per_operation(projection.stretch))
 
 
 def innermost_of(projection: Projection) -> Times:
-    place = projection.stretches.place[projection.each(projection.stretch)]
+    place = projection.stretches.place[projection.per_operation(projection.stretch)]
     return np.append(projection.stretches.nesting.rows, -1)[place]
 
 
@@ -130,11 +130,11 @@ def test_every_name_by_the_nanosecond(trace: Trace) -> None:
 @settings(max_examples=120, deadline=None)
 @given(annotated())
 def test_each_operation_belongs_to_all_that_was_open(trace: Trace) -> None:
-    projection = project(trace)
+    projection = project_operations(trace)
     found: dict[int, set[int]] = {}
     for operation, owner in zip(*(column.tolist() for column in pairs(projection)), strict=True):
         found.setdefault(operation, set()).add(owner)
-    innermost, via_process = innermost_of(projection).tolist(), projection.each(projection.via_process)
+    innermost, via_process = innermost_of(projection).tolist(), projection.per_operation(projection.via_process)
     for index, operation in enumerate(trace.operations.iter_rows(named=True)):
         owners, via = belongs(trace, operation)
         assert found.get(index, set()) == owners
@@ -159,7 +159,7 @@ def test_backward_owns_what_the_autograd_thread_launched() -> None:
 
 def test_its_kernel_time_is_what_was_launched_while_it_was_open() -> None:
     trace = open_trace(shared("h200_dual.sqlite"))
-    operation, owner = pairs(project(trace))
+    operation, owner = pairs(project_operations(trace))
     chosen = (trace.ranges["name"] == "backward").to_numpy()[owner]
     length = (trace.operations["end"] - trace.operations["start"]).to_numpy()[operation[chosen]]
     kernels = (trace.operations["source"] == "kernel").to_numpy()[operation[chosen]]
@@ -176,8 +176,8 @@ def test_membership_on_real_captures(name: str) -> None:
     assert isinstance(uses, tuple)
     assert sum(use.count for use in uses) == len(trace.ranges)
     assert sum(use.host_ns for use in uses) == int((trace.ranges["end"] - trace.ranges["start"]).sum())
-    projection = project(trace)
-    innermost, via_process = innermost_of(projection), projection.each(projection.via_process)
+    projection = project_operations(trace)
+    innermost, via_process = innermost_of(projection), projection.per_operation(projection.via_process)
     for row in np.linspace(0, len(trace.operations) - 1, 40, dtype=int) if len(trace.operations) else ():
         owners, via = belongs(trace, trace.operations.row(int(row), named=True))
         assert (int(innermost[row]) in owners) or (not owners and innermost[row] == -1)

@@ -48,7 +48,7 @@ def test_the_device_is_named_where_there_are_several() -> None:
 
 def test_a_narrowed_analysis_says_so() -> None:
     whole = made_analysis()
-    text = render(replace(whole, trace=whole.trace.narrowed(Window(0, 100))))
+    text = render(replace(whole, trace=whole.trace.with_window(Window(0, 100))))
     assert "100.0 ms in the chosen window" in text
     assert "9.0% of the window" in text and "of the run" not in text
 

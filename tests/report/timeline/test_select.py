@@ -133,7 +133,7 @@ def agrees(analysis: Analysis, found: dict[str, Any]) -> None:
     window = analysis.devices[0].window
     assert device["compute"] == intervals.length(compute)
     assert device["copies"] == intervals.length(copies)
-    assert device["hidden"] == intervals.overlap(compute, copies)
+    assert device["hidden"] == intervals.overlap_length(compute, copies)
     assert device["idle"] == min(end, window.end) - max(start, window.start) - intervals.length(busy)
     begun = frame.filter((frame["start"] >= start) & (frame["start"] < end))
     assert device["kernels"] == (begun["class"] == "compute").sum()

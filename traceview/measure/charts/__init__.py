@@ -1,1 +1,30 @@
-"""Figures that only the charts of the page show."""
+"""Figures that only the page's charts show (docs/definitions.md "Charts"). They are measured when a page is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at_once
+from traceview.measure.charts.iterations import iteration_bars
+from traceview.model.analysis import DeviceUse, Iterations, NotMeasured
+from traceview.model.charts import Charts, DeviceCharts
+from traceview.model.trace import Trace
+
+
+def measure_charts(trace: Trace, devices: Sequence[DeviceUse], iterations: Iterations | NotMeasured) -> Charts:
+    """Return the figures of the charts of every device and of the iterations."""
+    return Charts(
+        devices=tuple(_device_charts(trace, device) for device in devices),
+        iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
+    )
+
+
+def _device_charts(trace: Trace, device: DeviceUse) -> DeviceCharts:
+    copies, left_out = copy_groups(trace, device)
+    return DeviceCharts(
+        device=device.device,
+        streams=streams_at_once(trace, device),
+        gaps=gap_lengths(device),
+        copies=copies,
+        copies_left_out=left_out,
+    )

@@ -1,4 +1,4 @@
-"""How long a thread was in CUDA calls, as the trace's own columns say: its millions of calls are not held again."""
+"""How long a thread was in CUDA calls, looked up in the trace's own columns without a copy of millions of calls."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals, Rows, Times
 
-AT_ONCE = 1 << 14  # calls, an even number, or questions: temporary arrays are small
-NEAR = 16  # so many calls a question may lie near to, on average, to have all of them added up
+BLOCK = 1 << 14  # calls (an even number) or queries in a block: temporary arrays stay small
+MAX_CALLS_PER_QUERY = 16  # add up all calls near a block of queries if there are at most this many for each query
 
 
 @dataclass(frozen=True, slots=True)
-class InCalls:
-    """The calls of one thread: `rows` of `start` and `end`, None for all, by time and without overlap.
+class CallTimeIndex:
+    """The CUDA calls of one thread: `rows` of `start` and `end` (None: all), ordered by time, without overlaps.
 
-    `running` is the length of all calls before every other one.
+    `running` is the length of all calls before every second call.
     """
 
     start: Times
@@ -27,68 +27,69 @@ class InCalls:
     running: Times
 
     @classmethod
-    def of(cls, start: Times, end: Times, rows: Rows | None) -> InCalls:
-        """Take some calls, of which all are by time; those that overlap become their union."""
+    def build(cls, start: Times, end: Times, rows: Rows | None) -> CallTimeIndex:
+        """Index calls that are ordered by start. Calls that overlap are replaced by their union."""
         count = len(start) if rows is None else len(rows)
         running = np.zeros((count + 1) // 2, np.int64)
         reach = intervals.BEFORE_ALL
-        for at in range(0, count, AT_ONCE):
-            first, last = _chosen(start, end, rows, slice(at, min(at + AT_ONCE, count)))
+        for index in range(0, count, BLOCK):
+            first, last = _select_calls(start, end, rows, slice(index, min(index + BLOCK, count)))
             if first[0] < reach or (first[1:] < last[:-1]).any():
                 own = slice(None) if rows is None else rows
-                return cls.of(*intervals.union(start[own], end[own], ordered=True), None)
+                return cls.build(*intervals.union(start[own], end[own], ordered=True), None)
             reach = last[-1]
             sums = np.add.reduceat(last - first, np.arange(0, len(first), 2))
-            running[at // 2 :][: len(sums)] = sums
+            running[index // 2 :][: len(sums)] = sums
         running[1:] = np.cumsum(running)[:-1]
         running[:1] = 0
         return cls(start, end, rows, running)
 
-    def between(self, start: Times, end: Times) -> Times:
+    def length_between(self, start: Times, end: Times) -> Times:
         """Return how long the thread was in calls in each [start, end), in ns; 0 where end <= start."""
-        found = np.zeros(len(start), np.int64)
+        in_calls = np.zeros(len(start), np.int64)
         if len(self.running) == 0:
-            return found
-        for at in range(0, len(start), AT_ONCE):
-            block = slice(at, at + AT_ONCE)
+            return in_calls
+        for index in range(0, len(start), BLOCK):
+            block = slice(index, index + BLOCK)
             first, last = start[block], np.maximum(start[block], end[block])
-            low, high = self._begun(np.array([first.min(), last.max()])).tolist()
+            low, high = self._count_started(np.array([first.min(), last.max()])).tolist()
             near = slice(max(low - 1, 0), high)
-            # Questions mostly follow each other as calls do: what they are about is near, and short enough to add up.
-            if near.stop - near.start <= NEAR * len(first):
-                found[block] = Coverage.of(_chosen(self.start, self.end, self.rows, near)).between(first, last)
+            # Queries mostly ascend as calls do, so the calls near a block are few enough to add up.
+            if near.stop - near.start <= MAX_CALLS_PER_QUERY * len(first):
+                calls = _select_calls(self.start, self.end, self.rows, near)
+                in_calls[block] = Coverage.from_union(calls).length_between(first, last)
             else:
-                found[block] = self._before(last) - self._before(first)
-        return found
+                in_calls[block] = self._length_before(last) - self._length_before(first)
+        return in_calls
 
-    def meeting(self, of: Intervals) -> Intervals:
-        """Return the union of the calls that may meet some members of a union."""
-        if len(self.running) == 0 or len(of.start) == 0:
+    def calls_near(self, members: Intervals) -> Intervals:
+        """Return the union of the calls that may overlap the members of a union."""
+        if len(self.running) == 0 or len(members.start) == 0:
             return EMPTY
-        first = np.maximum(self._begun(of.start) - 1, 0)
-        some = intervals.consecutive(first, self._begun(of.end) - first)
-        return intervals.union(*_chosen(self.start, self.end, self.rows, some), ordered=True)
+        first = np.maximum(self._count_started(members.start) - 1, 0)
+        some = intervals.index_ranges(first, self._count_started(members.end) - first)
+        return intervals.union(*_select_calls(self.start, self.end, self.rows, some), ordered=True)
 
-    def _begun(self, at: Times) -> Times:
-        """Return how many of the calls began at or before each moment."""
-        before = np.searchsorted(self.start, at, side="right")
-        # Of another type than what is searched, numbers would have all of that converted.
+    def _count_started(self, moments: Times) -> Times:
+        """Return the number of calls that start at or before each moment."""
+        before = np.searchsorted(self.start, moments, side="right")
+        # searchsorted converts all of `rows` unless both arguments have its type.
         return before if self.rows is None else np.searchsorted(self.rows, before.astype(self.rows.dtype))
 
-    def _before(self, at: Times) -> Times:
+    def _length_before(self, moments: Times) -> Times:
         """Return how long the thread was in calls before each moment."""
-        begun = self._begun(at)
-        last = np.maximum(begun - 1, 0)
+        started = self._count_started(moments)
+        last = np.maximum(started - 1, 0)
         odd = last % 2
-        found: Times = self.running[last // 2]
-        start, end = _chosen(self.start, self.end, self.rows, last - odd)
-        found += (end - start) * odd
-        start, end = _chosen(self.start, self.end, self.rows, last)
-        found += np.minimum(at, end) - start
-        found[begun == 0] = 0
-        return found
+        before: Times = self.running[last // 2]
+        start, end = _select_calls(self.start, self.end, self.rows, last - odd)
+        before += (end - start) * odd
+        start, end = _select_calls(self.start, self.end, self.rows, last)
+        before += np.minimum(moments, end) - start
+        before[started == 0] = 0
+        return before
 
 
-def _chosen(start: Times, end: Times, rows: Rows | None, some: slice | NDArray[np.integer]) -> Intervals:
-    chosen = some if rows is None else rows[some].astype(np.intp)  # converted once
+def _select_calls(start: Times, end: Times, rows: Rows | None, some: slice | NDArray[np.integer]) -> Intervals:
+    chosen = some if rows is None else rows[some].astype(np.intp)  # one conversion for both columns
     return Intervals(start[chosen], end[chosen])

@@ -1,4 +1,4 @@
-"""Why a device or a stream did nothing: each ns of each gap gets exactly one cause (METRICS.md "Idle gaps")."""
+"""Why a device or stream was idle: each ns of each gap has exactly one cause (docs/definitions.md "Idle gaps")."""
 
 from __future__ import annotations
 
@@ -11,33 +11,40 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
-from traceview.measure.host import Host, View
+from traceview.measure.gaps.thread_states import CountedStates, ThreadStates
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import ROLES, Trace
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
 HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
-Some = TypeVar("Some", bound=np.signedinteger)
 ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
 
+Integer = TypeVar("Integer", bound=np.signedinteger)
 
-class Idle(NamedTuple):
-    """The gaps of one device, the operation that ends each, and the ns of each cause: (len(CAUSES), gaps)."""
+
+class IdleGaps(NamedTuple):
+    """The gaps of one device, the operation (row of Trace.operations, -1 for none) that ends each, and the causes.
+
+    `causes` has the ns of each cause in each gap; shape (len(CAUSES), gaps).
+    """
 
     gaps: Intervals
     operation: Rows
     causes: NDArray[np.int64]
 
-    def ended_by(self, operations: int) -> Rows:
-        """Return which gap each row of Trace.operations, of so many, ends; -1 for none, which the last entry is too."""
-        place = np.full(operations + 1, -1, np.int32)
-        place[self.operation] = np.arange(len(self.operation), dtype=np.int32)
-        place[-1] = -1
-        return place
+    def gap_ended_by(self, operations: int) -> Rows:
+        """Return the gap that each of `operations` rows of Trace.operations ends, -1 for none.
+
+        One more entry, -1, lets row -1 be looked up.
+        """
+        gap = np.full(operations + 1, -1, np.int32)
+        gap[self.operation] = np.arange(len(self.operation), dtype=np.int32)
+        gap[-1] = -1
+        return gap
 
 
-class _Calls(NamedTuple):
-    """The columns of Trace.api that say why a gap lasted, and which call launched each operation; -1 for none."""
+class _LaunchColumns(NamedTuple):
+    """The columns of Trace.api that causes depend on, and the call that launched each operation (-1 for none)."""
 
     start: Times
     end: Times
@@ -45,104 +52,107 @@ class _Calls(NamedTuple):
     launch: Rows
 
     @classmethod
-    def of(cls, trace: Trace) -> _Calls:
+    def from_trace(cls, trace: Trace) -> _LaunchColumns:
         launch = trace.operations["launch"]
         known = (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
         start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
         return cls(start, end, thread, known)
 
-    def launching(self, operation: Rows) -> Rows:
-        return _where_known(self.launch, operation, -1)
+    def launch_of(self, operation: Rows) -> Rows:
+        return _values_at(self.launch, operation, -1)
 
 
 def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
     """Return the thread (row of Trace.threads) that launched each operation (row, -1 for none); -1 for none."""
-    calls = _Calls.of(trace)
-    return _where_known(calls.thread, calls.launching(operation), -1)
+    calls = _LaunchColumns.from_trace(trace)
+    return _values_at(calls.thread, calls.launch_of(operation), -1)
 
 
-def _where_known(column: NDArray[Some], row: Rows | Times, otherwise: int) -> NDArray[Some]:
+def _values_at(column: NDArray[Integer], row: Rows | Times, default: int) -> NDArray[Integer]:
+    """Return the values of a column at rows, and `default` where the row is -1."""
     if len(column) == 0:
-        return np.full(len(row), otherwise, column.dtype)
-    found: NDArray[Some] = column[row]  # -1 is the last, and put right
+        return np.full(len(row), default, column.dtype)
+    values: NDArray[Integer] = column[row]
     unknown = row < 0
     if unknown.any():
-        found[unknown] = otherwise
-    return found
+        values[unknown] = default
+    return values
 
 
-def attribute(trace: Trace, of: View, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
-    """Split idle pieces [start, end), each ended by an operation (row, -1 for none), by cause.
+def attribute(trace: Trace, states: CountedStates, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
+    """Split idle pieces [start, end) by cause. An operation (row, -1 for none) ends each piece.
 
-    Returns an array of shape (len(CAUSES), pieces) in ns; a column adds up to the piece's length, or to the
-    part of the piece that counts for `of`. Pieces may overlap each other.
+    Returns ns in an array of shape (len(CAUSES), pieces). A column adds up to the counted length of its piece (see
+    CountedStates). Pieces may overlap each other.
     """
-    # A cause that nothing has is never written to, and so takes no memory.
+    # Rows of causes that do not occur are never written, so the system gives them no memory.
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
-    calls = _Calls.of(trace)
+    calls = _LaunchColumns.from_trace(trace)
     for block in intervals.blocks(len(start)):
-        call = calls.launching(operation[block]).astype(np.int64)
-        _attribute(of, calls, start[block], end[block], call, causes[:, block])
+        call = calls.launch_of(operation[block]).astype(np.int64)
+        _attribute_block(states, calls, start[block], end[block], call, causes[:, block])
     return causes
 
 
-def _attribute(of: View, calls: _Calls, start: Times, end: Times, call: Times, causes: NDArray[np.int64]) -> None:
-    thread = _where_known(calls.thread, call, -1)
-    call_start = np.minimum(np.maximum(_where_known(calls.start, call, 0), start), end)
+def _attribute_block(
+    states: CountedStates, calls: _LaunchColumns, start: Times, end: Times, call: Times, causes: NDArray[np.int64]
+) -> None:
+    thread = _values_at(calls.thread, call, -1)
+    call_start = np.minimum(np.maximum(_values_at(calls.start, call, 0), start), end)
     unknown = np.flatnonzero(thread < 0)
-    call_end = np.minimum(np.maximum(_where_known(calls.end, call, 0), call_start), end)
+    call_end = np.minimum(np.maximum(_values_at(calls.end, call, 0), call_start), end)
     call_start[unknown] = call_end[unknown] = start[unknown]
-    began, called, returned, ended = (of.moments(at) for at in (start, call_start, call_end, end))
-    np.subtract(ended.before, returned.before, out=causes[QUEUED])
-    np.subtract(returned.before, called.before, out=causes[LAUNCH])
-    np.subtract(called.before, began.before, out=causes[HOST])
-    _take_profiled(of, (start, call_start, call_end, end), causes)
+    at_start, at_call, at_return, at_end = (states.moments(at) for at in (start, call_start, call_end, end))
+    np.subtract(at_end.before, at_return.before, out=causes[QUEUED])
+    np.subtract(at_return.before, at_call.before, out=causes[LAUNCH])
+    np.subtract(at_call.before, at_start.before, out=causes[HOST])
+    _move_profiler_time(states, (start, call_start, call_end, end), causes)
     if len(unknown):
         causes[UNKNOWN, unknown] = causes[QUEUED, unknown]
         causes[QUEUED, unknown] = 0
     waits = np.flatnonzero(call_start > start)
     waiting = thread[waits]
-    for one in np.flatnonzero(np.bincount(waiting)).tolist():
-        rows = waits[waiting == one]
-        for role, some, held in of.roles(one, began.of(rows), called.of(rows)):
-            causes[ROLE_CAUSES[role], rows[some]] = held
-            causes[HOST, rows[some]] -= held
+    for caller in np.flatnonzero(np.bincount(waiting)).tolist():
+        rows = waits[waiting == caller]
+        for role, some, ns in states.role_times(caller, at_start.select(rows), at_call.select(rows)):
+            causes[ROLE_CAUSES[role], rows[some]] = ns
+            causes[HOST, rows[some]] -= ns
 
 
-def _take_profiled(of: View, moments: tuple[Times, Times, Times, Times], causes: NDArray[np.int64]) -> None:
-    """Take the profiler's part from what lies between each piece's start, its call, the call's return and the end."""
-    rows = of.profiler.meeting(moments[0], moments[-1])
+def _move_profiler_time(
+    states: CountedStates, moments: tuple[Times, Times, Times, Times], causes: NDArray[np.int64]
+) -> None:
+    """Move the profiler's overhead from host, launch and queued to its own cause.
+
+    `moments` are each piece's start, the launch call's start and end, and the piece's end.
+    """
+    rows = states.profiler.overlapping_rows(moments[0], moments[-1])
     if len(rows) == 0:
         return
-    before = [of.profiled.before(at[rows]) for at in moments]
+    before = [states.counted_profiler.length_before(at[rows]) for at in moments]
     causes[PROFILER, rows] = before[-1] - before[0]
     for cause, start, end in zip((HOST, LAUNCH, QUEUED), before, before[1:], strict=False):
         causes[cause, rows] -= end - start
 
 
-def idle_of(trace: Trace, of: Host, device: Activity) -> Idle:
+def find_idle_gaps(trace: Trace, threads: ThreadStates, device: Activity) -> IdleGaps:
     """Find the gaps of one device and attribute them."""
-    gaps, operation = device.idle()
-    return Idle(gaps, operation, attribute(trace, of, gaps.start, gaps.end, operation))
+    gaps, operation = device.idle_gaps()
+    return IdleGaps(gaps, operation, attribute(trace, threads, gaps.start, gaps.end, operation))
 
 
-def device_gaps(trace: Trace, of: Host, idle: Idle) -> Gaps:
-    """Return the gaps of one device as a frame and sums."""
-    return gaps_of(idle, launching_threads(trace, idle.operation))
-
-
-def gaps_of(idle: Idle, thread: NDArray[np.int16]) -> Gaps:
-    """Put gaps and their causes into a Gaps (see model.Gaps for the frame's columns)."""
+def device_gaps(trace: Trace, idle: IdleGaps) -> Gaps:
+    """Return the gaps of one device as a frame (see model.Gaps for its columns) and sums."""
     sums = {name: int(values.sum()) for name, values in zip(CAUSES, idle.causes, strict=True)}
     frame = pl.DataFrame(
         {
             "start": idle.gaps.start,
             "end": idle.gaps.end,
-            "operation": _or_null(idle.operation),
-            "thread": _or_null(thread),
+            "operation": _nullable_rows(idle.operation),
+            "thread": _nullable_rows(launching_threads(trace, idle.operation)),
         }
     ).with_columns(
-        # A cause that nothing has is one zero, not a million.
+        # A cause that does not occur is stored as one literal zero.
         *(
             pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
             for name, values in zip(CAUSES, idle.causes, strict=True)
@@ -156,7 +166,7 @@ def gaps_of(idle: Idle, thread: NDArray[np.int16]) -> Gaps:
     )
 
 
-def _or_null(rows: NDArray[Some]) -> pl.Series:
-    """Return rows as a column, null for -1; where all are known, no copy."""
+def _nullable_rows(rows: NDArray[Integer]) -> pl.Series:
+    """Return rows as a column with null for -1; without a copy if there is no -1."""
     column = pl.Series(rows)
     return column.set(column < 0, None) if len(rows) and rows.min() < 0 else column

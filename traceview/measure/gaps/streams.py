@@ -1,4 +1,4 @@
-"""When a stream did nothing although it had been used and would be again (METRICS.md "Idle gaps")."""
+"""The idle gaps of one stream between its first and last operation (docs/definitions.md "Idle gaps")."""
 
 from __future__ import annotations
 
@@ -14,52 +14,40 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import Activity
-from traceview.measure.gaps.causes import Idle, attribute
-from traceview.measure.gaps.host_totals import IdleHost
-from traceview.measure.host import Host
+from traceview.measure.gaps.causes import IdleGaps, attribute
+from traceview.measure.gaps.thread_states import IdleThreadStates, ThreadStates
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Trace
 
 OTHERS = ("other_compute", "other_communication", "other_copy")
-AT_ONCE = 1 << 16  # operations of a stream; all at once would take more memory than the device's own gaps
-WAITING = 2  # of those, while others are measured
+BLOCK = 1 << 16  # operations of a stream in a block; all at once would need more memory than the device's own gaps
+MAX_PENDING = 2  # blocks that wait while others are measured
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-class OfDevice(NamedTuple):
-    """What the gaps of all streams of a device are held against, made once."""
+class StreamGapContext(NamedTuple):
+    """What the gaps of all streams of a device are compared with, computed once."""
 
-    idle: Idle
-    host: IdleHost
+    idle: IdleGaps
+    threads: IdleThreadStates
     compute: Coverage
-    communication: Coverage  # with nothing computing
-    ended_by: Rows  # see Idle
+    communication: Coverage  # without compute at the same time
+    gap_ended_by: Rows  # see IdleGaps
 
     @classmethod
-    def of(cls, trace: Trace, of: Host, device: Activity, idle: Idle) -> OfDevice:
-        """Prepare a device, of which `idle` are the gaps."""
+    def build(cls, trace: Trace, threads: ThreadStates, device: Activity, idle: IdleGaps) -> StreamGapContext:
+        """Prepare a device whose idle gaps are `idle`."""
         return cls(
             idle,
-            IdleHost.inside(of, idle.gaps),
-            Coverage.of(device.compute),
-            Coverage.of(intervals.subtract(device.communication, device.compute)),
-            idle.ended_by(len(trace.operations)),
+            IdleThreadStates.build(threads, idle.gaps),
+            Coverage.from_union(device.compute),
+            Coverage.from_union(intervals.subtract(device.communication, device.compute)),
+            idle.gap_ended_by(len(trace.operations)),
         )
 
 
-def _few_at_once(pool: Executor, measure: Callable[[_Gaps], Found], several: Iterator[_Gaps]) -> Iterator[Found]:
-    """Yield what is measured of each in turn; not all of them are made, and held, before the first is measured."""
-    under_way: deque[Future[Found]] = deque()
-    for one in several:
-        under_way.append(pool.submit(measure, one))
-        if len(under_way) > WAITING:
-            yield under_way.popleft().result()
-    while under_way:
-        yield under_way.popleft().result()
-
-
-class _Gaps(NamedTuple):
+class _GapBlock(NamedTuple):
     """Some gaps of a stream, in order, and the operation (row of Trace.operations, -1 for none) that ends each."""
 
     start: Times
@@ -67,76 +55,91 @@ class _Gaps(NamedTuple):
     operation: Rows
 
 
-def stream_gaps(trace: Trace, device: Activity, against: OfDevice, members: Rows, pool: Executor) -> Gaps:
-    """Return the gaps of one stream, between its own first and last operation, as sums alone.
+def _map_in_pool(
+    pool: Executor, measure: Callable[[_GapBlock], Result], blocks: Iterator[_GapBlock]
+) -> Iterator[Result]:
+    """Yield `measure` of each block in order, with at most MAX_PENDING blocks waiting in memory."""
+    pending: deque[Future[Result]] = deque()
+    for block in blocks:
+        pending.append(pool.submit(measure, block))
+        if len(pending) > MAX_PENDING:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
-    `members` index `device.rows`. What another stream of the device did meanwhile comes first: other_compute,
-    other_communication and other_copy (memset included). `pool` measures some gaps while others are found.
+
+def stream_gaps(trace: Trace, device: Activity, context: StreamGapContext, members: Rows, pool: Executor) -> Gaps:
+    """Return the gaps of one stream as sums, without a frame. `members` index `device.rows`.
+
+    Work of the device's other streams comes first: other_compute, other_communication and other_copy (which includes
+    memset). `pool` measures blocks of gaps while others are built.
     """
     count, total = 0, 0
     sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
-    own = np.zeros(len(against.idle.gaps.start), np.bool_)
+    is_device_gap = np.zeros(len(context.idle.gaps.start), np.bool_)
 
-    def measured(gaps: _Gaps) -> tuple[int, int, dict[str, int]]:
-        found = _of_the_stream(trace, against, gaps, own)
-        return len(gaps.start), int((gaps.end - gaps.start).sum()), found
+    def measure(gaps: _GapBlock) -> tuple[int, int, dict[str, int]]:
+        parts = _attribute_stream_gaps(trace, context, gaps, is_device_gap)
+        return len(gaps.start), int((gaps.end - gaps.start).sum()), parts
 
-    for some, length, parts in _few_at_once(pool, measured, _gaps(trace, device, members)):
+    for some, length, parts in _map_in_pool(pool, measure, _gap_blocks(trace, device, members)):
         count, total = count + some, total + length
         for name, value in parts.items():
             sums[name] += value
-    for name, value in zip(CAUSES, _sums(against.idle.causes, own), strict=True):
+    for name, value in zip(CAUSES, _sum_causes(context.idle.causes, is_device_gap), strict=True):
         sums[name] += value
     return Gaps(count, total, sums, pl.DataFrame())
 
 
-def _gaps(trace: Trace, device: Activity, members: Rows) -> Iterator[_Gaps]:
-    """Yield a stream's gaps some at a time: a gap lies between the furthest end so far and the next start."""
+def _gap_blocks(trace: Trace, device: Activity, members: Rows) -> Iterator[_GapBlock]:
+    """Yield a stream's gaps in blocks. A gap lies between the largest end so far and the next start."""
     reach = last = int(device.start[members[0]])
-    for first in range(0, len(members), AT_ONCE):
-        some = members[first : first + AT_ONCE].astype(np.intp)
+    for first in range(0, len(members), BLOCK):
+        some = members[first : first + BLOCK].astype(np.intp)
         last = max(last, int(device.end[some].max()))
-        some = some[device.end[some] > device.start[some]]  # one of no length neither splits a gap nor ends one
+        some = some[device.end[some] > device.start[some]]  # an operation without length neither splits nor ends a gap
         if len(some) == 0:
             continue
         start = device.start[some]
         before = np.maximum.accumulate(np.concatenate([np.array([reach], np.int64), device.end[some]]))
         reach = int(before[-1])
         at = np.flatnonzero(start > before[:-1])
-        yield _Gaps(before[at], start[at], device.rows[some[at]])
+        yield _GapBlock(before[at], start[at], device.rows[some[at]])
     if last > reach:
         stream = trace.operations["stream"].to_numpy()
-        of_stream = stream[device.later] == stream[device.rows[members[0]]]
+        same_stream = stream[device.nonempty_rows] == stream[device.rows[members[0]]]
         end = np.array([last], np.int64)
-        yield _Gaps(np.array([reach], np.int64), end, device.next_operation(end, of_stream))
+        yield _GapBlock(np.array([reach], np.int64), end, device.next_operation(end, same_stream))
 
 
-def _of_the_stream(trace: Trace, against: OfDevice, gaps: _Gaps, own: NDArray[np.bool_]) -> dict[str, int]:
-    """Attribute gaps, and mark in `own` those that are the device's own: they were attributed with it."""
-    idle = against.idle.gaps
-    place = against.ended_by[gaps.operation]
+def _attribute_stream_gaps(
+    trace: Trace, context: StreamGapContext, gaps: _GapBlock, is_device_gap: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Return the ns of each cause, without the gaps that equal a gap of the device: mark these in `is_device_gap`."""
+    idle = context.idle.gaps
+    place = context.gap_ended_by[gaps.operation]
     same = place >= 0
     if len(idle.start):
         same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)
-    own[place[same]] = True
+    is_device_gap[place[same]] = True
     rest = np.flatnonzero(~same)
     start, end, operation = gaps.start[rest], gaps.end[rest], gaps.operation[rest]
     compute, communication = (
-        int(union.between(start, end).sum()) for union in (against.compute, against.communication)
+        int(union.length_between(start, end).sum()) for union in (context.compute, context.communication)
     )
-    causes = attribute(trace, against.host, start, end, operation).sum(axis=1).tolist()
-    # A stream's gaps lie in the window, where a device is busy or idle, and its idle time has causes.
+    causes = attribute(trace, context.threads, start, end, operation).sum(axis=1).tolist()
+    # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
     busy = int((end - start).sum()) - sum(causes)
     others = (compute, communication, busy - compute - communication)
     return dict(zip((*OTHERS, *CAUSES), (*others, *causes), strict=True))
 
 
-def _sums(causes: NDArray[np.int64], own: NDArray[np.bool_]) -> list[int]:
-    """Add up the causes of some gaps: of all, less those that are not asked for, where they are fewer."""
+def _sum_causes(causes: NDArray[np.int64], chosen: NDArray[np.bool_]) -> list[int]:
+    """Add up the causes of the chosen gaps. Where most are chosen, subtract the others from the total."""
     total = np.zeros(len(causes), np.int64)
-    for block in intervals.blocks(len(own)):
-        part, chosen = causes[:, block], own[block]
-        most = 2 * np.count_nonzero(chosen) > len(chosen)
-        few = part[:, np.flatnonzero(chosen != most)].sum(axis=1)
+    for block in intervals.blocks(len(chosen)):
+        part, inside = causes[:, block], chosen[block]
+        most = 2 * np.count_nonzero(inside) > len(inside)
+        few = part[:, np.flatnonzero(inside != most)].sum(axis=1)
         total += part.sum(axis=1) - few if most else few
     return total.tolist()

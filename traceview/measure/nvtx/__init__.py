@@ -1,1 +1,1 @@
-"""NVTX ranges: nesting on the host and projection on the GPU."""
+"""NVTX ranges: their nesting, and the GPU work that belongs to them."""

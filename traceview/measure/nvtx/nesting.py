@@ -1,23 +1,29 @@
-"""Which NVTX ranges were open at a moment on a thread: all at once, without a loop over events."""
+"""Which NVTX ranges were open at a moment on a thread, for many moments at once.
+
+`Nesting` answers by moment. `Stretches` cuts each thread's time where ranges open or close, so that millions of calls
+need one binary search each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Times, sorted_unique
 
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Ranges by (thread, start, longest first), ready for questions.
+    """Ranges by (thread, start, longest first). A place is an index in this order.
 
-    `rows` are the callers' rows in that order; `before` is, for each place in it, the latest earlier
-    place of the same thread whose range ends no sooner, or -1: all places between ended earlier.
-    `edges` maps a thread to its first and last place.
+    `rows` are the caller's rows in this order. `before` is, for each place, the latest earlier place of the same thread
+    whose range ends no sooner, or -1; all ranges between them end earlier. `edges` maps a thread to its first and last
+    place.
     """
 
     rows: Times
@@ -27,58 +33,59 @@ class Nesting:
     edges: dict[int, tuple[int, int]]
 
     @classmethod
-    def of(cls, start: Times, end: Times, thread: Times) -> Nesting:
-        """Prepare ranges, which may overlap in any way."""
+    def build(cls, start: Times, end: Times, thread: Times) -> Nesting:
+        """Index ranges, which may overlap in any way."""
         rows = np.lexsort((-end, start, thread))
         ordered = thread[rows]
         borders = np.flatnonzero(np.diff(ordered, prepend=-2, append=-2)) if len(rows) else rows
         edges = {int(ordered[first]): (int(first), int(last)) for first, last in pairwise(borders)}
-        return cls(rows, start[rows], end[rows], _before(end[rows], borders), edges)
+        return cls(rows, start[rows], end[rows], _earlier_places(end[rows], borders), edges)
 
-    def innermost(self, thread: Times, at: Times) -> Times:
+    def innermost(self, thread: Times, moments: Times) -> Times:
         """Return the place of the open range with the latest start on each thread at each moment, or -1.
 
-        A range is open at t when start <= t < end; of two that start together the shorter is inner.
+        A range is open at t if start <= t < end. If two ranges start together, the shorter one is inside.
         """
-        found = np.full(len(at), -1, np.int64)
+        place = np.full(len(moments), -1, np.int64)
         order = np.argsort(thread, kind="stable")
         ordered = thread[order]
-        for one, (first, last) in self.edges.items():
-            low, high = np.searchsorted(ordered, (one, one + 1))
-            asked = order[low:high]
-            place = first - 1 + np.searchsorted(self.start[first:last], at[asked], side="right")
-            found[asked] = np.where(place < first, -1, place)
-        return self._open(found, at)
+        for known_thread, (first, last) in self.edges.items():
+            low, high = np.searchsorted(ordered, (known_thread, known_thread + 1))
+            queries = order[low:high]
+            latest = first - 1 + np.searchsorted(self.start[first:last], moments[queries], side="right")
+            place[queries] = np.where(latest < first, -1, latest)
+        return self._first_open(place, moments)
 
-    def around(self, place: Times, at: Times) -> Times:
-        """Return the next range outwards from each one that is open at each moment, or -1."""
+    def enclosing(self, place: Times, moments: Times) -> Times:
+        """Return the place of the next outer range that is open at each moment, or -1."""
         first = np.zeros(len(self.rows), np.bool_)
         first[[low for low, _ in self.edges.values()]] = True
-        return self._open(np.where(first[place], -1, place - 1), at)
+        return self._first_open(np.where(first[place], -1, place - 1), moments)
 
-    def levels(self, place: Times, at: Times) -> Iterator[tuple[Times, Times]]:
-        """Yield which queries have a range open, and where; from the innermost outwards, until none has one left."""
+    def levels(self, place: Times, moments: Times) -> Iterator[tuple[Times, Times]]:
+        """Yield the queries that have an open range, and its place: innermost ranges first, then outwards."""
         query = np.flatnonzero(place >= 0)
         place = place[query]
         while len(query):
             yield query, place
-            outer = self.around(place, at[query])
+            outer = self.enclosing(place, moments[query])
             some = np.flatnonzero(outer >= 0)
             query, place = query[some], outer[some]
 
-    def _open(self, place: Times, at: Times) -> Times:
+    def _first_open(self, place: Times, moments: Times) -> Times:
+        """Follow `before` from each place to a range that is open at the moment, or -1."""
         place = place.copy()
-        asked = np.flatnonzero(place >= 0)
-        while len(asked := asked[self.end[place[asked]] <= at[asked]]):
-            place[asked] = self.before[place[asked]]
-            asked = asked[place[asked] >= 0]
+        queries = np.flatnonzero(place >= 0)
+        while len(queries := queries[self.end[place[queries]] <= moments[queries]]):
+            place[queries] = self.before[place[queries]]
+            queries = queries[place[queries] >= 0]
         return place
 
 
-def _before(end: Times, borders: Times) -> Times:
-    """Return for each place the latest earlier one of its thread that ends no sooner.
+def _earlier_places(end: Times, borders: Times) -> Times:
+    """Return, for each place, the latest earlier place of its thread whose range ends no sooner, or -1.
 
-    Each round skips what a place's predecessor may skip too, so chains halve and the rounds are few.
+    Each round follows the pointers found so far, so that chains halve and rounds are few.
     """
     before = np.arange(-1, len(end) - 1)
     before[borders[:-1]] = -1
@@ -89,10 +96,77 @@ def _before(end: Times, borders: Times) -> Times:
     return before
 
 
-def innermost(start: Times, end: Times, thread: Times, query_thread: Times, at: Times) -> Times:
-    """Return the row of the innermost range open on each thread at each moment, or -1."""
+def innermost_ranges(start: Times, end: Times, thread: Times, query_thread: Times, moments: Times) -> Times:
+    """Return the row of the innermost range that is open on each thread at each moment, or -1."""
     if len(start) == 0:
-        return np.full(len(at), -1, np.int64)
-    nesting = Nesting.of(start, end, thread.astype(np.int64))
-    place = nesting.innermost(query_thread.astype(np.int64), at)
+        return np.full(len(moments), -1, np.int64)
+    nesting = Nesting.build(start, end, thread.astype(np.int64))
+    place = nesting.innermost(query_thread.astype(np.int64), moments)
     return np.where(place >= 0, nesting.rows[np.maximum(place, 0)], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """The time of every thread, cut where ranges open or close: the same ranges are open throughout a stretch.
+
+    Stretches are ordered by (thread, first moment). Stretch 0 stands for all time without open ranges, on thread -1.
+    `first` is a stretch's first moment. `place` is the innermost open range as a place of `nesting`, or -1.
+    """
+
+    nesting: Nesting
+    thread: Times
+    first: Times
+    place: Times
+
+    @classmethod
+    def build(cls, start: Times, end: Times, thread: Times) -> Stretches:
+        """Cut the threads at every start and end of their ranges, which may overlap in any way."""
+        nesting = Nesting.build(start, end, thread.astype(np.int64))
+        times = sorted_unique(np.concatenate([start, end]))
+        # Ranks replace moments because thread * ns may overflow.
+        ranks = np.concatenate([np.searchsorted(times, start), np.searchsorted(times, end)])
+        keys = sorted_unique(np.tile(thread.astype(np.int64), 2) * len(times) + ranks)
+        owner, rank = np.divmod(keys, max(len(times), 1))
+        first = times[rank]
+        place = nesting.innermost(owner, first)
+        none = np.array([-1], np.int64)
+        return cls(nesting, *(np.concatenate([none, column]) for column in (owner, first, place)))
+
+    def lookup(self, moments: Times) -> StretchLookup:
+        """Prepare look-ups at moments that ascend."""
+        size = len(moments) + 1
+        row = np.searchsorted(moments, self.first, side="left")
+        return StretchLookup(self.thread * size + row, size, self.place)
+
+    def open_ranges(self, stretch: NDArray[np.integer]) -> tuple[Times, Times]:
+        """Return every pair of an index into `stretch` and the row of a range that is open there."""
+        indices, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for index, place in self.nesting.levels(self.place[stretch], self.first[stretch]):
+            indices.append(index)
+            rows.append(self.nesting.rows[place])
+        return np.concatenate(indices), np.concatenate(rows)
+
+
+class StretchLookup(NamedTuple):
+    """Finds the stretch of (thread, row), where rows number ascending moments.
+
+    `keys` are thread * size + the row of the first moment in each stretch.
+    """
+
+    keys: Times
+    size: int
+    place: Times
+
+    def stretch_at(self, thread: Times, row: Times) -> Times:
+        """Return the stretch on each thread at the moment of each row; 0 where no range is open."""
+        stretch = np.searchsorted(self.keys, thread * np.int64(self.size) + row, side="right") - 1
+        stretch[self.place[stretch] < 0] = 0
+        return stretch
+
+    def borders_passed(self) -> NDArray[np.int32]:
+        """Return, for each row, how many rows up to it are the first in a stretch of any thread; -1 as a last entry."""
+        rows = sorted_unique(self.keys[1:] % self.size)
+        count = np.diff(rows, prepend=0, append=self.size - 1)
+        numbers = np.arange(len(rows) + 2, dtype=np.int32)
+        numbers[-1] = -1
+        return np.repeat(numbers, np.append(count, 1))

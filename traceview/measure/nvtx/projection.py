@@ -1,4 +1,4 @@
-"""Which NVTX ranges each GPU operation belongs to (METRICS.md "NVTX projected on the GPU")."""
+"""Which NVTX ranges each GPU operation belongs to (docs/definitions.md "NVTX projected on the GPU")."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
-from traceview.measure.nvtx.stretches import Stretches
-from traceview.model.trace import Trace
+from traceview.intervals import Times, sorted_unique
+from traceview.measure.activity import overlaps_window
+from traceview.measure.nvtx.nesting import Stretches
+from traceview.model.trace import PROJECTED, Trace
 
 Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Which ranges each GPU operation belongs to: those open in the stretch of its launch.
+    """The ranges of each GPU operation: those that are open when it is launched.
 
-    Operations that follow each other and belong to the same are a run; `begin` is the row of Trace.operations of
-    each run's first. `stretch` is that of a run, 0 where it belongs to nothing; `via_process` says that the launching
-    thread had no range open, and the annotating thread had.
+    A run is a sequence of operations that belong to the same stretch. `begin` is the first row of Trace.operations of
+    each run. `stretch` is a run's stretch, 0 where it belongs to no range. `via_process` marks runs whose launching
+    thread has no open range, while the annotating thread of its process has.
     """
 
     stretches: Stretches
@@ -31,43 +32,43 @@ class Projection:
     stretch: Times
     via_process: NDArray[np.bool_]
 
-    def each(self, of_run: NDArray[Value]) -> NDArray[Value]:
+    def per_operation(self, run_values: NDArray[Value]) -> NDArray[Value]:
         """Return the value of each operation's run."""
-        return np.repeat(of_run, np.diff(self.begin, append=self.operations))
+        return np.repeat(run_values, np.diff(self.begin, append=self.operations))
 
 
-def project(trace: Trace) -> Projection:
-    """Find the ranges of every operation; one without a launch in the capture belongs to nothing."""
-    launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)  # so it is an index as it is
-    stretches = Stretches.of(*(trace.ranges[name].to_numpy() for name in ("start", "end", "thread")))
+def project_operations(trace: Trace) -> Projection:
+    """Find the ranges of every operation. An operation without a launch in the capture belongs to no range."""
+    launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)  # int64 indexes without a conversion
+    stretches = Stretches.build(*(trace.ranges[name].to_numpy() for name in ("start", "end", "thread")))
     if trace.api.is_empty() or trace.ranges.is_empty():
         none = np.zeros(min(len(launch), 1), np.int64)
         return Projection(stretches, len(launch), none, none, none > 0)
-    among, thread = stretches.among(trace.api["start"].to_numpy()), trace.api["thread"].to_numpy()
-    begin = _runs(among.passed()[launch], thread[launch])
+    lookup, thread = stretches.lookup(trace.api["start"].to_numpy()), trace.api["thread"].to_numpy()
+    begin = _run_starts(lookup.borders_passed()[launch], thread[launch])
     call = launch[begin]
-    own = np.where(call >= 0, thread[call], -1)
-    stretch = among.at(own, call)
-    lost = np.flatnonzero(stretch == 0)
-    stretch[lost] = among.at(annotating_threads(trace)[own[lost]], call[lost])
+    caller = np.where(call >= 0, thread[call], -1)
+    stretch = lookup.stretch_at(caller, call)
+    outside = np.flatnonzero(stretch == 0)
+    stretch[outside] = lookup.stretch_at(annotating_threads(trace)[caller[outside]], call[outside])
     via_process = np.zeros(len(begin), np.bool_)
-    via_process[lost] = stretch[lost] > 0
+    via_process[outside] = stretch[outside] > 0
     return Projection(stretches, len(launch), begin, stretch, via_process)
 
 
-def _runs(*columns: NDArray[np.int32]) -> Times:
-    """Return the first row of each run of rows that are alike."""
-    differ = np.ones(len(columns[0]), np.bool_)
-    differ[1:] = False
+def _run_starts(*columns: NDArray[np.int32]) -> Times:
+    """Return the first row of each run of equal rows."""
+    differs = np.ones(len(columns[0]), np.bool_)
+    differs[1:] = False
     for values in columns:
-        differ[1:] |= values[1:] != values[:-1]
-    return np.flatnonzero(differ)
+        differs[1:] |= values[1:] != values[:-1]
+    return np.flatnonzero(differs)
 
 
 def annotating_threads(trace: Trace) -> Times:
-    """Return for each thread the one of its process that annotates, with the most range time; -1 for none.
+    """Return, for each thread, the thread of its process with the most range time; -1 for none.
 
-    The last entry is that of no thread.
+    The last entry, -1, stands for an unknown thread.
     """
     totals = (
         trace.ranges.group_by("process", "thread")
@@ -76,7 +77,60 @@ def annotating_threads(trace: Trace) -> Times:
         .unique("process", keep="first", maintain_order=True)
     )
     process = trace.threads["process"].to_numpy()
-    thread = np.full(len(process) + 1, -1, np.int64)
-    for one, of, _ in totals.iter_rows():
-        thread[:-1][process == one] = of
-    return thread
+    annotating = np.full(len(process) + 1, -1, np.int64)
+    for process_id, thread, _ in totals.iter_rows():
+        annotating[:-1][process == process_id] = thread
+    return annotating
+
+
+def project_ranges(trace: Trace, projection: Projection | None = None) -> pl.DataFrame:
+    """Return one row (see PROJECTED) for each range and device that has its work, by device and start.
+
+    A row spans the first start to the last end of the work that the range launches. With Trace.window, only work that
+    overlaps the window counts. `projection` is the result of project_operations, if it exists already.
+    """
+    projection = projection or project_operations(trace)
+    work = _work_of_runs(trace, projection)
+    if work.is_empty():
+        return pl.DataFrame(schema=dict(PROJECTED))
+    merged = (pl.col("start").min(), pl.col("end").max(), pl.col("operations").sum())
+    work = work.group_by("stretch", "device").agg(*merged)
+    used = work["stretch"].unique().sort()
+    index, range_row = projection.stretches.open_ranges(used.to_numpy())
+    pairs = pl.DataFrame({"stretch": used.to_numpy()[index], "range": range_row.astype(np.int64)})
+    return (
+        pairs.join(work, on="stretch")
+        .group_by("range", "device")
+        .agg(*merged)
+        .select(list(PROJECTED))
+        .sort("device", "start", "end", "range", descending=[False, False, True, False])
+    )
+
+
+def _work_of_runs(trace: Trace, projection: Projection) -> pl.DataFrame:
+    """Return the work of each run that belongs to a range: stretch, device, first start, last end, operations.
+
+    Runs are cut where the device changes.
+    """
+    device, start, end = (trace.operations[name].to_numpy() for name in ("device", "start", "end"))
+    begin = projection.begin
+    if trace.window is not None:
+        inside = np.flatnonzero(overlaps_window(start, end, trace.window))
+        device, start, end = device[inside], start[inside], end[inside]
+        begin = np.searchsorted(inside, begin)
+    first = sorted_unique(np.concatenate([begin, np.flatnonzero(device[1:] != device[:-1]) + 1]))
+    first = first[first < len(start)]
+    # Of runs that begin at one place, only the last has work inside the window.
+    stretch = projection.stretch[np.searchsorted(begin, first, side="right") - 1]
+    if len(first) == 0 or not stretch.any():
+        return pl.DataFrame(schema={"stretch": pl.Int64})
+    work = pl.DataFrame(
+        {
+            "stretch": stretch,
+            "device": device[first],
+            "start": start[first],
+            "end": np.maximum.reduceat(end, first),
+            "operations": np.diff(first, append=len(start)),
+        }
+    )
+    return work.filter(pl.col("stretch") > 0)

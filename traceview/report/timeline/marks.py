@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, blocks, in_order
+from traceview.intervals import Times, blocks, is_sorted
 from traceview.report.timeline.columns import Columns, Packed
 
 LONGEST_NAME = 400
@@ -128,7 +128,7 @@ def anything(column: Numbers) -> bool:
 
 def reach(end: Times) -> Times:
     """Return the latest end so far; where marks are disjoint that is each mark's own, and nothing is made."""
-    return end if in_order(end) else np.maximum.accumulate(end)
+    return end if is_sorted(end) else np.maximum.accumulate(end)
 
 
 def counted(numbers: Numbers, least: int = 0) -> Times:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traceview.intervals import EMPTY, Times, blocks, distinct, in_order
+from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
 from traceview.report.timeline.marks import Marks, Merge, Numbers, joined, used
 
 
@@ -53,7 +53,7 @@ def _begins(start: Times, end: Times, zero: int, shift: int) -> Times:
 
 def _pieces(first: Times, total: int) -> Iterator[tuple[slice, Times]]:
     """Cut groups into stretches of about a block of rows; yield the rows of each, and where groups begin in it."""
-    cuts = distinct(np.searchsorted(first, [block.start for block in blocks(total)]))
+    cuts = sorted_unique(np.searchsorted(first, [block.start for block in blocks(total)]))
     for begin, stop in itertools.pairwise([*cuts[cuts < len(first)].tolist(), len(first)]):
         rows = slice(int(first[begin]), int(first[stop]) if stop < len(first) else total)
         yield rows, first[begin:stop] - rows.start
@@ -86,7 +86,7 @@ def _merged(marks: Marks, first: Times, shift: int, looks: Times, alike: bool) -
 
 def _latest(end: Times, first: Times, last: Times) -> Times:
     """Return the last end of each group; where ends ascend, as they do where marks are disjoint, the last one's."""
-    if in_order(end):
+    if is_sorted(end):
         return end[last]
     latest: Times = np.maximum.reduceat(end, first)
     return latest

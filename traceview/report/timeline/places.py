@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from traceview import intervals
-from traceview.intervals import EMPTY, Intervals, Times, distinct
+from traceview.intervals import EMPTY, Intervals, Times, sorted_unique
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.timeline.lane import Lane
 from traceview.report.timeline.marks import Marks, Numbers, reach
@@ -80,7 +80,7 @@ def kept_marks(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
     for lane in lanes:
         if not lane.on_gpu and "correlation" in lane.marks.details:
             rows = np.concatenate([touching[id(lane)], _launching(lane, lanes, touching)])
-            touching[id(lane)] = distinct(rows)
+            touching[id(lane)] = sorted_unique(rows)
     return [lane.marks.take(touching[id(lane)]) for lane in lanes]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traceview.intervals import Times, consecutive
+from traceview.intervals import Times, index_ranges
 from traceview.report.timeline.columns import Columns, Packed
 from traceview.report.timeline.marks import Marks, Numbers, counted
 from traceview.report.timeline.rows import Group
@@ -100,5 +100,5 @@ def _spread(count: Times) -> tuple[Times, Times]:
     if kept.sum() > MOST:
         kept = np.minimum(kept, max(1, MOST // max(1, int((count > 0).sum()))))
     owner = np.repeat(np.arange(len(count)), kept)
-    rank = consecutive(np.zeros_like(kept), kept)
+    rank = index_ranges(np.zeros_like(kept), kept)
     return owner[:MOST], (rank * count[owner] // np.maximum(kept[owner], 1))[:MOST]

@@ -61,7 +61,7 @@ def device_sums(analysis: Analysis, device: DeviceUse, work: Work, idle: Marks, 
         "hidden": intervals.intersect(work["compute"], copies),
         "idle": Intervals(gaps["start"].to_numpy(), gaps["end"].to_numpy()),
     }
-    sums = {name: np.diff(Coverage.of(union).before(edges)) for name, union in times.items()}
+    sums = {name: np.diff(Coverage.from_union(union).length_before(edges)) for name, union in times.items()}
     sums |= _counts(analysis, device, edges)
     first = np.searchsorted(idle.start, edges)
     for cause, column in idle.sums.items():

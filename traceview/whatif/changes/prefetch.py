@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.intervals import Intervals, covered, union
+from traceview.intervals import Intervals, covered_length, union
 from traceview.model.trace import MEMORIES
 from traceview.whatif.changes.base import COMPUTE, H2D, LARGE, Change
 from traceview.whatif.constants import Constants
@@ -71,7 +71,7 @@ def _widened(moved: Graph, graph: Graph, chosen: Mask, constants: Constants) -> 
     time, rows = replay(moved).time, np.arange(len(of.row))
     start, end = time[moved.starts(rows)], time[moved.ends(rows)]
     copies: Intervals = union(np.sort(start[chosen]), end[chosen][np.argsort(start[chosen], kind="stable")])
-    beside = (covered(copies, start, np.maximum(end, start + 1)) > 0) & (of.code == COMPUTE)
+    beside = (covered_length(copies, start, np.maximum(end, start + 1)) > 0) & (of.code == COMPUTE)
     weight = moved.edges.weight.copy()
     weight[moved.of_operations(STREAM, beside)] += constants.beside_copy
     run = moved.of_operations(RUN, beside & (of.family != FAMILIES.index("matrix")))

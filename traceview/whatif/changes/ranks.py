@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from traceview.intervals import Times, covered, union
+from traceview.intervals import Times, covered_length, union
 from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, Change
 from traceview.whatif.changes.passes import passes
 from traceview.whatif.constants import BUCKET, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
@@ -96,7 +96,7 @@ def _beside(graph: Graph, ready: dict[int, Codes], took: Times, constants: Const
         begin.append(np.maximum.accumulate(time[graph.ends(found)] - before) + before)
     starts = np.concatenate(begin)
     busy = union(starts, starts + np.tile(took, len(begin)))
-    beside = covered(busy, time[graph.starts(rows)], time[graph.ends(rows)])
+    beside = covered_length(busy, time[graph.starts(rows)], time[graph.ends(rows)])
     weight = graph.edges.weight.copy()
     run = graph.of_operations(RUN, of.code == COMPUTE)
     operation = (graph.edges.target[run] - 2 * len(graph.calls.row)) // 2

@@ -1,0 +1,213 @@
+"""What each host thread was doing over time: the profiler's overhead, a CUDA call of some role, or other code.
+
+Gaps are attributed by cumulative times. `ThreadStates` counts all time, `IdleThreadStates` counts only the time inside
+a device's idle gaps; both implement `CountedStates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.intervals import Coverage, Intervals, Rows, Times
+from traceview.measure.gaps.call_times import CallTimeIndex
+from traceview.model.trace import ROLES, Trace
+
+OTHER_CALLS = len(ROLES) - 1  # the last role, which most calls have
+
+
+class Moments(NamedTuple):
+    """Moments, the counted time before each in ns, and the last idle gap that starts at or before it (-1: none)."""
+
+    at: Times
+    before: Times
+    gap: Times
+
+    def select(self, rows: Times) -> Moments:
+        """Return some of the moments."""
+        return Moments(self.at[rows], self.before[rows], self.gap[rows])
+
+
+class CountedStates(Protocol):
+    """The states of threads during the time that counts."""
+
+    @property
+    def profiler(self) -> Coverage:
+        """The profiler's overhead."""
+
+    @property
+    def counted_profiler(self) -> Coverage:
+        """The profiler's overhead during the time that counts."""
+
+    def moments(self, at: Times) -> Moments:
+        """Look up the counted time before each moment."""
+
+    def role_times(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each role (index into ROLES), the rows of [start, end) in which a thread has it, and the ns in each.
+
+        Only counted time without profiler overhead is included.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCalls:
+    """When a thread was in CUDA calls.
+
+    `all` has all calls. Each ns in calls belongs to the profiler (`profiled`), else to the first role that has it:
+    `parts` has one disjoint part for each role but the last, which has the rest.
+    """
+
+    all: CallTimeIndex
+    parts: tuple[Coverage, ...]
+    profiled: Coverage
+
+    @classmethod
+    def build(
+        cls, start: Times, end: Times, role: NDArray[np.uint8], rows: Rows | None, profiler: Intervals
+    ) -> ThreadCalls:
+        """Split the calls in `rows` (None: all) of columns that are ordered by `start`; `role` has codes of ROLES."""
+        calls = CallTimeIndex.build(start, end, rows)
+        own_roles = role if rows is None else role[rows]
+        taken = profiler
+        parts = []
+        for code in range(OTHER_CALLS):
+            some = np.flatnonzero(own_roles == code)
+            chosen = some if rows is None else rows[some]
+            role_union = intervals.union(start[chosen], end[chosen], ordered=True)
+            parts.append(Coverage.from_union(intervals.subtract(role_union, taken)))
+            if len(some):
+                both = (np.concatenate(sides) for sides in zip(taken, role_union, strict=True))
+                taken = intervals.union(*both)
+        profiled = intervals.intersect(calls.calls_near(profiler), profiler)
+        return cls(calls, tuple(parts), Coverage.from_union(profiled))
+
+    def split_by_role(
+        self, in_calls: Times, start: Times, end: Times, profiler: Coverage
+    ) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each role, the rows of [start, end) that have some of it, and the ns in each.
+
+        `in_calls` is the ns of each row in any call; this changes it. `profiler` finds the rows with overhead.
+        """
+        profiled = profiler.overlapping_rows(start, end)
+        in_calls[profiled] -= self.profiled.length_between(start[profiled], end[profiled])
+        for role, part in enumerate(self.parts):
+            rows = part.overlapping_rows(start, end)
+            length = part.length_between(start[rows], end[rows])
+            in_calls[rows] -= length
+            yield role, rows, length
+        rows = np.flatnonzero(in_calls)
+        yield OTHER_CALLS, rows, in_calls[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStates:
+    """What every thread that called CUDA was doing; all time counts."""
+
+    threads: Mapping[int, ThreadCalls]
+    profiler: Coverage
+
+    @classmethod
+    def from_trace(cls, trace: Trace) -> ThreadStates:
+        """Collect the states of every thread (docs/definitions.md "Idle gaps", cause 4)."""
+        profiler = intervals.union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
+        start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
+        role = trace.api["role"].to_physical().to_numpy()
+        callers = np.flatnonzero(np.bincount(thread)).tolist() if len(thread) else []
+        threads = {}
+        for caller in callers:
+            rows = None if len(callers) == 1 else intervals.rows_where(thread == caller)
+            threads[caller] = ThreadCalls.build(start, end, role, rows, profiler)
+        return cls(threads, Coverage.from_union(profiler))
+
+    @property
+    def counted_profiler(self) -> Coverage:
+        """The profiler's overhead."""
+        return self.profiler
+
+    def moments(self, at: Times) -> Moments:
+        """Return the moments. All time before each counts."""
+        return Moments(at, at, at)
+
+    def role_times(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each role, its rows and the ns in each (see CountedStates)."""
+        calls = self.threads[thread]
+        return calls.split_by_role(calls.all.length_between(start.at, end.at), start.at, end.at, self.profiler)
+
+
+class _GapCalls(NamedTuple):
+    """A thread's calls during a device's gaps.
+
+    `running` is the time in calls during the gaps before each gap, and during all gaps as one more entry. The parts of
+    `calls` are clipped to the gaps.
+    """
+
+    running: Times
+    calls: ThreadCalls
+
+
+@dataclass(frozen=True, slots=True)
+class IdleThreadStates:
+    """What threads were doing; only the time inside a device's idle gaps counts."""
+
+    states: ThreadStates
+    gaps: Intervals
+    idle: Coverage
+    counted_profiler: Coverage
+    _threads: dict[int, _GapCalls] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def build(cls, states: ThreadStates, gaps: Intervals) -> IdleThreadStates:
+        """Restrict states to the gaps of a device."""
+        profiled = intervals.intersect(gaps, states.profiler.union())
+        return cls(states, gaps, Coverage.from_union(gaps), Coverage.from_union(profiled))
+
+    @property
+    def profiler(self) -> Coverage:
+        """The profiler's overhead."""
+        return self.states.profiler
+
+    def moments(self, at: Times) -> Moments:
+        """Look up the idle time before each moment, and the last gap that starts at or before it."""
+        gap = self.idle.member_at(at)
+        return Moments(at, self.idle.length_up_to(gap, at), gap)
+
+    def role_times(self, thread: int, start: Moments, end: Moments) -> Iterator[tuple[int, Times, Times]]:
+        """Yield each role, its rows and the idle ns in each (see CountedStates)."""
+        with self._lock:
+            gap_calls = self._gap_calls(thread)
+        in_calls = self._time_in_calls(gap_calls, end) - self._time_in_calls(gap_calls, start)
+        return gap_calls.calls.split_by_role(in_calls, start.at, end.at, self.profiler)
+
+    def _gap_calls(self, thread: int) -> _GapCalls:
+        known = self._threads.get(thread)
+        if known is None:
+            calls = self.states.threads[thread]
+            running = np.zeros(len(self.gaps.start) + 1, np.int64)
+            for block in intervals.blocks(len(self.gaps.start)):
+                running[1:][block] = calls.all.length_between(self.gaps.start[block], self.gaps.end[block])
+            np.cumsum(running, out=running)
+            parts = tuple(self._clip_to_gaps(part) for part in calls.parts)
+            known = _GapCalls(running, ThreadCalls(calls.all, parts, self._clip_to_gaps(calls.profiled)))
+            self._threads[thread] = known
+        return known
+
+    def _clip_to_gaps(self, part: Coverage) -> Coverage:
+        return Coverage.from_union(intervals.intersect(part.union(), self.gaps))
+
+    def _time_in_calls(self, gap_calls: _GapCalls, moments: Moments) -> Times:
+        """Return the idle time before each moment that a thread was in calls."""
+        is_over = moments.before == self.idle.running[moments.gap + 1]
+        ended = moments.gap + is_over  # the number of gaps that end before the moment
+        in_calls: Times = gap_calls.running[ended]
+        inside = np.flatnonzero(moments.before - self.idle.running[ended])
+        if len(inside):
+            gap_start = self.gaps.start[ended[inside]]
+            in_calls[inside] += gap_calls.calls.all.length_between(gap_start, moments.at[inside])
+        return in_calls
