@@ -1,4 +1,4 @@
-"""Real captures: the model replays them, and predicts the one after a change from the one before it."""
+"""Replays of real captures, and predictions compared with captures after the change."""
 
 from __future__ import annotations
 
@@ -30,48 +30,48 @@ PAIRS = [
 
 
 @cache
-def analysed(path: Path) -> Analysis:
+def analysis_of(path: Path) -> Analysis:
     return analyze(path)
 
 
 def replay_error(path: Path) -> float:
-    analysis = analysed(path)
+    analysis = analysis_of(path)
     chosen = select(analysis)
     assert isinstance(chosen, Selection)
     return replay(build(analysis.trace, chosen)).per_iteration / chosen.measured_ns - 1
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_unchanged_model_takes_as_long_as_the_run(path: Path) -> None:
+def test_replay_error_of_samples(path: Path) -> None:
     assert abs(replay_error(path)) < 0.03
 
 
 @pytest.mark.parametrize("name", H200)
-def test_the_unchanged_model_of_each_capture(name: str) -> None:
+def test_replay_error_of_captures(name: str) -> None:
     if not (CAPTURES / name).is_file():
         pytest.skip(f"{CAPTURES} lacks {name}")
     assert abs(replay_error(CAPTURES / name)) < 0.03
 
 
 @pytest.mark.parametrize(("before", "after", "changes"), PAIRS)
-def test_a_prediction_comes_true(before: str, after: str, changes: str) -> None:
-    first, second = (analysed(SAMPLES / f"{name}.sqlite") for name in (before, after))
-    found, truth = predict(first, changes.split(",")), measured(second)
-    assert found.iteration_ns == pytest.approx(truth, rel=0.05)
-    assert found.low_ns <= truth <= found.high_ns
+def test_prediction_matches_measurement(before: str, after: str, changes: str) -> None:
+    first, second = (analysis_of(SAMPLES / f"{name}.sqlite") for name in (before, after))
+    prediction, truth = predict(first, changes.split(",")), measured(second)
+    assert prediction.iteration_ns == pytest.approx(truth, rel=0.05)
+    assert prediction.low_ns <= truth <= prediction.high_ns
 
 
-def test_pinning_each_batch_on_the_spot_gains_little() -> None:
-    serial = analysed(sample("trainer/serial.sqlite"))
+def test_pinning_in_the_loop_gains_little() -> None:
+    serial = analysis_of(sample("trainer/serial.sqlite"))
     assert predict(serial, ["pin-here"]).iteration_ns > 0.95 * measured(serial)
     assert predict(serial, ["pin"]).iteration_ns < 0.55 * measured(serial)
 
 
-def test_what_cannot_be_predicted_is_said() -> None:
-    serial = analysed(sample("trainer/serial.sqlite"))
+def test_prediction_errors() -> None:
+    serial = analysis_of(sample("trainer/serial.sqlite"))
     with pytest.raises(RequestError, match="pin it first"):
         predict(serial, ["prefetch"])
-    with pytest.raises(RequestError, match="no change is called magic"):
+    with pytest.raises(RequestError, match="unknown change 'magic'"):
         predict(serial, ["magic"])
     with pytest.raises(RequestError, match="no kernel called magic"):
         whatif(serial, faster_kernels={"magic": 2.0})

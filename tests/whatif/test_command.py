@@ -1,4 +1,4 @@
-"""traceview whatif: the tables, the JSON, and one line for what a user gets wrong."""
+"""`traceview whatif`: tables, JSON, page and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["traceview"]
 SERIAL = sample("trainer/serial.sqlite")
 
 
-def test_tables_and_a_file(traceview: Command, tmp_path: Path) -> None:
+def test_tables_and_json(traceview: Command, tmp_path: Path) -> None:
     place = tmp_path / "whatif.json"
     code, out, err = traceview("whatif", SERIAL, "--json", place)
     assert (code, err) == (0, "")
@@ -32,27 +32,27 @@ def test_tables_and_a_file(traceview: Command, tmp_path: Path) -> None:
     assert place.read_text() == traceview("whatif", SERIAL, "--json", "-").out
 
 
-def test_the_page_has_the_critical_path_as_its_first_row(traceview: Command, tmp_path: Path) -> None:
+def test_critical_path_is_the_first_row_of_the_page(traceview: Command, tmp_path: Path) -> None:
     analysis = analyze(SERIAL)
-    found = whatif(analysis)
-    assert isinstance(found, WhatIf)
-    first = rows(analysis, Names(), bands(analysis), found.spans)[0]
+    result = whatif(analysis)
+    assert isinstance(result, WhatIf)
+    first = rows(analysis, Names(), bands(analysis), result.spans)[0]
     (path,) = first.rows
     (marks,) = path.lanes
-    assert path.id == "path" and len(marks) == len(found.spans) > 100
-    assert int((marks.end - marks.start).sum()) == sum(one.end_ns - one.start_ns for one in found.spans)
+    assert path.id == "path" and len(marks) == len(result.spans) > 100
+    assert int((marks.end - marks.start).sum()) == sum(span.end_ns - span.start_ns for span in result.spans)
     assert {LOOKS[look] for look in marks.look.tolist()} >= {"compute", "copy"}
     place = tmp_path / "page.html"
     assert traceview("whatif", SERIAL, "--html", place, "--quiet") == (0, "", "")
     assert place.read_text().startswith("<!doctype html>")
 
 
-def test_a_kernel_faster_by_name(traceview: Command) -> None:
+def test_faster_kernel_by_name(traceview: Command) -> None:
     document = json.loads(traceview("whatif", SERIAL, "--faster", "multi_tensor_apply_kernel=4", "--json", "-").out)
-    assert any(one["change"] == "faster:multi_tensor_apply_kernel=4" for one in document["predictions"])
+    assert any(prediction["change"] == "faster:multi_tensor_apply_kernel=4" for prediction in document["predictions"])
 
 
-def test_two_gpus_and_a_report_of_two_processes(traceview: Command) -> None:
+def test_ranks_and_two_processes(traceview: Command) -> None:
     out = traceview("whatif", SERIAL, "--ranks", "2", "--gradients", "253MB").out
     assert "Data parallel on 2 GPUs (253 MB of gradients)" in out and "2 batches a step" in out
     out = traceview("whatif", sample("trainer/ddp.sqlite"), "--ranks", "4", "--gradients", "253MB").out
@@ -60,8 +60,8 @@ def test_two_gpus_and_a_report_of_two_processes(traceview: Command) -> None:
     assert "this run has several ranks already" in out and "2 processes use GPUs here" in out
 
 
-def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
-    for arguments, told in (
+def test_errors_are_one_line(traceview: Command, tmp_path: Path) -> None:
+    for arguments, message in (
         ((SERIAL, "--faster", "gemm"), "--faster gemm"),
         ((SERIAL, "--faster", "gemm=2"), "no kernel called gemm"),
         ((SERIAL, "--ranks", "2"), "--gradients belong together"),
@@ -74,4 +74,4 @@ def test_mistakes_are_one_line(traceview: Command, tmp_path: Path) -> None:
         ((tmp_path / "none.sqlite",), "none.sqlite"),
     ):
         code, out, err = traceview("whatif", *arguments)
-        assert code == 2 and out == "" and err.count("\n") == 1 and told in err
+        assert code == 2 and out == "" and err.count("\n") == 1 and message in err

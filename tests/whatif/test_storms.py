@@ -1,4 +1,4 @@
-"""Storms: hand-made sequences of operations, which no sample has, with the answers by hand."""
+"""Storms in hand-made sequences of operations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from traceview.errors import RequestError
 from traceview.pipeline import analyze
 from traceview.whatif import predict
 from traceview.whatif.build import build
-from traceview.whatif.graph import Graph
+from traceview.whatif.graph import DependencyGraph
 from traceview.whatif.select import Selection, select
-from traceview.whatif.storms import storms
+from traceview.whatif.storms import find_storms
 
 STEP, TINY = 20_000, 2_000  # ns: between launches, and of a small operation
 
 
-def graph_of(names: Sequence[str], *, thread: Sequence[int] | None = None, length: int = TINY) -> Graph:
+def graph_of(names: Sequence[str], *, thread: Sequence[int] | None = None, length: int = TINY) -> DependencyGraph:
     """Return the graph of three iterations that launch these operations, STEP apart."""
     span = (len(names) + 2) * STEP
     threads = thread or [0] * len(names)
@@ -47,57 +47,57 @@ def graph_of(names: Sequence[str], *, thread: Sequence[int] | None = None, lengt
     return build(trace, chosen)
 
 
-def sizes(graph: Graph) -> list[tuple[int, int]]:
+def sizes(graph: DependencyGraph) -> list[tuple[int, int]]:
     """Return the operations of each storm, and how many of them are kept."""
-    return [(len(one.members), int(np.count_nonzero(one.kept))) for one in storms(graph)]
+    return [(len(storm.members), int(np.count_nonzero(storm.kept))) for storm in find_storms(graph)]
 
 
-def test_a_loop_over_thirty_elements_keeps_one_round() -> None:
+def test_loop_keeps_one_round() -> None:
     names = ["gemm", *["index", "copy_", "add"] * 30, "gemm"]
     assert sizes(graph_of(names)) == [(90, 3)] * 3
 
 
-def test_unfinished_rounds_belong_to_their_storm() -> None:
+def test_partial_rounds_belong_to_the_storm() -> None:
     names = ["gemm", "add", *["index", "copy_", "add"] * 30, "index", "gemm"]
     assert sizes(graph_of(names)) == [(92, 3)] * 3
 
 
-def test_layers_are_no_storm_however_small_and_many() -> None:
+def test_small_layers_are_not_a_storm() -> None:
     layer = ["layer_norm", "nvjet_tst_gemm", "gelu", "nvjet_tst_gemm", "add"]
     assert sizes(graph_of(layer * 40)) == []
     assert sizes(graph_of(["multi_tensor_apply_kernel"] * 60)) == []
     assert sizes(graph_of(["flash_fwd_kernel", "add"] * 40)) == []
 
 
-def test_long_kernels_few_rounds_and_copies_alone_are_no_storm() -> None:
+def test_long_kernels_few_rounds_and_copies_are_not_a_storm() -> None:
     assert sizes(graph_of(["index", "add"] * 40, length=12_000)) == []
     assert sizes(graph_of(["index", "add"] * 9)) == []
     assert sizes(graph_of(["memcpy d2h"] * 40)) == []
 
 
-def test_variants_of_a_kernel_in_no_order() -> None:
+def test_variants_of_a_kernel_without_order() -> None:
     chance = np.random.default_rng(5)
     names = chance.choice(["vectorized_elementwise_kernel", "unrolled_elementwise_kernel"], 128).tolist()
-    # Two names that every operation on elements may have: a round may hold four of them.
+    # Elementwise operations share these two names, so a round may hold four of them.
     assert sizes(graph_of(["gemm", *names, "gemm"])) == [(128, 4)] * 3
 
 
-def test_threads_that_take_turns_have_storms_of_their_own() -> None:
+def test_threads_have_separate_storms() -> None:
     names = [name for _ in range(40) for name in ("index", "scatter")]
     assert sizes(graph_of(names, thread=[0, 1] * 40)) == [(40, 1)] * 6
 
 
-def test_a_storm_knows_its_rounds() -> None:
+def test_rounds() -> None:
     names = ["gemm", *["index"] * 64, "gemm"]
     graph = graph_of(names)
-    storm = storms(graph)[0]
+    storm = find_storms(graph)[0]
     assert (len(storm.members), storm.rounds) == (64, 64)
 
 
 @pytest.mark.parametrize("name", ["serial", "prefetch", "staged", "ddp"])
-def test_real_layers_are_no_storm(name: str) -> None:
+def test_samples_have_no_storm(name: str) -> None:
     analysis = analyze(sample(f"trainer/{name}.sqlite"))
-    with pytest.raises(RequestError, match="launched over and over"):
+    with pytest.raises(RequestError, match="no loop launches"):
         predict(analysis, ["fuse"])
 
 
@@ -109,11 +109,11 @@ def test_real_layers_are_no_storm(name: str) -> None:
         max_size=4,
     )
 )
-def test_no_operation_is_in_two_storms_and_one_round_is_left(parts: list[tuple[list[str], int, bool]]) -> None:
+def test_storms_are_disjoint_and_keep_one_round(parts: list[tuple[list[str], int, bool]]) -> None:
     names = [name for pattern, rounds, long in parts for name in (*pattern * rounds, *(["gemm"] if long else []))][:500]
     graph = graph_of(names)
     seen = np.zeros(len(graph.operations.row), np.int64)
-    for storm in storms(graph):
+    for storm in find_storms(graph):
         seen[storm.members] += 1
         kinds = set(graph.operations.name[storm.members].tolist())
         assert set(graph.operations.name[storm.members[storm.kept]].tolist()) == kinds

@@ -11,7 +11,7 @@ PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PathSpan:
     """One part of the critical path of the run as it is, on the capture's own clock."""
 
     kind: str  # one of PATH
@@ -62,7 +62,7 @@ class WhatIf:
     measured_ns: int
     replayed_ns: int
     path: Mapping[str, int]
-    spans: tuple[Span, ...]
+    spans: tuple[PathSpan, ...]
     predictions: tuple[Prediction, ...]  # each change alone, best first
     together: tuple[Prediction, ...]  # one more change each time, best first
     left_out: tuple[NotApplicable, ...]

@@ -1,32 +1,31 @@
-"""From an analysis to the graph of its median iterations."""
+"""Build the dependency graph of the selected iterations."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from traceview.model.trace import Trace
-from traceview.whatif.gpu_edges import facts_of, gpu_edges, operations_of
-from traceview.whatif.graph import Edges, Graph
-from traceview.whatif.host_edges import calls_of, host_edges
-from traceview.whatif.queue_edges import queue_edges
+from traceview.whatif.gpu_edges import gpu_edges, machine_facts, operations_of
+from traceview.whatif.graph import DependencyGraph, Edges
+from traceview.whatif.host_edges import calls_of, host_edges, queue_edges
 from traceview.whatif.select import Selection
 
 EARLIEST = np.iinfo(np.int64).min // 4
 
 
-def build(trace: Trace, at: Selection) -> Graph:
-    """Return the graph of the chosen iterations, with what still ran on the GPU when they began."""
-    begin, end = int(at.edges[at.begin]), int(at.edges[at.last])
-    calls = calls_of(trace, at, begin, end)
-    of = operations_of(trace, at, calls, begin)
-    facts = facts_of(trace, calls, of)
-    host, first_calls = host_edges(trace, calls, of)
-    gpu, first_operations = gpu_edges(trace, calls, of, facts)
+def build(trace: Trace, selection: Selection) -> DependencyGraph:
+    """Return the graph of the selected iterations, with the operations still running when they begin."""
+    begin, end = int(selection.edges[selection.begin]), int(selection.edges[selection.last])
+    calls = calls_of(trace, selection, begin, end)
+    ops = operations_of(trace, selection, calls, begin)
+    facts = machine_facts(trace, calls, ops)
+    host, first_calls = host_edges(trace, calls, ops)
+    gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)
-    release = np.full(base + 2 * len(of.row), EARLIEST, np.int64)
+    release = np.full(base + 2 * len(ops.row), EARLIEST, np.int64)
     release[2 * first_calls] = calls.start[first_calls]
-    release[base + 2 * first_operations] = of.start[first_operations]
-    parts = ((one.source, one.target, one.weight, one.kind) for one in (host, gpu))
+    release[base + 2 * first_operations] = ops.start[first_operations]
+    parts = ((part.source, part.target, part.weight, part.kind) for part in (host, gpu))
     pairs = zip(*parts, strict=True)
-    edges = queue_edges(calls, of, Edges(*(np.concatenate(pair).astype(np.int64) for pair in pairs)))
-    return Graph(calls, of, edges, release, at.first, at.last, facts)
+    edges = queue_edges(calls, ops, Edges(*(np.concatenate(pair).astype(np.int64) for pair in pairs)))
+    return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts)

@@ -1,4 +1,4 @@
-"""The host's part of the graph: calls on their threads, hand-overs between threads, waits for the GPU."""
+"""The host's edges: calls on threads, hand-overs between threads, waits for the GPU and for room in a queue."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import polars as pl
 
 from traceview.intervals import Intervals, Times, covered_length, union
 from traceview.model.trace import ROLES, Trace
-from traceview.whatif.constants import ASYNC_CALL, SYNC_RETURN
-from traceview.whatif.graph import CALL, GAP, WAIT, Calls, Codes, Edges, Operations
+from traceview.whatif.constants import ASYNC_CALL, LAUNCH_CALL, QUEUE_DEPTH, SYNC_RETURN
+from traceview.whatif.graph import CALL, GAP, QUEUE, WAIT, Codes, Edges, GraphCalls, Operations
 from traceview.whatif.select import Selection
 
 LOADING = r"(?i)data|load|batch|fetch|dataset|collate|next"
 BACKWARD = r"(?i)backward"
-HANDED = 50_000  # ns: a thread that is silent for longer while another of its process calls waits for it
-SLACK = 1_000  # ns by which the clocks of host and GPU may differ
+MAX_OWN_GAP = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
+CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
+LONG_LAUNCH = 10 * LAUNCH_CALL  # ns: a launch call that takes longer has waited
+QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue lacked at most this many
 
 
-def calls_of(trace: Trace, at: Selection, begin: int, end: int) -> Calls:
-    """Return the calls of the model in [begin, end) that launch, synchronize, hold or wait; outermost ones only."""
-    inside = (pl.col("process") == at.process) & (pl.col("start") >= begin) & (pl.col("start") < end)
+def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphCalls:
+    """Return the outermost calls in [begin, end) that launch, synchronize, block or wait for an event."""
+    inside = (pl.col("process") == selection.process) & (pl.col("start") >= begin) & (pl.col("start") < end)
     frame = trace.api.with_row_index("row").filter(inside)
     launches = np.zeros(len(trace.api), np.bool_)
     launches[trace.operations["launch"].drop_nulls().to_numpy()] = True
@@ -32,9 +34,10 @@ def calls_of(trace: Trace, at: Selection, begin: int, end: int) -> Calls:
     frame = frame.filter(pl.col("end") >= pl.col("end").cum_max().over("thread")).sort("start", "row")
     start, stop, thread = (frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread"))
     codes = frame["role"].to_physical().to_numpy()
-    iteration = np.searchsorted(at.edges[:-1], start, side="right") - 1
-    before = _before(start, stop, thread)[1]
-    return Calls(
+    iteration = np.searchsorted(selection.edges[:-1], start, side="right") - 1
+    returned = _predecessors(start, stop, thread)[1]
+    backward = covered_length(_ranges_matching(trace, selection, BACKWARD), start, start + 1) > 0
+    return GraphCalls(
         frame["row"].to_numpy().astype(np.int64),
         start,
         stop,
@@ -42,44 +45,45 @@ def calls_of(trace: Trace, at: Selection, begin: int, end: int) -> Calls:
         iteration,
         codes == ROLES.index("sync"),
         codes == ROLES.index("blocking_copy"),
-        covered_length(_ranges(trace, at, LOADING), np.minimum(before, start), start),
-        (thread != at.thread) | (covered_length(_ranges(trace, at, BACKWARD), start, start + 1) > 0),
+        covered_length(_ranges_matching(trace, selection, LOADING), np.minimum(returned, start), start),
+        (thread != selection.thread) | backward,
     )
 
 
-def _ranges(trace: Trace, at: Selection, name: str) -> Intervals:
-    ranges = trace.ranges.filter((pl.col("thread") == at.thread) & pl.col("name").cast(pl.String).str.contains(name))
+def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:
+    matches = pl.col("name").cast(pl.String).str.contains(pattern)
+    ranges = trace.ranges.filter((pl.col("thread") == selection.thread) & matches)
     return union(ranges["start"].to_numpy(), ranges["end"].to_numpy())
 
 
-def _before(start: Times, end: Times, thread: Codes) -> tuple[Codes, Times]:
-    """Return the call that each one follows (-1: none), and when that one returned.
+def _predecessors(start: Times, end: Times, thread: Codes) -> tuple[Codes, Times]:
+    """Return the call that each call follows (-1 for none), and the time that call returned.
 
-    It is the one before on its thread; or, after a long silence there, the last one of another thread that
-    began meanwhile: autograd's, for the thread that waits for the backward pass, and the other way round.
+    It is the previous call on the same thread. After a long gap on the thread, it is the last call of another thread
+    that began in the gap: a call of autograd's thread if this thread waits for the backward pass, or the reverse.
     """
     count = len(start)
     own = np.full(count, -1, np.int64)
-    for one in np.unique(thread):
-        rows = np.flatnonzero(thread == one)
+    for number in np.unique(thread):
+        rows = np.flatnonzero(thread == number)
         own[rows[1:]] = rows[:-1]
     returned = np.where(own >= 0, end[own], start)
     ordered = np.argsort(end, kind="stable")
     last = np.searchsorted(end[ordered], start, side="right") - 1
     other = np.where(last >= 0, ordered[last], -1)
-    silent = (own < 0) | (start - returned > HANDED)
-    handed = silent & (other >= 0) & (thread[other] != thread) & ((own < 0) | (start[other] >= returned))
-    found = np.where(handed, other, own)
-    return found, np.where(found >= 0, end[found], start)
+    silent = (own < 0) | (start - returned > MAX_OWN_GAP)
+    handed_over = silent & (other >= 0) & (thread[other] != thread) & ((own < 0) | (start[other] >= returned))
+    before = np.where(handed_over, other, own)
+    return before, np.where(before >= 0, end[before], start)
 
 
-def host_edges(trace: Trace, calls: Calls, operations: Operations) -> tuple[Edges, Codes]:
-    """Return the edges into calls, and the calls that nothing comes before."""
+def host_edges(trace: Trace, calls: GraphCalls, ops: Operations) -> tuple[Edges, Codes]:
+    """Return the edges into calls, and the calls without a predecessor."""
     rows = np.arange(len(calls.row))
-    before, returned = _before(calls.start, calls.end, calls.thread)
+    before, returned = _predecessors(calls.start, calls.end, calls.thread)
     follows = before >= 0
     base = 2 * len(rows)
-    target, tail = _awaited(trace, calls, operations)
+    target, tail = _awaited_operations(trace, calls, ops)
     waits = target >= 0
     own = calls.end - calls.start
     held = waits & (tail < own)
@@ -93,37 +97,72 @@ def host_edges(trace: Trace, calls: Calls, operations: Operations) -> tuple[Edge
     return edges, rows[~follows]
 
 
-def _awaited(trace: Trace, calls: Calls, operations: Operations) -> tuple[Codes, Times]:
-    """Return the operation that each call waits for (-1: none), and the ns from its end to the call's return."""
+def _awaited_operations(trace: Trace, calls: GraphCalls, ops: Operations) -> tuple[Codes, Times]:
+    """Return the operation that each call waits for (-1 for none), and the ns from its end to the call's return."""
     target = np.full(len(calls.row), -1, np.int64)
-    mine = np.flatnonzero(operations.call >= 0)
-    holding = mine[calls.blocking[operations.call[mine]]]
-    target[operations.call[holding]] = holding
-    stream_of = _stream_of(trace, calls)
-    launched = np.where(operations.call >= 0, calls.start[operations.call], operations.start)
-    for stream in np.unique(stream_of[calls.sync]):
-        rows = np.flatnonzero(calls.sync & (stream_of == stream))
-        chosen = np.arange(len(operations.row))
+    launched_ops = np.flatnonzero(ops.call >= 0)
+    blocking = launched_ops[calls.blocking[ops.call[launched_ops]]]
+    target[ops.call[blocking]] = blocking
+    call_stream = _synchronized_streams(trace, calls)
+    launched = np.where(ops.call >= 0, calls.start[ops.call], ops.start)
+    for stream in np.unique(call_stream[calls.sync]):
+        rows = np.flatnonzero(calls.sync & (call_stream == stream))
+        chosen = np.arange(len(ops.row))
         if stream >= 0:
-            chosen = chosen[operations.stream == stream]
-        chosen = chosen[np.argsort(operations.end[chosen], kind="stable")]
-        at = np.searchsorted(operations.end[chosen], calls.end[rows] + SLACK, side="right") - 1
-        sound = at >= 0
-        found = chosen[at[sound]]
-        early = launched[found] <= calls.start[rows[sound]]
-        target[rows[sound][early]] = found[early]
-    known = np.where(target >= 0, operations.end[target], 0) if len(operations.end) else target
-    return target, calls.end - known
+            chosen = chosen[ops.stream == stream]
+        chosen = chosen[np.argsort(ops.end[chosen], kind="stable")]
+        at = np.searchsorted(ops.end[chosen], calls.end[rows] + CLOCK_ERROR, side="right") - 1
+        valid = at >= 0
+        last = chosen[at[valid]]
+        early = launched[last] <= calls.start[rows[valid]]
+        target[rows[valid][early]] = last[early]
+    ends = np.where(target >= 0, ops.end[target], 0) if len(ops.end) else target
+    return target, calls.end - ends
 
 
-def _stream_of(trace: Trace, calls: Calls) -> Codes:
-    """Return the row of Trace.streams that each call synchronizes; -1 for the device, or unknown."""
+def _synchronized_streams(trace: Trace, calls: GraphCalls) -> Codes:
+    """Return the row of Trace.streams that each call synchronizes; -1 for the device, or if unknown."""
     streams = trace.streams.with_row_index("stream").select("stream", "stream_id", "process", "context")
-    found = (
+    synchronized = (
         trace.stream_events.filter(pl.col("kind").cast(pl.String) == "synchronize")
         .drop_nulls("launch")
         .join(streams, on=["stream_id", "process", "context"])
         .unique("launch")
     )
-    lookup = dict(zip(found["launch"].to_list(), found["stream"].to_list(), strict=True))
+    lookup = dict(zip(synchronized["launch"].to_list(), synchronized["stream"].to_list(), strict=True))
     return np.array([lookup.get(row, -1) for row in calls.row.tolist()], np.int64)
+
+
+def queue_edges(calls: GraphCalls, ops: Operations, edges: Edges) -> Edges:
+    """Return the edges with the launch queues of streams added.
+
+    A stream holds about a thousand launched operations; the next launch call waits for room. A host that runs ahead
+    therefore waits inside launch calls. Such a call returns when the operation QUEUE_DEPTH places earlier starts, and
+    its own work becomes as long as that of other launch calls.
+    """
+    for stream in np.unique(ops.stream[ops.call >= 0]):
+        rows = np.flatnonzero((ops.stream == stream) & (ops.call >= 0))
+        edges = _with_stream_queue(calls, ops, edges, rows[np.argsort(ops.call[rows], kind="stable")])
+    return edges
+
+
+def _with_stream_queue(calls: GraphCalls, ops: Operations, edges: Edges, rows: Codes) -> Edges:
+    call = ops.call[rows]
+    end, own = calls.end[call], (calls.end - calls.start)[call]
+    begun = np.searchsorted(np.sort(ops.start[rows]), end, side="right") - 1
+    place = np.arange(len(rows))
+    depth = place - begun
+    held = (own > LONG_LAUNCH) & (depth > QUEUE_DEPTH - QUEUE_MARGIN) & (begun >= 0) & ~calls.blocking[call]
+    usual = int(np.median(depth[held])) if held.any() else QUEUE_DEPTH
+    before = np.where(held, begun, place - usual)
+    valid = before >= 0
+    since = end - ops.start[rows[np.maximum(before, 0)]]
+    tail = np.where(held, since, np.minimum(since, 0))
+    weight = edges.weight.copy()
+    shorter = np.zeros(len(calls.row), np.bool_)
+    shorter[call[held]] = True
+    mine = (edges.kind == CALL) & shorter[np.minimum(edges.target // 2, len(calls.row) - 1)]
+    weight[mine] = np.minimum(weight[mine], LAUNCH_CALL)
+    base = 2 * len(calls.row)
+    source = base + 2 * rows[before[valid]]
+    return edges.with_weight(weight).plus(source, 2 * call[valid] + 1, tail[valid], QUEUE)

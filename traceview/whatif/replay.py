@@ -1,7 +1,7 @@
-"""Replay a graph: when every moment comes, the time of an iteration, and the critical path.
+"""Replay a graph: the time of each node, the time of an iteration, and the critical path.
 
-One pass in the order of dependence. It is a loop in Python because each moment needs those before it; it covers
-a few iterations (select.LARGEST operations), never a run.
+The replay is one pass in topological order. It is a Python loop because each node depends on earlier nodes. It covers
+a few iterations (at most select.MAX_OPERATIONS operations), not the full capture.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.trace import CLASSES
-from traceview.model.whatif import PATH
-from traceview.whatif.graph import KINDS, RUN, Codes, Graph
+from traceview.model.trace import CLASSES, Trace
+from traceview.model.whatif import PATH, PathSpan
+from traceview.whatif.graph import CALL, GAP, KINDS, QUEUE, RUN, WAIT, Codes, DependencyGraph
 
 COUNTED = tuple(CLASSES.index(name) for name in ("compute", "communication"))
 
 
-class CircleError(ValueError):
-    """The edges go round in a circle: no order of work satisfies them."""
+class CycleError(ValueError):
+    """The edges form a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """`time` of each node in ns; `binding` the edge that decided it, -1 where it was released."""
+    """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`."""
 
     time: Times
     binding: Codes
@@ -33,11 +34,8 @@ class Replay:
     per_iteration: int
 
 
-def replay(graph: Graph) -> Replay:
-    """Return when everything happens.
-
-    Raises CircleError when the edges go round in a circle.
-    """
+def replay(graph: DependencyGraph) -> Replay:
+    """Return the time of each node. Raises CycleError if the edges form a cycle."""
     edges, count = graph.edges, len(graph.release)
     order = np.argsort(edges.source, kind="stable")
     first = np.searchsorted(edges.source[order], np.arange(count + 1)).tolist()
@@ -50,29 +48,26 @@ def replay(graph: Graph) -> Replay:
         node = ready.pop()
         done += 1
         now = time[node]
-        for edge in range(first[node], first[node + 1]):
-            other = target[edge]
-            moment = now + weight[edge]
-            if moment > time[other]:
-                time[other] = moment
-                binding[other] = edge
+        for out in range(first[node], first[node + 1]):
+            other = target[out]
+            earliest = now + weight[out]
+            if earliest > time[other]:
+                time[other] = earliest
+                binding[other] = out
             waiting[other] -= 1
             if not waiting[other]:
                 ready.append(other)
     if done < count:
-        raise CircleError("the dependencies go round in a circle")
-    found = np.array(binding, np.int64)
-    found[found >= 0] = order[found[found >= 0]]
-    return _replay(graph, np.array(time, np.int64), found)
+        raise CycleError("the dependencies form a cycle")
+    edge = np.array(binding, np.int64)
+    edge[edge >= 0] = order[edge[edge >= 0]]
+    times = np.array(time, np.int64)
+    begin, end = _counted_window(graph, times)
+    return Replay(times, edge, begin, end, (end - begin) // graph.counted)
 
 
-def _replay(graph: Graph, time: Times, binding: Codes) -> Replay:
-    begin, end = window(graph, time)
-    return Replay(time, binding, begin, end, (end - begin) // graph.counted)
-
-
-def window(graph: Graph, time: Times) -> tuple[int, int]:
-    """Return from the end of the GPU's work before the counted iterations to the end of theirs."""
+def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
+    """Return the end of the GPU work before the counted iterations, and the end of their own GPU work."""
     rows = np.arange(len(graph.operations.row))
     mine = np.isin(graph.operations.code, COUNTED)
     if not (mine & (graph.operations.iteration >= graph.first)).any():
@@ -87,44 +82,64 @@ def window(graph: Graph, time: Times) -> tuple[int, int]:
     return int(time[graph.starts(rows[inside])].min()), end
 
 
-def critical(graph: Graph, of: Replay) -> list[int]:
-    """Return the edges of the critical path of the counted iterations, the last one first."""
+def _critical_edges(graph: DependencyGraph, result: Replay) -> list[int]:
+    """Return the edges of the critical path through the counted iterations, last edge first."""
     rows = np.arange(len(graph.operations.row))
     ends = graph.ends(rows)
-    last = ends[of.time[ends] == of.end]
+    last = ends[result.time[ends] == result.end]
     node, path = int(last[0]), []
-    while of.time[node] > of.begin and of.binding[node] >= 0:
-        edge = int(of.binding[node])
+    while result.time[node] > result.begin and result.binding[node] >= 0:
+        edge = int(result.binding[node])
         path.append(edge)
         node = int(graph.edges.source[edge])
     return path
 
 
-def kind_of(graph: Graph, edge: int) -> str:
-    """Say which of PATH an edge of the critical path is."""
+def _path_kind(graph: DependencyGraph, edge: int) -> str:
+    """Return the kind (of PATH) of an edge of the critical path."""
     if graph.edges.kind[edge] != RUN:
         return KINDS[int(graph.edges.kind[edge])]
     operation = (int(graph.edges.target[edge]) - 2 * len(graph.calls.row)) // 2
     return CLASSES[int(graph.operations.code[operation])]
 
 
-def stretches(graph: Graph, of: Replay) -> list[tuple[int, int, int]]:
-    """Return (edge, start, end) along the critical path, first to last: they follow each other without gaps.
+def _path_parts(graph: DependencyGraph, result: Replay) -> list[tuple[int, int, int]]:
+    """Return (edge, start, end) along the critical path, first to last and without gaps between them.
 
-    A call may return before the copy that it waits for has ended; then the copy counts until that return.
+    If a call returns before the copy that it waits for ends, the copy counts until that return.
     """
-    found, until = [], of.end
-    for edge in critical(graph, of):
-        since = max(int(of.time[graph.edges.source[edge]]), of.begin)
+    parts, until = [], result.end
+    for edge in _critical_edges(graph, result):
+        since = max(int(result.time[graph.edges.source[edge]]), result.begin)
         if since < until:
-            found.append((edge, since, until))
+            parts.append((edge, since, until))
             until = since
-    return found[::-1]
+    return parts[::-1]
 
 
-def made_of(graph: Graph, of: Replay) -> dict[str, int]:
+def path_times(graph: DependencyGraph, result: Replay) -> dict[str, int]:
     """Return the ns per iteration of each kind of PATH on the critical path."""
     total = dict.fromkeys(PATH, 0)
-    for edge, start, end in stretches(graph, of):
-        total[kind_of(graph, edge)] += end - start
+    for edge, start, end in _path_parts(graph, result):
+        total[_path_kind(graph, edge)] += end - start
     return {kind: ns // graph.counted for kind, ns in total.items()}
+
+
+def path_spans(trace: Trace, graph: DependencyGraph, result: Replay) -> tuple[PathSpan, ...]:
+    """Return the critical path for the timeline, first to last. Adjacent parts of one kind and name are merged."""
+    names = trace.operations["name"].gather(graph.operations.row).cast(pl.String)
+    calls = trace.api["name"].gather(graph.calls.row).cast(pl.String)
+    spans: list[PathSpan] = []
+    for edge, start, end in _path_parts(graph, result):
+        target = int(graph.edges.target[edge])
+        if int(graph.edges.kind[edge]) in (GAP, CALL, WAIT, QUEUE):
+            name = calls[target // 2]
+        else:
+            name = names[(target - 2 * len(graph.calls.row)) // 2]
+        span = PathSpan(_path_kind(graph, edge), name, start, end)
+        last = spans[-1] if spans else None
+        if last and (last.kind, last.name, last.end_ns) == (span.kind, span.name, span.start_ns):
+            spans[-1] = PathSpan(span.kind, span.name, last.start_ns, span.end_ns)
+        else:
+            spans.append(span)
+    return tuple(spans)

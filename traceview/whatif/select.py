@@ -1,4 +1,4 @@
-"""Which iterations are modelled, and the time per iteration that they are held against."""
+"""Select the iterations to model, and measure the time per iteration that predictions are compared with."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import CLASSES, Trace
 from traceview.whatif.graph import Codes
 
-LARGEST = 12_000  # operations in a model, so that replaying it takes about a tenth of a second
-LATE = 1.5  # times the median: an iteration at the beginning that is set aside
-FEWEST = 3  # iterations to know what is usual
-MOST = 20  # iterations: two of the usual ten steps between synchronizations
+MAX_OPERATIONS = 12_000  # in a model, so that a replay takes about 0.1 s
+LATE_FACTOR = 1.5  # leading iterations that take longer than this times the median are skipped
+MIN_ITERATIONS = 3  # for a meaningful median
+MAX_ITERATIONS = 20  # in a model: two periods of the usual ten steps between synchronizations
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Iterations [first, last) are counted and [begin, last) modelled; `edges` are their starts on the host.
+    """Iterations [first, last) are counted and [begin, last) modelled. `edges` are their start times on the host.
 
-    `iteration` says of each row of Trace.operations when its launch fell: -1 before the first, or not this
-    process's. `measured_ns` is the steady GPU time per iteration of all `steady` iterations of the capture.
+    `iteration` is the iteration of the launch of each row of Trace.operations, -1 if it is before the first iteration
+    or from another process. `measured_ns` is the GPU time per iteration over all `steady` iterations of the capture.
     """
 
     process: int
@@ -39,27 +39,28 @@ class Selection:
 
 
 def select(analysis: Analysis) -> Selection | str:
-    """Choose the iterations whose time is closest to the capture's mean; or say why there are none."""
-    found = analysis.iterations
-    if not isinstance(found, Iterations):
-        return found.reason
+    """Return the iterations whose time is closest to the mean of the capture, or the reason why there are none."""
+    iterations = analysis.iterations
+    if not isinstance(iterations, Iterations):
+        return iterations.reason
     trace = analysis.trace
-    edges = np.array([*(one.start_ns for one in found.per_iteration), found.per_iteration[-1].end_ns], np.int64)
-    iteration = _iteration(trace, found.process_id, edges)
-    finish, start, counts = _finishes(trace, iteration, found.count)
+    each = iterations.per_iteration
+    edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
+    iteration = _iteration_of_operations(trace, iterations.process_id, edges)
+    finish, start, counts = _iteration_times(trace, iteration, iterations.count)
     steady = np.flatnonzero(counts > 0)
-    steady = steady[steady >= found.skipped]
+    steady = steady[steady >= iterations.skipped]
     if not len(steady):
         return "no GPU work was launched inside the iterations"
-    first, last = _settled(finish, start, int(steady[0]), int(steady[-1]) + 1), int(steady[-1]) + 1
+    first, last = _first_steady(finish, start, int(steady[0]), int(steady[-1]) + 1), int(steady[-1]) + 1
     begun = finish[first - 1] if first and counts[first - 1] else start[first]
     measured = int(finish[last - 1] - begun) // (last - first)
-    chosen = _closest(finish, counts, first, last, measured)
+    chosen = _closest_to_mean(finish, counts, first, last, measured)
     begin = max(chosen[0] - 1, 0)
     return Selection(
-        found.process_id,
-        found.range,
-        found.thread,
+        iterations.process_id,
+        iterations.range,
+        iterations.thread,
         edges,
         iteration,
         begin,
@@ -69,17 +70,17 @@ def select(analysis: Analysis) -> Selection | str:
     )
 
 
-def _iteration(trace: Trace, process: int, edges: Times) -> Codes:
+def _iteration_of_operations(trace: Trace, process: int, edges: Times) -> Codes:
     launch = trace.operations["launch"].fill_null(-1).to_numpy()
     began = np.where(launch >= 0, trace.api["start"].to_numpy()[launch], edges[0] - 1) if len(trace.api) else launch
     at = np.searchsorted(edges[:-1], began, side="right") - 1
     mine = trace.operations["process"].to_numpy() == process
-    found: Codes = np.where(mine & (began < edges[-1]), at, -1)
-    return found
+    iteration: Codes = np.where(mine & (began < edges[-1]), at, -1)
+    return iteration
 
 
-def _finishes(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times, Times]:
-    """Return each iteration's last end and first start on the GPU, and its number of operations."""
+def _iteration_times(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times, Times]:
+    """Return the last end and the first start on the GPU of each iteration, and its number of operations."""
     frame = trace.operations.select(
         "start", "end", pl.col("class").to_physical().alias("code"), pl.Series("iteration", iteration)
     ).filter(pl.col("iteration") >= 0)
@@ -94,23 +95,23 @@ def _finishes(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times,
     return finish, start, np.where(finish > 0, counts, 0)
 
 
-def _settled(finish: Times, start: Times, first: int, last: int) -> int:
-    """Return the first iteration behind those that take the GPU long to come to, as ranks do that wait for each other.
+def _first_steady(finish: Times, start: Times, first: int, last: int) -> int:
+    """Return the first iteration after those that the GPU begins late, for example because ranks wait for each other.
 
-    The host's ranges do not show it. The limit is that of the warm-up (METRICS.md "Iterations").
+    The host's ranges do not show this delay. The limit is that of the warm-up (docs/definitions.md "Iterations").
     """
     begun = np.concatenate([start[first : first + 1], finish[first : last - 1]])
     took = finish[first:last] - begun
-    late = took > LATE * np.median(took)
-    if len(took) < FEWEST or not late[0] or late[: len(took) - FEWEST].all():
+    late = took > LATE_FACTOR * np.median(took)
+    if len(took) < MIN_ITERATIONS or not late[0] or late[: len(took) - MIN_ITERATIONS].all():
         return first
-    # One more, because the iteration before the counted ones is modelled too.
+    # Skip one more, because the iteration before the counted ones is modelled too.
     return first + int(np.argmin(late)) + 1
 
 
-def _closest(finish: Times, counts: Times, first: int, last: int, measured: int) -> tuple[int, int]:
+def _closest_to_mean(finish: Times, counts: Times, first: int, last: int, measured: int) -> tuple[int, int]:
     per = max(1, int(counts[first:last].mean()))
-    length = int(np.clip(LARGEST // per, 1, MOST))
+    length = int(np.clip(MAX_OPERATIONS // per, 1, MAX_ITERATIONS))
     if length >= last - first:
         return first, last
     lows = np.arange(first + 1, last - length + 1)

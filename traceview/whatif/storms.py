@@ -1,7 +1,7 @@
-"""Storms: long stretches of small operations that repeat a few, over and over, as a loop over elements launches them.
+"""Find storms: long sequences of small operations that repeat a short pattern, launched by a loop over elements.
 
-A layer is no element: what multiplies matrices, normalises, attends or is fused already never belongs to a storm,
-however small it is, so that a deep model of small layers is not taken for one.
+Kernels of layers never belong to a storm, however short they are: matrix products, attention and kernels that are
+already fused. A deep model of small layers is therefore not a storm.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.model.trace import CLASSES
-from traceview.whatif.graph import Codes, Graph, Mask
+from traceview.whatif.graph import Codes, DependencyGraph, Mask
 
-TINY = 10_000  # ns: such a kernel takes less than its own launch
-ROUNDS = 10  # of a pattern, one after the other
-FEWEST = 24  # operations in a storm: fewer are not worth a change
-IRREGULAR = 2  # rounds that may differ between two stretches of a pattern
-LONGEST = 16  # operations in a pattern
-# Without a pattern (PyTorch picks among variants of a kernel by alignment): operations for each name among them.
-SHUFFLED = 32
-MOSTLY = 0.8  # of a run of small operations, the part that one pattern must cover to be what the run is
-COUNT = len(CLASSES)
-# One short name for every operation on elements: a round may hold several, where nothing else tells its length.
+MAX_SMALL = 10_000  # ns: a shorter kernel takes less time than its launch
+MIN_ROUNDS = 10  # consecutive repetitions of a pattern
+MIN_OPERATIONS = 24  # in a storm; fewer are not worth a change
+MAX_IRREGULAR_ROUNDS = 2  # between two ranges of the same pattern
+MAX_PATTERN = 16  # operations in a pattern
+# Without a pattern, because PyTorch selects variants of a kernel by alignment: mean operations for each name.
+MIN_MEAN_REPEATS = 32
+MIN_COVERAGE = 0.8  # of a range of small operations, covered by a pattern
+CLASS_COUNT = len(CLASSES)
+# A name that all elementwise operations share. A round may hold several of them.
 SHARED = r"^(vectorized_|unrolled_)?elementwise_kernel$"
-AT_LEAST = 4  # operations in such a round
+MIN_SHARED_ROUND = 4  # operations in a round that has only shared names
 FUSED = r"(?i)multi_tensor|fused|foreach|triton"
 MATRIX = r"(?i)gemm|gemv|nvjet|xmma|cutlass|cublas|splitk|wgmma|matmul|conv|winograd|flash|fmha|attention|^kernel\d?$"
 MATRIX += r"|lstm|gru|rnn|cudnn|cufft"
@@ -34,113 +34,114 @@ FAMILIES = ("other", "shared", "fused", "matrix")
 LAYERS = (FAMILIES.index("fused"), FAMILIES.index("matrix"))
 
 
-def families(names: pl.Series) -> Codes:
-    """Return the place in FAMILIES of each operation's name."""
-    assert isinstance(names.dtype, pl.Enum), "Trace.operations has it so"
+def name_families(names: pl.Series) -> Codes:
+    """Return the index in FAMILIES of each operation's name."""
+    assert isinstance(names.dtype, pl.Enum)
     text = names.dtype.categories
     family = np.zeros(len(text), np.int64)
     for place, pattern in enumerate((SHARED, FUSED, MATRIX), start=1):
         family[text.str.contains(pattern).to_numpy()] = place
-    found: Codes = family[names.to_physical().to_numpy()]
-    return found
+    families: Codes = family[names.to_physical().to_numpy()]
+    return families
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """Operations of one thread on one stream in one iteration, in order; `kept` of them are one round."""
+    """The operations of a loop, in order: one thread, one stream, one iteration. `kept` marks one round."""
 
     members: Codes
     kept: Mask
 
     @property
     def rounds(self) -> int:
-        """How many elements the loop goes over, about."""
+        """The approximate number of elements of the loop."""
         return len(self.members) // max(int(np.count_nonzero(self.kept)), 1)
 
 
-def storms(graph: Graph) -> list[Storm]:
+def find_storms(graph: DependencyGraph) -> list[Storm]:
     """Return the storms of all threads and streams.
 
-    Copies alone are none: scalars that are read, and buckets that DDP fills, are not launched by a loop of the user's.
+    A storm has at least one kernel. Copies alone are scalars that are read, or buckets that DDP fills.
     """
-    of = graph.operations
-    usable = (of.iteration >= 0) & (of.code != CLASSES.index("communication")) & (of.call >= 0)
-    tiny = (of.end - of.start <= TINY) & usable & ~np.isin(of.family, LAYERS)
-    thread = np.where(of.call >= 0, graph.calls.thread[of.call], -1) if len(graph.calls.row) else of.call
-    _, group = np.unique(np.stack([of.stream, thread]), axis=1, return_inverse=True)
-    found = []
-    for one in range(int(group.max(initial=-1)) + 1):
-        rows = np.flatnonzero(group == one)
-        rows = rows[np.argsort(of.call[rows], kind="stable")]
-        # Iterations never share a storm; nor do the stretches before and after an operation that belongs to none.
-        breaks = np.diff(of.iteration[rows], prepend=-1) != 0
+    ops = graph.operations
+    usable = (ops.iteration >= 0) & (ops.code != CLASSES.index("communication")) & (ops.call >= 0)
+    tiny = (ops.end - ops.start <= MAX_SMALL) & usable & ~np.isin(ops.family, LAYERS)
+    thread = np.where(ops.call >= 0, graph.calls.thread[ops.call], -1) if len(graph.calls.row) else ops.call
+    _, group = np.unique(np.stack([ops.stream, thread]), axis=1, return_inverse=True)
+    storms = []
+    for number in range(int(group.max(initial=-1)) + 1):
+        rows = np.flatnonzero(group == number)
+        rows = rows[np.argsort(ops.call[rows], kind="stable")]
+        # A storm ends at the end of an iteration and at an operation that is not small.
+        breaks = np.diff(ops.iteration[rows], prepend=-1) != 0
         part = np.cumsum(breaks | ~tiny[rows] | np.concatenate([[False], ~tiny[rows][:-1]]))
         small = rows[tiny[rows]]
-        code = (of.name[small] * COUNT + of.code[small]) * len(FAMILIES) + of.family[small]
-        found += _of_group(small, part[tiny[rows]], code)
-    kernels = of.code == CLASSES.index("compute")
-    return [one for one in found if len(one.members) >= FEWEST and kernels[one.members].any()]
+        code = (ops.name[small] * CLASS_COUNT + ops.code[small]) * len(FAMILIES) + ops.family[small]
+        storms += _storms_of_group(small, part[tiny[rows]], code)
+    kernels = ops.code == CLASSES.index("compute")
+    return [storm for storm in storms if len(storm.members) >= MIN_OPERATIONS and kernels[storm.members].any()]
 
 
-def _of_group(rows: Codes, part: Codes, code: Codes) -> list[Storm]:
-    regular = _regular(code, part)
+def _storms_of_group(rows: Codes, part: Codes, code: Codes) -> list[Storm]:
+    regular = _regular_ranges(code, part)
     edges = np.flatnonzero(np.diff(part, prepend=-1, append=-1))
-    found = []
+    storms = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        if end - begin < ROUNDS:
+        if end - begin < MIN_ROUNDS:
             continue
-        mine = [one for one in regular if begin <= one[0] < end]
-        start, stop = (begin + place for place in _shuffled(code[begin:end]))
-        if max((last - first for first, last, _ in mine), default=0) < MOSTLY * (stop - start):
-            found.append(_storm(rows, code, start, stop, np.unique(code[start:stop])))
-            mine = [one for one in mine if one[1] <= start or one[0] >= stop]
+        mine = [pattern for pattern in regular if begin <= pattern[0] < end]
+        start, stop = (begin + place for place in _shuffled_range(code[begin:end]))
+        if max((last - first for first, last, _ in mine), default=0) < MIN_COVERAGE * (stop - start):
+            storms.append(_storm(rows, code, start, stop, np.unique(code[start:stop])))
+            mine = [pattern for pattern in mine if pattern[1] <= start or pattern[0] >= stop]
         else:
             start, stop = begin, begin
         lower = begin
         for place, (first, last, period) in enumerate(mine):
-            # No further than to the storms on both sides.
+            # Extend the storm no further than to its neighbours.
             lower = max(lower, stop if stop <= first else begin)
-            upper = min([end, *(one for one in (start, *(later[0] for later in mine[place + 1 :])) if one >= last)])
+            next_starts = (start, *(later[0] for later in mine[place + 1 :]))
+            upper = min([end, *(at for at in next_starts if at >= last)])
             pattern = code[first : first + period]
-            first, last = _wider(code, first, last, pattern, lower, upper)
-            found.append(_storm(rows, code, first, last, pattern))
+            first, last = _with_partial_rounds(code, first, last, pattern, lower, upper)
+            storms.append(_storm(rows, code, first, last, pattern))
             lower = last
-    return found
+    return storms
 
 
-def _shuffled(code: Codes) -> tuple[int, int]:
-    """Return the longest stretch of a few names, each SHUFFLED times in it on average; (0, 0) without one."""
+def _shuffled_range(code: Codes) -> tuple[int, int]:
+    """Return the longest range with few names, each MIN_MEAN_REPEATS times on average; (0, 0) if there is none."""
     names, counts = np.unique(code, return_counts=True)
     names = names[np.argsort(-counts, kind="stable")]
     best = (0, 0)
-    for kinds in range(1, min(LONGEST, len(names), len(code) // SHUFFLED) + 1):
+    for kinds in range(1, min(MAX_PATTERN, len(names), len(code) // MIN_MEAN_REPEATS) + 1):
         inside = np.isin(code, names[:kinds])
         edges = np.flatnonzero(np.diff(np.concatenate([[0], inside.view(np.int8), [0]])))
         longest = int(np.argmax(edges[1::2] - edges[::2])) if len(edges) else 0
         start, stop = (int(edges[2 * longest]), int(edges[2 * longest + 1])) if len(edges) else (0, 0)
-        if stop - start >= max(SHUFFLED * kinds, best[1] - best[0] + 1):
+        if stop - start >= max(MIN_MEAN_REPEATS * kinds, best[1] - best[0] + 1):
             best = (start, stop)
     return best
 
 
 def _storm(rows: Codes, code: Codes, begin: int, end: int, pattern: Codes) -> Storm:
-    """Return the storm of [begin, end), of which the first operations of each name in the pattern are kept."""
+    """Return the storm of [begin, end). It keeps the first operations of each name, as many as the pattern has."""
     mine = code[begin:end]
     order = np.argsort(mine, kind="stable")
     names, first, sizes = np.unique(mine[order], return_index=True, return_counts=True)
     turn = np.zeros(len(mine), np.int64)
     turn[order] = np.arange(len(mine)) - np.repeat(first, sizes)
-    # What is not in the pattern is of a round that differs, or of a loop right behind the first: it happens once.
+    # A name outside the pattern is from an irregular round, or from the loop that follows directly: keep one.
     wanted = np.ones(len(names), np.int64)
     known, per = np.unique(pattern, return_counts=True)
     wanted[np.searchsorted(names, known)] = per
     if (names % len(FAMILIES) == FAMILIES.index("shared")).all():
-        wanted = np.maximum(wanted, AT_LEAST // len(names))
+        wanted = np.maximum(wanted, MIN_SHARED_ROUND // len(names))
     return Storm(rows[begin:end], turn < wanted[np.searchsorted(names, mine)])
 
 
-def _wider(code: Codes, start: int, stop: int, pattern: Codes, begin: int, end: int) -> tuple[int, int]:
-    """Return the stretch with the unfinished rounds before and after it: at most one of each."""
+def _with_partial_rounds(code: Codes, start: int, stop: int, pattern: Codes, begin: int, end: int) -> tuple[int, int]:
+    """Return the range extended by at most one partial round before and after it."""
     period = len(pattern)
     before, after = code[max(begin, start - period) : start], code[stop : min(end, stop + period)]
     alien = np.flatnonzero(~np.isin(before, pattern))
@@ -149,30 +150,30 @@ def _wider(code: Codes, start: int, stop: int, pattern: Codes, begin: int, end: 
     return start - less, stop + (int(alien[0]) if len(alien) else len(after))
 
 
-def _regular(code: Codes, part: Codes) -> list[tuple[int, int, int]]:
-    """Return (begin, end, period) of the stretches with a pattern; the shortest period that explains a place wins."""
-    found: list[tuple[int, int, int]] = []
+def _regular_ranges(code: Codes, part: Codes) -> list[tuple[int, int, int]]:
+    """Return (begin, end, period) of the ranges with a pattern. The shortest period wins."""
+    ranges: list[tuple[int, int, int]] = []
     taken = np.zeros(len(code), np.bool_)
-    for period in range(1, min(LONGEST, len(code) - 1) + 1):
-        for begin, end in zip(*(edges.tolist() for edges in _repeats(code, part, period)), strict=True):
+    for period in range(1, min(MAX_PATTERN, len(code) - 1) + 1):
+        for begin, end in zip(*(edges.tolist() for edges in _repeating_ranges(code, part, period)), strict=True):
             free = np.flatnonzero(~taken[begin:end]) + begin
-            if len(free) >= period * ROUNDS and len(free) == free[-1] - free[0] + 1:
+            if len(free) >= period * MIN_ROUNDS and len(free) == free[-1] - free[0] + 1:
                 taken[free] = True
-                found.append((int(free[0]), int(free[-1]) + 1, period))
-    return sorted(found)
+                ranges.append((int(free[0]), int(free[-1]) + 1, period))
+    return sorted(ranges)
 
 
-def _repeats(code: Codes, part: Codes, period: int) -> tuple[Times, Times]:
-    """Return the long stretches in which each place repeats the one a period before, with their first round."""
+def _repeating_ranges(code: Codes, part: Codes, period: int) -> tuple[Times, Times]:
+    """Return the long ranges in which each operation repeats the one a period before, with their first round."""
     same = np.zeros(len(code), np.bool_)
     same[period:] = (code[period:] == code[:-period]) & (part[period:] == part[:-period])
     edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
     begin, end = edges[::2], edges[1::2]
-    kept = end - begin >= period * (ROUNDS - 1)
+    kept = end - begin >= period * (MIN_ROUNDS - 1)
     begin, end = begin[kept], end[kept]
     if not len(begin):
         return begin, end
-    # A round with one operation less is still a round: what lies between two stretches of the pattern is bridged.
-    bridged = (begin[1:] - end[:-1] <= IRREGULAR * period) & (part[begin[1:]] == part[end[:-1] - 1])
+    # Join two ranges of a pattern across an irregular round, for example one that lacks an operation.
+    bridged = (begin[1:] - end[:-1] <= MAX_IRREGULAR_ROUNDS * period) & (part[begin[1:]] == part[end[:-1] - 1])
     first, last = np.concatenate([[True], ~bridged]), np.concatenate([~bridged, [True]])
     return begin[first] - period, end[last]

@@ -16,7 +16,7 @@ from traceview.report.timeline.marks import Names
 from traceview.report.timeline.rows import Group
 
 if TYPE_CHECKING:
-    from traceview.model.whatif import Span as PathSpan
+    from traceview.model.whatif import PathSpan
 
 DETAIL = 15_000_000  # bytes of the file
 LIVE = 5_000_000  # of a page that has a server to ask

@@ -27,7 +27,7 @@ from traceview.report.timeline.search_index import Index
 from traceview.report.timeline.sums import tally
 
 if TYPE_CHECKING:
-    from traceview.model.whatif import Span as PathSpan
+    from traceview.model.whatif import PathSpan
 
 SHOWN_ROWS = 16
 AFFORDED = 0.105  # marks of all rows' levels for a byte of the file: marks of a level take 4 to 15 bytes each

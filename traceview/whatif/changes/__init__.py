@@ -1,6 +1,6 @@
-"""The changes, in the order that applies them when several are made: a copy must be pinned before it is ahead."""
+"""The changes, in the order in which they are applied: copies are pinned before they are prefetched."""
 
-from traceview.whatif.changes.base import Change
+from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.changes.communication import OVERLAP
 from traceview.whatif.changes.faster import faster
 from traceview.whatif.changes.fuse import FUSE
@@ -12,6 +12,6 @@ from traceview.whatif.changes.ranks import ranks
 from traceview.whatif.changes.staged import STAGED
 from traceview.whatif.changes.synchronize import SYNCHRONIZE
 
-CHANGES: tuple[Change, ...] = (PIN, PIN_HERE, PREFETCH, SYNCHRONIZE, LOADING, FUSE, STAGED, GRAPH, OVERLAP)
+CHANGES: tuple[GraphChange, ...] = (PIN, PIN_HERE, PREFETCH, SYNCHRONIZE, LOADING, FUSE, STAGED, GRAPH, OVERLAP)
 
-__all__ = ["CHANGES", "Change", "faster", "ranks"]
+__all__ = ["CHANGES", "GraphChange", "faster", "ranks"]

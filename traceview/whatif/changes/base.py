@@ -1,4 +1,4 @@
-"""What a change is: a function from a graph to another, or the reason why this run cannot have it."""
+"""A change: a function from a graph to a changed graph, or to the reason why the change does not apply."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import Graph, Mask
+from traceview.whatif.graph import DependencyGraph, Mask
 
-Apply = Callable[[Graph, Constants], "Graph | str"]
+Apply = Callable[[DependencyGraph, Constants], "DependencyGraph | str"]
 H2D = COPIES.index("h2d")
 COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
-LARGE = 1_000_000  # bytes: a batch, not a scalar or an index
+LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an index
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """`rests_on` says what must be so for the prediction to come true; `times` how many batches an iteration takes."""
+class GraphChange:
+    """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration."""
 
     name: str
     title: str
@@ -29,9 +29,9 @@ class Change:
     times: int = 1
 
 
-def launching(graph: Graph, operations: Mask) -> Mask:
+def launching_calls(graph: DependencyGraph, operations: Mask) -> Mask:
     """Return the mask of the calls that launch any of the operations."""
-    found = np.zeros(len(graph.calls.row), np.bool_)
+    mask = np.zeros(len(graph.calls.row), np.bool_)
     calls = graph.operations.call[operations]
-    found[calls[calls >= 0]] = True
-    return found
+    mask[calls[calls >= 0]] = True
+    return mask

@@ -1,24 +1,24 @@
-"""Kernels of one name, some times as fast."""
+"""Speed up the kernels of one name."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, Change
+from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import RUN, Graph, Mask
+from traceview.whatif.graph import RUN, DependencyGraph, Mask
 
 
-def faster(code: int, name: str, times: float) -> Change:
-    """Return the change that makes every kernel of `name`, `code` in Operations.name, that many times as fast."""
+def faster(code: int, name: str, times: float) -> GraphChange:
+    """Return the change that makes each kernel of `name` (`code` in Operations.name) `times` as fast."""
 
-    def apply(graph: Graph, constants: Constants) -> Graph | str:
+    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
         chosen: Mask = (graph.operations.name == code) & np.isin(graph.operations.code, [COMPUTE, COMMUNICATION])
         if not chosen.any():
             return f"no kernel called {name}"
         weight = graph.edges.weight.copy()
-        run = graph.of_operations(RUN, chosen)
+        run = graph.operation_edges(RUN, chosen)
         weight[run] = (weight[run] / times).astype(np.int64)
-        return graph.with_edges(graph.edges.weighing(weight))
+        return graph.with_edges(graph.edges.with_weight(weight))
 
-    return Change(f"faster:{name}={times:g}", f"{times:g} times as fast: {name}", "a faster kernel", apply)
+    return GraphChange(f"faster:{name}={times:g}", f"{times:g} times as fast: {name}", "a faster kernel", apply)

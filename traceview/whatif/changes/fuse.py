@@ -1,9 +1,9 @@
-"""Storms of small operations become one operation for each kind in them.
+"""Fuse storms of small operations.
 
-Symptom: the same few operations over and over, each shorter than its launch: a Python loop over elements.
-With the change each operation of the repeated pattern runs once; the other rounds take no time, on the GPU nor
-on the host. The host's time right before and behind a storm, and before and behind the backward pass that comes
-after it, is shorter for each element that needs no view, no place in a list and no nodes of autograd's.
+Symptom: the same few operations repeat, each shorter than its launch, because Python code loops over elements. With the
+change, each operation of the repeated pattern runs once. The other rounds take no time on the GPU or the host. The host
+time directly before and after a storm, and before and after its backward pass, is shorter for each element: there are
+no views, list entries or autograd nodes.
 """
 
 from __future__ import annotations
@@ -11,59 +11,60 @@ from __future__ import annotations
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.whatif.changes.base import Change, launching
+from traceview.whatif.changes.base import GraphChange, launching_calls
 from traceview.whatif.constants import Constants
-from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, Graph
-from traceview.whatif.storms import ROUNDS, TINY, Storm, storms
+from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, DependencyGraph
+from traceview.whatif.storms import MAX_SMALL, MIN_ROUNDS, Storm, find_storms
 
 
-def apply(graph: Graph, constants: Constants) -> Graph | str:
-    """Return the graph with every storm's rounds but the first one gone."""
-    found = storms(graph)
-    if not found:
-        return f"nothing below {TINY // 1000} µs is launched over and over, {ROUNDS} rounds or more"
+def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph with only the first round of each storm."""
+    storms = find_storms(graph)
+    if not storms:
+        return f"no loop launches operations below {MAX_SMALL // 1000} µs for {MIN_ROUNDS} rounds or more"
     repeats = np.zeros(len(graph.operations.row), np.bool_)
-    for storm in found:
+    for storm in storms:
         repeats[storm.members[~storm.kept]] = True
-    weight = _edges_of(graph, found, constants.element)
-    run = graph.of_operations(RUN, repeats)
+    weight = _with_shorter_host_gaps(graph, storms, constants.element)
+    run = graph.operation_edges(RUN, repeats)
     weight[run] = (weight[run] * constants.fused).astype(np.int64)
-    weight[graph.of_operations(STREAM, repeats)] = 0
-    weight[graph.of_operations(LAUNCH, repeats)] = 0
-    calls = launching(graph, repeats) & ~launching(graph, ~repeats)
-    weight[graph.of_calls(CALL, calls)] = 0
-    weight[graph.of_calls(GAP, calls)] = 0
-    return graph.with_edges(graph.edges.weighing(weight).keep(~graph.of_calls(QUEUE, calls)))
+    weight[graph.operation_edges(STREAM, repeats)] = 0
+    weight[graph.operation_edges(LAUNCH, repeats)] = 0
+    calls = launching_calls(graph, repeats) & ~launching_calls(graph, ~repeats)
+    weight[graph.call_edges(CALL, calls)] = 0
+    weight[graph.call_edges(GAP, calls)] = 0
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
 
 
-def _edges_of(graph: Graph, found: list[Storm], element: int) -> Times:
-    """Return the weights with the host's time around storms shorter, down to what is usual between calls."""
+def _with_shorter_host_gaps(graph: DependencyGraph, storms: list[Storm], element: int) -> Times:
+    """Return the edge weights with less host time around storms, but not below the median time between calls."""
     edges, calls = graph.edges, graph.calls
     weight = edges.weight.copy()
     gap = np.flatnonzero(edges.kind == GAP)
     source, target = edges.source[gap] // 2, edges.target[gap] // 2
-    usual = {one: int(np.median(weight[gap[calls.thread[target] == one]])) for one in np.unique(calls.thread[target])}
-    for storm in found:
+    threads = calls.thread[target]
+    usual = {thread: int(np.median(weight[gap[threads == thread]])) for thread in np.unique(threads)}
+    for storm in storms:
         own = graph.operations.call[storm.members]
         first, last = int(own.min()), int(own.max())
         same = calls.iteration[target] == calls.iteration[first]
         ends = same & ((target == first) | (source == last))
         crosses = same & (calls.thread[source] != calls.thread[target]) & (source >= first)
-        for edge in (*gap[ends].tolist(), *_there_and_back(gap[crosses], source[crosses])):
+        for edge in (*gap[ends].tolist(), *_handovers(gap[crosses], source[crosses])):
             least = usual.get(int(calls.thread[edges.target[edge] // 2]), 0)
             weight[edge] = max(min(int(weight[edge]), least), int(weight[edge]) - element * storm.rounds)
     return weight
 
 
-def _there_and_back(gap: Codes, source: Codes) -> list[int]:
-    """Return the first two edges between threads: to autograd's and back, or back alone from inside it."""
-    found: list[int] = gap[np.argsort(source, kind="stable")][:2].tolist()
-    return found
+def _handovers(gap: Codes, source: Codes) -> list[int]:
+    """Return the first two edges between threads: to autograd's thread and back, or only back."""
+    edges: list[int] = gap[np.argsort(source, kind="stable")][:2].tolist()
+    return edges
 
 
-FUSE = Change(
+FUSE = GraphChange(
     "fuse",
     "Fuse storms of small kernels",
-    "a loop over elements that can be written as one operation on the whole tensor, its backward likewise",
+    "a loop over elements that can be replaced by one operation on the full tensor, in the backward pass too",
     apply,
 )

@@ -1,22 +1,22 @@
-"""The host waits every tenth step, or by an event far behind, instead of every step.
+"""Synchronize every tenth step, or wait for an event of an earlier step, instead of synchronizing every step.
 
-Symptom: a synchronization in each iteration; the GPU runs dry while the host returns and launches again.
-With the change the host goes on; what it waited for is recorded as an event.
+Symptom: a synchronization in each iteration. The GPU is idle while the host returns and launches again. With the
+change, the host records an event and continues.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from traceview.whatif.changes.base import Change
+from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.constants import EVENT_CALL, Constants
-from traceview.whatif.graph import CALL, WAIT, Graph
+from traceview.whatif.graph import CALL, WAIT, DependencyGraph
 
-EVERY = 10
+EVERY = 10  # iterations
 
 
-def apply(graph: Graph, constants: Constants) -> Graph | str:
-    """Return the graph with the waits of all but each EVERYth iteration gone."""
+def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    """Return the graph with the waits of only every EVERYth iteration."""
     calls = graph.calls
     inside = calls.sync & (calls.iteration >= 0)
     per = np.bincount(calls.iteration[inside], minlength=1)
@@ -25,16 +25,16 @@ def apply(graph: Graph, constants: Constants) -> Graph | str:
     last = (calls.iteration - graph.first) % EVERY == EVERY - 1
     gone = inside & ~last
     if not gone.any():
-        return "no more than one iteration in ten could do without its synchronization"
+        return "no iteration has a synchronization that could be removed: every tenth one stays"
     weight = graph.edges.weight.copy()
-    call = graph.of_calls(CALL, gone)
+    call = graph.call_edges(CALL, gone)
     weight[call] = np.minimum(weight[call], EVENT_CALL)
-    return graph.with_edges(graph.edges.weighing(weight).keep(~graph.of_calls(WAIT, gone)))
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, gone)))
 
 
-SYNCHRONIZE = Change(
+SYNCHRONIZE = GraphChange(
     "sync",
     f"Synchronize every {EVERY} steps, or by an event",
-    "losses read late; memory for the batches that the host is ahead",
+    "losses are read later; memory for the batches that the host is ahead",
     apply,
 )
