@@ -42,7 +42,7 @@ def test_the_old_file_survives_whatever_goes_wrong(
     assert place.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     if isinstance(problem, OSError):
-        assert str(caught.value) == ("a.json: cannot be written (No space left on device); name another place for it")
+        assert str(caught.value) == ("a.json: cannot be written (No space left on device); name another path")
 
 
 def test_a_link_keeps_pointing(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
 def test_places_that_cannot_be_written_are_refused_early(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is a folder"):
         check_file(tmp_path)
-    with pytest.raises(OutputError, match=r"a\.json: the folder it should go into does not exist"):
+    with pytest.raises(OutputError, match=r"a\.json: its folder does not exist"):
         check_file(tmp_path / "none" / "a.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="does not exist"):
@@ -79,7 +79,7 @@ def test_places_that_cannot_be_written_are_refused_early(tmp_path: Path) -> None
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="its folder cannot be written"):
+    with pytest.raises(OutputError, match="no write permission for its folder"):
         check_file(tmp_path / "a.json")
 
 

@@ -1,4 +1,4 @@
-"""Where did the GPU's time go, what did each loss cost, and what to change: from an Nsight Systems export.
+"""Where GPU time goes in an Nsight Systems export, what each loss costs, and what to change.
 
     from traceview import analyze, open_trace
 
@@ -6,8 +6,8 @@
     analysis.devices[0].gaps.causes          # ns by cause
     open_trace("report.sqlite").operations   # a typed polars frame
 
-The names below are the public interface. Each is imported when it is first used: polars takes 0.2 s to import, and
-`traceview --help` does without.
+`__all__` is the public interface. Each name is imported at its first use, because polars takes 0.2 s to import and
+`traceview --help` does not need it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from traceview.errors import TraceviewError as TraceviewError
-from traceview.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceview.comparison import compare
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
     from traceview.model.trace import Trace, Window
     from traceview.pipeline import analyze, open_trace
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Analysis",
@@ -38,18 +39,21 @@ __all__ = [
 ]
 
 _MODULES = {
-    "traceview.comparison": ("compare",),
-    "traceview.model.analysis": ("Analysis", "Finding", "Trace", "Window"),
-    "traceview.model.comparison": ("Comparison",),
-    "traceview.pipeline": ("analyze", "open_trace"),
+    "Analysis": "traceview.model.analysis",
+    "Comparison": "traceview.model.comparison",
+    "Finding": "traceview.model.analysis",
+    "Trace": "traceview.model.trace",
+    "Window": "traceview.model.trace",
+    "analyze": "traceview.pipeline",
+    "compare": "traceview.comparison",
+    "open_trace": "traceview.pipeline",
 }
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'traceview' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'traceview' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,13 @@
-"""Every error a user can cause, as one tree.
+"""Every error that a user can cause, as one tree.
 
-    TraceviewError            one clear line; the command line exits with 2
+    TraceviewError            one line; the command line exits with 2
       ReportError             the capture cannot be read
-        NotFoundError         no such file, or a directory
-        NotAnExportError      empty, text, another program's database
-        DamagedExportError    truncated, bit-flipped, still being written
-        NoGpuWorkError        a good capture that holds nothing to analyse
-      RequestError            the question makes no sense for this capture
-      OutputError             a result could not be written; nothing half-written is left
+        NotFoundError         the file does not exist, or is a folder
+        NotAnExportError      empty, text, or a database of another program
+        DamagedExportError    truncated, corrupt, or still being written
+        NoGpuWorkError        readable, but without GPU work to analyze
+      RequestError            the options do not fit this capture
+      OutputError             a result cannot be written; no part of it is left
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import errno
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is no memory, also none for another thread or process."""
+    """Return whether an error means that there is no memory left, also for a new thread or process."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.EAGAIN)
     if isinstance(error, RuntimeError):
         return "can't start new thread" in str(error)
-    # polars starts its threads at first use; its panic is no Exception.
+    # polars starts its threads at first use and panics; PanicException does not derive from Exception.
     return isinstance(error, MemoryError) or (
         type(error).__name__ == "PanicException" and "ThreadPoolBuildError" in str(error)
     )
@@ -38,19 +38,19 @@ class ReportError(TraceviewError):
 
 
 class NotFoundError(ReportError):
-    """There is no such file, or it is a directory."""
+    """The file does not exist, or is a folder."""
 
 
 class NotAnExportError(ReportError):
-    """The file is not what Nsight Systems exports."""
+    """The file is not an Nsight Systems export."""
 
 
 class DamagedExportError(ReportError):
-    """The file is an export, but a part of it cannot be trusted."""
+    """The file is an export with a corrupt part."""
 
 
 class NoGpuWorkError(ReportError):
-    """The capture is sound, but holds nothing that could be analysed."""
+    """The capture is valid, but has no GPU work to analyze."""
 
 
 class RequestError(TraceviewError):
@@ -58,4 +58,4 @@ class RequestError(TraceviewError):
 
 
 class OutputError(TraceviewError):
-    """A result could not be written."""
+    """A result cannot be written."""

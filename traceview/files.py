@@ -1,4 +1,4 @@
-"""Output files and folders: the one place that checks their paths and the one that writes them, whole or not at all."""
+"""Output files and folders: checks of their paths, and atomic writes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STDOUT = "-"
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Is the output standard output?"""
+    """Return whether an output path means standard output."""
     return path is not None and str(path) == STDOUT
 
 
 def check_outputs(reports: Iterable[Path], outputs: Iterable[Path | None]) -> None:
-    """Refuse an output that would overwrite a report or another output, or that cannot be written.
+    """Check that no output overwrites a report or another output, and that each can be written.
 
     `-` is standard output. Raises OutputError.
     """
@@ -33,7 +33,7 @@ def check_outputs(reports: Iterable[Path], outputs: Iterable[Path | None]) -> No
 
 
 def check_different(reports: Iterable[Path], outputs: Iterable[Path | None]) -> None:
-    """Refuse an output that is a report or another output. Raises OutputError."""
+    """Check that no output is a report or another output. Raises OutputError."""
     taken = {report.resolve() for report in reports}
     for path in outputs:
         if path is None or is_stdout(path):
@@ -44,40 +44,40 @@ def check_different(reports: Iterable[Path], outputs: Iterable[Path | None]) -> 
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path for a file that cannot be written, before time is spent on its content. Raises OutputError."""
+    """Check that a file can be written, before its content is computed. Raises OutputError."""
     if path.is_dir():
         raise OutputError(f"{path.name or path}: is a folder; name a file in it")
     _check_parent(path)
 
 
 def check_folder(path: Path, ours: Collection[str]) -> None:
-    """Refuse a path for a folder: a file, or a folder that holds more than the files `ours`. Raises OutputError."""
+    """Check that a folder can be written: its path is new, or a folder with no files but `ours`. Raises OutputError."""
     if path.exists() and not path.is_dir():
-        raise OutputError(f"{path.name}: is a file, and this format is a folder of tables; name another path for it")
+        raise OutputError(f"{path.name}: is a file, but this format writes a folder of tables; name another path")
     if path.is_dir():
         others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
         if others:
-            raise OutputError(f"{path.name or path}: holds other things ({others[0]}); name a new folder")
+            raise OutputError(f"{path.name or path}: contains other files ({others[0]}); name a new folder")
     _check_parent(path.resolve())
 
 
 def _check_parent(path: Path) -> None:
     if not path.parent.is_dir():
-        raise OutputError(f"{path.name}: the folder it should go into does not exist; make it, or name another")
+        raise OutputError(f"{path.name}: its folder does not exist; create it, or name another")
     if not _is_special(path) and not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{path.name}: its folder cannot be written; name another place for it")
+        raise OutputError(f"{path.name}: no write permission for its folder; name another folder")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text as UTF-8; see `write_pieces`."""
+    """Write a text as UTF-8 (see `write_pieces`)."""
     write_pieces(path, (text.encode("utf-8", "replace"),))
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file piece by piece.
 
-    A link keeps its target, and a device or pipe is written in place. Raises OutputError; the old file then stays
-    as it was, and no part of the new one is left.
+    A symbolic link stays, and its target is replaced. A device or pipe is written in place. Raises OutputError; the
+    old file then stays unchanged, and no part of the new one is left.
     """
     if _is_special(path):
         with _output_errors(path), path.open("wb") as file:
@@ -100,7 +100,7 @@ def new_file(path: Path) -> Iterator[Path]:
         part = Path(name)
         try:
             yield part
-            part.chmod(_mode(target, 0o666))
+            part.chmod(_permissions(target, 0o666))
             part.replace(target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         part = Path(tempfile.mkdtemp(prefix=".traceview-", suffix=".part", dir=target.parent))
         try:
             yield part
-            part.chmod(_mode(target, 0o777))
+            part.chmod(_permissions(target, 0o777))
             _replace_folder(part, target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -151,11 +151,11 @@ def _output_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise OutputError(f"{path.name}: cannot be written ({reason}); name another place for it") from None
+        raise OutputError(f"{path.name}: cannot be written ({reason}); name another path") from None
 
 
-def _mode(target: Path, default: int) -> int:
-    """Return the access bits of an existing target, else those that the umask leaves of `default`."""
+def _permissions(target: Path, default: int) -> int:
+    """Return the permission bits of an existing target, else `default` without those that the umask clears."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

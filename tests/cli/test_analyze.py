@@ -99,7 +99,7 @@ def test_condition_that_does_not_hold_exits_with_0(traceview: Command, report: P
         (["--json", "{folder}/report.overlap.html"], "must be different files"),
         (["--json", "{folder}/link.sqlite"], "must be different files"),
         (["--json", "{folder}"], "is a folder"),
-        (["--html", "{folder}/none/x.html"], "x.html: the folder it should go into does not exist"),
+        (["--html", "{folder}/none/x.html"], "x.html: its folder does not exist"),
         (["--html", "-"], "--html needs a file name"),
         (["--html", "{folder}/x", "--no-html"], "does not go with --no-html"),
         (["--fail-if", "idel > 5%"], "unknown quantity 'idel'; did you mean idle"),

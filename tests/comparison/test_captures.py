@@ -20,7 +20,7 @@ import pytest
 from tests.captures import ROOT, sample
 from traceview import Analysis, Comparison, analyze, compare
 from traceview.model.analysis import Iterations
-from traceview.model.comparison import Against
+from traceview.model.comparison import CaptureDifference
 from traceview.report.comparison.document import to_json
 from traceview.report.comparison.markdown import to_markdown
 from traceview.report.comparison.terminal import render
@@ -47,7 +47,7 @@ def compared(*names: str, cut: str = "auto") -> Comparison:
     return compare(first, second, *more, cut=cut)
 
 
-def only(comparison: Comparison) -> Against:
+def only(comparison: Comparison) -> CaptureDifference:
     (one,) = comparison.against
     return one
 

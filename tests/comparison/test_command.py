@@ -59,11 +59,11 @@ def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Comm
         ((DUAL, "--fail-if", "wal > 3%"), "did you mean wall"),
         ((DUAL, "--json", DUAL), "must be different files"),
         ((DUAL, "--json", "-", "--markdown", "-"), "cannot both write to standard output"),
-        ((DUAL, "--json", "nowhere/at/all.json"), "folder it should go into does not exist"),
+        ((DUAL, "--json", "nowhere/at/all.json"), "its folder does not exist"),
         ((DUAL, "--cut", "some"), "'some' is not one of 'auto', 'range', 'gpu'"),
         ((DUAL, "--iteration", "nothing like it"), "no NVTX range matches --iteration"),
         ((DUAL, "--device", "GPU 9"), "no device is called 'GPU 9'"),
-        ((DUAL, "--skip", "99"), "leaves nothing of 20 iterations"),
+        ((DUAL, "--skip", "99"), "leaves none of 20 iterations"),
         ((), "Missing argument 'AFTER'"),
     ],
 )

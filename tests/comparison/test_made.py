@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from traceview import analyze, compare
 from traceview.errors import RequestError
-from traceview.model.comparison import Against, Comparison
+from traceview.model.comparison import CaptureDifference, Comparison
 from traceview.model.trace import Trace
 
 CLASSES = ("compute", "communication", "copy", "memset")
@@ -37,7 +37,7 @@ def trace_of(run: list[list[tuple[str, int, int, int]]], wall: int = MS, factor:
     return made_trace(operations, api, ranges)
 
 
-def only(comparison: Comparison) -> Against:
+def only(comparison: Comparison) -> CaptureDifference:
     (one,) = comparison.against
     return one
 

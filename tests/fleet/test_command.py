@@ -115,7 +115,7 @@ def test_conditions_and_nothing_to_say_have_exit_codes_of_their_own(traceview: C
         (["--fail-if", "speed > 5%"], "unknown quantity 'speed'"),
         (["--scheduler", "nonsense"], "no scheduler can be reached there"),
         (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
-        (["--json", "/nowhere/x.json"], "the folder it should go into does not exist"),
+        (["--json", "/nowhere/x.json"], "its folder does not exist"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(traceview: Command, arguments: list[str], words: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from traceview import __version__
 from traceview.errors import ReportError, is_out_of_memory
-from traceview.version import __version__
 
 SHELLS = ("bash", "zsh", "fish")
 CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line

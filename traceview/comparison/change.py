@@ -1,4 +1,4 @@
-"""Two samples of one figure into a Change, and the change of the wall into a verdict."""
+"""Two samples of one figure into a FigureChange, and the change of the wall into a verdict."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from traceview.comparison import noise
 from traceview.intervals import Times
-from traceview.model.comparison import Change
+from traceview.model.comparison import FigureChange
 
 # Two runs of one program differ by about this much although the iterations of each agree (docs/compare.md).
 LEAST = 0.01
 
 
-def changed(name: str, unit: str, before: Times, after: Times, level: float) -> Change:
+def changed(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
     """Compare one figure; a difference whose interval holds zero is noise."""
     old, new = noise.median(before), noise.median(after)
     found = noise.interval(before, after, level)
-    return Change(
+    return FigureChange(
         name=name,
         unit=unit,
         before=old,
@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
     confidence: float | None
 
 
-def judge(wall: Change, before: Times, after: Times, least: float, level: float) -> Verdict:
+def judge(wall: FigureChange, before: Times, after: Times, least: float, level: float) -> Verdict:
     """Say whether an iteration became faster or slower, or whether that is noise; `least` is a share of before."""
     found = noise.interval(before, after, level)
     if found is None:

@@ -16,7 +16,7 @@ from traceview.comparison.timeline import timelines
 from traceview.comparison.whole import whole_sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.comparison import Against, Capture, Change, Comparison
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange
 from traceview.model.trace import Trace
 from traceview.pipeline import Progress, analyze
 
@@ -103,9 +103,9 @@ def _told_apart(files: Sequence[str]) -> list[str]:
     ]
 
 
-def _capture(file: str, analysis: Analysis, sample: Sample, cut: str) -> Capture:
+def _capture(file: str, analysis: Analysis, sample: Sample, cut: str) -> ComparedCapture:
     found = analysis.iterations
-    return Capture(
+    return ComparedCapture(
         file=file,
         nsys_version=analysis.info.nsys_version,
         devices=tuple(f"{device.id} {device.name}".strip() for device in analysis.devices),
@@ -117,8 +117,8 @@ def _capture(file: str, analysis: Analysis, sample: Sample, cut: str) -> Capture
     )
 
 
-def _against(before: Sample, after: Sample, capture: Capture, least: float) -> Against:
-    def change(name: str) -> Change:
+def _against(before: Sample, after: Sample, capture: ComparedCapture, least: float) -> CaptureDifference:
+    def change(name: str) -> FigureChange:
         unit = "count" if name in COUNTS else "ns"
         return changed(name, unit, before.figures[name], after.figures[name], LEVEL)
 
@@ -126,7 +126,7 @@ def _against(before: Sample, after: Sample, capture: Capture, least: float) -> A
     verdict = judge(wall, before.wall, after.wall, least, LEVEL)
     ratio = ratio_interval(before.wall, after.wall)
     parts = tuple(change(name) for name in PARTS)
-    return Against(
+    return CaptureDifference(
         capture=capture,
         verdict=verdict.word,
         why=verdict.why,

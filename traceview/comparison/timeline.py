@@ -9,7 +9,7 @@ import polars as pl
 
 from traceview.comparison.sample import Sample
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.comparison import Timeline
+from traceview.model.comparison import IterationTimeline
 from traceview.model.trace import Trace, Window
 
 MOST = 12_000  # events of one capture: what a browser draws at once without levels of detail
@@ -17,12 +17,12 @@ MOST_ITERATIONS = 9
 COPIES = ("h2d", "d2h", "d2d")
 
 
-def timelines(analyses: Sequence[Analysis], samples: Sequence[Sample], *, whole: bool) -> tuple[Timeline, ...]:
+def timelines(analyses: Sequence[Analysis], samples: Sequence[Sample], *, whole: bool) -> tuple[IterationTimeline, ...]:
     """Return as many iterations around the median one as fit in MOST events, one timeline a capture."""
     return tuple(_timeline(analysis, sample, whole) for analysis, sample in zip(analyses, samples, strict=True))
 
 
-def _timeline(analysis: Analysis, sample: Sample, whole: bool) -> Timeline:
+def _timeline(analysis: Analysis, sample: Sample, whole: bool) -> IterationTimeline:
     start, end = sample.start, sample.start + sample.wall
     middle = int(np.argsort(sample.wall, kind="stable")[(len(sample.wall) - 1) // 2])
     found = analysis.iterations
@@ -43,7 +43,7 @@ def _timeline(analysis: Analysis, sample: Sample, whole: bool) -> Timeline:
         "look",
         pl.col("name").replace_strict(names, range(len(names)), return_dtype=pl.Int64),
     )
-    return Timeline(
+    return IterationTimeline(
         lanes=tuple(lane[2:] for lane in lanes),
         names=tuple(names),
         events=tuple(columns.iter_rows()),

@@ -17,11 +17,11 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
+from traceview import __version__
 from traceview.errors import RequestError
 from traceview.fleet.form import packed
 from traceview.fleet.job import Job, Tls
 from traceview.fleet.worker import version, work_unwatched
-from traceview.version import __version__
 
 REACHED_IN = "10s"
 HEARD_IN = 5  # seconds

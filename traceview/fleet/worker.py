@@ -92,6 +92,6 @@ def _reason(line: str, name: str) -> str:
 
 def version() -> str:
     """Return the version of traceview that a worker has."""
-    from traceview.version import __version__
+    from traceview import __version__
 
     return __version__

@@ -1,4 +1,4 @@
-"""The results of an analysis: what every report shows."""
+"""The results of an analysis, which every report shows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.model.columns import Table, column, derived
-
-if TYPE_CHECKING:
-
-    from traceview.model.charts import Charts
-
 from traceview.model.trace import ReportInfo, Trace, Window
 
-# What an iteration is made of, in ns, besides its idle time by cause.
+if TYPE_CHECKING:
+    from traceview.model.charts import Charts
+
+# The figures of an iteration in ns, besides its idle time by cause.
 ITERATION_FIGURES = (
     "wall",
     "compute",
@@ -43,18 +41,18 @@ SEVERITIES = ("high", "medium", "low", "info")
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
-    """Absent data is neither an error nor a zero: it is a reason that every report shows."""
+    """The reason why a figure is missing. Missing data is neither an error nor 0; every report shows the reason."""
 
     reason: str
 
 
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _ratio(part: int, total: int) -> float | None:
+    return part / total if total else None
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOverlap:
-    """Copies of one kind and memory against compute (docs/definitions.md "Overlap")."""
+    """Copies of one kind and memory, and their overlap with compute (docs/definitions.md "Overlap")."""
 
     kind: str = column("text", "kind", "Direction of the copy, from copyKind.")
     memory: str = column("text", "memory", "Memory of the host's side, from srcKind or dstKind.")
@@ -79,7 +77,7 @@ class CopyOverlap:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationOverlap:
-    """Communication kernels against compute (docs/definitions.md "Overlap")."""
+    """Communication kernels, and their overlap with compute (docs/definitions.md "Overlap")."""
 
     count: int = column("count", "kernels", "Number of communication kernels.")
     busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
@@ -93,18 +91,18 @@ class CommunicationOverlap:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One idle gap with the ns of each cause; they add up to its length."""
+    """One idle gap. The ns of its causes add up to its length."""
 
     start_ns: int
     end_ns: int
-    causes: Mapping[str, int]  # every cause of CAUSES, in that order
+    causes: Mapping[str, int]  # every cause, in the order of CAUSES
     next_operation: str | None  # the name of the operation that ends it
-    thread: int | None  # row of Trace.threads: who launched that operation
-    range: str | None  # innermost NVTX range open there in the middle of the wait
+    thread: int | None  # the thread that launched it, a row of Trace.threads
+    range: str | None  # innermost NVTX range that is open on this thread in the middle of its wait
 
     @property
     def cause(self) -> str:
-        """The cause of most of it."""
+        """The cause with the most time."""
         return max(self.causes, key=lambda name: self.causes[name])
 
 
@@ -112,10 +110,10 @@ class Gap:
 class Gaps:
     """Idle gaps of one device or stream.
 
-    `frame` has one row a gap: start, end, operation (row of Trace.operations, null at the end of a
-    window), thread (row of Trace.threads or null) and one Int64 column for each of CAUSES. Gaps of a
-    stream have three more causes, tried first: other_compute, other_communication, other_copy (ns). Theirs are
-    sums alone: nothing lists the gaps of streams, which would take as much memory again, and `frame` is empty.
+    `frame` has one row per gap: start, end, operation (row of Trace.operations, null at the end of a window), thread
+    (row of Trace.threads or null) and one Int64 column with the ns of each of CAUSES. Gaps of a stream have three more
+    causes, which take precedence: other_compute, other_communication and other_copy. Their `frame` is empty to save
+    memory; only sums are measured.
     """
 
     count: int
@@ -149,7 +147,7 @@ class StreamUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One GPU: what it did, what it hid and why it waited."""
+    """One GPU: its work, how much of it overlaps, and why it was idle."""
 
     device: int  # row of Trace.devices
     id: str
@@ -162,11 +160,11 @@ class DeviceUse:
     communication_ns: int
     idle_ns: int
     gaps: Gaps
-    tables: Mapping[str, Table]  # every measure of MEASURES that is taken per device, by name
+    tables: Mapping[str, Table]  # the result of every DeviceMeasure, by name
 
     @property
     def copies(self) -> tuple[CopyOverlap, ...]:
-        """One row for each (kind, memory) pair."""
+        """One row per kind and memory."""
         return self.tables["copies"].rows
 
     @property
@@ -176,7 +174,7 @@ class DeviceUse:
 
     @property
     def streams(self) -> tuple[StreamUse, ...]:
-        """One row for each stream."""
+        """One row per stream."""
         return self.tables["streams"].rows
 
 
@@ -200,8 +198,8 @@ class ApiTotal:
 class SyncUse:
     """Blocking calls (docs/definitions.md "Synchronization").
 
-    `frame`: one row a call: start, end, name, thread, process, api (row of Trace.api), blocked,
-    waited, starved, refill (ns).
+    `frame` has one row per call: start, end, name, thread, process, api (row of Trace.api), and blocked, waited,
+    starved and refill in ns.
     """
 
     count: int
@@ -215,7 +213,7 @@ class SyncUse:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """Explicit synchronizations, and calls that block although their name does not say so."""
+    """Explicit synchronizations, and calls that synchronize implicitly."""
 
     sync: SyncUse
     implicit_sync: SyncUse
@@ -245,7 +243,7 @@ class RangeUse:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration; GPU figures are clipped to [start, end) and summed over `devices`."""
+    """One iteration. GPU figures are clipped to [start, end) and summed over the devices of its process."""
 
     name: str
     start_ns: int
@@ -265,7 +263,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median and tails in ns; linear interpolation between ranks, rounded down."""
+    """Median and tails in ns, linearly interpolated between ranks and rounded down."""
 
     median: int
     p5: int
@@ -274,22 +272,22 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """docs/definitions.md "Iterations"."""
+    """The iterations of a run (docs/definitions.md "Iterations")."""
 
     range: str
     thread: int
     process_id: int
-    count: int  # all of them, the skipped ones included
+    count: int  # including the skipped ones
     skipped: int
     skipped_why: str
     wall_ns: Spread
-    spreads: Mapping[str, Spread]  # one for each ns field of Iteration
+    spreads: Mapping[str, Spread]  # one per ns field of Iteration
     per_iteration: tuple[Iteration, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place in the capture that shows a finding: where the timeline goes on a click."""
+    """A place in the capture that shows a finding; a click opens it in the timeline."""
 
     text: str
     start_ns: int
@@ -301,15 +299,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A verdict on measurements: a symptom, what it cost, and what to change."""
+    """A symptom, its cost, and what to change."""
 
     id: str
     severity: str
     title: str
     evidence: tuple[Place, ...]
-    cost_ns: int  # counted once: a device's findings never exceed its idle plus exposed time
+    cost_ns: int  # each ns counts once: the findings of a device do not exceed its idle plus exposed time
     advice: str
-    code: str = ""  # the line to write
+    code: str = ""  # example code
     device: str | None = None
     cost_fraction: float = 0.0  # of the device's window
     cost_per_iteration_ns: int | None = None
@@ -317,7 +315,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """GPU work whose launch is not in the capture; unified-memory copies never have one."""
+    """GPU work whose launch is not in the capture. Unified-memory copies never have one and do not count."""
 
     kernels: int
     copies: int
@@ -327,22 +325,22 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Everything a report shows."""
+    """Everything that a report shows."""
 
     info: ReportInfo
     trace: Trace
     devices: tuple[DeviceUse, ...]
     host: HostUse
-    tables: Mapping[str, Table]  # every measure of MEASURES that is taken of the whole capture, by name
+    tables: Mapping[str, Table]  # the result of every CaptureMeasure, by name
     iterations: Iterations | NotMeasured
     unmatched: Unmatched
     findings: tuple[Finding, ...] = field(default=())
-    notes: tuple[str, ...] = ()  # what could not be measured, and how to capture it
-    charts: Callable[[], Charts] | None = None  # measures what only charts show, when a page asks for it
-    projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED), when a timeline asks for them
+    notes: tuple[str, ...] = ()  # figures that are missing, and how to capture them
+    charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
+    projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
 
     @property
     def nvtx(self) -> tuple[RangeUse, ...] | NotMeasured:
-        """One row for each name and domain of NVTX ranges, the busiest on the GPU first."""
+        """One row per name and domain of NVTX ranges, the busiest on the GPU first."""
         table = self.tables["nvtx"]
         return table.rows if table.not_measured is None else NotMeasured(table.not_measured)

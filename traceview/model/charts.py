@@ -1,4 +1,4 @@
-"""Figures that only charts show, as measure/charts.py makes them. Times are ns on the export's own clock."""
+"""Figures that only charts show (traceview.measure.charts). Times are ns on the export's clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from traceview.model.trace import Window
 
 @dataclass(frozen=True, slots=True)
 class StreamsAtOnce:
-    """How long every two streams of a device were busy at the same time.
+    """How long each pair of a device's streams was busy at the same time.
 
-    `streams` are rows of Trace.streams, the busiest first; `together_ns[i][j]` is what the unions of i and
-    j have in common, so that the diagonal is each stream's own busy time. `left_out` streams were less busy.
+    `streams` are rows of Trace.streams, the busiest first. `together_ns[i][j]` is the length of the intersection of
+    streams i and j, so the diagonal has each stream's busy time. `left_out` is the number of less busy streams.
     """
 
     streams: tuple[int, ...]
@@ -23,31 +23,31 @@ class StreamsAtOnce:
 
 @dataclass(frozen=True, slots=True)
 class GapLengths:
-    """Idle gaps of a device whose length is in [from_ns, to_ns): how many, and their ns by cause."""
+    """A device's idle gaps whose length is in [from_ns, to_ns): their count, and their ns by cause."""
 
     from_ns: int
     to_ns: int
     count: int
-    causes: Mapping[str, int]  # those of CAUSES that have some of it
+    causes: Mapping[str, int]  # only causes that occur
     longest: Window
 
 
 @dataclass(frozen=True, slots=True)
 class CopyGroup:
-    """Copies of one kind and memory, of about one size and duration; a group of one is a single copy."""
+    """Copies of one kind and memory with similar size and duration, or a single copy."""
 
     kind: str
     memory: str
     count: int
     bytes: int
-    duration_ns: int  # of all of them, added up
+    duration_ns: int  # sum over the copies
     slowest: Window
-    stream: int  # row of Trace.streams that the slowest ran on
+    stream: int  # the slowest copy's row of Trace.streams
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCharts:
-    """What the charts of one device show. `copies_left_out` have no bytes or no length, hence no bandwidth."""
+    """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0."""
 
     device: int  # row of Trace.devices
     streams: StreamsAtOnce
@@ -58,19 +58,19 @@ class DeviceCharts:
 
 @dataclass(frozen=True, slots=True)
 class IterationBar:
-    """Iterations that follow each other, in one bar: sums of their ns fields, and which was the slowest."""
+    """Consecutive iterations in one bar: the sums of their figures, and the slowest one."""
 
-    first: int  # place in Iterations.per_iteration
+    first: int  # index into Iterations.per_iteration
     count: int
     skipped: bool
     wall_ns: int
     parts: Mapping[str, int]  # compute, exposed_h2d, ..., idle_host: those that are not 0
-    slowest: int  # place in Iterations.per_iteration
+    slowest: int  # index into Iterations.per_iteration
 
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Everything that charts show and nothing else does."""
+    """All figures that only charts show."""
 
     devices: tuple[DeviceCharts, ...] = ()
     iterations: tuple[IterationBar, ...] = ()

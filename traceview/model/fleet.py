@@ -1,7 +1,7 @@
-"""What many reports become: one small result each, and one Fleet of them all.
+"""The results of a fleet analysis: one ReportResult for each report, and one Fleet for all.
 
-Times are whole ns. A rank is one GPU of one report. Results travel between processes and machines in the
-form that traceview.fleet.serialization defines; nothing here opens a file, measures or prints.
+Times are whole ns. A rank is one GPU of one report. traceview.fleet.serialization defines how results travel between
+processes and machines.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 from traceview.intervals import Times
 
-# What an iteration of a rank is made of, as traceview.measure.iterations.breakdown measures it; ns, but kernels.
+# The figures of a rank's iteration (traceview.measure.iterations.breakdown), in ns except kernels.
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The iterations of one rank, one value each; `number` is what their names say, or 0, 1, 2 ...
+    """The iterations of one rank, one value each. `number` is the number in their names, or 0, 1, 2 ...
 
-    `cut` is "gpu" where each lasts from the end of one on the GPU to the end of the next, else "range". `figures`
-    holds one array for each of STEP_FIGURES, in that order; `idle` one for each of model.CAUSES.
+    `cut` is "gpu" if each iteration lasts from the end of the previous one on the GPU to its own end, else "range".
+    `figures` has one array for each of STEP_FIGURES, `idle` one for each of model.CAUSES.
     """
 
     name: str
-    named: bool  # the numbers stand in the names
+    named: bool  # `number` comes from the names
     cut: str
     number: Times
-    skipped: int  # so many first ones are set aside as warm-up
+    skipped: int  # number of warm-up iterations
     figures: tuple[Times, ...]
     idle: tuple[Times, ...]
 
@@ -37,7 +37,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where a rank's collectives ran in order: a communicator where the capture names it, or a stream."""
+    """A sequence of a rank's collectives: a communicator if the capture names it, else a stream."""
 
     communicator: str | None
     stream: int
@@ -45,10 +45,10 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """A rank's communication kernels in the order of their launches; `kind` and `channel` index the tuples.
+    """A rank's communication kernels in launch order. `kind` is an index into `kinds`, `channel` into `channels`.
 
-    `step` is the number of the iteration that launched each, or BEFORE_ALL; `hidden` how many ns of it had
-    compute beside it on the same GPU.
+    `step` is the number of the iteration that launched each, or BEFORE_ALL. `hidden` is the ns in which compute runs
+    on the same GPU.
     """
 
     kinds: tuple[str, ...]
@@ -59,12 +59,12 @@ class Collectives:
     step: Times
     kind: Times
     channel: Times
-    left_out: int  # so many more were in the report
+    left_out: int  # collectives of the report that exceed the limit
 
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """One GPU of one report; `idle` has one value for each of model.CAUSES."""
+    """One GPU of one report. `idle` has one value for each of model.CAUSES."""
 
     device: str
     gpu: str
@@ -82,7 +82,7 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """What is kept of one report. `epoch` is the time of day at its clock's zero in ns, where it says so."""
+    """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known."""
 
     nsys_version: str | None
     epoch: int | None
@@ -92,7 +92,7 @@ class ReportResult:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A report that could not be used, by the name that the fleet gives it, and why."""
+    """A report that cannot be used, by its name in the fleet, and the reason."""
 
     file: str
     reason: str
@@ -100,11 +100,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """One report's clock against that of the first report of its component.
+    """One report's clock relative to the clock of the first report of its component.
 
-    `offset` is what to take from its times; `drift` what more of it for each second, in ns. `uncertainty` is the
-    median absolute deviation of what it rests on: `count` collectives. `method` is "reference", "collectives",
-    "session start" or "unknown".
+    Subtract `offset` from its times, and `drift` more for each second, in ns. `uncertainty` is the median absolute
+    deviation over `count` collectives. `method` is "reference", "collectives", "session start" or "unknown".
     """
 
     file: str
@@ -113,15 +112,15 @@ class Clock:
     drift: int
     uncertainty: int | None
     count: int
-    session: int | None  # the same offset by the times of day at which the sessions began
+    session: int | None  # the offset according to the start times of the sessions
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """Ranks that ran the same collectives together, and how their arrivals differed.
+    """Ranks that take part in the same collectives, and how their arrivals differ.
 
-    `ranks` are rows of Fleet.ranks. `how` is "communicator" or "order". Skew is last less first arrival;
-    `transfer` the median of the shortest kernel of each collective; `last` the rank that came last most often.
+    `ranks` are rows of Fleet.ranks. `how` is "communicator" or "order". Skew is the last minus the first arrival.
+    `transfer` is the median of the shortest kernel of each collective. `last` is the rank that is last most often.
     """
 
     name: str
@@ -139,7 +138,7 @@ class CollectiveGroup:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """How long one rank waited in collectives to which another came last; both are rows of Fleet.ranks."""
+    """How long one rank waits in collectives in which another is last; both are rows of Fleet.ranks."""
 
     waiter: int
     last: int
@@ -149,13 +148,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One row of the fleet: means of its steady iterations, or sums of the whole window where it has none.
+    """One rank: means over its steady iterations, or sums over the window if it has none.
 
-    `own` is wall less exposed communication: what the rank takes on its own account. `lag` is the median, over
-    iterations, of its own less the median own of the other ranks, `noise` what of that scatter explains; None where
-    there are too few. `wait` is waiting in collectives, `bare_wait` at least how much of it had no compute beside it;
-    `caused` and `bare_caused` are what all others together waited for this rank. Of all `matched` collectives it
-    came last to `last_count`.
+    `own` is wall minus exposed communication: the time that the rank itself takes. `lag` is the median over iterations
+    of its `own` minus the median `own` of the other ranks, and `noise` the part of it that scatter explains; both are
+    None for too few iterations. `wait` is the time in collectives before the last rank arrives, and `bare_wait` a lower
+    bound of the part without compute. `caused` and `bare_caused` are the sums over all other ranks of their waits for
+    this rank. It is last in `last_count` of `matched` collectives.
     """
 
     label: str
@@ -167,7 +166,7 @@ class Rank:
     wall: int
     compute: int
     exposed_communication: int
-    copies: int  # copies and memsets with nothing else beside them
+    copies: int  # copies and memsets while nothing else runs
     idle: int
     causes: tuple[int, ...]
     kernels: int
@@ -180,22 +179,22 @@ class Rank:
     bare_caused: int
     last_count: int
     matched: int
-    set: int  # ranks that share collectives, from 0; lags are those within a set
-    typical: int | None  # median own time of an iteration of its set, ns
+    set: int  # number of its set of ranks that share collectives; lags are within a set
+    typical: int | None  # median `own` of an iteration of its set, ns
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank whose own time is longer than the others' beyond margin and noise, what of, and what it cost.
+    """A rank whose own time exceeds that of the others by more than margin and noise, the reason, and the cost.
 
-    `part` is one of "compute", "copies" or a cause of model.CAUSES; `part_lag` how much longer that part is than the
-    median of the others. `cost` is what the others waited for it in an iteration with nothing else to do, all
-    together; `cost_each` the same for each of the `waiting` ranks that run collectives with it.
+    `part` is "compute", "copies" or a cause of model.CAUSES, and `part_lag` its excess over the median of the others.
+    `cost` is the idle time per iteration that all others wait for this rank, and `cost_each` the mean over the
+    `waiting` ranks that share collectives with it.
     """
 
     rank: int
     lag: int
-    share: float  # of a typical iteration's own time, of its set
+    share: float  # of the own time of a typical iteration of its set
     part: str
     part_lag: int
     more_kernels: int
@@ -206,11 +205,11 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change, dearest first.
+    """A remedy. The most expensive problem comes first.
 
-    `cost` is waiting in ns, of an iteration where there are some, of all ranks; `each` the same for each of the
-    `waiting` ranks: those that wait for the one at fault, or all that run collectives where it is not one. `wall` is
-    how long an iteration of those takes, their median.
+    `cost` is the waiting time of all ranks in ns, per iteration if there are iterations, and `each` the mean over the
+    `waiting` ranks: those that wait for the rank at fault, or all that take part in collectives if no single rank is.
+    `wall` is the median length of their iterations.
     """
 
     title: str
@@ -224,10 +223,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Figures of every rank in every iteration: one row a rank, -1 where it has no such iteration."""
+    """Figures of every rank in every iteration, one row per rank; -1 if it does not have the iteration."""
 
     steps: Times
-    steady: Times  # 1 where an iteration counts, 0 where it is set aside
+    steady: Times  # 1 if an iteration counts, 0 if it is warm-up
     wall: Times
     own: Times
     compute: Times
@@ -236,11 +235,11 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Many reports in one result; the same reports give the same bytes, wherever they were read."""
+    """Many reports in one result. The same reports give the same bytes on any machine."""
 
     reports: tuple[str, ...]
     ranks: tuple[Rank, ...]
-    typical: int | None  # median own time of an iteration, ns
+    typical: int | None  # median `own` of an iteration, ns
     margin: float
     stragglers: tuple[Straggler, ...]
     advice: tuple[Advice, ...]
@@ -249,6 +248,6 @@ class Fleet:
     pair_count: int
     clocks: tuple[Clock, ...]
     heat: Heat | None
-    unmatched: int  # collectives without a counterpart
+    unmatched: int  # collectives that no other rank has
     notes: tuple[str, ...]
     skipped: tuple[Skipped, ...]

@@ -1,6 +1,6 @@
-"""The typed frames that readers and normalisation produce, and every measure reads.
+"""The typed frames that normalisation produces and measures read.
 
-Times are int64 nanoseconds on the export's own clock. Intervals are half-open, [start, end).
+Times are int64 nanoseconds on the export's clock. Intervals are half-open, [start, end).
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ Memory = pl.Enum(MEMORIES)
 Source = pl.Enum(SOURCES)
 Role = pl.Enum(ROLES)
 
-# Columns typed pl.Enum (the class, not an instance) hold names: any set of categories is accepted,
-# `.to_physical()` gives the code. Whole numbers are no wider than what they count: of these rows there are tens of
-# millions, of devices, streams and threads few (normalise/plausible.py says how many at most).
+# A column of type pl.Enum (the class) accepts any set of categories; `.to_physical()` returns the codes. Integers have
+# the smallest type that fits: a capture has tens of millions of rows here, but few devices, streams and threads
+# (normalise/plausible.py has their limits).
 OPERATIONS: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
     "class": OperationClass,
-    "source": Source,  # which table it came from; "graph" is a whole CUDA graph
-    "kind": CopyKind,  # null for what is not a copy
-    "memory": Memory,  # null for what is not a copy
+    "source": Source,  # the table it comes from; "graph" is a complete CUDA graph
+    "kind": CopyKind,  # null unless it is a copy
+    "memory": Memory,  # null unless it is a copy
     "bytes": pl.Int64,  # 0 for kernels
     "name": pl.Enum,  # a kernel's short name; "memcpy h2d", "memset", "CUDA graph 2"
     "process": pl.Int32,
     "device": pl.Int16,  # row of Trace.devices
     "stream": pl.Int16,  # row of Trace.streams
-    "correlation": pl.UInt32,  # as wide as CUPTI's; 0 for none
-    "launch": pl.Int32,  # row of Trace.api; null where the capture lacks it
+    "correlation": pl.UInt32,  # the type of CUPTI; 0 for none
+    "launch": pl.Int32,  # row of Trace.api; null if not in the capture
 }
 API: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
     "name": pl.Enum,  # without its _vNNNN and _ptsz suffix
-    "role": Role,  # what docs/definitions.md "Idle gaps" calls it while it holds the thread
-    "implicit": pl.Boolean,  # blocks although its name does not say so ("Synchronization")
+    "role": Role,  # the cause that idle time during the call gets (docs/definitions.md "Idle gaps")
+    "implicit": pl.Boolean,  # synchronizes implicitly (docs/definitions.md "Synchronization")
     "thread": pl.Int16,  # row of Trace.threads
     "process": pl.Int32,
     "correlation": pl.UInt32,
 }
 RANGES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
-    "end": pl.Int64,  # the end of the capture where `open`
+    "end": pl.Int64,  # the end of the capture if `open`
     "name": pl.Enum,
     "domain": pl.Enum,  # "" for the default domain
     "thread": pl.Int16,  # row of Trace.threads
     "process": pl.Int32,
-    "open": pl.Boolean,  # the capture ended before the range did
+    "open": pl.Boolean,  # the capture ends before the range
 }
-OPENACC = "OpenACC"  # the domain of what its runtime did, which no program named: never an iteration
+OPENACC = "OpenACC"  # domain of ranges of the OpenACC runtime, which are never iterations
 OVERHEAD: Mapping[str, PolarsDataType] = {"start": pl.Int64, "end": pl.Int64}
 STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "kind": pl.Enum(("record", "wait", "synchronize")),
@@ -72,7 +72,7 @@ STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "context": pl.Int64,
     "stream_id": pl.Int64,
     "event_id": pl.Int64,
-    "launch": pl.Int32,  # row of Trace.api; null where the capture lacks it
+    "launch": pl.Int32,  # row of Trace.api; null if not in the capture
 }
 PROJECTED: Mapping[str, PolarsDataType] = {
     "range": pl.Int64,  # row of Trace.ranges
@@ -82,9 +82,9 @@ PROJECTED: Mapping[str, PolarsDataType] = {
     "operations": pl.Int64,
 }
 DEVICES: Mapping[str, PolarsDataType] = {
-    "id": pl.String,  # what every report calls it: "GPU 0", "GPU 0 (process 12)"
-    "device_id": pl.Int64,  # the CUDA ordinal its process uses
-    "name": pl.String,  # "NVIDIA H200", or "" where the capture does not say
+    "id": pl.String,  # its name in every report: "GPU 0", "GPU 0 (process 12)"
+    "device_id": pl.Int64,  # its CUDA ordinal in its process
+    "name": pl.String,  # "NVIDIA H200", or "" if unknown
     "processes": pl.List(pl.Int32),
 }
 STREAMS: Mapping[str, PolarsDataType] = {
@@ -92,7 +92,7 @@ STREAMS: Mapping[str, PolarsDataType] = {
     "process": pl.Int32,
     "device": pl.Int32,  # row of Trace.devices
     "context": pl.Int64,
-    "label": pl.String,  # "stream 7", "stream 7 (default)" or the name NVTX gave it
+    "label": pl.String,  # "stream 7", "stream 7 (default)", or its name from NVTX
 }
 THREADS: Mapping[str, PolarsDataType] = {
     "process": pl.Int32,
@@ -103,7 +103,7 @@ THREADS: Mapping[str, PolarsDataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A half-open stretch of time, in ns."""
+    """A half-open time interval, in ns."""
 
     start: int
     end: int
@@ -116,32 +116,32 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ReportInfo:
-    """Where a trace came from. `file` is a bare name: paths never reach a report."""
+    """The origin of a trace. `file` is a name without folders: reports contain no paths."""
 
     file: str
     nsys_version: str | None
     schema_version: str | None
     tables: Mapping[str, int]  # rows of each table that was read
-    problems: tuple[str, ...] = ()  # one line each: what the capture lacks or what was left out
+    problems: tuple[str, ...] = ()  # one line each: what is missing or left out
     profiler: str = "nsys"  # or "torch.profiler"
 
 
 def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:
-    for name, wanted in schema.items():
+    for name, dtype in schema.items():
         if name not in frame.columns:
-            raise TypeError(f"{frame_name} lacks the column {name!r}")
-        if frame.schema[name] != wanted:
-            raise TypeError(f"{frame_name}.{name} is {frame.schema[name]}, not {wanted}")
+            raise TypeError(f"{frame_name} has no column {name!r}")
+        if frame.schema[name] != dtype:
+            raise TypeError(f"{frame_name}.{name} is {frame.schema[name]}, not {dtype}")
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One capture, normalised: every version and oddity of the export ends before this.
+    """One normalised capture, independent of the export's version and format.
 
-    `operations`, `api` and `ranges` are sorted by (start, end). Rows refer to each other by row
-    number (`launch`, `thread`, `stream`, `device`). `window` narrows every measure when set.
+    `operations`, `api` and `ranges` are sorted by (start, end). The columns `launch`, `thread`, `stream` and `device`
+    are row numbers in other frames. `window`, if set, restricts every measure.
 
-    Raises TypeError when a frame lacks a column or has it in another type.
+    Raises TypeError if a column is missing or has another type.
     """
 
     info: ReportInfo
@@ -166,5 +166,5 @@ class Trace:
         _check("threads", self.threads, THREADS)
 
     def with_window(self, window: Window) -> Trace:
-        """Return the same trace, with every measure narrowed to `window`."""
+        """Return the same trace, with every measure restricted to `window`."""
         return replace(self, window=window)

@@ -1,4 +1,4 @@
-"""What a what-if says: the run as it is, each change with its price, and the bound that remains. Times in ns."""
+"""The results of a what-if: the run as it is, the prediction for each change, and the bound. Times are in ns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "
 
 @dataclass(frozen=True, slots=True)
 class PathSpan:
-    """One part of the critical path of the run as it is, on the capture's own clock."""
+    """One part of the critical path of the run as it is, on the capture's clock."""
 
     kind: str  # one of PATH
     name: str
@@ -22,11 +22,11 @@ class PathSpan:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One change, or several together.
+    """The prediction for one change, or for several together.
 
-    `low_ns` to `high_ns` is what the constants and the replay's own error leave open; `path` says what the
-    critical path is made of after the change: ns per iteration of each kind of PATH, adding up to `iteration_ns`
-    (to the ns that a division rounds off).
+    `low_ns` to `high_ns` is the range that results from uncertain constants and the replay's own error. `path` has the
+    ns per iteration of each kind of PATH on the critical path after the change. These add up to `iteration_ns`, except
+    for rounding.
     """
 
     change: str
@@ -41,7 +41,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class NotApplicable:
-    """A change that this run cannot have, and why."""
+    """A change that does not apply to this run, and the reason."""
 
     change: str
     title: str
@@ -52,13 +52,13 @@ class NotApplicable:
 class WhatIf:
     """Everything that `traceview whatif` shows.
 
-    `measured_ns` is the GPU's time per counted iteration; `replayed_ns` what the unchanged model gives.
+    `measured_ns` is the GPU's time per counted iteration, `replayed_ns` the time that the unchanged model predicts.
     """
 
     info: ReportInfo
     range: str
-    counted: int  # iterations that `measured_ns` is the mean of
-    modelled: int  # of them, in the model
+    counted: int  # iterations whose mean is `measured_ns`
+    modelled: int  # counted iterations in the model
     measured_ns: int
     replayed_ns: int
     path: Mapping[str, int]
@@ -70,5 +70,5 @@ class WhatIf:
 
     @property
     def error(self) -> float:
-        """The replay's own error, as a signed fraction of the measured time."""
+        """The replay's error, as a signed fraction of the measured time."""
         return self.replayed_ns / self.measured_ns - 1

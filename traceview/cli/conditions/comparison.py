@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS
-from traceview.model.comparison import Against, Change, Comparison
+from traceview.model.comparison import CaptureDifference, Comparison, FigureChange
 
 QUANTITIES = ("wall", "idle", *PARTS, *HOST_FIGURES)
 
@@ -40,18 +40,18 @@ def failures(conditions: Iterable[Condition], comparison: Comparison) -> Iterato
                 yield f"{condition.text}: {condition.quantity} changed by {text} in {against.capture.file}"
 
 
-def _difference(change: Change) -> Decimal:
+def _difference(change: FigureChange) -> Decimal:
     if change.name in HOST_FIGURES:
         return Decimal(str(change.mean_after)) - Decimal(str(change.mean_before))
     return Decimal(change.difference)
 
 
-def _total(change: Change, against: Against) -> Decimal:
+def _total(change: FigureChange, against: CaptureDifference) -> Decimal:
     """Return the figure that is 100%."""
     return Decimal(str(change.mean_before)) if change.unit == "count" else Decimal(against.wall.before)
 
 
-def _change_text(change: Change, difference: Decimal, total: Decimal) -> str:
+def _change_text(change: FigureChange, difference: Decimal, total: Decimal) -> str:
     amount = f"{difference:+.2f}" if change.unit == "count" else f"{difference / 1_000_000:+.3f} ms"
     share = f" ({difference * 100 / total:+.2f}%)" if total else ""
     return f"{amount}{share} per iteration"

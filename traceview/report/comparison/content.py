@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from traceview.model.comparison import Against, Change, Comparison
+from traceview.model.comparison import CaptureDifference, Comparison, FigureChange
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
     accounts,
@@ -36,7 +36,7 @@ def content(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _against(comparison: Comparison, one: Against) -> dict[str, object]:
+def _against(comparison: Comparison, one: CaptureDifference) -> dict[str, object]:
     return {
         "file": plain(one.capture.file, 200),
         "verdict": one.verdict,
@@ -51,7 +51,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _tables(one: Against) -> Iterator[Table]:
+def _tables(one: CaptureDifference) -> Iterator[Table]:
     rest = [["left over: not in medians", "", "", signed(one.left_over_ns), "", ""]] if one.left_over_ns else []
     yield {
         "title": "Difference by part (medians)",
@@ -81,12 +81,12 @@ def _tables(one: Against) -> Iterator[Table]:
     }
 
 
-def _row(name: str, change: Change) -> list[str]:
+def _row(name: str, change: FigureChange) -> list[str]:
     share = "noise" if change.verdict == "noise" else own_share(change)
     figures = (milliseconds(change.before), milliseconds(change.after), signed(change.difference))
     return [name, *figures, interval(change), share]
 
 
-def _means(change: Change) -> list[str]:
+def _means(change: FigureChange) -> list[str]:
     values = (change.mean_before, change.mean_after)
     return [f"{value:,.2f}" if change.unit == "count" else milliseconds(int(value)) for value in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceview.model.comparison import Against, Change, Comparison, KernelChange
+from traceview.model.comparison import CaptureDifference, Comparison, FigureChange, KernelChange
 from traceview.report.json import Json, indented_text, plain, rounded
 
 SCHEMA_VERSION = 1
@@ -27,7 +27,7 @@ def document(comparison: Comparison) -> dict[str, Json]:
     }
 
 
-def _against(one: Against) -> Json:
+def _against(one: CaptureDifference) -> Json:
     return {
         "capture": plain(one.capture),
         "verdict": one.verdict,
@@ -46,7 +46,7 @@ def _against(one: Against) -> Json:
     }
 
 
-def _change(change: Change) -> dict[str, Json]:
+def _change(change: FigureChange) -> dict[str, Json]:
     unit = "_ns" if change.unit == "ns" else ""
     names = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
     figures: dict[str, Json] = {f"{name}{unit}": getattr(change, name) for name in names}

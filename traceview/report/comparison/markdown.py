@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model.comparison import Against, Capture, Change, Comparison, KernelChange
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
     accounts,
@@ -34,7 +34,7 @@ def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
     return "\n".join([*parts, *told]) + "\n"
 
 
-def _against(comparison: Comparison, one: Against, top: int) -> Iterator[str]:
+def _against(comparison: Comparison, one: CaptureDifference, top: int) -> Iterator[str]:
     yield f"### {_code(comparison.base.file)} → {_code(one.capture.file)}: {one.verdict}"
     yield ""
     yield _sentence(headline(one, comparison.cut))
@@ -53,11 +53,11 @@ def _sentence(text: str) -> str:
     return f"{_text(text[:1].upper() + text[1:])}."
 
 
-def _side(capture: Capture, cut: str) -> str:
+def _side(capture: ComparedCapture, cut: str) -> str:
     return _text(compared(capture, cut))
 
 
-def _table(one: Against, title: str) -> Iterator[str]:
+def _table(one: CaptureDifference, title: str) -> Iterator[str]:
     yield f"| {title} | before | after | difference | 95% interval | |"
     yield "| :-- | --: | --: | --: | --: | --: |"
     yield _row("**wall**", one.wall)
@@ -68,7 +68,7 @@ def _table(one: Against, title: str) -> Iterator[str]:
     yield ""
 
 
-def _row(name: str, change: Change) -> str:
+def _row(name: str, change: FigureChange) -> str:
     cells = (
         name,
         milliseconds(change.before),
@@ -80,13 +80,13 @@ def _row(name: str, change: Change) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _share(change: Change) -> str:
+def _share(change: FigureChange) -> str:
     if change.before and not change.after:
         return "gone"
     return {"~": "noise"}.get(own_share(change), own_share(change))
 
 
-def _host(one: Against) -> Iterator[str]:
+def _host(one: CaptureDifference) -> Iterator[str]:
     rows = shown_host(one)
     if rows:
         yield "| | before | after |"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceview.model.comparison import Comparison, Timeline
+from traceview.model.comparison import Comparison, IterationTimeline
 from traceview.report.assets import COMPARISON, escaped_json
 from traceview.report.comparison.content import content
 
@@ -18,7 +18,7 @@ def render(comparison: Comparison) -> str:
     return "".join(COMPARISON.document(" → ".join(names), parts))
 
 
-def _timeline(name: str, of: Timeline) -> dict[str, object]:
+def _timeline(name: str, of: IterationTimeline) -> dict[str, object]:
     looks = sorted({event[3] for event in of.events})
     place = {look: index for index, look in enumerate(looks)}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model.comparison import Against, Capture, Change, Comparison, KernelChange
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.report.format import milliseconds, plain
 
 ACCOUNTS = 3
@@ -48,7 +48,7 @@ def span(low: int, high: int) -> str:
     return f"{low / 1e6:+,.{digits}f} to {high / 1e6:+,.{digits}f} ms"
 
 
-def interval(change: Change) -> str:
+def interval(change: FigureChange) -> str:
     """Return the confidence interval of a time; nothing where there is none."""
     return "" if change.low is None or change.high is None else span(change.low, change.high)
 
@@ -60,7 +60,7 @@ def relative(ratio: float | None) -> str:
     return f"x{ratio:,.0f}" if ratio >= 10 else f"{100 * (ratio - 1):+.1f}%"
 
 
-def own_share(change: Change) -> str:
+def own_share(change: FigureChange) -> str:
     """Return how much of itself a figure changed: `-83%`; `new`, `~` for noise, nothing where it is gone."""
     if change.verdict == "noise" or not change.difference or not change.after:
         return "~" if change.verdict == "noise" and change.difference else ""
@@ -72,14 +72,14 @@ def own_share(change: Change) -> str:
     return f"{100 * (ratio - 1):+.{1 if abs(ratio - 1) < 0.01 else 0}f}%"
 
 
-def difference(one: Against) -> str:
+def difference(one: CaptureDifference) -> str:
     """Return by how much an iteration changed: `-51.5% (95% interval -51.9% to -49.5%)`."""
     if one.ratio_low is None or one.ratio_high is None:
         return relative(one.ratio)
     return f"{relative(one.ratio)} (95% interval {relative(one.ratio_low)} to {relative(one.ratio_high)})"
 
 
-def headline(one: Against, cut: str) -> str:
+def headline(one: CaptureDifference, cut: str) -> str:
     """Return the verdict as one sentence without the names of the captures."""
     what = "the whole capture" if cut == "whole" else "an iteration"
     times = f"{what} took {milliseconds(one.wall.before)}, now {milliseconds(one.wall.after)}"
@@ -87,7 +87,7 @@ def headline(one: Against, cut: str) -> str:
     return f"{one.verdict}: {times}, {difference(one)}{why}"
 
 
-def accounts(one: Against) -> str:
+def accounts(one: CaptureDifference) -> str:
     """Return the parts that account for most of the difference, and those against it; nothing where it is noise."""
     whole = one.wall.difference
     if one.verdict == "noise" or not whole:
@@ -104,19 +104,19 @@ def accounts(one: Against) -> str:
     return "; ".join(text for text in told if text)
 
 
-def _shares(parts: Sequence[Change], whole: int) -> str:
+def _shares(parts: Sequence[FigureChange], whole: int) -> str:
     return ", ".join(
         f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / whole:.0f}%)" for part in parts
     )
 
 
-def shown_parts(one: Against) -> tuple[Change, ...]:
+def shown_parts(one: CaptureDifference) -> tuple[FigureChange, ...]:
     """Return the parts that either capture has, the largest difference first."""
     some = (part for part in one.parts if part.before or part.after or part.difference)
     return tuple(sorted(some, key=lambda part: -abs(part.difference)))
 
 
-def shown_host(one: Against) -> tuple[Change, ...]:
+def shown_host(one: CaptureDifference) -> tuple[FigureChange, ...]:
     """Return what the host did in either capture; starved and refill are in their sum."""
     return tuple(
         change
@@ -125,12 +125,12 @@ def shown_host(one: Against) -> tuple[Change, ...]:
     )
 
 
-def shown_kernels(one: Against) -> tuple[KernelChange, ...]:
+def shown_kernels(one: CaptureDifference) -> tuple[KernelChange, ...]:
     """Return the kernels that appeared, vanished or changed."""
     return tuple(kernel for kernel in one.kernels if kernel.status != "same")
 
 
-def compared(capture: Capture, cut: str) -> str:
+def compared(capture: ComparedCapture, cut: str) -> str:
     """Return what of a capture was compared: `9 of iteration #, 1 set aside`."""
     if cut == "whole":
         return "as a whole"
@@ -138,7 +138,7 @@ def compared(capture: Capture, cut: str) -> str:
     return f"{capture.count} of {plain(capture.range or '', 40)}{aside}"
 
 
-def uneven(one: Against) -> str:
+def uneven(one: CaptureDifference) -> str:
     """Say so where medians and means tell different stories: then single iterations decide."""
     wall = one.wall
     by_mean = wall.mean_after - wall.mean_before

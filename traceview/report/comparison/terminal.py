@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from traceview.model.comparison import STATUSES, Against, Capture, Change, Comparison, KernelChange
+from traceview.model.comparison import (
+    STATUSES,
+    CaptureDifference,
+    ComparedCapture,
+    Comparison,
+    FigureChange,
+    KernelChange,
+)
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
@@ -52,11 +59,11 @@ def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
     yield _notes(comparison)
 
 
-def _file(capture: Capture) -> str:
+def _file(capture: ComparedCapture) -> str:
     return plain(capture.file, 60)
 
 
-def _verdict(one: Against, how: str) -> list[str]:
+def _verdict(one: CaptureDifference, how: str) -> list[str]:
     told = accounts(one)
     text = headline(one, how)
     return [*wrap(_begun(text), "", "  "), *(wrap(_begun(told), "  ", "    ") if told else [])]
@@ -67,7 +74,7 @@ def _begun(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _parts(one: Against, title: str) -> list[str]:
+def _parts(one: CaptureDifference, title: str) -> list[str]:
     rest = [f"  {'left over: not in medians':<26}{'':>22}{signed(one.left_over_ns):>13}"] if one.left_over_ns else []
     judged = bool(interval(one.wall))
     return [
@@ -79,7 +86,7 @@ def _parts(one: Against, title: str) -> list[str]:
     ]
 
 
-def _time(name: str, change: Change) -> str:
+def _time(name: str, change: FigureChange) -> str:
     mark = "~" if change.verdict == "noise" and change.difference else ""
     told = f"{mark}{' ' if mark else ''}{signed(change.difference)}"
     return (
@@ -92,7 +99,7 @@ def _short(text: str) -> str:
     return text.replace(" to ", "..").removesuffix(" ms").replace(" ns", "ns")
 
 
-def _host(one: Against, title: str) -> list[str]:
+def _host(one: CaptureDifference, title: str) -> list[str]:
     rows = shown_host(one)
     if not rows:
         return []
@@ -100,7 +107,7 @@ def _host(one: Against, title: str) -> list[str]:
     return [head, *(_mean(change) for change in rows)]
 
 
-def _mean(change: Change) -> str:
+def _mean(change: FigureChange) -> str:
     write: Callable[[float], str] = _count if change.unit == "count" else lambda ns: milliseconds(int(ns))
     gap = change.mean_after - change.mean_before
     told = write(abs(gap))
@@ -115,7 +122,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-def _kernels(one: Against, top: int) -> list[str]:
+def _kernels(one: CaptureDifference, top: int) -> list[str]:
     kernels = shown_kernels(one)
     if not kernels:
         return ["Kernels: none appeared, vanished or changed"]
@@ -163,13 +170,13 @@ def _base_wall(comparison: Comparison) -> int:
     return comparison.against[0].wall.before
 
 
-def _percents(one: Against) -> str:
+def _percents(one: CaptureDifference) -> str:
     if one.ratio_low is None:
         return relative(one.ratio)
     return f"{relative(one.ratio)} [{relative(one.ratio_low)}, {relative(one.ratio_high)}]"
 
 
-def _block(comparison: Comparison, members: Sequence[Against]) -> list[str]:
+def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
     """Return one table with a column for the base and each member."""
     names = (comparison.base, *(one.capture for one in members))
     head = f"{'medians/iteration':<{NAME}}" + "".join(f"{_stem(one):>{CELL}}" for one in names)
@@ -186,11 +193,11 @@ def _block(comparison: Comparison, members: Sequence[Against]) -> list[str]:
     return rows
 
 
-def _stem(capture: Capture) -> str:
+def _stem(capture: ComparedCapture) -> str:
     return cut(plain(capture.file.removesuffix(".sqlite"), 60), CELL - 1)
 
 
-def _row(name: str, changes: Sequence[Change]) -> str:
+def _row(name: str, changes: Sequence[FigureChange]) -> str:
     write = _count if changes[0].unit == "count" else milliseconds
     cells = [write(changes[0].before), *(f"{write(change.after)} {own_share(change)}".rstrip() for change in changes)]
     return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)
