@@ -9,7 +9,7 @@ from typing import Any
 from tests.fuzz.cases import Case
 from tests.fuzz.ended import Ended, run
 from tests.fuzz.invariants import parsed, signs
-from traceview.read.sqlite.database import shown
+from traceview.read.source import display_name
 
 SOME_SKIPPED = 3
 NAMED = ("label", "file", "reports", "skipped", "notes", "title", "text")
@@ -71,7 +71,7 @@ def _places(found: dict[str, Any]) -> Iterator[str]:
 def _without(case: Case, scratch: Path, found: dict[str, Any]) -> Iterator[str]:
     """Yield what changes where the reports that were skipped are not given at all."""
     names = {f"/{one['file']}" for one in found["skipped"]}
-    said = {path: "/".join(["", *(shown(Path(part)) for part in path.parts[1:])]) for path in case.inputs}
+    said = {path: "/".join(["", *(display_name(Path(part)) for part in path.parts[1:])]) for path in case.inputs}
     read = [path for path in case.inputs if not said[path].endswith(tuple(names))]
     if len(read) != len(found["reports"]):
         return

@@ -23,7 +23,7 @@ from traceview.comparison import compare
 from traceview.errors import ReportError, RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
-from traceview.read.parquet.polars_panics import unsaid
+from traceview.read.parquet.directory import suppressed_stderr
 from traceview.report.analysis import render
 from traceview.report.analysis.document import document
 from traceview.report.comparison.document import document as compare_document
@@ -119,11 +119,11 @@ def test_extreme_times_neither_warn_nor_wrap(report: Path, far: int) -> None:
 
 def test_what_polars_says_when_it_panics_is_not_for_the_user(capfd: pytest.CaptureFixture[str]) -> None:
     """A damaged parquet file ended in one line, after a backtrace of Rust's."""
-    with pytest.raises(ValueError), unsaid():
+    with pytest.raises(ValueError), suppressed_stderr():
         os.write(2, b"thread 'async-executor-0' panicked at ...\n")
         raise ValueError
     assert capfd.readouterr().err == ""
-    with unsaid():
+    with suppressed_stderr():
         os.write(2, b"a warning\n")
     assert capfd.readouterr().err == "a warning\n"
 

@@ -21,7 +21,7 @@ from tests.fuzz import corpus
 from tests.fuzz.invariants import parsed
 from tests.fuzz.test_found import change
 from traceview.pipeline import analyze
-from traceview.read.sqlite.schema_size import too_large
+from traceview.read.sqlite.check import schema_excess
 
 FOREVER = 300  # seconds; each takes a few
 MEMORY = 4 << 30
@@ -103,7 +103,7 @@ def test_a_schema_of_many_megabytes_is_not_parsed(report: Path) -> None:
 
 
 def test_the_schemas_of_real_exports_are_small_enough(report: Path) -> None:
-    assert too_large(report) is None
+    assert schema_excess(report) is None
 
 
 def test_columns_that_compute_are_not_asked(report: Path) -> None:

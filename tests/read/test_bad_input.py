@@ -70,7 +70,7 @@ def test_an_empty_file_and_a_text_file(tmp_path: Path, content: bytes, word: str
 
 def test_another_programs_database(tmp_path: Path) -> None:
     path = change(tmp_path / "places.sqlite", "CREATE TABLE bookmarks (id INTEGER, url TEXT)")
-    says(NotAnExportError, path, "not one that Nsight Systems exported")
+    says(NotAnExportError, path, "not an export of Nsight Systems")
 
 
 def test_an_export_without_names(copy: Path) -> None:

@@ -23,7 +23,7 @@ from traceview.errors import ReportError
 from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
 from traceview.read.parquet import page_headers
 from traceview.read.parquet.arrow_buffers import decoded_size
-from traceview.read.parquet.texts import as_text
+from traceview.read.raw import as_text
 from traceview.read.sqlite.database import open_read_only
 
 __all__ = ["traceview"]
@@ -138,7 +138,7 @@ def test_a_text_of_more_than_64_mb_is_refused(tmp_path: Path, suffix: str) -> No
     folder = folder_with(tmp_path, suffix, repeated(1, 65 * MEGABYTE))
     code, memory, said = peak("analyze", folder, "--no-html")
     assert (code, said.count("\n")) == (2, 0)
-    assert said.startswith(f"traceview: error: {folder.name}: holds a text of 68.2MB, and texts end at 67.1MB; ")
+    assert said.startswith(f"traceview: error: {folder.name}: holds a text of 68.2MB, and the limit is 67.1MB; ")
     assert memory < PEAK
 
 

@@ -17,6 +17,7 @@ from tests.fuzz.forms import as_tables
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.pipeline import open_trace
 from traceview.read import read_capture
+from traceview.read.formats import as_sqlite
 from traceview.read.sqlite import reader
 
 
@@ -96,10 +97,10 @@ def test_a_capture_that_changes_while_it_is_read(
 ) -> None:
     path = table = tmp_path / "report"
     last_step = {
-        "sqlite": "sqlite.versions",
+        "sqlite": "sqlite.reader.versions",
         "gz": "compressed.unpack",
-        "parquet": "parquet._versions",
-        "profiler": "kineto.read.read_kineto",
+        "parquet": "parquet.directory._versions",
+        "profiler": "kineto.trace_file.read_trace",
     }[form]
     if form == "profiler":
         shutil.copyfile(sample("torch_profiler/serial.json.gz"), path)
@@ -124,6 +125,22 @@ def test_a_capture_that_changes_while_it_is_read(
     monkeypatch.setattr(f"{module}.{name}", then_change)
     with pytest.raises(DamagedExportError, match=rf"^{path.name}: changed while it was read; wait until it is"):
         read_capture(path)
+
+
+@pytest.mark.parametrize("change", [grow, overwrite, replace_file])
+@pytest.mark.parametrize("form", ["sqlite", "gz", "parquet"])
+def test_an_export_that_changes_while_it_is_used(tmp_path: Path, change: Callable[[Path], None], form: str) -> None:
+    """Redact, info and fleet read the file of as_sqlite themselves."""
+    path = changed = build_export(tmp_path / "report", kernels=[Kernel()])
+    if form == "gz":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    if form == "parquet":
+        as_tables(path, tmp_path / "tables", form)
+        path, changed = tmp_path / "tables", tmp_path / "tables" / "StringIds.parquet"
+    with pytest.raises(DamagedExportError, match=rf"^{path.name}: changed while it was read"), as_sqlite(path):
+        change(changed)
+    with as_sqlite(path):
+        pass
 
 
 def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def nvtx(index: int) -> str:
 def test_the_scanner_reads_the_same_records_for_blocks_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(nsys_json, "BLOCK", block)
+    monkeypatch.setattr(nsys_json, "BLOCK_BYTES", block)
     path = tmp_path / "report.json"
     path.write_text(JSON.decode() + "\n".join(map(nvtx, range(30))), encoding="utf-8")
     frame = pl.concat(nsys_json.records(path, "NvtxEvent", NVTX))
@@ -96,8 +96,8 @@ def test_the_scanner_refuses_a_damaged_record(tmp_path: Path, damage: object) ->
 
 
 def test_the_scanner_bounds_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_json, "BLOCK", 10)
-    monkeypatch.setattr(nsys_json, "MAX_LINE", 100)
+    monkeypatch.setattr(nsys_json, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(nsys_json, "MAX_LINE_BYTES", 100)
     path = tmp_path / "report.json"
     path.write_bytes(b"x" * 300)
     with pytest.raises(DamagedExportError, match=r"^report\.json: "):

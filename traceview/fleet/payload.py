@@ -16,7 +16,8 @@ from pathlib import Path
 
 import polars as pl
 
-from traceview.read.sqlite.database import columns_of, open_read_only, real_tables, shown
+from traceview.read.source import display_name
+from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
 
 COMMUNICATOR = "NCCL communicator ID"
 HEADER = struct.Struct("<QQQQ")  # domain, schema, bytes of the payload, bytes of the whole
@@ -30,7 +31,7 @@ PAYLOADS = {"start": pl.Int64, "process": pl.Int32, "tid": pl.Int64, "communicat
 def communicators(export: Path) -> pl.DataFrame:
     """Return one row a NCCL call that names its communicator: start, process, tid, communicator; sorted by start."""
     with open_read_only(export) as connection:
-        present = real_tables(connection, shown(export))
+        present = real_tables(connection, display_name(export))
         rows = list(_rows(connection, present)) if "NVTX_EVENTS" in present else []
     return pl.DataFrame(rows, schema=PAYLOADS, orient="row").sort("start", maintain_order=True)
 

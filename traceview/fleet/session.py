@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traceview.read.sqlite.database import columns_of, open_read_only, real_tables, shown
+from traceview.read.source import display_name
+from traceview.read.sqlite.database import columns_of, open_read_only, real_tables
 
 SESSION, DETAILS = "TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS"
 EARLIEST, LATEST = 10**18, 4 * 10**18  # 2001 to 2096
@@ -17,7 +18,7 @@ def epoch_of(export: Path) -> int | None:
     systemClockNs says what the export's own clock showed then; before, the clock began at 0 with the session.
     """
     with open_read_only(export) as connection:
-        present = real_tables(connection, shown(export))
+        present = real_tables(connection, display_name(export))
         if SESSION not in present or "utcEpochNs" not in (columns := columns_of(connection, SESSION)):
             return None
         clock = "systemClockNs" if "systemClockNs" in columns else "0"

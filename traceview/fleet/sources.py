@@ -34,7 +34,7 @@ def sources(given: Sequence[str]) -> tuple[Path, ...]:
 
 def _found(given: str) -> list[Path]:
     path = Path(given)
-    if path.is_dir() and directory.kind_of(path) is None:
+    if path.is_dir() and directory.table_suffix(path) is None:
         return _once(one for one in path.rglob("*") if _is_report(one))
     if path.exists() or not glob.has_magic(given):
         # What does not exist is named with the other reports that cannot be read.
@@ -46,7 +46,7 @@ def _found(given: str) -> list[Path]:
 
 def _is_report(path: Path) -> bool:
     if path.is_dir():
-        return directory.kind_of(path) is not None
+        return directory.table_suffix(path) is not None
     return path.name.endswith((*SQLITE, REPORT))
 
 

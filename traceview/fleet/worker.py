@@ -48,13 +48,13 @@ def work(path: str, job: Job) -> bytes:
     from traceview.fleet.read_one import read_report
     from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
-    from traceview.read.sqlite.database import shown
+    from traceview.read.source import display_name
 
     nsys, limit = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(job.max_decoded)
     try:
         return packed(read_report(Path(path), job.iteration, job.skip))
     except TraceviewError as error:
-        return packed(_reason(str(error), shown(Path(path))))
+        return packed(_reason(str(error), display_name(Path(path))))
     except (KeyboardInterrupt, SystemExit):
         raise
     except (

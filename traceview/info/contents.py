@@ -11,14 +11,14 @@ from pathlib import Path
 from traceview.model.profilers import capture_advice
 from traceview.read import raw
 from traceview.read.formats import with_tables
+from traceview.read.source import display_name
 from traceview.read.sqlite.database import (
     EXPORT_AGAIN,
     columns_of,
-    not_an_export,
+    count_rows,
+    not_an_export_error,
     open_read_only,
     real_tables,
-    rows_of,
-    shown,
     versions,
 )
 from traceview.report.format import milliseconds, plain
@@ -69,13 +69,13 @@ def describe(report: str | Path) -> CaptureContents:
     """Describe a capture without reading its events into memory. Raises ReportError like `open_trace`."""
     path = Path(report)
     with with_tables(path) as (export, capture), open_read_only(export) as connection:
-        present = real_tables(connection, shown(path))
+        present = real_tables(connection, display_name(path))
         if raw.STRINGS not in present:
-            raise not_an_export(shown(path), present)
+            raise not_an_export_error(display_name(path), present)
         strings = columns_of(connection, raw.STRINGS)
-        raw.wanted_columns(strings, raw.STRINGS, [], file=shown(path), remedy=EXPORT_AGAIN)
+        raw.wanted_columns(strings, raw.STRINGS, [], file=display_name(path), remedy=EXPORT_AGAIN)
         version, schema = versions(connection, present)
-        tables = {name: rows_of(connection, name) for name in raw.TABLES if name in present}
+        tables = {name: count_rows(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)
         profiler = capture.profiler if capture else "nsys"
         return CaptureContents(

@@ -1,4 +1,4 @@
-"""From files to RawCapture: whatever form an export came in, the tables that the analysis needs."""
+"""Reads a capture in any supported format into a RawCapture: the tables that the analysis needs."""
 
 from traceview.read.formats import read_capture
 from traceview.read.raw import RawCapture

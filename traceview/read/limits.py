@@ -1,4 +1,4 @@
-"""Bounds on what a capture may decode to: a few kilobytes can describe many gigabytes."""
+"""Limits on the decoded size of a capture: a few kilobytes can describe many gigabytes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from contextvars import ContextVar
 
 from traceview.errors import NotAnExportError, ReportError
 
-MAX_TEXT = 64 << 20  # bytes of one text or event; names of kernels have thousands
-MAX_NAME = 1 << 15  # characters of a name that are kept; demangled names of templates have more than 10,000
-MAX_NAME_BYTES = 4 * (MAX_NAME + 1)  # UTF-8 takes at most 4 bytes for a character
+MAX_TEXT = 64 << 20  # bytes of one text or event; kernel names have thousands
+MAX_NAME = 1 << 15  # characters kept of a name; demangled template names have more than 10,000
+MAX_NAME_BYTES = 4 * (MAX_NAME + 1)  # UTF-8 takes at most 4 bytes per character
 DEFAULT_MAX_DECODED = 4_000_000_000
 
 # The value of --max-decoded for the current command, in bytes.
@@ -35,16 +35,16 @@ class DecodedSize:
             )
 
     def check_text(self, length: int) -> None:
-        """Raise NotAnExportError if a text of so many bytes is longer than MAX_TEXT."""
+        """Raise NotAnExportError if `length`, a text's size in bytes, exceeds MAX_TEXT."""
         if length > MAX_TEXT:
             raise NotAnExportError(
-                f"{self.name}: holds a text of {size_text(length)}, and texts end at {size_text(MAX_TEXT)}; "
+                f"{self.name}: holds a text of {size_text(length)}, and the limit is {size_text(MAX_TEXT)}; "
                 "check where the file comes from, and capture it again"
             )
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as --max-decoded takes it: 4GB, 67.1MB."""
+    """Return a number of bytes in the notation of --max-decoded: 4GB, 67.1MB."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if count >= unit:
             return f"{count / unit:.1f}".removesuffix(".0") + name

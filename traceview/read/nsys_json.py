@@ -1,6 +1,6 @@
-"""Scanner for `nsys export --type json` (`jsonlines` since 2025): one record a line, decoded block by block.
+"""Scanner for `nsys export --type json` (`jsonlines` since 2025): one record per line, decoded in blocks of lines.
 
-Figures come from the SQLite export. The json export has what that lacks, such as Python call stacks.
+Figures come from the SQLite export. The JSON export adds data that SQLite lacks, such as Python call stacks.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
-from traceview.read.sqlite.database import shown
+from traceview.read.source import display_name
 
-BLOCK = 8 << 20  # bytes
-MAX_LINE = 1 << 30  # bytes; all strings of a report are one line
-FIRST = re.compile(rb'\s*\{\s*"(?:Type"\s*:\s*\d|data"\s*:\s*\[|type"\s*:\s*"(?:String|ThreadName)")')
+BLOCK_BYTES = 8 << 20
+MAX_LINE_BYTES = 1 << 30  # all strings of a report are one line
+FIRST_RECORD = re.compile(rb'\s*\{\s*"(?:Type"\s*:\s*\d|data"\s*:\s*\[|type"\s*:\s*"(?:String|ThreadName)")')
 RECORD = r'^\s*\{\s*"Type"\s*:\s*\d+\s*,\s*"'
-UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
+DECODE_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
 
 
 def is_export(head: bytes) -> bool:
-    """Does a file that begins with these bytes hold nsys's records?"""
-    return FIRST.match(head) is not None
+    """Return whether a file with these first bytes is a JSON export."""
+    return FIRST_RECORD.match(head) is not None
 
 
 def records(path: Path, event: str, fields: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
-    """Yield the fields of every record of an event kind such as "NvtxEvent", one frame for a block of lines.
+    """Yield the fields of every record of an event kind such as "NvtxEvent", one frame per block of lines.
 
     nsys writes numbers as texts. A field that a record lacks is null. Raises DamagedExportError or ReportError.
     """
@@ -37,23 +37,23 @@ def records(path: Path, event: str, fields: Mapping[str, pl.DataType]) -> Iterat
             chosen = lines.filter(lines.str.contains(f'{RECORD}{event}"'))
             yield chosen.str.json_decode(schema).struct.field(event).struct.unnest()
     except OSError as error:
-        raise ReportError(f"{shown(path)}: cannot be read ({error.strerror}); check its permissions") from None
-    except UNREADABLE:
+        raise ReportError(f"{display_name(path)}: cannot be read ({error.strerror}); check its permissions") from None
+    except DECODE_ERRORS:
         raise DamagedExportError(
-            f"{shown(path)}: cut off or damaged; export it again: nsys export --type json REPORT.nsys-rep"
+            f"{display_name(path)}: cut off or damaged; export it again: nsys export --type json REPORT.nsys-rep"
         ) from None
 
 
 def _line_blocks(path: Path) -> Iterator[pl.Series]:
-    """Yield whole lines, some megabytes at a time. Raises OSError, and ValueError for a line beyond MAX_LINE."""
+    """Yield complete lines in blocks of megabytes. Raises OSError, and ValueError for a line beyond MAX_LINE_BYTES."""
     rest = b""
     with path.open("rb") as file:
-        while block := file.read(max(BLOCK, len(rest))):
-            whole, end, rest = (rest + block).rpartition(b"\n")
-            if len(rest) > MAX_LINE:
-                raise ValueError("a line without end")
+        while block := file.read(max(BLOCK_BYTES, len(rest))):
+            complete, end, rest = (rest + block).rpartition(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise ValueError("a line is too long")
             if end:
-                yield _lines(whole)
+                yield _lines(complete)
     yield _lines(rest)
 
 

@@ -1,4 +1,4 @@
-"""Nsight Systems' own report (.nsys-rep, formerly .qdrep): `nsys export` makes an SQLite export of it."""
+"""Nsight Systems' own report (.nsys-rep, formerly .qdrep), read through `nsys export --type sqlite`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import is_export
-from traceview.read.sqlite.database import shown
+from traceview.read.raw import RawCapture
+from traceview.read.source import display_name, private_folder, read_head
+from traceview.read.sqlite.reader import read_sqlite
 
-REPORT = b"NVIDIA Tegra Profiler Report "
-STREAM = b"NVIDIA Nsight Systems Stream"
-# The first bytes of the exports that traceview does not read.
+REPORT_MAGIC = b"NVIDIA Tegra Profiler Report "
+STREAM_MAGIC = b"NVIDIA Nsight Systems Stream"
+# The first bytes of exports that traceview does not read, and their names in messages.
 OTHER_EXPORTS: tuple[tuple[Callable[[bytes], object], str], ...] = (
     (re.compile(rb"\x89HDF\r\n\x1a\n").match, "an HDF5 file (nsys export --type hdf)"),
     (is_export, "a JSON export (nsys export --type json or jsonlines)"),
@@ -30,34 +32,52 @@ OTHER_EXPORTS: tuple[tuple[Callable[[bytes], object], str], ...] = (
         "nsys export --type arrow, all tables in one file (arrowdir is read)",
     ),
 )
-AS_SQLITE = "nsys export --type sqlite -o report.sqlite report.nsys-rep"
+EXPORT_SQLITE = "nsys export --type sqlite -o report.sqlite report.nsys-rep"
 SUFFIXES = (".nsys-rep", ".qdrep")
-VERSION = re.compile(rb"(\d{4})@(\d{1,3})@(\d{1,3})")
-OLDER = re.compile(rb"(\d{4})\.(\d{1,3})\.(\d{1,3})\.\d{1,9}-")  # until 2022, at the end of a report
-END = 4096
-SAID = re.compile(r"version (\d{4})\.(\d{1,3})\.(\d{1,3})")
-ASKING = 30  # seconds that `nsys --version` may take
-CHECK_EVERY = 0.2  # seconds between two looks at the size of an export
+HEAD_VERSION = re.compile(rb"(\d{4})@(\d{1,3})@(\d{1,3})")
+TAIL_VERSION = re.compile(rb"(\d{4})\.(\d{1,3})\.(\d{1,3})\.\d{1,9}-")  # until 2022, at the end of a report
+TAIL_BYTES = 4096
+NSYS_VERSION = re.compile(r"version (\d{4})\.(\d{1,3})\.(\d{1,3})")
+VERSION_TIMEOUT = 30  # seconds that `nsys --version` may take
+SIZE_CHECK_INTERVAL = 0.2  # seconds between two checks of an export's size
 
-# What --nsys names, for the command under way; None is the one on PATH.
+# The value of --nsys for the current command; None means the nsys on PATH.
 CHOSEN: ContextVar[str | None] = ContextVar("nsys", default=None)
 
 
-def is_report(head: bytes) -> bool:
-    """Does a file that begins so come from nsys profile?"""
-    return head.startswith(REPORT)
+class NsysReportReader:
+    """Reads .nsys-rep and .qdrep files. Needs nsys, of the report's version or newer."""
+
+    def matches(self, _path: Path, head: bytes) -> bool:
+        """Return whether a file with these first bytes is a report."""
+        return head.startswith(REPORT_MAGIC)
+
+    def check(self, path: Path) -> None:
+        """Check that there is an nsys to run. Raises ReportError, RequestError."""
+        find_nsys(display_name(path))
+
+    def read(self, path: Path) -> RawCapture:
+        """Read a report. Raises ReportError, RequestError."""
+        with self.as_sqlite(path) as export:
+            return read_sqlite(export)
+
+    @contextmanager
+    def as_sqlite(self, path: Path) -> Iterator[Path]:
+        """Yield the report's SQLite export, in a temporary folder. Raises ReportError, RequestError."""
+        with private_folder(path) as folder:
+            yield export_report(path, folder)
 
 
 def refuse_stream(path: Path, head: bytes) -> None:
-    """Say what to do with a raw stream (.qdstrm), and with what only calls itself a report."""
-    name = shown(path)
-    if STREAM in head or path.suffix == ".qdstrm":
+    """Raise NotAnExportError for a raw stream (.qdstrm), and for any other file with the suffix of a report."""
+    name = display_name(path)
+    if STREAM_MAGIC in head or path.suffix == ".qdstrm":
         raise NotAnExportError(
-            f"{name}: a raw stream that nsys did not turn into a report; do it with QdstrmImporter, in the "
+            f"{name}: a raw stream that nsys did not turn into a report; convert it with QdstrmImporter, in the "
             f"host-linux-x64 folder of the Nsight Systems that made it: QdstrmImporter --input-file {name}"
         )
     if path.suffix in SUFFIXES:
-        raise NotAnExportError(f"{name}: not a report of Nsight Systems, whatever its name says; capture it again")
+        raise NotAnExportError(f"{name}: not a report of Nsight Systems, despite its name; capture it again")
 
 
 def refuse_other_exports(path: Path, head: bytes) -> None:
@@ -65,49 +85,50 @@ def refuse_other_exports(path: Path, head: bytes) -> None:
     kind = next((kind for matches, kind in OTHER_EXPORTS if matches(head)), None)
     if kind is not None:
         raise NotAnExportError(
-            f"{shown(path)}: {kind}, which traceview does not read; export the report as SQLite: {AS_SQLITE}"
+            f"{display_name(path)}: {kind}, which traceview does not read; "
+            f"export the report as SQLite: {EXPORT_SQLITE}"
         )
 
 
 def find_nsys(name: str) -> str:
-    """Return the nsys to call; `name` is the report that needs it. Raises ReportError, RequestError."""
+    """Return the nsys to run; `name` is the report that needs it. Raises ReportError, RequestError."""
     chosen = CHOSEN.get()
-    found = shutil.which(chosen or "nsys")
-    if found is not None:
-        return str(Path(found).absolute())
+    path = shutil.which(chosen or "nsys")
+    if path is not None:
+        return str(Path(path).absolute())
     if chosen is not None:
-        raise RequestError("--nsys: no program that can be run; name the file nsys in Nsight Systems' bin folder")
+        raise RequestError("--nsys: not an executable program; name the file nsys in Nsight Systems' bin folder")
     raise ReportError(
         f"{name}: reading it needs nsys, which is not on PATH; name it with --nsys, "
-        f"or where it is installed: nsys export --type sqlite {name}"
+        f"or export the report where nsys is installed: nsys export --type sqlite {name}"
     )
 
 
-def export(path: Path, head: bytes, folder: Path) -> Path:
+def export_report(path: Path, folder: Path) -> Path:
     """Export a report into `folder` as SQLite and return the export.
 
-    Raises ReportError (also NotAnExportError, DamagedExportError) where nsys is absent, too old or fails.
+    Raises ReportError (also NotAnExportError, DamagedExportError) if nsys is missing, too old or fails.
     """
-    name = shown(path)
+    name = display_name(path)
     nsys = find_nsys(name)
-    # A name of our own: nsys would take one that begins with a dash for an option.
-    link, out = folder / "report.nsys-rep", folder / f"{path.stem}.sqlite"
+    # nsys would take a name that begins with a dash for an option: give it a link with a fixed name.
+    link, renamed = folder / "report.nsys-rep", folder / f"{path.stem}.sqlite"
     link.symlink_to(path.resolve())
-    made = folder / "report.sqlite"
-    command = [nsys, "export", "--type", "sqlite", "--output", str(made), str(link)]
-    code = _run(command, folder, name, made)
-    if code or not made.is_file():
-        raise _failed(nsys, path, head, code)
-    return made.rename(out)
+    output = folder / "report.sqlite"
+    command = [nsys, "export", "--type", "sqlite", "--output", str(output), str(link)]
+    code = _run_nsys(command, folder, name, output)
+    if code or not output.is_file():
+        raise _export_error(nsys, path, code)
+    return output.rename(renamed)
 
 
-def _run(command: list[str], folder: Path, name: str, made: Path) -> int:
-    """Run nsys without input or output, and return its exit code; an exception here ends nsys too.
+def _run_nsys(command: list[str], folder: Path, name: str, output: Path) -> int:
+    """Run nsys without input or output, and return its exit code; an exception here also kills nsys.
 
-    Raises ReportError when the file that it makes exceeds --max-decoded.
+    Raises ReportError if the output file exceeds --max-decoded.
     """
     try:
-        running = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -118,72 +139,73 @@ def _run(command: list[str], folder: Path, name: str, made: Path) -> int:
         )
     except OSError as error:
         raise ReportError(
-            f"{name}: nsys does not run ({error.strerror}); name another with --nsys, or export it by hand: "
-            f"nsys export --type sqlite {name}"
+            f"{name}: nsys does not run ({error.strerror}); name another nsys with --nsys, or export the report "
+            f"yourself: nsys export --type sqlite {name}"
         ) from None
     size = DecodedSize(name)
     try:
         while True:
-            size.check(_size_of(made))
+            size.check(_file_size(output))
             with suppress(subprocess.TimeoutExpired):
-                code = running.wait(CHECK_EVERY)
-                size.check(_size_of(made))
+                code = process.wait(SIZE_CHECK_INTERVAL)
+                size.check(_file_size(output))
                 return code
     finally:
-        if running.poll() is None:
+        if process.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def _size_of(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _failed(nsys: str, path: Path, head: bytes, code: int) -> ReportError:
-    name, made_by, have = shown(path), _version_of_report(path, head), version_of_nsys(nsys)
-    if have is None:
+def _export_error(nsys: str, path: Path, code: int) -> ReportError:
+    """Return the error for a failed export: no nsys, an old nsys or a damaged report."""
+    name, report_version, version = display_name(path), _version_of_report(path), version_of_nsys(nsys)
+    if version is None:
         return ReportError(
-            f"{name}: the nsys that was found does not say its version, so it is none or is broken; "
+            f"{name}: the nsys on PATH or of --nsys does not report its version, so it is not nsys or it is broken; "
             "name another with --nsys"
         )
-    ours = ".".join(map(str, have))
-    if made_by is not None and made_by > have:
-        theirs = ".".join(map(str, made_by))
+    own = ".".join(map(str, version))
+    if report_version is not None and report_version > version:
+        needed = ".".join(map(str, report_version))
         return ReportError(
-            f"{name}: made by nsys {theirs}, and the nsys found is {ours}, which is too old to read it; "
-            f"name one from {theirs} on with --nsys"
+            f"{name}: made by nsys {needed}; nsys {own} is too old to read it; "
+            f"name an nsys of version {needed} or newer with --nsys"
         )
     return DamagedExportError(
-        f"{name}: nsys {ours} cannot export it (exit code {code}), so it is cut off or damaged; copy it whole, "
-        f"or see what nsys says: nsys export --type sqlite {name}"
+        f"{name}: nsys {own} cannot export it (exit code {code}), so it is cut off or damaged; copy it again, "
+        f"or see what nsys reports: nsys export --type sqlite {name}"
     )
 
 
-def _version_of_report(path: Path, head: bytes) -> tuple[int, ...] | None:
-    found = VERSION.search(head) or OLDER.search(_end(path))
-    return tuple(int(part) for part in found.groups()) if found else None
+def _version_of_report(path: Path) -> tuple[int, ...] | None:
+    match = HEAD_VERSION.search(read_head(path)) or TAIL_VERSION.search(_tail(path))
+    return tuple(int(part) for part in match.groups()) if match else None
 
 
-def _end(path: Path) -> bytes:
+def _tail(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            file.seek(-min(END, path.stat().st_size), os.SEEK_END)
-            return file.read(END)
+            file.seek(-min(TAIL_BYTES, path.stat().st_size), os.SEEK_END)
+            return file.read(TAIL_BYTES)
     except OSError:
         return b""
 
 
 def version_of_nsys(nsys: str) -> tuple[int, ...] | None:
-    """Return what an nsys says its version is; None where it says none."""
+    """Return the version that an nsys prints; None if it prints none."""
     try:
-        said = subprocess.run(
-            [nsys, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ASKING, check=False
+        output = subprocess.run(
+            [nsys, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_TIMEOUT, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = SAID.search(said[:1000].decode("ascii", "replace"))
-    return tuple(int(part) for part in found.groups()) if found else None
+    match = NSYS_VERSION.search(output[:1000].decode("ascii", "replace"))
+    return tuple(int(part) for part in match.groups()) if match else None

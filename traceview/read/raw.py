@@ -1,4 +1,4 @@
-"""What a reader hands on: the tables as the export has them, columns by their own names."""
+"""What every reader returns: the tables of nsys's SQLite export, under their own names and column names."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlation
 
 TIMES = ("start", "end")
 NOT_A_TIME = -(1 << 63)
+CATEGORICAL = (pl.Categorical, pl.Enum)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What is wanted of a table: columns it must have, columns it may have, and which of them hold text."""
+class WantedColumns:
+    """The columns that are read from a table: required, optional, and which of them hold text."""
 
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -46,42 +47,44 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are read where they exist."""
+        """All columns that are read if they exist."""
         return self.needed + self.optional
 
 
-TABLES: Mapping[str, Table] = {
-    KERNEL: Table((*ON_A_STREAM, "shortName")),
-    MEMCPY: Table((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
-    MEMSET: Table(ON_A_STREAM, ("bytes",)),
-    GRAPH: Table(ON_A_STREAM, ("graphId",)),
-    RUNTIME: Table(("start", "end", "globalTid", "correlationId", "nameId")),
-    SYNCHRONIZATION: Table(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
-    CUDA_EVENT: Table(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
-    NVTX: Table(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
-    OVERHEAD: Table(("start", "end")),
-    **dict.fromkeys(MPI, Table(("start", "end", "globalTid", "textId"))),
-    **dict.fromkeys(OPENACC, Table(("start", "end", "globalTid", "nameId"))),
-    STRINGS: Table(("id", "value"), text=("value",)),
-    "TARGET_INFO_GPU": Table((), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")),
-    "TARGET_INFO_CUDA_DEVICE": Table((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
-    "TARGET_INFO_CUDA_STREAM": Table(("streamId", "processId", "contextId"), ("flag",)),
-    "TARGET_INFO_CUDA_NULL_STREAM": Table(("streamId", "processId", "contextId")),
-    "TARGET_INFO_NVTX_CUDA_STREAM": Table((), ("streamId", "processId", "contextId", "name"), ("name",)),
-    "ThreadNames": Table(("nameId", "globalTid")),
+TABLES: Mapping[str, WantedColumns] = {
+    KERNEL: WantedColumns((*ON_A_STREAM, "shortName")),
+    MEMCPY: WantedColumns((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
+    MEMSET: WantedColumns(ON_A_STREAM, ("bytes",)),
+    GRAPH: WantedColumns(ON_A_STREAM, ("graphId",)),
+    RUNTIME: WantedColumns(("start", "end", "globalTid", "correlationId", "nameId")),
+    SYNCHRONIZATION: WantedColumns(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
+    CUDA_EVENT: WantedColumns(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
+    NVTX: WantedColumns(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
+    OVERHEAD: WantedColumns(("start", "end")),
+    **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
+    **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
+    STRINGS: WantedColumns(("id", "value"), text=("value",)),
+    "TARGET_INFO_GPU": WantedColumns(
+        (), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")
+    ),
+    "TARGET_INFO_CUDA_DEVICE": WantedColumns((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
+    "TARGET_INFO_CUDA_STREAM": WantedColumns(("streamId", "processId", "contextId"), ("flag",)),
+    "TARGET_INFO_CUDA_NULL_STREAM": WantedColumns(("streamId", "processId", "contextId")),
+    "TARGET_INFO_NVTX_CUDA_STREAM": WantedColumns((), ("streamId", "processId", "contextId", "name"), ("name",)),
+    "ThreadNames": WantedColumns(("nameId", "globalTid")),
 }
 
-# These carry times that every figure needs; without the others an export still says something.
+# Every figure needs the times in these tables; an export without the others is still useful.
 ESSENTIAL = (KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, OVERHEAD)
 
 
 def wanted_columns(
     present: Sequence[str], table: str, problems: list[str], *, file: str, remedy: str
 ) -> list[str] | None:
-    """Return which columns of a table are read, in the order of TABLES; None where one that it needs is missing.
+    """Return the columns of a table that are read, in the order of TABLES; None if a required column is missing.
 
-    What is missing is added to `problems`. Raises DamagedExportError, with `file` and `remedy`, where nothing
-    can be said without it.
+    Missing columns are added to `problems`. Raises DamagedExportError, with `file` and `remedy`, if the table is one
+    that the analysis cannot do without.
     """
     wanted = TABLES[table]
     missing = [column for column in wanted.needed if column not in present]
@@ -91,17 +94,35 @@ def wanted_columns(
         problems.append(f"{table} has no column {missing[0]!r} and was left out")
         return None
     if table in ESSENTIAL:
-        problems.extend(f"{table} has no column {one!r}" for one in wanted.optional if one not in present)
+        problems.extend(f"{table} has no column {column!r}" for column in wanted.optional if column not in present)
     return [column for column in wanted.columns if column in present]
+
+
+def as_text(column: pl.Series) -> pl.Series:
+    """Return texts, categories or bytes as String; bytes that are not UTF-8 become replacement characters.
+
+    Equal categories and equal bytes share one text: a repeated text costs 16 bytes.
+    """
+    if column.dtype == pl.String:
+        return column
+    unique = column.unique().drop_nulls()
+    if column.dtype == pl.Binary:
+        texts = pl.Series([value.decode("utf-8", "replace") for value in unique.to_list()], dtype=pl.String)
+        keys, key = unique, column
+    else:
+        texts, keys, key = unique.cast(pl.String), unique.to_physical(), column.to_physical()
+    table = pl.DataFrame({"key": keys, "text": texts})
+    rows = key.to_frame("key").join(table, on="key", how="left", maintain_order="left")
+    return rows["text"].alias(column.name)
 
 
 @dataclass(frozen=True, slots=True)
 class RawCapture:
-    """One export, as read: `tables` holds those of TABLES that exist, each with the columns that exist.
+    """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 
-    Whole numbers are Int64 and texts String. A value of another type is null there and its row is counted in
-    `problems`, but a time of another type is NOT_A_TIME: null is a range that the capture cut off. `profiler` is
-    what made it; another one's capture is brought into these tables by its reader.
+    Integers are Int64 and texts String. A value of another type is null, and its row is counted in `problems`; a time
+    of another type is NOT_A_TIME, because a null end means a range that was open when the capture ended. `profiler` is
+    the program that made the capture; readers of other profilers' captures convert them to these tables.
     """
 
     file: str

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from traceview.read import raw
-from traceview.read.sqlite.database import not_an_export, rows_of
-from traceview.read.sqlite.guard import Guard
+from traceview.read.sqlite.database import Guard, count_rows, not_an_export_error
 from traceview.redact import keep
 from traceview.redact.secrets import HOST_OR_USER, NameRedactor, Secrets, words_of_environment
 
@@ -49,7 +48,7 @@ class Copier:
         )
         present = [str(name) for (name,) in rows]
         if raw.STRINGS not in present:
-            raise not_an_export(file, dict.fromkeys(present, 0))
+            raise not_an_export_error(file, dict.fromkeys(present, 0))
         return present
 
     def _column_types(self, table: str) -> dict[str, str]:
@@ -224,7 +223,7 @@ class Copier:
 
     def _count_removed(self, table: str, copied: int) -> None:
         """Count the rows of a table that were not copied."""
-        rows = rows_of(self.connection, table, "source")
+        rows = count_rows(self.connection, table, "source")
         if rows > copied:
             known = table in keep.REMOVED or table in keep.COLUMNS
             key = (table, keep.REMOVED.get(table, keep.NOT_NEEDED)) if known else ("other tables", keep.NOT_NEEDED)

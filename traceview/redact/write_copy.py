@@ -11,8 +11,8 @@ from urllib.parse import quote
 from traceview.errors import OutputError
 from traceview.files import check_file, new_file
 from traceview.read.formats import as_sqlite
-from traceview.read.sqlite.database import damaged, shown
-from traceview.read.sqlite.guard import Guard
+from traceview.read.source import display_name
+from traceview.read.sqlite.database import Guard, damaged_error
 from traceview.redact.copier import Copier, Redacted, Step
 
 
@@ -31,7 +31,7 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
         check_file(out)
         encoding = encoding_of(export)
         with new_file(out) as part, open_attached(part, export, report, encoding) as (connection, guard):
-            copier = Copier(connection, guard, shown(report), hash_names, encoding)
+            copier = Copier(connection, guard, display_name(report), hash_names, encoding)
             redacted = copier.copy(step)
             step("check the copy", 0.9)
             if (problem := copier.problem()) is not None:
@@ -66,9 +66,9 @@ def open_attached(part: Path, export: Path, report: Path, encoding: str) -> Iter
     except sqlite3.Error as error:
         if "full" in str(error) or "disk I/O" in str(error):
             raise OutputError("the copy cannot be written (no space left, or a disk error)") from None
-        raise damaged(shown(report), error) from None
+        raise damaged_error(display_name(report), error) from None
     except (OverflowError, MemoryError, UnicodeError) as error:  # a table's name may be invalid text
-        raise damaged(shown(report), error) from None
+        raise damaged_error(display_name(report), error) from None
 
 
 def summary_lines(redacted: Redacted) -> list[str]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.read.test_formats import says
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, TraceviewError
 from traceview.pipeline import analyze, open_trace
-from traceview.read.kineto.decimals import nanoseconds
+from traceview.read.kineto.events import nanoseconds
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import NOT_A_TIME
 
@@ -59,18 +59,18 @@ def test_a_trace_that_is_cut_off_anywhere(tmp_path: Path) -> None:
         ("{}", "no list of events"),
         ("[]", "no list of events"),
         ('{"nodes": [1, 2]}', "no list of events"),
-        ('{"traceEvents": [1, 2, 3]}', "something that is no event"),
-        ('{"traceEvents": []}', "not one of torch.profiler"),
-        ('{"traceEvents": [[]]}', "no object"),
+        ('{"traceEvents": [1, 2, 3]}', "not an event"),
+        ('{"traceEvents": []}', "not of torch.profiler"),
+        ('{"traceEvents": [[]]}', "not an object"),
         ('{"traceEvents": [{} {}]}', "comma"),
-        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "args": [1]}]}', "another type"),
-        ('{"traceEvents": [{"cat": "kernel", "ts": [1]}]}', "another type"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "args": [1]}]}', "a type that torch does not write"),
+        ('{"traceEvents": [{"cat": "kernel", "ts": [1]}]}', "a type that torch does not write"),
         ('{"traceEvents": [{"cat": "kernel", "a": \x1e}]}', "control character"),
         ('{"traceEvents": [{"cat": "kernel", "a": ' + "[" * 100_000 + "]" * 100_000 + "}]}", "deep"),
         ('{"a": ' + "[" * 100_000 + "]" * 100_000 + ', "traceEvents": [{"cat": "x"}]}', "deep"),
         ('{"a": ' + "9" * 5000 + ', "traceEvents": [{"cat": "x"}]}', "impossible number"),
         ('{"traceEvents": [{"cat": "x"}], "traceEvents": [{"cat": "kernel"}]}', "two lists"),
-        ('{"traceEvents": [{"cat": "x"}]} and more', "no JSON around"),
+        ('{"traceEvents": [{"cat": "x"}]} and more', "not JSON around"),
     ],
 )
 def test_what_is_no_trace(tmp_path: Path, text: str, word: str) -> None:
@@ -171,7 +171,7 @@ def test_pieces_are_the_events(events: list[Any], block: int, compact: bool) -> 
     pieces = Pieces(BytesIO(text.encode()), block)
     found = [json.loads(one) for piece in pieces for one in piece.decode().split(chr(SEPARATOR))]
     assert found == events
-    assert json.loads(pieces.around) == {**kept, "traceEvents": [], "after": {"a": []}}
+    assert json.loads(pieces.document) == {**kept, "traceEvents": [], "after": {"a": []}}
 
 
 def test_a_list_of_events_is_looked_for_once() -> None:

@@ -76,7 +76,7 @@ def test_what_the_format_lacks_is_said(tmp_path: Path) -> None:
     trace.write_text(without.replace('"cuda_event"', '"cpu_op"'), encoding="utf-8")
     notes = analyze(trace).notes
     assert any("`profiler` is not measured" in note for note in notes)
-    assert any("waits of streams are not measured" in note for note in notes)
+    assert any("stream waits are not measured" in note for note in notes)
 
 
 def test_info_names_what_a_trace_holds(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_page_of_less_than_no_values_is_damage(tmp_path: Path) -> None:
     alone = subprocess.run([sys.executable, "-c", f"import polars; polars.read_parquet({str(path)!r})"], check=False)
     assert alone.returncode != 0
     with pytest.raises(DamagedExportError, match="cut off or damaged"):
-        directory._read(path, ["start"], DecodedSize("report"))
+        directory._read_columns(path, ["start"], DecodedSize("report"))
 
 
 @settings(max_examples=120, deadline=None)

@@ -1,4 +1,4 @@
-"""A view or virtual table in place of a table is named in the notes; hand-made exports."""
+"""Notes name a view, a virtual table or another letter case in place of a table; hand-made exports."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def test_a_virtual_table_is_named(tmp_path: Path, table: str) -> None:
     capture = read_sqlite(write_export(tmp_path / "made.sqlite", statements))
     assert table not in capture.tables
     assert [line for line in capture.problems if line.startswith(f"{table} is a virtual table, not a table")]
+
+
+@pytest.mark.parametrize("table", PLACED)
+def test_a_table_in_another_letter_case_is_named(tmp_path: Path, table: str) -> None:
+    statements = [f"ALTER TABLE {table} RENAME TO moved", f"ALTER TABLE moved RENAME TO {table.lower()}"]
+    capture = read_sqlite(write_export(tmp_path / "made.sqlite", statements))
+    assert table not in capture.tables
+    note = f"{table.lower()} differs from {table} in letter case: its rows are left out"
+    assert [line for line in capture.problems if line.startswith(note)]
 
 
 def test_a_sound_export_has_no_such_note(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def test_real_captures(name: str) -> None:
 
 def test_sqlite_reads_only_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     read: dict[str, list[str]] = {}
-    slowly = reader._read_slowly
-    monkeypatch.setattr(reader, "_read_slowly", lambda *of: read.update({of[1]: of[2]}) or slowly(*of))
+    slowly = reader._read_with_sqlite
+    monkeypatch.setattr(reader, "_read_with_sqlite", lambda *of: read.update({of[1]: of[2]}) or slowly(*of))
     assert len(read_sqlite(sample("dual.sqlite")).tables[raw.NVTX]) > 100
     assert read[raw.NVTX] == ["text"] and raw.KERNEL not in read
 

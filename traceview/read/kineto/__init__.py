@@ -1,32 +1,37 @@
-"""A Chrome trace of torch.profiler (Kineto), read as the tables that nsys exports.
+"""Chrome traces of torch.profiler (Kineto), converted to the tables that nsys exports.
 
-pieces.py     the text cut into pieces of whole events, so that it may be larger than memory
-events.py     a piece as a typed frame; decimals.py: its times, exactly
-around.py     what is no event: GPUs, clock
-gather.py     all pieces: whole numbers, each name once
-identity.py   processes and threads
-tables.py     nsys's tables; kernels.py and copies.py: what names say
-lacks.py      what such a trace does not record
+pieces.py      cuts the text into pieces of complete events, because a trace may be larger than memory
+events.py      decodes the pieces into frames of integers, each name once
+identity.py    processes and threads
+tables.py      nsys's tables
+trace_file.py  the whole conversion, and the notes on what such a trace does not record
 """
 
 from pathlib import Path
 
-from traceview.read.kineto.known import PROFILER, is_trace
 from traceview.read.raw import RawCapture
 
-__all__ = ["PROFILER", "is_trace", "read_kineto", "with_lacks"]
+PROFILER = "torch.profiler"
+BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 
-# Most captures are none of these, and what reads them is imported for those alone that are.
-def read_kineto(path: Path) -> RawCapture:
-    """Read a trace (see trace_file.py)."""
+class KinetoReader:
+    """Reads JSON traces of torch.profiler."""
+
+    def matches(self, _path: Path, head: bytes) -> bool:
+        """Return whether a file with these first bytes may be a JSON document."""
+        return head.lstrip(BLANKS).startswith((b"{", b"["))
+
+    def read(self, path: Path) -> RawCapture:
+        """Read a trace. Raises DamagedExportError, NotAnExportError or ReportError."""
+        # Most captures are exports of nsys: import this reader's modules only for a trace.
+        from traceview.read.kineto import trace_file
+
+        return trace_file.read_trace(path)
+
+
+def with_missing(capture: RawCapture) -> RawCapture:
+    """Return a capture made from a trace with notes on what torch.profiler does not record."""
     from traceview.read.kineto import trace_file
 
-    return trace_file.read_kineto(path)
-
-
-def with_lacks(capture: RawCapture) -> RawCapture:
-    """Return tables that a trace was made into as torch.profiler's capture, with what it lacks."""
-    from traceview.read.kineto import trace_file
-
-    return trace_file.with_lacks(capture)
+    return trace_file.with_missing(capture)

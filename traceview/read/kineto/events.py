@@ -1,14 +1,19 @@
-"""Some events of a trace as a typed frame: what is of interest, and nothing of the rest is decoded."""
+"""The events of a trace that the analysis needs, as typed frames: integers, and each name once."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
 import polars as pl
 
-from traceview.read.kineto.decimals import nanoseconds
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
-from traceview.read.limits import MAX_NAME
+from traceview.read.limits import MAX_NAME, DecodedSize
+from traceview.read.raw import NOT_A_TIME
 
-# Kineto's ActivityType names, and those of 2021.
+# Kineto's ActivityType names, with those of 2021.
 SORTS = {
     "kernel": "kernel",
     "Kernel": "kernel",
@@ -25,71 +30,187 @@ SORTS = {
     "cuda_event": "event",
 }
 METADATA = "metadata"
-# In 2021 ranges were operators too; these are the ones that torch itself names.
+# In 2021 ranges had the category of operators; torch itself gives these names.
 OLD_RANGE = r"(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
 NUMBERS = ("correlation", "stream", "device", "context", "bytes")
-OF_EVENTS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
-PEER = ("inDevice", "inContext")
+SYNC_NUMBERS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
+PEER_NUMBERS = ("inDevice", "inContext")  # peer-to-peer copies use these names
 SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
-    | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *OF_EVENTS, *PEER, "name"), pl.String))}
+    | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, "name"), pl.String))}
 )
 WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
-# A number with a fraction would go through a float; as text it stays what it was.
+# Quote these numbers: as JSON numbers they would become floats and lose digits.
 TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
-# A division by zero among the arguments, which C++ writes in words that JSON has not.
-NO_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
+# C++ writes the result of a division by zero as a word that JSON does not have.
+NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
+
+PLAIN_DECIMAL = r"^(-?)([0-9]{1,16})(?:\.([0-9]{1,30}))?$"
+MAX_MICROSECONDS = 9_000_000_000_000_000  # fits into 64 bits as ns
+EXACT_MICROSECONDS = float(1 << 40)  # a smaller float holds ns exactly
+
+HOST = ("pid", "tid", "start", "end", "correlation", "name")
+ON_A_STREAM = (*HOST, "device", "context", "stream")
+# The columns that are kept for each sort of event (values of SORTS).
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "kernel": ON_A_STREAM,
+    "memcpy": (*ON_A_STREAM, "bytes"),
+    "memset": (*ON_A_STREAM, "bytes"),
+    "call": HOST,
+    "range": HOST,
+    "overhead": HOST,
+    "sync": (*ON_A_STREAM, "wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id"),
+    "event": (*ON_A_STREAM, "event_id"),
+    METADATA: ("pid", "tid", "name", "label"),
+}
+TIMED_SORTS = ("kernel", "memcpy", "memset", "call", "range", "overhead")
+PIECES_AT_ONCE = 2  # a piece takes about ten times its size while it is decoded
+LONG_PIECE_BYTES = 32 << 20  # a piece of this size holds one long event, and is decoded alone
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvents:
+    """`frames` has a frame per sort of COLUMNS; `name` and `label` are indices into `names`; all columns are Int64."""
+
+    frames: Mapping[str, pl.DataFrame]
+    names: tuple[str, ...]
+
+
+def trace_events(pieces: Iterable[bytes], size: DecodedSize) -> TraceEvents:
+    """Decode all pieces. Raises NotJsonError, and ReportError above the limit of `size`."""
+    indices: dict[str, int] = {}
+    parts: dict[str, list[pl.DataFrame]] = {sort: [] for sort in COLUMNS}
+    for frame in _decoded_pieces(pieces):
+        coded = frame.with_columns(
+            _name_indices(frame["name"], indices, size), _name_indices(frame["label"], indices, size), _end_column()
+        )
+        for (sort,), part in coded.partition_by("sort", as_dict=True).items():
+            parts[str(sort)].append(part.select(COLUMNS[str(sort)]))
+            size.add(8 * part.width * part.height)
+    frames = {
+        sort: pl.concat(some) if some else pl.DataFrame(schema=dict.fromkeys(COLUMNS[sort], pl.Int64))
+        for sort, some in parts.items()
+    }
+    return TraceEvents(frames, tuple(indices))
+
+
+def relative_times(events: TraceEvents) -> tuple[TraceEvents, int]:
+    """Return the events with times relative to the first start, and that start (ns)."""
+    starts = pl.concat([events.frames[sort]["start"] for sort in TIMED_SORTS])
+    starts = starts.filter(starts != NOT_A_TIME)
+    first = starts.min()
+    if not isinstance(first, int):
+        return events, 0
+    moved = {
+        sort: frame.with_columns(
+            pl.when(pl.col(name) == NOT_A_TIME).then(pl.col(name)).otherwise(pl.col(name) - first).alias(name)
+            for name in ("start", "end")
+            if name in frame.columns
+        )
+        for sort, frame in events.frames.items()
+    }
+    return TraceEvents(moved, events.names), first
+
+
+def _decoded_pieces(pieces: Iterable[bytes]) -> Iterator[pl.DataFrame]:
+    """Decode pieces in order, some at the same time: polars releases the interpreter lock."""
+    waiting: deque[Future[pl.DataFrame]] = deque()
+    with ThreadPoolExecutor(PIECES_AT_ONCE) as pool:
+        for piece in pieces:
+            waiting.append(pool.submit(decode, piece))
+            while len(waiting) > (PIECES_AT_ONCE if len(piece) < LONG_PIECE_BYTES else 0):
+                yield waiting.popleft().result()
+        for last in waiting:
+            yield last.result()
+
+
+def _name_indices(texts: pl.Series, indices: dict[str, int], size: DecodedSize) -> pl.Series:
+    """Return each text's index in `indices`, to which new texts are added; null for null."""
+    unique = texts.unique().drop_nulls()
+    size.add(int(unique.str.len_bytes().sum()))
+    own = [indices.setdefault(text, len(indices)) for text in unique.to_list()]
+    coded = pl.DataFrame({"text": unique, "index": pl.Series(own, dtype=pl.Int64)})
+    rows = texts.to_frame("text").join(coded, on="text", how="left", maintain_order="left")
+    return rows["index"].alias(texts.name)
+
+
+def _end_column() -> pl.Expr:
+    start, length = pl.col("start"), pl.col("length")
+    invalid = (start == NOT_A_TIME) | (length == NOT_A_TIME)
+    return pl.when(invalid).then(pl.lit(NOT_A_TIME, pl.Int64)).otherwise(start + length).alias("end")
 
 
 def decode(piece: bytes) -> pl.DataFrame:
-    """Return the events of a piece that are of interest.
+    """Return the wanted events of a piece.
 
-    Columns: sort (a value of SORTS, or METADATA), name and label (text; what metadata names is in `label`),
-    pid, tid, start, end (ns) and NUMBERS and OF_EVENTS, all Int64, null where an event does not say.
+    Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
+    pid, tid, start, length (ns), NUMBERS and SYNC_NUMBERS. All but the texts are Int64, null if an event lacks them.
     Raises NotJsonError.
     """
-    one_by_one = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
-    wanted = one_by_one.filter(one_by_one.str.contains(WANTED)).str.replace_all(TIME, '"${1}":"${2}"')
-    decoded = _decoded(wanted)
+    events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
+    wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, '"${1}":"${2}"')
+    decoded = _json_frame(wanted)
     if decoded is None:
-        decoded = _decoded(wanted.str.replace_all(NO_NUMBER, ": null${1}"))
+        decoded = _json_frame(wanted.str.replace_all(NOT_A_NUMBER, ": null${1}"))
     if decoded is None:
-        raise NotJsonError("has an event that is no JSON, or a value of another type than torch writes")
-    return _typed(decoded)
+        raise NotJsonError("has an event that is not JSON, or a value of a type that torch does not write")
+    return _typed_events(decoded)
 
 
-def _decoded(events: pl.Series) -> pl.DataFrame | None:
+def _json_frame(events: pl.Series) -> pl.DataFrame | None:
     try:
         return events.str.json_decode(SCHEMA).struct.unnest()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
 
 
-def _typed(events: pl.DataFrame) -> pl.DataFrame:
+def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
     args = pl.col("args").struct
     metadata = (pl.col("ph") == "M") & pl.col("name").is_in(["process_name", "thread_name"])
     old_range = (pl.col("cat") == "Operator") & pl.col("name").str.contains(f"^{OLD_RANGE}")
     by_category = pl.col("cat").replace_strict(SORTS, default=None, return_dtype=pl.String)
     sort = pl.when(old_range).then(pl.lit("range")).otherwise(by_category)
-    start, length = nanoseconds(pl.col("ts")), nanoseconds(pl.col("dur"))
     return (
         events.select(
             pl.when(metadata).then(pl.lit(METADATA)).when(pl.col("ph") == "X").then(sort).alias("sort"),
             pl.col("name").fill_null("").str.slice(0, MAX_NAME + 1),
             args.field("name").str.slice(0, MAX_NAME + 1).alias("label"),
-            _whole(pl.col("pid")).alias("pid"),
-            _whole(pl.col("tid")).alias("tid"),
-            start.alias("start"),
-            length.alias("length"),
-            *(_whole(args.field(name)).alias(name) for name in (*NUMBERS, *OF_EVENTS, *PEER)),
+            _integer(pl.col("pid")).alias("pid"),
+            _integer(pl.col("tid")).alias("tid"),
+            nanoseconds(pl.col("ts")).alias("start"),
+            nanoseconds(pl.col("dur")).alias("length"),
+            *(_integer(args.field(name)).alias(name) for name in (*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS)),
         )
         .filter(pl.col("sort").is_not_null())
         .with_columns(
             pl.coalesce("device", "inDevice").alias("device"), pl.coalesce("context", "inContext").alias("context")
         )
-        .drop(PEER)
+        .drop(PEER_NUMBERS)
     )
 
 
-def _whole(text: pl.Expr) -> pl.Expr:
+def _integer(text: pl.Expr) -> pl.Expr:
     return text.cast(pl.Int64, strict=False)
+
+
+def nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Return ns (Int64) of decimal text in µs: NOT_A_TIME for invalid or too large numbers, null for null.
+
+    The conversion avoids floats, which cannot hold seventeen digits, and rounds from the fourth decimal on. Numbers
+    with an exponent, which torch does not write, go through a float if it is exact.
+    """
+    parts = text.str.extract_groups(PLAIN_DECIMAL)
+    integer = parts.struct.field("2").cast(pl.Int64)
+    digits = parts.struct.field("3").fill_null("").str.slice(0, 4).str.pad_end(4, "0").cast(pl.Int64)
+    plain = integer * 1000 + (digits + 5) // 10
+    signed = pl.when(parts.struct.field("1") == "-").then(-plain).otherwise(plain)
+    scientific = text.cast(pl.Float64, strict=False)
+    return (
+        pl.when(text.is_null())
+        .then(None)
+        .when(integer.is_not_null() & (integer <= MAX_MICROSECONDS))
+        .then(signed)
+        .when(integer.is_null() & (scientific.abs() < EXACT_MICROSECONDS))
+        .then((scientific.fill_nan(None) * 1000).round().cast(pl.Int64, strict=False))
+        .otherwise(pl.lit(NOT_A_TIME, pl.Int64))
+    )

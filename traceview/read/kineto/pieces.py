@@ -1,12 +1,15 @@
-"""A trace cut into pieces of whole events, a few megabytes at a time: it may be larger than memory.
+"""Cuts a trace into pieces of complete events, a few megabytes each, because a trace may be larger than memory.
 
-A trace is one JSON object; what is not in its list `traceEvents` (GPUs, rank, clock) is small and kept apart.
+A trace is one JSON object. Its list `traceEvents` is cut into pieces; the rest of the object (GPUs, rank, clock) is
+small and is called the document here. Its host name, paths and users are not read.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -14,11 +17,12 @@ from numpy.typing import NDArray
 
 from traceview.read.limits import MAX_TEXT
 
-BLOCK = 8 << 20
-MOST_AROUND = 16 << 20  # of all that is no event, before and behind them; it becomes Python's own values
-DEEPEST = 64  # events have two levels; a parser may not survive a hundred thousand
-EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-SEPARATOR = 0x1E  # no JSON text may hold this byte as it is
+BLOCK_BYTES = 8 << 20
+MAX_DOCUMENT_BYTES = 16 << 20  # before the events and after them, each
+MAX_DEPTH = 64  # events have two levels; a parser may crash at a hundred thousand
+MAX_BASE_NS = 1 << 62
+EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
 
 QUOTE, BACKSLASH = ord('"'), ord("\\")
 BLANKS = b" \t\r\n"
@@ -30,7 +34,7 @@ STRUCTURE = STEPS != 0
 
 
 class NotJsonError(ValueError):
-    """The text is no JSON that this can cut: `cut_off` where it only ends early."""
+    """The text is not JSON, or not a trace; `cut_off` if it only ends early."""
 
     def __init__(self, reason: str, *, cut_off: bool = False) -> None:
         super().__init__(reason)
@@ -38,107 +42,107 @@ class NotJsonError(ValueError):
 
 
 class Pieces:
-    """One pass over a trace: iterate for the events, then `around` is the rest of the document.
+    """One pass over a trace: iterate for the events; afterwards `document` is the text without its events.
 
     Each piece is the text of some events with SEPARATOR between them. Raises NotJsonError.
     """
 
-    def __init__(self, source: IO[bytes], block: int = BLOCK) -> None:
+    def __init__(self, source: IO[bytes], block: int = BLOCK_BYTES) -> None:
         self.source, self.block = source, block
-        self.around = b""
+        self.document = b""
 
     def __iter__(self) -> Iterator[bytes]:
-        before, rest = self._before()
+        before, rest = self._read_to_events()
         comma_due = False
         while True:
             rest = rest.lstrip(BLANKS)
             if comma_due and rest.startswith(b","):
                 rest, comma_due = rest[1:], False
-            ends, last = _ends(np.frombuffer(rest, np.uint8))
+            ends, last = _event_ends(np.frombuffer(rest, np.uint8))
             if len(ends):
-                _refuse_long_events(int(np.diff(ends, prepend=0).max()))
-                yield _separated(rest, ends)
+                _check_event_length(int(np.diff(ends, prepend=0).max()))
+                yield _separate(rest, ends)
                 comma_due = True
             if last is not None:
-                # A comma behind the last event loses nothing; what a flipped quote hides there would be lost.
+                # A comma after the last event is harmless; other text may be an event that a flipped quote hides.
                 if rest[int(ends[-1]) if len(ends) else 0 : last].strip(BLANKS) not in (b"", b","):
-                    raise NotJsonError("holds something that is no event")
+                    raise NotJsonError("has something that is not an event among its events")
                 break
-            rest = self._more(rest[int(ends[-1]) :] if len(ends) else rest)
-        self.around = before + rest[last:] + self._rest()
+            rest = self._read_more(rest[int(ends[-1]) :] if len(ends) else rest)
+        self.document = before + rest[last:] + self._read_to_end()
 
-    def _before(self) -> tuple[bytes, bytes]:
-        """Return the text up to the list's bracket, and what was read behind it."""
+    def _read_to_events(self) -> tuple[bytes, bytes]:
+        """Return the text up to the list's bracket, and the text that was read after it."""
         text = b""
         while more := self.source.read(max(self.block, len(text))):
             text += more
-            if (begin := _list_of_events(text)) is not None:
+            if (begin := _events_begin(text)) is not None:
                 return text[:begin], text[begin:]
-            if len(text) > MOST_AROUND:
+            if len(text) > MAX_DOCUMENT_BYTES:
                 raise NotJsonError("has no list of events in its first 16 MB")
-        _, depth = _levels(np.frombuffer(text, np.uint8))
+        _, depth = _bracket_levels(np.frombuffer(text, np.uint8))
         raise NotJsonError("has no list of events", cut_off=len(depth) > 0 and int(depth[-1]) > 0)
 
-    def _more(self, rest: bytes) -> bytes:
-        _refuse_long_events(len(rest))
-        # Twice what is left over, so that one long event is not scanned once a block.
+    def _read_more(self, rest: bytes) -> bytes:
+        _check_event_length(len(rest))
+        # Read as much as is left over, so that a long event is not scanned again for every block.
         more = self.source.read(min(max(self.block, len(rest)), MAX_TEXT + 1))
         if not more:
             raise NotJsonError("ends in the middle of its events", cut_off=True)
         return rest + more
 
-    def _rest(self) -> bytes:
-        rest = self.source.read(MOST_AROUND)
+    def _read_to_end(self) -> bytes:
+        rest = self.source.read(MAX_DOCUMENT_BYTES)
         if self.source.read(1):
-            raise NotJsonError("has more than 16 MB behind its events")
+            raise NotJsonError("has more than 16 MB after its events")
         return rest
 
 
-def _refuse_long_events(length: int) -> None:
+def _check_event_length(length: int) -> None:
     if length > MAX_TEXT:
         raise NotJsonError(f"holds an event of more than {MAX_TEXT >> 20} MB")
 
 
-def _list_of_events(text: bytes) -> int | None:
-    """Return where the list of events begins, behind its bracket: only the document's own key counts."""
-    found = [(one.start(), one.end()) for one in EVENTS.finditer(text)]
-    if not found:
+def _events_begin(text: bytes) -> int | None:
+    """Return the place after the bracket of the list of events; only the key of the outermost object counts."""
+    matches = list(EVENTS_KEY.finditer(text))
+    if not matches:
         return None
-    starts = np.array([start for start, _ in found])
+    starts = np.array([match.start() for match in matches])
     plain = np.frombuffer(text, np.uint8)
-    at, depth = _levels(plain)
+    at, depth = _bracket_levels(plain)
     if not len(at):
         return None
     before = np.searchsorted(at, starts)
-    own = (before > 0) & (depth[before - 1] == 1) & (np.searchsorted(_quotes(plain), starts) % 2 == 0)
-    return found[int(np.argmax(own))][1] if own.any() else None
+    own = (before > 0) & (depth[before - 1] == 1) & (np.searchsorted(_quote_places(plain), starts) % 2 == 0)
+    return matches[int(np.argmax(own))].end() if own.any() else None
 
 
-def _ends(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int | None]:
-    """Return where each whole event ends (behind its brace), and where the bracket is that ends them all."""
-    at, depth = _levels(text)
-    if len(depth) and int(depth.max()) > DEEPEST:
-        raise NotJsonError(f"is nested more than {DEEPEST} deep")
+def _event_ends(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int | None]:
+    """Return where each complete event ends (after its brace), and the place of the bracket that ends the list."""
+    at, depth = _bracket_levels(text)
+    if len(depth) and int(depth.max()) > MAX_DEPTH:
+        raise NotJsonError(f"is nested more than {MAX_DEPTH} levels deep")
     beyond = np.flatnonzero(depth < 0)
     last = int(at[beyond[0]]) if len(beyond) else None
     if len(beyond):
         at, depth = at[: beyond[0]], depth[: beyond[0]]
     ends = at[depth == 0]
     if (text[ends] != ord("}")).any():
-        raise NotJsonError("has an event that is no object")
+        raise NotJsonError("has an event that is not an object")
     return ends + 1, last
 
 
-def _levels(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the braces and brackets outside of strings are, and how deep it is behind each."""
-    quotes = _quotes(text)
+def _bracket_levels(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of the braces and brackets outside strings, and the depth after each."""
+    quotes = _quote_places(text)
     at = np.flatnonzero(STRUCTURE[text])
     at = at[np.searchsorted(quotes, at) % 2 == 0]
     return at, np.cumsum(STEPS[text[at]], dtype=np.int64)
 
 
-def _quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return where strings begin and end: quotes that no odd run of backslashes stands before."""
+def _quote_places(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return where strings begin and end: quotes that do not follow an odd number of backslashes."""
     quotes = np.flatnonzero(text == QUOTE)
     after = quotes[(quotes > 0) & (text[quotes - 1] == BACKSLASH)]
     if len(after) == 0:
@@ -149,15 +153,55 @@ def _quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.setdiff1d(quotes, after[run % 2 == 1], assume_unique=True)
 
 
-def _separated(text: bytes, ends: NDArray[np.int64]) -> bytes:
+def _separate(text: bytes, ends: NDArray[np.int64]) -> bytes:
     """Return the events with SEPARATOR in place of the commas between them."""
-    whole = np.frombuffer(text, np.uint8, count=int(ends[-1])).copy()
-    if (whole == SEPARATOR).any():
-        raise NotJsonError("holds a control character")
+    copy = np.frombuffer(text, np.uint8, count=int(ends[-1])).copy()
+    if (copy == SEPARATOR).any():
+        raise NotJsonError("has a control character")
     comma = ends[:-1].copy()
-    while (blank := BLANK[whole[comma]]).any():
+    while (blank := BLANK[copy[comma]]).any():
         comma[blank] += 1
-    if (whole[comma] != ord(",")).any():
+    if (copy[comma] != ord(",")).any():
         raise NotJsonError("lacks a comma between two events")
-    whole[comma] = SEPARATOR
-    return whole.tobytes()
+    copy[comma] = SEPARATOR
+    return copy.tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDocument:
+    """A trace without its events: `gpus` are (ordinal, name); times count from `base_ns`, 0 for the Unix epoch.
+
+    `is_torch` is set if a key of torch.profiler is present.
+    """
+
+    gpus: tuple[tuple[int, str], ...]
+    base_ns: int
+    is_torch: bool
+
+
+def read_document(text: bytes) -> TraceDocument:
+    """Read the text of a trace without its events. Raises NotJsonError."""
+    try:
+        document = json.loads(text.decode("utf-8", "replace"))
+    except RecursionError:
+        raise NotJsonError("is nested too deep") from None
+    except json.JSONDecodeError as error:
+        at_the_end = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
+        raise NotJsonError("is not JSON around its events", cut_off=at_the_end) from None
+    except ValueError:
+        raise NotJsonError("has an impossible number around its events") from None
+    if not isinstance(document, dict) or document.get("traceEvents"):
+        raise NotJsonError("has two lists of events")
+    gpus = document.get("deviceProperties")
+    named = [
+        (gpu["id"], gpu["name"])
+        for gpu in (gpus if isinstance(gpus, list) else ())
+        if isinstance(gpu, dict) and type(gpu.get("id")) is int and isinstance(gpu.get("name"), str)
+    ]
+    base = document.get("baseTimeNanoseconds")
+    return TraceDocument(
+        # JSON can contain half of a surrogate pair, which a frame cannot hold.
+        tuple((ordinal, name.encode("utf-8", "replace").decode()) for ordinal, name in named if abs(ordinal) < 1 << 31),
+        base if type(base) is int and 0 <= base < MAX_BASE_NS else 0,
+        bool({"schemaVersion", "deviceProperties", "distributedInfo"} & document.keys()),
+    )

@@ -1,1 +1,1 @@
-"""SQLite exports of nsys: checked, opened read-only, and read as frames."""
+"""SQLite exports of nsys: checked, opened read-only, read as frames and written."""

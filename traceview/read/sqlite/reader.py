@@ -1,51 +1,76 @@
-"""The tables of Nsight Systems' SQLite export, as frames."""
+"""Reads the tables of an SQLite export of Nsight Systems as frames."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
 
+from traceview.read import kineto
 from traceview.read.limits import DecodedSize
 from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
+from traceview.read.source import display_name, unchanged
+from traceview.read.sqlite.check import check_file
 from traceview.read.sqlite.database import (
     EXPORT_AGAIN,
-    check_file,
+    HEADER,
     columns_of,
-    not_an_export,
+    not_an_export_error,
     open_read_only,
     primary_key_order,
     real_tables,
-    shown,
+    unread_tables,
     versions,
-    views_among,
 )
+from traceview.read.sqlite.write import product_of
 from traceview.read.sqlite_pages import Column, TableDecoder, table_decoder
-from traceview.read.unchanged import unchanged
 
-BATCH = 200_000
-DECODED_AT_ONCE = 2  # large tables, beside the one that SQLite reads
+BATCH_ROWS = 200_000
+DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
+
+
+class SqliteReader:
+    """Reads `nsys export --type sqlite`, and the SQLite copies that `traceview redact` writes."""
+
+    def matches(self, _path: Path, head: bytes) -> bool:
+        """Return whether a file with these first bytes is a database."""
+        return head.startswith(HEADER)
+
+    def check(self, path: Path) -> None:
+        """Check that the file is a finished export. Raises ReportError."""
+        check_file(path)
+
+    def read(self, path: Path) -> RawCapture:
+        """Read an export. Raises ReportError as read_sqlite does."""
+        capture = read_sqlite(path)
+        # Redacted copies of torch.profiler traces name the profiler, and have no version of nsys.
+        is_trace_copy = capture.nsys_version is None and product_of(path) == kineto.PROFILER
+        return kineto.with_missing(capture) if is_trace_copy else capture
+
+    @contextmanager
+    def as_sqlite(self, path: Path) -> Iterator[Path]:
+        """Yield the file itself."""
+        yield path
 
 
 def read_sqlite(path: str | Path) -> RawCapture:
-    """Read the tables and columns that the analysis needs.
+    """Read the tables and columns that the analysis needs. The file and its folder are not modified.
 
-    Raises NotFoundError, NotAnExportError or DamagedExportError, each with one line that says what
-    to do. The file and its folder stay as they were.
+    Raises NotFoundError, NotAnExportError or DamagedExportError, each with a one-line message and a remedy.
     """
     path = Path(path)
+    name = display_name(path)
     check_file(path)
     with unchanged(path), open_read_only(path) as connection:
-        present = real_tables(connection, shown(path))
+        present = real_tables(connection, name)
         if STRINGS not in present:
-            raise not_an_export(shown(path), present)
-        problems = [
-            f"{name} is a {kind}, not a table: its rows are left out; {EXPORT_AGAIN}"
-            for name, kind in views_among(connection, TABLES)
-        ]
-        tables = _read_tables(connection, path, [name for name in TABLES if name in present], problems)
+            raise not_an_export_error(name, present)
+        problems = unread_tables(connection, TABLES)
+        tables = _read_tables(connection, path, [table for table in TABLES if table in present], problems)
         version, schema = versions(connection, present)
     return RawCapture(path.name, version, schema, tables, tuple(problems))
 
@@ -57,9 +82,10 @@ def _read_tables(
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
     columns = {
-        name: wanted_columns(present[name], name, notes[name], file=shown(path), remedy=EXPORT_AGAIN) for name in names
+        name: wanted_columns(present[name], name, notes[name], file=display_name(path), remedy=EXPORT_AGAIN)
+        for name in names
     }
-    with ThreadPoolExecutor(DECODED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(DECODER_THREADS) as threads:
         decoded = {
             name: threads.submit(decoded_frame, decoder)
             for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
@@ -70,7 +96,7 @@ def _read_tables(
             wanted = columns[name]
             if wanted is None:
                 return pl.DataFrame()
-            return _read(connection, name, wanted, decoded.get(name), notes[name])
+            return _read_table(connection, name, wanted, decoded.get(name), notes[name])
 
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
         order = sorted(names, key=lambda name: (name in decoded, not TABLES[name].text))
@@ -80,7 +106,7 @@ def _read_tables(
 
 
 def decoded_frame(decoder: TableDecoder) -> pl.DataFrame | None:
-    """Return a table's integer columns as a frame, nulls kept; None where SQLite must read them."""
+    """Return a table's integer columns as a frame, nulls kept; None if SQLite must read them."""
     columns = decoder.decode()
     return None if columns is None else pl.DataFrame([_series(name, column) for name, column in columns.items()])
 
@@ -91,62 +117,64 @@ def _series(name: str, column: Column) -> pl.Series:
 
 
 def _decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:
-    """Return the decoder of a table's numbers; None where every row has a text, which SQLite must read anyway."""
+    """Return the decoder of a table's numbers; None if every row has a text, which SQLite must read anyway."""
     wanted = TABLES[table]
     if not set(wanted.text).isdisjoint(wanted.needed):
         return None
     return table_decoder(path, connection, table, [column for column in columns if column not in wanted.text])
 
 
-def _read(
+def _read_table(
     connection: sqlite3.Connection,
     table: str,
     columns: list[str],
     numbers: Future[pl.DataFrame | None] | None,
     problems: list[str],
 ) -> pl.DataFrame:
-    """Read a table: its texts by SQLite, and its numbers too unless another thread decodes them.
+    """Read a table: SQLite reads its texts, and its numbers unless another thread decodes them.
 
-    Both read the rows in one order, that of the table's own b-tree.
+    Both read the rows in the order of the table's own b-tree.
     """
     frame = None if numbers is None else numbers.result()
     if frame is None:
-        return _read_slowly(connection, table, columns, problems)
+        return _read_with_sqlite(connection, table, columns, problems)
     texts = [column for column in columns if column in TABLES[table].text]
     if not texts:
         return frame
-    odd: list[str] = []
-    beside = _read_slowly(connection, table, texts, odd)
-    if len(beside) != len(frame):
-        return _read_slowly(connection, table, columns, problems)
-    problems.extend(odd)
-    return pl.concat([frame, beside], how="horizontal").select(columns)
+    notes: list[str] = []
+    text_frame = _read_with_sqlite(connection, table, texts, notes)
+    if len(text_frame) != len(frame):
+        return _read_with_sqlite(connection, table, columns, problems)
+    problems.extend(notes)
+    return pl.concat([frame, text_frame], how="horizontal").select(columns)
 
 
-def _read_slowly(connection: sqlite3.Connection, table: str, columns: list[str], problems: list[str]) -> pl.DataFrame:
-    """Read columns by SQLite, in the order of the table: an index that holds all of them would give its own order."""
+def _read_with_sqlite(
+    connection: sqlite3.Connection, table: str, columns: list[str], problems: list[str]
+) -> pl.DataFrame:
+    """Read columns with SQLite in table order; NOT INDEXED avoids the order of an index that covers the columns."""
     text = TABLES[table].text
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
         return pl.DataFrame()
-    # SQLite tells the types apart. Rows whose time has another type are counted where they are left out.
     kinds = {column: "text" if column in text else "integer" for column in columns}
-    selected = ", ".join(_typed(column, kind) for column, kind in kinds.items())
-    strange = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in TIMES]
+    selected = ", ".join(_typed_column(column, kind) for column, kind in kinds.items())
+    # Normalising counts the rows whose time has the wrong type.
+    wrong = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in TIMES]
     order = primary_key_order(connection, table)
     cursor = connection.execute(f'SELECT {selected} FROM "{table}" NOT INDEXED {order}')
     frames = []
     numbers = DecodedSize(table)  # open_read_only counts the texts
-    while rows := cursor.fetchmany(BATCH):
+    while rows := cursor.fetchmany(BATCH_ROWS):
         numbers.add(8 * len(columns) * len(rows))
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
-    query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(strange) or "0"}'
-    if odd := int(connection.execute(query).fetchone()[0]):
-        problems.append(f"{table}: {odd} rows hold a value of the wrong type there")
+    query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(wrong) or "0"}'
+    if count := int(connection.execute(query).fetchone()[0]):
+        problems.append(f"{table}: {count} rows have a value of the wrong type; the value is ignored")
     return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
 
 
-def _typed(column: str, kind: str) -> str:
-    """Return SQL for a column in which a value of another type is null, or no time where a time should be."""
+def _typed_column(column: str, kind: str) -> str:
+    """Return SQL for a column in which values of another type are null; in a time column they are NOT_A_TIME."""
     other = f" WHEN 'null' THEN NULL ELSE {NOT_A_TIME + 1} - 1" if column in TIMES else ""
     return f'CASE typeof("{column}") WHEN \'{kind}\' THEN "{column}"{other} END'
