@@ -137,10 +137,10 @@ def test_an_export_that_changes_while_it_is_used(tmp_path: Path, change: Callabl
     if form == "parquet":
         as_tables(path, tmp_path / "tables", form)
         path, changed = tmp_path / "tables", tmp_path / "tables" / "StringIds.parquet"
+    with as_sqlite(path) as export:
+        assert export.is_file()
     with pytest.raises(DamagedExportError, match=rf"^{path.name}: changed while it was read"), as_sqlite(path):
         change(changed)
-    with as_sqlite(path):
-        pass
 
 
 def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:
