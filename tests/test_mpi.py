@@ -15,7 +15,7 @@ from tests.captures import sample
 from tests.read.test_formats import figures
 from tests.test_samples import texts
 from traceview.info import describe
-from traceview.normalise.libraries import with_library_calls
+from traceview.normalise.ranges import with_library_calls
 from traceview.pipeline import open_trace
 from traceview.read import raw
 from traceview.redact import redact

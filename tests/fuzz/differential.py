@@ -92,7 +92,7 @@ def compare_tables(path: Path, sound: Sound, pages_at_once: int) -> Iterator[tup
 
     The result is "decoded", "left" to SQLite, "empty", "refused" by SQLite and not decoded, or "different".
     """
-    with mock.patch.object(decoder, "SMALL", 0), mock.patch.object(decoder, "PAGES_AT_ONCE", pages_at_once):
+    with mock.patch.object(decoder, "MIN_TABLE_BYTES", 0), mock.patch.object(decoder, "PAGES_PER_CHUNK", pages_at_once):
         try:
             with open_read_only(path) as connection:
                 for table in real_tables(connection, path.name):

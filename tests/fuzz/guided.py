@@ -29,9 +29,9 @@ def decoded_pages(data: bytes, folder: Path) -> None:
     """An SQLite file whose pages are decoded has the tables that SQLite reads."""
     path = folder / "fuzzed.sqlite"
     path.write_bytes(data)
-    with mock.patch.object(decoder, "PAGES_AT_ONCE", 3), mock.patch.object(decoder, "SMALL", 0):
+    with mock.patch.object(decoder, "PAGES_PER_CHUNK", 3), mock.patch.object(decoder, "MIN_TABLE_BYTES", 0):
         fast = _read(path)
-    with mock.patch.object(decoder, "SMALL", NEVER):
+    with mock.patch.object(decoder, "MIN_TABLE_BYTES", NEVER):
         slow = _read(path)
     assert fast is None or slow is not None, "what SQLite refuses was decoded"
     if fast is None or slow is None:

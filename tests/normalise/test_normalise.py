@@ -223,7 +223,7 @@ def test_an_id_wider_than_cupti_s_is_none_and_is_counted(tmp_path: Path) -> None
     calls = [Call(1, 2, correlation=2**32 - 1), Call(2, 3, correlation=1 << 32), Call(3, 4, correlation=-5)]
     trace = agrees(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls))
     assert trace.operations["launch"].to_list() == [None, None, 0]
-    said = "CUPTI_ACTIVITY_KIND_{}: 2 rows say an impossible correlation id, taken as unknown"
+    said = "CUPTI_ACTIVITY_KIND_{}: 2 rows have an impossible correlation id, which is ignored"
     assert set(trace.info.problems) == {said.format("KERNEL"), said.format("RUNTIME")}
 
 

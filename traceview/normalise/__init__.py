@@ -1,4 +1,4 @@
-"""Versions and oddities of the export end here: one RawCapture in, one Trace out."""
+"""Converts a RawCapture to a Trace. Differences between export versions and invalid rows end here."""
 
 from __future__ import annotations
 
@@ -9,25 +9,20 @@ import polars as pl
 
 from traceview.model.trace import OVERHEAD, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
-from traceview.normalise.devices import Devices, devices_of, where_work_ran
-from traceview.normalise.events import stream_events
-from traceview.normalise.identity import processes_of
-from traceview.normalise.libraries import with_library_calls
-from traceview.normalise.limits import refuse_crowds
+from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
-from traceview.normalise.ranges import ranges_frame
-from traceview.normalise.streams import Streams, streams_of
-from traceview.normalise.threads import Threads
-from traceview.normalise.valid_rows import LATEST, Problems, sound_tables
+from traceview.normalise.ranges import ranges_frame, with_library_calls
+from traceview.normalise.threads import Threads, process_ids
+from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
 from traceview.read import raw
 from traceview.read.raw import TIMES, RawCapture
 
 
 def normalise(capture: RawCapture) -> Trace:
-    """Join names, link launches, name devices and streams, and sort; bad rows are left out and counted."""
+    """Resolve names, link launches, name devices and streams, and sort; invalid rows are left out and counted."""
     problems = Problems(list(capture.problems))
-    tables = sound_tables(with_library_calls(capture.tables), problems)
+    tables = valid_tables(with_library_calls(capture.tables), problems)
     info = ReportInfo(
         file=capture.file,
         nsys_version=capture.nsys_version,
@@ -36,60 +31,60 @@ def normalise(capture: RawCapture) -> Trace:
         problems=tuple(problems.lines),
         profiler=capture.profiler,
     )
-    # A table that a frame was made of is let go of: both at once are the most memory that an analysis takes.
+    # Memory use peaks here: free each raw table once its frame is built.
     del capture
-    threads, last = Threads.of(tables), _last_end(tables)
-    processes = len(np.unique(processes_of(threads.global_tid.to_numpy())))
-    refuse_crowds(info.file, {"threads": len(threads.global_tid), "processes": processes})
-    api, links, unlinked, devices, streams = _work(info.file, tables, threads)
+    threads, capture_end = Threads.from_tables(tables), _capture_end(tables)
+    processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
+    refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
+    api, links, unlinked, devices, streams = _calls_and_operations(info.file, tables, threads)
     operations = with_launches(unlinked, links)
     return Trace(
         info=info,
         operations=operations,
         api=with_pageable_copies(api, operations),
-        ranges=ranges_frame(tables, threads, last),
+        ranges=ranges_frame(tables, threads, capture_end),
         overhead=_overhead(tables),
         stream_events=stream_events(tables, links),
         devices=devices.frame,
-        streams=streams.frame,
+        streams=streams,
         threads=threads.frame(tables),
     )
 
 
-def _work(
+def _calls_and_operations(
     file: str, tables: dict[str, pl.DataFrame], threads: Threads
-) -> tuple[pl.DataFrame, Links, pl.DataFrame, Devices, Streams]:
-    """Make the calls and the operations, which share nothing until they are linked; empty `tables` of theirs."""
+) -> tuple[pl.DataFrame, Links, pl.DataFrame, Devices, pl.DataFrame]:
+    """Build API calls in a thread, and devices, streams and operations here. Removes their tables from `tables`."""
 
-    def calls() -> tuple[pl.DataFrame, Links]:
+    def build_calls() -> tuple[pl.DataFrame, Links]:
         api = api_frame(tables, threads)
-        return api, Links.of(api)
+        return api, Links.from_api(api)
 
-    with ThreadPoolExecutor(1) as aside:
-        calls_later = aside.submit(calls)
-        ran = where_work_ran(tables)
-        devices = devices_of(tables, ran)
-        streams = streams_of(tables, ran, devices)
-        refuse_crowds(file, {"GPUs": len(devices.pairs), "streams": len(streams.frame)})
-        unlinked = operations_frame(tables, ran, devices, streams)
-        api, links = calls_later.result()
+    with ThreadPoolExecutor(1) as executor:
+        calls = executor.submit(build_calls)
+        stream_ids = raw_stream_ids(tables)
+        devices = devices_of(tables, stream_ids)
+        streams = stream_frame(tables, stream_ids, devices)
+        refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
+        unlinked = operations_frame(tables, stream_ids, devices, streams)
+        api, links = calls.result()
     return api, links, unlinked, devices, streams
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
-    found = tables.get(raw.OVERHEAD)
-    if found is None:
+    overhead = tables.get(raw.OVERHEAD)
+    if overhead is None:
         return pl.DataFrame(schema=dict(OVERHEAD))
-    return found.select("start", "end").sort("start", "end")
+    return overhead.select("start", "end").sort("start", "end")
 
 
-def _last_end(tables: dict[str, pl.DataFrame]) -> int:
-    """Return the end of the capture: the last end of anything in it."""
+def _capture_end(tables: dict[str, pl.DataFrame]) -> int:
+    """Return the latest end of all events."""
     ends = [
         value
         for name in raw.ESSENTIAL
         if name in tables
-        for column in (TIMES if name == raw.NVTX else ("end",))  # all else ends where it starts, or later
+        for column in (TIMES if name == raw.NVTX else ("end",))  # an NVTX range may have no end
         if isinstance(value := _latest(tables[name][column]), int)
     ]
     return max(ends, default=0)
@@ -97,5 +92,5 @@ def _last_end(tables: dict[str, pl.DataFrame]) -> int:
 
 def _latest(times: pl.Series) -> object:
     latest = times.max()
-    # Only what is no range may still hold an impossible time; nothing else needs the slow way.
-    return times.filter(times <= LATEST).max() if isinstance(latest, int) and latest > LATEST else latest
+    # Only NVTX events that are not ranges may still have impossible times.
+    return times.filter(times <= MAX_TIME).max() if isinstance(latest, int) and latest > MAX_TIME else latest

@@ -1,4 +1,4 @@
-"""CUDA API calls: their names without suffix, and what each does to the thread that makes it."""
+"""CUDA API calls: their names without version suffixes, and their roles, such as whether they block the thread."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 
 from traceview.model.trace import API, KINDS, MEMORIES, ROLES, Role
-from traceview.normalise.codes import numbers, translated
-from traceview.normalise.names import as_enum, categories, named
-from traceview.normalise.order import by_time
+from traceview.normalise.codes import categories, enum_column, integers, name_column, translate
+from traceview.normalise.order import sort_by_time
 from traceview.normalise.threads import Threads
 from traceview.read import raw
 
@@ -35,7 +34,7 @@ def without_suffix(name: str) -> str:
 
 
 def role_of(name: str) -> str:
-    """Return what a call does by its name alone, one of ROLES."""
+    """Return the role of a call by its name alone, one of ROLES."""
     for role, pattern in (("sync", SYNC), ("blocking_copy", BLOCKING_COPY), ("memory", MEMORY)):
         if pattern.fullmatch(name):
             return role
@@ -43,31 +42,31 @@ def role_of(name: str) -> str:
 
 
 def api_frame(tables: dict[str, pl.DataFrame], threads: Threads) -> pl.DataFrame:
-    """Return model.API, sorted, with the roles that names alone decide. Takes its table out of `tables`."""
-    found = tables.pop(raw.RUNTIME, None)
-    if found is None or found.is_empty():
+    """Return model.API, sorted, with the roles that follow from names alone. Removes its table from `tables`."""
+    calls = tables.pop(raw.RUNTIME, None)
+    if calls is None or calls.is_empty():
         return pl.DataFrame(schema=dict(API) | {"name": pl.Enum([])})
-    found = by_time(found)
-    name = named(found["nameId"], tables, without_suffix)
+    calls = sort_by_time(calls)
+    name = name_column(calls["nameId"], tables, without_suffix)
     texts = categories(name)
     code = name.to_physical().to_numpy()
     roles = np.array([ROLES.index(role_of(text)) for text in texts], np.uint8)
     implicit = np.array([bool(IMPLICIT.fullmatch(text) or BLOCKING_COPY.fullmatch(text)) for text in texts], np.uint8)
-    thread = threads.rows(found["globalTid"])
-    return found.select(
+    thread = threads.rows(calls["globalTid"])
+    return calls.select(
         "start",
         "end",
         name.alias("name"),
-        as_enum(translated(code, roles), Role).alias("role"),
-        pl.Series("implicit", translated(code, implicit).view(np.bool_)),
+        enum_column(translate(code, roles), Role).alias("role"),
+        pl.Series("implicit", translate(code, implicit).view(np.bool_)),
         thread,
         threads.processes(thread).alias("process"),
-        pl.Series("correlation", numbers(found["correlationId"]).astype(np.uint32)),
+        pl.Series("correlation", integers(calls["correlationId"]).astype(np.uint32)),
     )
 
 
 def with_pageable_copies(api: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Mark the Async copies that block after all: those whose host side is pageable memory."""
+    """Mark the Async copies that block because their host memory is pageable."""
     texts = categories(api["name"])
     is_async = np.array([bool(ASYNC_COPY.fullmatch(text)) for text in texts], np.bool_)
     if not is_async.any():
@@ -86,4 +85,4 @@ def with_pageable_copies(api: pl.DataFrame, operations: pl.DataFrame) -> pl.Data
     implicit = api["implicit"].to_numpy().copy()
     role[rows] = ROLES.index("blocking_copy")
     implicit[rows] = True
-    return api.with_columns(as_enum(role, Role).alias("role"), pl.Series("implicit", implicit))
+    return api.with_columns(enum_column(role, Role).alias("role"), pl.Series("implicit", implicit))

@@ -1,11 +1,11 @@
-"""Long columns that hold few different values: which those are, and where each row's stands among them.
+"""Long columns with few different values: their values, the position of each row's value, and names as pl.Enum.
 
-All is done in blocks, whose temporary arrays stay in the processor's cache.
+The functions work in blocks, whose temporary arrays stay in the processor's cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,23 +13,25 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import blocks
+from traceview.read import raw
 
-WIDEST_LOOKUP, WIDEST_COUNT = 1 << 25, 1 << 22
+MAX_LOOKUP_SPAN, MAX_COUNT_SPAN = 1 << 25, 1 << 22  # largest minus smallest value for a table indexed by value
+UNNAMED = "(unnamed)"
 
 Codes = NDArray[np.signedinteger[Any]]
-Some = TypeVar("Some", bound=np.generic)
+Value = TypeVar("Value", bound=np.generic)
 
 
-def numbers(column: pl.Series, otherwise: int = 0) -> NDArray[np.int64]:
-    """Return a column of whole numbers as an array, `otherwise` for null."""
-    return (column.fill_null(otherwise) if column.null_count() else column).to_numpy()
+def integers(column: pl.Series, null: int = 0) -> NDArray[np.int64]:
+    """Return an integer column as an array, with `null` in place of nulls."""
+    return (column.fill_null(null) if column.null_count() else column).to_numpy()
 
 
-def different_rows(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the different rows of some columns of whole numbers, 0 for null, in any order."""
-    arrays = [numbers(frame[name]) for name in columns]
+def distinct_rows(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return the distinct rows of some integer columns, 0 for null, in any order."""
+    arrays = [integers(frame[name]) for name in columns]
     if len(frame) > 1:
-        # Most rows are like the one before them, and only the others are compared with all.
+        # Most rows equal the row before them: compare only the others with each other.
         changes = np.zeros(len(frame), np.bool_)
         changes[0] = True
         for array in arrays:
@@ -39,55 +41,92 @@ def different_rows(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(dict(zip(columns, arrays, strict=True)), schema=dict.fromkeys(columns, pl.Int64)).unique()
 
 
-def different(column: pl.Series) -> pl.Series:
-    """Return the different values of a column of whole numbers, ascending, without null."""
+def distinct(column: pl.Series) -> pl.Series:
+    """Return the distinct values of an integer column, ascending, without null."""
     without = column.drop_nulls() if column.null_count() else column
     values = without.to_numpy()
     if len(values) == 0:
         return without
     low, high = int(values.min()), int(values.max())
-    if low > 0 and high < WIDEST_COUNT:
-        low = 0  # small ids, as most are, are counted as they are
-    if high - low >= min(WIDEST_COUNT, 64 * len(values) + 1024):
+    if low > 0 and high < MAX_COUNT_SPAN:
+        low = 0  # avoids the subtraction below: most ids are small
+    if high - low >= min(MAX_COUNT_SPAN, 64 * len(values) + 1024):
         return without.unique().sort()
-    found = np.flatnonzero(np.bincount(values - low if low else values))
-    return pl.Series(column.name, found + low, dtype=pl.Int64)
+    present = np.flatnonzero(np.bincount(values - low if low else values))
+    return pl.Series(column.name, present + low, dtype=pl.Int64)
 
 
-def places(values: pl.Series, ordered: pl.Series) -> Codes:
-    """Return where each value stands in `ordered` (ascending, unique); -1 for null and for strangers.
+def positions(values: pl.Series, ordered: pl.Series) -> Codes:
+    """Return each value's position in `ordered` (ascending, unique); -1 for null and for other values.
 
-    In 16 bits where that is enough.
+    The result has 16 bits if they are enough, else 32.
     """
     narrow = np.int16 if len(ordered) < 1 << 15 else np.int32
-    return looked_up(values, ordered, np.arange(len(ordered), dtype=narrow), -1)
+    return lookup(values, ordered, np.arange(len(ordered), dtype=narrow), -1)
 
 
-def looked_up(values: pl.Series, ordered: pl.Series, found: NDArray[Some], otherwise: int) -> NDArray[Some]:
-    """Return what is found at each value's place in `ordered`; `otherwise` for null and for strangers."""
-    wanted = ordered.to_numpy()
+def lookup(values: pl.Series, keys: pl.Series, results: NDArray[Value], otherwise: int) -> NDArray[Value]:
+    """Return the result for each value's position in `keys` (ascending); `otherwise` for null and for other values."""
+    wanted = keys.to_numpy()
     if len(wanted) == 0:
-        return np.full(len(values), otherwise, found.dtype)
+        return np.full(len(values), otherwise, results.dtype)
     low = int(wanted[0])
     span = int(wanted[-1]) - low + 1
-    plain = numbers(values, low - 1)
-    if span > WIDEST_LOOKUP:
-        place = np.minimum(np.searchsorted(wanted, plain), len(wanted) - 1)
-        return np.where(wanted[place] == plain, found[place], found.dtype.type(otherwise))
-    table = np.full(span + 1, otherwise, found.dtype)
-    table[wanted - low] = found
-    whole = np.empty(len(plain), found.dtype)
+    plain = integers(values, low - 1)
+    if span > MAX_LOOKUP_SPAN:
+        position = np.minimum(np.searchsorted(wanted, plain), len(wanted) - 1)
+        return np.where(wanted[position] == plain, results[position], results.dtype.type(otherwise))
+    table = np.full(span + 1, otherwise, results.dtype)
+    table[wanted - low] = results
+    out = np.empty(len(plain), results.dtype)
     for block in blocks(len(plain)):
         offset = plain[block] - low
         if offset.min() < 0 or offset.max() >= span:
             offset = np.where((offset >= 0) & (offset < span), offset, span)
-        np.take(table, offset, out=whole[block], mode="clip")
-    return whole
+        np.take(table, offset, out=out[block], mode="clip")
+    return out
 
 
-def translated(codes: NDArray[np.unsignedinteger[Any]], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return `table[codes]`: of bytes a translation, which takes a third of the time."""
+def translate(codes: NDArray[np.unsignedinteger[Any]], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return `table[codes]`; for codes of one byte with bytes.translate, which takes a third of the time."""
     if codes.dtype != np.uint8:
         return np.take(table, codes)
-    every = table.tobytes().ljust(256, b"\0")
-    return np.frombuffer(codes.tobytes().translate(every), np.uint8)
+    padded = table.tobytes().ljust(256, b"\0")
+    return np.frombuffer(codes.tobytes().translate(padded), np.uint8)
+
+
+def enum_column(codes: NDArray[np.unsignedinteger[Any]], kind: pl.Enum) -> pl.Series:
+    """Return codes as an Enum column; the code after the last category is null."""
+    texts = kind.categories.cast(kind)
+    null_code = len(texts)
+    # Indexing the categories takes half the time of a cast from codes, and less if no null is appended.
+    return (texts.extend_constant(None, 1) if (codes == null_code).any() else texts)[codes]
+
+
+def code_type(categories: int) -> type[np.unsignedinteger[Any]]:
+    """Return the type of the codes of an Enum with this many categories."""
+    return np.uint8 if categories < 256 else np.uint16 if categories < 65536 else np.uint32
+
+
+def name_column(ids: pl.Series, tables: dict[str, pl.DataFrame], change: Callable[[str], str] = str) -> pl.Series:
+    """Return the names of string ids, each passed through `change`; `(unnamed)` for an unknown id."""
+    used = distinct(ids)
+    texts = [change(text) for text in texts_of(used, tables)]
+    unique = list(dict.fromkeys([UNNAMED, *texts]))
+    code = {text: index for index, text in enumerate(unique)}
+    own = np.array([code[text] for text in texts], code_type(len(unique)))
+    return enum_column(lookup(ids, used, own, 0), pl.Enum(unique))
+
+
+def categories(column: pl.Series) -> list[str]:
+    """Return the texts of an Enum column, by code."""
+    dtype = column.dtype
+    assert isinstance(dtype, pl.Enum)
+    return dtype.categories.to_list()
+
+
+def texts_of(ids: pl.Series, tables: dict[str, pl.DataFrame]) -> list[str]:
+    """Return the text of each string id."""
+    strings = tables[raw.STRINGS].unique("id", keep="first")
+    joined = pl.DataFrame({"id": ids}).join(strings, on="id", how="left", maintain_order="left")
+    return joined["value"].fill_null(UNNAMED).to_list()

@@ -1,4 +1,4 @@
-"""Which physical GPU a (process, ordinal) pair is, where the export can say so (docs/decisions.md "Device")."""
+"""Devices, streams and the events that synchronize streams (docs/definitions.md "Identity")."""
 
 from __future__ import annotations
 
@@ -7,35 +7,40 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.normalise.codes import different_rows
-from traceview.normalise.identity import process_of
+from traceview.model.trace import STREAM_EVENTS
+from traceview.normalise.codes import distinct_rows
+from traceview.normalise.links import Links
+from traceview.normalise.threads import process_of
 from traceview.read import raw
 
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
 RAW_COLUMNS = ("globalPid", "deviceId", "contextId", "streamId")
-KEY = ["process", "deviceId"]
+DEVICE_KEY = ["process", "deviceId"]
+STREAM_KEY = ["process", "device", "context", "stream_id"]
+NULL_STREAM_FLAG = 3
+WAIT = 2  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT
 
-Ran = Mapping[str, pl.DataFrame]
+RawStreamIds = Mapping[str, pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`frame` is model.DEVICES; `pairs` gives the row of it for each (process, deviceId)."""
+    """`frame` is model.DEVICES; `pairs` has the row of `frame` for each (process, deviceId)."""
 
     frame: pl.DataFrame
     pairs: pl.DataFrame
 
 
-def where_work_ran(tables: Mapping[str, pl.DataFrame]) -> Ran:
-    """Return the different RAW_COLUMNS of each table of GPU work, 0 for null."""
-    return {name: different_rows(tables[name], RAW_COLUMNS) for name in GPU_TABLES if name in tables}
+def raw_stream_ids(tables: Mapping[str, pl.DataFrame]) -> RawStreamIds:
+    """Return the distinct RAW_COLUMNS of each table of GPU work, 0 for null."""
+    return {name: distinct_rows(tables[name], RAW_COLUMNS) for name in GPU_TABLES if name in tables}
 
 
-def devices_of(tables: dict[str, pl.DataFrame], ran: Ran) -> Devices:
-    """Return the devices that worked, by (first process, ordinal)."""
-    pairs = _pairs(ran)
+def devices_of(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds) -> Devices:
+    """Return the devices that ran work, by (first process, ordinal)."""
+    pairs = _process_device_pairs(stream_ids)
     gpus = tables.get("TARGET_INFO_GPU", pl.DataFrame())
-    pairs = pairs.with_columns(_physical(pairs, tables, gpus).alias("physical"))
+    pairs = pairs.with_columns(_physical_gpus(pairs, tables, gpus).alias("physical"))
     devices = (
         pairs.group_by("physical", maintain_order=True)
         .agg(pl.col("deviceId").first(), pl.col("process").alias("processes"))
@@ -44,50 +49,45 @@ def devices_of(tables: dict[str, pl.DataFrame], ran: Ran) -> Devices:
     )
     repeated = devices["deviceId"].is_duplicated().to_list()
     ids = [
-        f"GPU {ordinal} (process {processes[0]})" if twice else f"GPU {ordinal}"
-        for ordinal, processes, twice in zip(
+        f"GPU {ordinal} (process {processes[0]})" if is_repeated else f"GPU {ordinal}"
+        for ordinal, processes, is_repeated in zip(
             devices["deviceId"].to_list(), devices["processes"].to_list(), repeated, strict=True
         )
     ]
-    names = _names(gpus)
+    names = _gpu_names(gpus)
     frame = devices.select(
         pl.Series("id", ids, dtype=pl.String),
         pl.col("deviceId").alias("device_id"),
-        pl.Series("name", [names.get(one, "") for one in devices["deviceId"].to_list()], dtype=pl.String),
+        pl.Series("name", [names.get(ordinal, "") for ordinal in devices["deviceId"].to_list()], dtype=pl.String),
         pl.col("processes"),
     )
-    rows = pairs.join(devices.select("physical", "device"), on="physical").select(*KEY, "device")
+    rows = pairs.join(devices.select("physical", "device"), on="physical").select(*DEVICE_KEY, "device")
     return Devices(frame, rows)
 
 
-def _pairs(ran: Ran) -> pl.DataFrame:
+def _process_device_pairs(stream_ids: RawStreamIds) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"process": pl.Int32, "deviceId": pl.Int64})
-    found = [keys.select(process_of("globalPid").alias("process"), "deviceId") for keys in ran.values()]
-    return pl.concat([empty, *found]).unique().sort(KEY)
+    pairs = [ids.select(process_of("globalPid").alias("process"), "deviceId") for ids in stream_ids.values()]
+    return pl.concat([empty, *pairs]).unique().sort(DEVICE_KEY)
 
 
-def _physical(pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], gpus: pl.DataFrame) -> pl.Series:
-    """Return a key that two pairs share when they are the same GPU beyond doubt."""
-    own = [f"{process}:{ordinal}" for process, ordinal in pairs.iter_rows()]
-    said = tables.get("TARGET_INFO_CUDA_DEVICE", pl.DataFrame())
-    key = "uuid" if "uuid" in said.columns else "gpuId"
-    if len(said) and {"cudaId", "pid", key} <= set(said.columns):
-        uuid = {(pid & 0xFFFFFF, ordinal): gpu for pid, ordinal, gpu in _complete(said.select("pid", "cudaId", key))}
-        own = [str(uuid.get(pair, name)) for pair, name in zip(pairs.iter_rows(), own, strict=True)]
+def _physical_gpus(pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], gpus: pl.DataFrame) -> pl.Series:
+    """Return a key for each pair; pairs share it if the export proves that they are the same GPU."""
+    keys = [f"{process}:{ordinal}" for process, ordinal in pairs.iter_rows()]
+    cuda_devices = tables.get("TARGET_INFO_CUDA_DEVICE", pl.DataFrame())
+    column = "uuid" if "uuid" in cuda_devices.columns else "gpuId"
+    if len(cuda_devices) and {"cudaId", "pid", column} <= set(cuda_devices.columns):
+        rows = cuda_devices.select("pid", "cudaId", column).drop_nulls().rows()
+        physical = {(pid & 0xFFFFFF, ordinal): gpu for pid, ordinal, gpu in rows}
+        keys = [str(physical.get(pair, key)) for pair, key in zip(pairs.iter_rows(), keys, strict=True)]
     elif len(gpus) == 1:
-        # With a single GPU on the machine, every process's ordinal 0 is that one.
-        own = [
-            "the only one" if ordinal == 0 else name for (_, ordinal), name in zip(pairs.iter_rows(), own, strict=True)
-        ]
-    return pl.Series(own, dtype=pl.String)
+        # The machine has a single GPU: ordinal 0 of every process is this GPU.
+        keys = ["only GPU" if pair[1] == 0 else key for pair, key in zip(pairs.iter_rows(), keys, strict=True)]
+    return pl.Series(keys, dtype=pl.String)
 
 
-def _complete(frame: pl.DataFrame) -> list[tuple[int, int, object]]:
-    return frame.drop_nulls().rows()
-
-
-def _names(gpus: pl.DataFrame) -> dict[int, str]:
-    """Return a GPU name for each ordinal; one name for all where the machine has one kind."""
+def _gpu_names(gpus: pl.DataFrame) -> dict[int, str]:
+    """Return a GPU name for each ordinal; the same name for all if the machine has one kind of GPU."""
     if gpus.is_empty() or "name" not in gpus.columns:
         return {}
     kinds = gpus["name"].drop_nulls().unique().to_list()
@@ -96,3 +96,74 @@ def _names(gpus: pl.DataFrame) -> dict[int, str]:
     if "cuDevice" not in gpus.columns:
         return {}
     return dict(gpus.select("cuDevice", "name").drop_nulls().rows())
+
+
+def stream_frame(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds, devices: Devices) -> pl.DataFrame:
+    """Return model.STREAMS: the streams that ran work, by STREAM_KEY. A stream's number is its row."""
+    empty = pl.DataFrame(schema=dict.fromkeys(RAW_COLUMNS, pl.Int64))
+    streams = (
+        pl.concat([empty, *stream_ids.values()])
+        .unique()
+        .with_columns(process_of("globalPid").alias("process"))
+        .join(devices.pairs, on=DEVICE_KEY)
+        .select("process", "device", pl.col("contextId").alias("context"), pl.col("streamId").alias("stream_id"))
+        .unique()
+        .sort(STREAM_KEY)
+    )
+    default = _default_streams(tables)
+    names = _nvtx_stream_names(tables)
+    labels = [
+        names.get(key) or f"stream {key[2]}{' (default)' if key in default else ''}"
+        for key in streams.select("process", "context", "stream_id").iter_rows()
+    ]
+    return streams.select("stream_id", "process", "device", "context", pl.Series("label", labels, dtype=pl.String))
+
+
+def _default_streams(tables: dict[str, pl.DataFrame]) -> set[tuple[int, int, int]]:
+    keys: set[tuple[int, int, int]] = set()
+    for name in ("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_CUDA_NULL_STREAM"):
+        table = tables.get(name, pl.DataFrame())
+        if table.is_empty():
+            continue
+        if "flag" in table.columns:
+            table = table.filter(pl.col("flag") == NULL_STREAM_FLAG)
+        elif name == "TARGET_INFO_CUDA_STREAM":
+            continue
+        keys.update(table.select(pl.col("processId") & 0xFFFFFF, "contextId", "streamId").drop_nulls().rows())
+    return keys
+
+
+def _nvtx_stream_names(tables: dict[str, pl.DataFrame]) -> dict[tuple[int, int, int], str]:
+    table = tables.get("TARGET_INFO_NVTX_CUDA_STREAM", pl.DataFrame())
+    if not {"processId", "contextId", "streamId", "name"} <= set(table.columns):
+        return {}
+    rows = table.select(pl.col("processId") & 0xFFFFFF, "contextId", "streamId", "name").drop_nulls().rows()
+    return {(process, context, stream): f"{name} (stream {stream})" for process, context, stream, name in rows}
+
+
+def stream_events(tables: dict[str, pl.DataFrame], links: Links) -> pl.DataFrame:
+    """Return model.STREAM_EVENTS (event records, stream waits, host synchronizations) in the order of the export."""
+    parts = []
+    for name in (raw.CUDA_EVENT, raw.SYNCHRONIZATION):
+        table = tables.get(name, pl.DataFrame())
+        if not table.is_empty():
+            parts.append(_typed_events(table, name))
+    if not parts:
+        return pl.DataFrame(schema=dict(STREAM_EVENTS))
+    joined = pl.concat(parts)
+    return joined.with_columns(links.rows(joined)).select(list(STREAM_EVENTS))
+
+
+def _typed_events(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    kind = pl.lit("record")
+    if name == raw.SYNCHRONIZATION:
+        kind = pl.when(pl.col("syncType") == WAIT).then(pl.lit("wait")).otherwise(pl.lit("synchronize"))
+    event = pl.col("eventId").fill_null(0) if "eventId" in table.columns else pl.lit(0, pl.Int64)
+    return table.select(
+        kind.cast(STREAM_EVENTS["kind"]).alias("kind"),
+        process_of("globalPid").alias("process"),
+        pl.col("contextId").fill_null(0).alias("context"),
+        pl.col("streamId").fill_null(0).alias("stream_id"),
+        event.alias("event_id"),
+        pl.col("correlationId").fill_null(0).cast(pl.UInt32).alias("correlation"),
+    )

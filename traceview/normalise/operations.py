@@ -1,4 +1,4 @@
-"""GPU work: kernels, whole graphs, copies and memsets in one frame (METRICS.md "GPU work")."""
+"""GPU work: kernels, whole graphs, copies and memsets in one frame (docs/definitions.md "GPU work")."""
 
 from __future__ import annotations
 
@@ -23,21 +23,28 @@ from traceview.model.trace import (
     OperationClass,
     Source,
 )
-from traceview.normalise.codes import WIDEST_LOOKUP, different, numbers, places
-from traceview.normalise.devices import RAW_COLUMNS, Devices, Ran
-from traceview.normalise.identity import processes_of
+from traceview.normalise.codes import (
+    MAX_LOOKUP_SPAN,
+    UNNAMED,
+    code_type,
+    distinct,
+    enum_column,
+    integers,
+    positions,
+    texts_of,
+)
+from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
 from traceview.normalise.links import Links
-from traceview.normalise.merge import Part, Together
-from traceview.normalise.names import UNNAMED, as_enum, narrowest, texts_of
-from traceview.normalise.streams import KEY, Streams
+from traceview.normalise.order import MergedRows, Part
+from traceview.normalise.threads import process_ids
 from traceview.read import raw
 from traceview.read.raw import TIMES
 
 COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
 RAW_KEY = ["process", *RAW_COLUMNS[1:]]
-TABLE_OF = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
-# copyKind and memKind as CUPTI numbers them (CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind).
-KIND_OF = (
+TABLE_OF_SOURCE = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
+# By the numbers of CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind.
+COPY_KINDS = (
     "other",
     "h2d",
     "d2h",
@@ -53,25 +60,23 @@ KIND_OF = (
     "um_d2h",
     "um_d2d",
 )
-MEMORY_OF = ("pageable", "pinned", "device", "device", "managed", "device", "managed", "unknown")
-
-
+COPY_MEMORIES = ("pageable", "pinned", "device", "device", "managed", "device", "managed", "unknown")
 NO_KIND, NO_MEMORY = len(KINDS), len(MEMORIES)  # the codes of null
 
 
-class Named(NamedTuple):
-    """Texts that may repeat, and one index into them a row, or the one of all rows."""
+class RowNames(NamedTuple):
+    """Texts, which may repeat, and each row's index into them; a single index stands for all rows."""
 
     texts: list[str]
     codes: Part
 
 
-class _Table(NamedTuple):
-    """What a table's rows have: codes of CLASSES, KINDS and MEMORIES, names, bytes, and where they ran."""
+class SourceRows(NamedTuple):
+    """The rows of a source: codes of CLASSES, KINDS and MEMORIES, names, and where they ran."""
 
-    found: pl.DataFrame
+    table: pl.DataFrame
     source: str
-    names: Named
+    names: RowNames
     classes: Part
     kinds: Part
     memories: Part
@@ -80,109 +85,113 @@ class _Table(NamedTuple):
     stream: Part
 
 
-def operations_frame(tables: dict[str, pl.DataFrame], ran: Ran, devices: Devices, streams: Streams) -> pl.DataFrame:
-    """Return model.OPERATIONS, sorted by (start, end, source, row), all but its `launch`.
+def operations_frame(
+    tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds, devices: Devices, streams: pl.DataFrame
+) -> pl.DataFrame:
+    """Return model.OPERATIONS without the column `launch`, sorted by (start, end, source, row).
 
-    Takes its tables out of `tables`.
+    Removes its tables from `tables`.
     """
-    places_of = _Places(_stream_keys(devices, streams), ran)
-    of_source = {source: tables.pop(TABLE_OF[source]) for source in SOURCES if TABLE_OF[source] in tables}
-    parts = [_part(found, source, tables, places_of) for source, found in of_source.items() if len(found)]
+    lookup = _StreamLookup(_stream_keys(devices, streams), stream_ids)
+    by_source = {source: tables.pop(TABLE_OF_SOURCE[source]) for source in SOURCES if TABLE_OF_SOURCE[source] in tables}
+    parts = [_source_rows(table, source, tables, lookup) for source, table in by_source.items() if len(table)]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
-    together = Together.by_time(*([numbers(part.found[name]) for part in parts] for name in TIMES))
+    merged = MergedRows.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
     columns = {
-        "start": together.start,
-        "end": together.end,
-        "class": as_enum(together.column([part.classes for part in parts], np.uint8), OperationClass),
-        "source": as_enum(together.column([SOURCES.index(part.source) for part in parts], np.uint8), Source),
-        "kind": as_enum(together.column([part.kinds for part in parts], np.uint8), CopyKind),
-        "memory": as_enum(together.column([part.memories for part in parts], np.uint8), Memory),
-        "bytes": together.column([_whole(part.found, "bytes") for part in parts], np.int64),
-        "device": together.column([part.device for part in parts], np.int16),
-        "stream": together.column([part.stream for part in parts], np.int16),
-        "correlation": together.column([_whole(part.found, "correlationId") for part in parts], np.uint32),
-        "name": _names(together, [part.names for part in parts]),
+        "start": merged.start,
+        "end": merged.end,
+        "class": enum_column(merged.array([part.classes for part in parts], np.uint8), OperationClass),
+        "source": enum_column(merged.array([SOURCES.index(part.source) for part in parts], np.uint8), Source),
+        "kind": enum_column(merged.array([part.kinds for part in parts], np.uint8), CopyKind),
+        "memory": enum_column(merged.array([part.memories for part in parts], np.uint8), Memory),
+        "bytes": merged.array([_integers_or_zero(part.table, "bytes") for part in parts], np.int64),
+        "device": merged.array([part.device for part in parts], np.int16),
+        "stream": merged.array([part.stream for part in parts], np.int16),
+        "correlation": merged.array([_integers_or_zero(part.table, "correlationId") for part in parts], np.uint32),
+        "name": _merged_names(merged, [part.names for part in parts]),
     }
-    joined = pl.DataFrame(columns).with_columns(together.whole([part.process for part in parts]).alias("process"))
-    return _without_traced_graphs(joined) if "graph" in of_source else joined
+    joined = pl.DataFrame(columns).with_columns(merged.int32_column([part.process for part in parts]).alias("process"))
+    return _without_traced_graphs(joined) if "graph" in by_source else joined
 
 
 def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
-    """Return model.OPERATIONS: each operation with the call that launched it."""
+    """Return model.OPERATIONS, with the API call that launched each operation."""
     if operations.is_empty():
         return operations
     return operations.with_columns(links.rows(operations)).select(list(OPERATIONS))
 
 
-def _part(found: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], places_of: _Places) -> _Table:
-    ran = places_of.rows(found, TABLE_OF[source])
+def _source_rows(
+    table: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], lookup: _StreamLookup
+) -> SourceRows:
+    ran_on = lookup.rows(table, TABLE_OF_SOURCE[source])
     if source == "memcpy":
-        kinds, memories = _copy_kinds(found)
-        names = Named([f"memcpy {name}" for name in KINDS], kinds)
-        return _Table(found, source, names, CLASSES.index("copy"), kinds, memories, *ran)
+        kinds, memories = _copy_kinds(table)
+        names = RowNames([f"memcpy {name}" for name in KINDS], kinds)
+        return SourceRows(table, source, names, CLASSES.index("copy"), kinds, memories, *ran_on)
     if source == "kernel":
-        names = _kernel_names(found, tables)
-        by_name = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
-        classes = by_name[names.codes] if by_name.any() else 0
-        return _Table(found, source, names, classes, NO_KIND, NO_MEMORY, *ran)
-    names = _graph_names(found) if source == "graph" else Named(["memset"], 0)
-    return _Table(found, source, names, CLASSES.index("memset") if source == "memset" else 0, NO_KIND, NO_MEMORY, *ran)
+        names = _kernel_names(table, tables)
+        is_communication = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
+        classes = is_communication[names.codes] if is_communication.any() else 0
+        return SourceRows(table, source, names, classes, NO_KIND, NO_MEMORY, *ran_on)
+    names = _graph_names(table) if source == "graph" else RowNames(["memset"], 0)
+    code = CLASSES.index("memset") if source == "memset" else 0
+    return SourceRows(table, source, names, code, NO_KIND, NO_MEMORY, *ran_on)
 
 
-def _whole(found: pl.DataFrame, name: str) -> Part:
-    """Return a column of whole numbers, 0 where there is none."""
-    return numbers(found[name]) if name in found.columns else 0
+def _integers_or_zero(table: pl.DataFrame, name: str) -> Part:
+    """Return an integer column; 0 if the table does not have it."""
+    return integers(table[name]) if name in table.columns else 0
 
 
-def _names(together: Together, named: Sequence[Named]) -> pl.Series:
-    """Return one column of names from those of each table."""
-    texts = list(dict.fromkeys(text for one in named for text in one.texts))
+def _merged_names(merged: MergedRows, names: Sequence[RowNames]) -> pl.Series:
+    """Return one column of names from those of each source."""
+    texts = list(dict.fromkeys(text for part in names for text in part.texts))
     code = {text: index for index, text in enumerate(texts)}
-    narrow = narrowest(len(texts))
+    kind = code_type(len(texts))
     parts: list[Part] = []
-    for one in named:
-        own = np.array([code[text] for text in one.texts], narrow)
-        parts.append(int(own[one.codes]) if isinstance(one.codes, int) else own.take(one.codes, mode="clip"))
-    return as_enum(together.column(parts, narrow), pl.Enum(texts))
+    for part in names:
+        own = np.array([code[text] for text in part.texts], kind)
+        parts.append(int(own[part.codes]) if isinstance(part.codes, int) else own.take(part.codes, mode="clip"))
+    return enum_column(merged.array(parts, kind), pl.Enum(texts))
 
 
-def _kernel_names(found: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> Named:
-    used = different(found["shortName"])
-    return Named([UNNAMED, *texts_of(used, tables)], places(found["shortName"], used) + 1)
+def _kernel_names(table: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> RowNames:
+    used = distinct(table["shortName"])
+    return RowNames([UNNAMED, *texts_of(used, tables)], positions(table["shortName"], used) + 1)
 
 
-def _graph_names(found: pl.DataFrame) -> Named:
-    if "graphId" not in found.columns:
-        return Named(["CUDA graph"], 0)
-    used = found["graphId"].unique().drop_nulls().sort()
-    return Named(["CUDA graph", *(f"CUDA graph {one}" for one in used)], places(found["graphId"], used) + 1)
+def _graph_names(table: pl.DataFrame) -> RowNames:
+    if "graphId" not in table.columns:
+        return RowNames(["CUDA graph"], 0)
+    used = table["graphId"].unique().drop_nulls().sort()
+    return RowNames(["CUDA graph", *(f"CUDA graph {number}" for number in used)], positions(table["graphId"], used) + 1)
 
 
-def _copy_kinds(found: pl.DataFrame) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return codes of KINDS and MEMORIES for each copy (METRICS.md "JSON")."""
-    raw_kind = found["copyKind"].fill_null(0).to_numpy()
-    known = np.array([KINDS.index(name) for name in KIND_OF], np.uint8)
-    kinds = known[np.where((raw_kind >= 0) & (raw_kind < len(known)), raw_kind, 0)]
-    unknown = MEMORIES.index("unknown")
-    memories = np.full(len(found), unknown, np.uint8)
-    for side, of in (("srcKind", ("h2d", "h2h")), ("dstKind", ("d2h",))):
-        chosen = np.isin(kinds, [KINDS.index(name) for name in of])
-        if side in found.columns:
-            memories[chosen] = _memories(found[side])[chosen]
+def _copy_kinds(table: pl.DataFrame) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the codes of KINDS and MEMORIES of each copy (docs/definitions.md "JSON")."""
+    raw_kind = table["copyKind"].fill_null(0).to_numpy()
+    codes = np.array([KINDS.index(name) for name in COPY_KINDS], np.uint8)
+    kinds = codes[np.where((raw_kind >= 0) & (raw_kind < len(codes)), raw_kind, 0)]
+    memories = np.full(len(table), MEMORIES.index("unknown"), np.uint8)
+    for host_side, host_kinds in (("srcKind", ("h2d", "h2h")), ("dstKind", ("d2h",))):
+        chosen = np.isin(kinds, [KINDS.index(name) for name in host_kinds])
+        if host_side in table.columns:
+            memories[chosen] = _memory_codes(table[host_side])[chosen]
     memories[np.isin(kinds, [KINDS.index(name) for name in ("d2d", "p2p")])] = MEMORIES.index("device")
     memories[np.isin(kinds, [KINDS.index(name) for name in ("um_h2d", "um_d2h", "um_d2d")])] = MEMORIES.index("managed")
     return kinds, memories
 
 
-def _memories(column: pl.Series) -> NDArray[np.uint8]:
+def _memory_codes(column: pl.Series) -> NDArray[np.uint8]:
     value = column.fill_null(7).to_numpy()
-    known = np.array([MEMORIES.index(name) for name in MEMORY_OF], np.uint8)
-    return known[np.where((value >= 0) & (value < len(known)), value, 7)]
+    codes = np.array([MEMORIES.index(name) for name in COPY_MEMORIES], np.uint8)
+    return codes[np.where((value >= 0) & (value < len(codes)), value, 7)]
 
 
 def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
-    """Leave out a whole graph whose kernels were traced as nodes, or it would count twice."""
+    """Leave out graphs whose kernels were also traced: their time would count twice."""
     graph = pl.col("source").to_physical() == SOURCES.index("graph")
     graphs = joined.filter(graph)
     if graphs.is_empty() or len(graphs) == len(joined):
@@ -195,58 +204,60 @@ def _without_traced_graphs(joined: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """The rows of the device and the stream for each raw key that has one: RAW_KEY, device, stream."""
+class _StreamLookup:
+    """`keys` has the rows of device and stream for each raw key: RAW_KEY, device, stream."""
 
     keys: pl.DataFrame
-    ran: Ran
+    stream_ids: RawStreamIds
 
-    def rows(self, found: pl.DataFrame, table: str) -> tuple[Part, Part, Part]:
+    def rows(self, table: pl.DataFrame, name: str) -> tuple[Part, Part, Part]:
         """Return the process of each row of a table, and the rows of its device and its stream."""
-        present = self.ran[table]
-        present = present.select(pl.Series("process", processes_of(present["globalPid"].to_numpy())), *RAW_KEY[1:])
-        known = self.keys.join(present.unique(), on=RAW_KEY, how="semi")
-        if len(known) == 1:
-            one = known.row(0, named=True)
-            return one["process"], one["device"], one["stream"]
-        # Only what differs tells rows apart: most captures are of one process.
-        values = {name: of for name in RAW_KEY if len(of := known[name].unique().sort()) > 1}
-        raw_key = {name: found[name].fill_null(0) for name in values if name != "process"}
-        process: Part = int(known["process"][0])
+        ids = self.stream_ids[name]
+        ids = ids.select(pl.Series("process", process_ids(ids["globalPid"].to_numpy())), *RAW_KEY[1:])
+        keys = self.keys.join(ids.unique(), on=RAW_KEY, how="semi")
+        if len(keys) == 1:
+            only = keys.row(0, named=True)
+            return only["process"], only["device"], only["stream"]
+        # Look up only the columns that have several values: most captures have one process.
+        values = {column: ordered for column in RAW_KEY if len(ordered := keys[column].unique().sort()) > 1}
+        raw_key = {column: table[column].fill_null(0) for column in values if column != "process"}
+        process: Part = int(keys["process"][0])
         if "process" in values:
-            process = processes_of(numbers(found["globalPid"]))
+            process = process_ids(integers(table["globalPid"]))
             raw_key["process"] = pl.Series(process)
-        return process, *_looked_up(pl.DataFrame(raw_key), known, values)
+        return process, *_devices_and_streams(pl.DataFrame(raw_key), keys, values)
 
 
-def _looked_up(found: pl.DataFrame, known: pl.DataFrame, values: Mapping[str, pl.Series]) -> tuple[Part, Part]:
-    """Find the rows of `known` by one lookup table over all combinations of the key, whose `values` those are."""
-    size = math.prod(len(one) for one in values.values())
-    if size > WIDEST_LOOKUP:
-        joined = found.join(known, on=list(values), how="left", maintain_order="left")
+def _devices_and_streams(
+    raw_key: pl.DataFrame, keys: pl.DataFrame, values: Mapping[str, pl.Series]
+) -> tuple[Part, Part]:
+    """Look up device and stream in a table of all combinations of `values`, or by a join if it is too large."""
+    size = math.prod(len(column) for column in values.values())
+    if size > MAX_LOOKUP_SPAN:
+        joined = raw_key.join(keys, on=list(values), how="left", maintain_order="left")
         return joined["device"].to_numpy(), joined["stream"].to_numpy()
-    code, of_known = _combined(found, values), _combined(known, values)
+    code, key_code = _combined_codes(raw_key, values), _combined_codes(keys, values)
 
     def rows(name: str) -> Part:
-        if known[name].n_unique() == 1:
-            return int(known[name][0])
+        if keys[name].n_unique() == 1:
+            return int(keys[name][0])
         table = np.zeros(size, np.int16)
-        table[of_known] = known[name].to_numpy()
+        table[key_code] = keys[name].to_numpy()
         return table[code]
 
     return rows("device"), rows("stream")
 
 
-def _combined(frame: pl.DataFrame, values: Mapping[str, pl.Series]) -> NDArray[np.int64]:
+def _combined_codes(frame: pl.DataFrame, values: Mapping[str, pl.Series]) -> NDArray[np.int64]:
     code = np.zeros(len(frame), np.int64)
-    for name, known in values.items():
-        code *= len(known)
-        code += places(frame[name], known)
+    for name, ordered in values.items():
+        code *= len(ordered)
+        code += positions(frame[name], ordered)
     return code
 
 
-def _stream_keys(devices: Devices, streams: Streams) -> pl.DataFrame:
-    """Return the rows of the device and the stream for each raw key that has one."""
-    rows = streams.frame.select(KEY).with_row_index("stream").with_columns(pl.col("stream").cast(pl.Int32))
+def _stream_keys(devices: Devices, streams: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of device and stream for each raw key."""
+    rows = streams.select(STREAM_KEY).with_row_index("stream").with_columns(pl.col("stream").cast(pl.Int32))
     pairs = devices.pairs.join(rows, on=["process", "device"])
     return pairs.rename({"context": "contextId", "stream_id": "streamId"}).select(*RAW_KEY, "device", "stream")

@@ -1,4 +1,4 @@
-"""Threads that called CUDA or carried NVTX ranges."""
+"""Processes and threads as nsys packs them, and the names of threads (docs/definitions.md "Identity")."""
 
 from __future__ import annotations
 
@@ -6,39 +6,48 @@ import ntpath
 import posixpath
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from traceview.normalise.codes import different_rows, places
-from traceview.normalise.identity import process_of, processes_of
-from traceview.normalise.names import texts_of
+from traceview.normalise.codes import distinct_rows, positions, texts_of
 from traceview.read import raw
 
-LONGEST_NAME = 40
+MAX_THREAD_NAME = 40  # characters
+
+
+def process_of(column: str) -> pl.Expr:
+    """Return the process of a globalPid or globalTid column: (globalId >> 24) & 0xFFFFFF."""
+    return ((pl.col(column).fill_null(0) // (1 << 24)) & 0xFFFFFF).cast(pl.Int32)
+
+
+def process_ids(global_id: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the process of each globalPid or globalTid."""
+    return ((global_id >> 24) & 0xFFFFFF).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """All threads of a capture, by ascending globalTid: a thread is its row number."""
+    """All threads that called CUDA or opened NVTX ranges, by ascending globalTid. A thread's number is its row."""
 
     global_tid: pl.Series
 
     @classmethod
-    def of(cls, tables: dict[str, pl.DataFrame]) -> Threads:
+    def from_tables(cls, tables: dict[str, pl.DataFrame]) -> Threads:
         """Collect the threads of the API and NVTX tables."""
-        some = (tables[name] for name in (raw.RUNTIME, raw.NVTX) if name in tables)
-        found = [different_rows(table, ("globalTid",))["globalTid"] for table in some if not table.is_empty()]
-        every = pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *found])
-        return cls(every.unique().sort())
+        frames = (tables[name] for name in (raw.RUNTIME, raw.NVTX) if name in tables)
+        ids = [distinct_rows(frame, ("globalTid",))["globalTid"] for frame in frames if not frame.is_empty()]
+        return cls(pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *ids]).unique().sort())
 
     def rows(self, global_tid: pl.Series) -> pl.Series:
-        """Return the row number of each thread."""
-        return pl.Series("thread", places(global_tid.fill_null(0), self.global_tid))
+        """Return the row of each globalTid."""
+        return pl.Series("thread", positions(global_tid.fill_null(0), self.global_tid))
 
     def processes(self, thread: pl.Series) -> pl.Expr:
-        """Return the process of each thread; where there is but one, one value that stands for all rows."""
-        of = processes_of(self.global_tid.to_numpy())
-        alike = len(of) > 0 and of.min() == of.max()
-        return pl.lit(int(of[0]), pl.Int32) if alike else pl.lit(pl.Series(of[thread.to_numpy()]))
+        """Return the process of each thread; a literal if there is only one process."""
+        ids = process_ids(self.global_tid.to_numpy())
+        is_same = len(ids) > 0 and ids.min() == ids.max()
+        return pl.lit(int(ids[0]), pl.Int32) if is_same else pl.lit(pl.Series(ids[thread.to_numpy()]))
 
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
         """Return model.THREADS."""
@@ -50,9 +59,10 @@ class Threads:
             first = named.unique("globalTid", keep="first")
             ids = base.join(first, on="globalTid", how="left", maintain_order="left")["nameId"]
             texts = texts_of(ids, tables)
-            known = ids.is_not_null().to_list()
+            is_known = ids.is_not_null().to_list()
             names = pl.Series(
-                [plain(text) if ok else "" for text, ok in zip(texts, known, strict=True)], dtype=pl.String
+                [without_path(text) if known else "" for text, known in zip(texts, is_known, strict=True)],
+                dtype=pl.String,
             )
         return base.select(
             process_of("globalTid").alias("process"),
@@ -61,7 +71,7 @@ class Threads:
         )
 
 
-def plain(name: str) -> str:
-    """Return a thread's name without any path: a program may put its whole command there."""
+def without_path(name: str) -> str:
+    """Return a thread's name without paths: some programs put their command line there."""
     first = name.split(" ")[0] if "/" in name or "\\" in name else name
-    return ntpath.basename(posixpath.basename(first))[:LONGEST_NAME]
+    return ntpath.basename(posixpath.basename(first))[:MAX_THREAD_NAME]

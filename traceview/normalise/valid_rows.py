@@ -1,4 +1,4 @@
-"""Rows that cannot be right are left out and counted, never repaired in silence."""
+"""Leaves out invalid rows and counts them in the notes; refuses captures with impossible amounts of data."""
 
 from __future__ import annotations
 
@@ -6,113 +6,192 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
-from traceview.intervals import blocks
-from traceview.normalise.limits import plausible
+from traceview.errors import DamagedExportError
+from traceview.intervals import Times, blocks
 from traceview.read import raw
+from traceview.read.limits import MAX_NAME
 
-# Twice such a time still fits into 64 bits; `nsys export --ts-normalize=true` counts from 1970, which is 2^60.6.
-LATEST = (1 << 62) - 1
-# A fortnight in ns: no capture is as long, and sums of thousands of such lengths still fit.
-FARTHEST = 1 << 50
-FAR = "they lie more than thirteen days from the others"
+# Twice this time fits into 64 bits. `nsys export --ts-normalize=true` counts from 1970: about 2^60.6 ns.
+MAX_TIME = (1 << 62) - 1
+# 13 days in ns. No capture is as long, and sums of thousands of such lengths fit into 64 bits.
+MAX_DISTANCE = 1 << 50
+TOO_FAR = "they are more than thirteen days away from the others"
+MAX_OPEN_RANGES = 128  # per thread; a program that pushes and never pops reaches any number
+# The largest plausible value of a column, and its name in notes. CUPTI's correlation ids have 32 bits.
+MAX_VALUES = {"bytes": (1 << 50, "number of bytes"), "correlationId": ((1 << 32) - 1, "correlation id")}
+MAX_COUNTS = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
 
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """Lines that every report shows; normalising appends to them."""
+    """Notes that every report shows; normalising appends to them."""
 
     lines: list[str]
 
 
 class Extent(NamedTuple):
-    """The first and the last start of a table's rows and their last end, in ns."""
+    """The first and the last start of a table's rows, and their last end, in ns."""
 
     first: int
     last: int
     end: int
 
 
-def sound_tables(tables: Mapping[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
-    """Return all tables, those with times without the rows whose times cannot be right."""
-    extents = {name: extent for name in raw.ESSENTIAL if name in tables and (extent := _sound_extent(tables[name]))}
-    sound = {
-        name: sound_rows(name, frame, problems) if name in raw.ESSENTIAL and name not in extents else frame
+def refuse_too_many(file: str, counts: Mapping[str, int]) -> None:
+    """Refuse more GPUs, streams, threads or processes than any machine has. Raises DamagedExportError."""
+    for what, count in counts.items():
+        if count > MAX_COUNTS[what]:
+            raise DamagedExportError(
+                f"{file}: has {count} {what}, more than {MAX_COUNTS[what]}, so its ids are damaged; "
+                "export it again: nsys export --type sqlite REPORT.nsys-rep"
+            )
+
+
+def valid_tables(tables: Mapping[str, pl.DataFrame], problems: Problems) -> dict[str, pl.DataFrame]:
+    """Return all tables without the rows whose times, values or nesting cannot be right, and with bounded texts."""
+    extents = {name: extent for name in raw.ESSENTIAL if name in tables and (extent := _valid_extent(tables[name]))}
+    valid = {
+        name: _valid_times(name, frame, problems) if name in raw.ESSENTIAL and name not in extents else frame
         for name, frame in tables.items()
     }
-    near = _near(sound, extents, problems)
-    return {name: plausible(name, frame, problems.lines) for name, frame in near.items()}
+    near = _near_rows(valid, extents, problems)
+    return {name: _plausible_rows(name, frame, problems) for name, frame in near.items()}
 
 
-def sound_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
-    """Keep the rows with a start and an end that is a time and does not lie before it.
+def _valid_times(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
+    """Keep the rows with a valid start and an end that is not before it.
 
-    A range may lack its end, as the capture may have ended first; what is no range (a mark, a domain)
-    needs no time at all.
+    A range may lack its end, because the capture may have ended first. NVTX events that are not ranges (marks, domains)
+    need no times.
     """
     start, end = pl.col("start"), pl.col("end")
-    sound = start.is_between(-LATEST, LATEST) & end.is_between(-LATEST, LATEST) & (end >= start)
+    valid = start.is_between(-MAX_TIME, MAX_TIME) & end.is_between(-MAX_TIME, MAX_TIME) & (end >= start)
     if table == raw.NVTX:
-        sound = start.is_between(-LATEST, LATEST) & (end.is_null() | (end.is_between(-LATEST, LATEST) & (end >= start)))
-        sound = sound | ~pl.col("eventType").is_in(raw.RANGE_TYPES)
-    return _kept(table, frame, sound, "their start or end is not a time, or the end lies before the start", problems)
+        valid_end = end.is_null() | (end.is_between(-MAX_TIME, MAX_TIME) & (end >= start))
+        valid = start.is_between(-MAX_TIME, MAX_TIME) & valid_end | ~pl.col("eventType").is_in(raw.RANGE_TYPES)
+    return _filtered(table, frame, valid, "their start or end is not a time, or the end is before the start", problems)
 
 
-def _sound_extent(frame: pl.DataFrame) -> Extent | None:
-    """Return the extent of a table whose rows are all sound; None where one is not, or there is none."""
+def _valid_extent(frame: pl.DataFrame) -> Extent | None:
+    """Return the extent of a table whose rows all have valid times; None if a row is invalid or there is none."""
     if frame.is_empty() or frame["start"].null_count() or frame["end"].null_count():
         return None
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    found = []
+    extremes = []
     for block in blocks(len(end)):
         if (end[block] < start[block]).any():
             return None
-        found.append((start[block].min(), start[block].max(), end[block].max()))
-    first, last, ends = zip(*found, strict=True)
+        extremes.append((start[block].min(), start[block].max(), end[block].max()))
+    first, last, ends = zip(*extremes, strict=True)
     extent = Extent(int(min(first)), int(max(last)), int(max(ends)))
-    return extent if extent.first >= -LATEST and extent.end <= LATEST else None
+    return extent if extent.first >= -MAX_TIME and extent.end <= MAX_TIME else None
 
 
-def _near(
+def _near_rows(
     tables: dict[str, pl.DataFrame], extents: Mapping[str, Extent], problems: Problems
 ) -> dict[str, pl.DataFrame]:
-    """Leave out what lies more than FARTHEST from the middle, the median start of all that has a length of time."""
+    """Leave out rows more than MAX_DISTANCE from the median start of all timed events."""
     timed = {name: tables[name] for name in raw.ESSENTIAL if name in tables and not tables[name].is_empty()}
     extremes = [value for name, frame in timed.items() for value in extents.get(name) or _extremes(frame)]
-    if not extremes or max(extremes) - min(extremes) <= FARTHEST:
+    if not extremes or max(extremes) - min(extremes) <= MAX_DISTANCE:
         return tables
-    starts = pl.concat([_timed(name, frame)["start"] for name, frame in timed.items()])
+    starts = pl.concat([_timed_rows(name, frame)["start"] for name, frame in timed.items()])
     middle = starts.median()
     if not isinstance(middle, float):
         return tables
-    low, high = int(middle) - FARTHEST, int(middle) + FARTHEST
-    return tables | {name: _between(name, frame, low, high, problems) for name, frame in timed.items()}
+    low, high = int(middle) - MAX_DISTANCE, int(middle) + MAX_DISTANCE
+    return tables | {name: _rows_between(name, frame, low, high, problems) for name, frame in timed.items()}
 
 
 def _extremes(frame: pl.DataFrame) -> list[int]:
-    found = (frame["start"].min(), frame["start"].max(), frame["end"].max())
-    return [value for value in found if isinstance(value, int)]
+    extremes = (frame["start"].min(), frame["start"].max(), frame["end"].max())
+    return [value for value in extremes if isinstance(value, int)]
 
 
-def _timed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+def _timed_rows(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)) if table == raw.NVTX else frame
 
 
-def _between(table: str, frame: pl.DataFrame, low: int, high: int, problems: Problems) -> pl.DataFrame:
+def _rows_between(table: str, frame: pl.DataFrame, low: int, high: int, problems: Problems) -> pl.DataFrame:
     start, end = pl.col("start").is_between(low, high), pl.col("end").is_between(low, high)
     if table != raw.NVTX:
-        return _kept(table, frame, start & end, FAR, problems)
-    of_range = pl.col("eventType").is_in(raw.RANGE_TYPES)
-    frame = _kept(table, frame, ~of_range | (start & (end | pl.col("end").is_null())), FAR, problems)
-    # What is no range needs no time, but must not say that the capture lasted for years.
+        return _filtered(table, frame, start & end, TOO_FAR, problems)
+    is_range = pl.col("eventType").is_in(raw.RANGE_TYPES)
+    frame = _filtered(table, frame, ~is_range | (start & (end | pl.col("end").is_null())), TOO_FAR, problems)
+    # Events that are not ranges need no time, and a wrong time must not extend the capture.
     return frame.with_columns(pl.when(start).then("start").alias("start"), pl.when(end).then("end").alias("end"))
 
 
-def _kept(table: str, frame: pl.DataFrame, sound: pl.Expr, why: str, problems: Problems) -> pl.DataFrame:
-    mask = frame.select(sound.fill_null(False)).to_series()
+def _filtered(table: str, frame: pl.DataFrame, valid: pl.Expr, reason: str, problems: Problems) -> pl.DataFrame:
+    mask = frame.select(valid.fill_null(False)).to_series()
     if mask.all():
         return frame
     left_out = len(frame) - int(mask.sum())
-    problems.lines.append(f"{table}: {left_out} rows left out: {why}")
+    problems.lines.append(f"{table}: {left_out} rows left out: {reason}")
     return frame.filter(mask)
+
+
+def _plausible_rows(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
+    """Return a table with bounded texts, without implausible values, and without too deeply nested ranges."""
+    frame = _with_short_texts(frame)
+    for column in MAX_VALUES:
+        if column in frame.columns:
+            frame = _with_plausible_values(table, frame, column, problems)
+    return _without_deep_ranges(table, frame, problems) if table == raw.NVTX else frame
+
+
+def _with_short_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Shorten long texts and end them with an ellipsis: nsys stores the program's output among the names."""
+    for name in [name for name, kind in frame.schema.items() if kind == pl.String]:
+        # A text has at most as many characters as bytes, and its bytes are known without counting.
+        if (long := frame[name].str.len_bytes() > MAX_NAME).any():
+            cut = pl.col(name).str.slice(0, MAX_NAME) + "…"
+            frame = frame.with_columns(pl.when(long).then(cut).otherwise(name).alias(name))
+    return frame
+
+
+def _with_plausible_values(table: str, frame: pl.DataFrame, column: str, problems: Problems) -> pl.DataFrame:
+    """Replace implausible values with null."""
+    limit, what = MAX_VALUES[column]
+    plausible = frame[column].is_between(0, limit)
+    if plausible.fill_null(True).all():
+        return frame
+    problems.lines.append(f"{table}: {int((~plausible).sum())} rows have an impossible {what}, which is ignored")
+    return frame.with_columns(pl.when(pl.Series(plausible)).then(column).alias(column))
+
+
+def _without_deep_ranges(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:
+    rows = np.flatnonzero(frame["eventType"].is_in(raw.RANGE_TYPES).fill_null(False).to_numpy())
+    if len(rows) <= MAX_OPEN_RANGES:
+        return frame
+    ranges = frame[rows]
+    end = ranges["end"].fill_null(MAX_TIME).to_numpy()
+    too_deep = _depths(ranges["globalTid"].fill_null(0).to_numpy(), ranges["start"].to_numpy(), end) > MAX_OPEN_RANGES
+    if not too_deep.any():
+        return frame
+    problems.lines.append(
+        f"{table}: {int(too_deep.sum())} rows left out: more than {MAX_OPEN_RANGES} ranges are open at once on their "
+        "thread (each push needs a pop)"
+    )
+    keep = np.ones(len(frame), np.bool_)
+    keep[rows[too_deep]] = False
+    return frame.filter(pl.Series(keep))
+
+
+def _depths(thread: Times, start: Times, end: Times) -> Times:
+    """Return how many ranges are open on a range's thread when the range starts, itself included."""
+    count = len(start)
+    at = np.concatenate([end, start])
+    change = np.repeat(np.array([-1, 1], np.int64), count)
+    # At equal times, ends come before starts, and the longer of two ranges starts first.
+    length = np.concatenate([np.zeros(count, np.int64), start - end])
+    order = np.lexsort((length, change, at, np.concatenate([thread, thread])))
+    empty = end == start
+    change[:count][empty] = change[count:][empty] = 0
+    depth = np.empty(2 * count, np.int64)
+    depth[order] = np.cumsum(change[order])
+    depths: Times = depth[count:] + empty
+    return depths

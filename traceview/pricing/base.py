@@ -20,7 +20,7 @@ from traceview.measure.nvtx.projection import annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured, Place
 from traceview.model.trace import Trace, Window
-from traceview.normalise.names import categories
+from traceview.normalise.codes import categories
 from traceview.pricing.figures import fold_numbers
 from traceview.pricing.ledger import Claim, sum_columns
 

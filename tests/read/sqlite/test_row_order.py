@@ -58,8 +58,8 @@ KINDS = [
 
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decoder, "SMALL", 0)
-    monkeypatch.setattr(decoder, "PAGES_AT_ONCE", 3)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(decoder, "PAGES_PER_CHUNK", 3)
     yield
 
 

@@ -14,7 +14,7 @@ from tests.captures import sample
 from tests.read.sqlite_pages.decoded import read_integers
 from traceview.read import raw
 from traceview.read.sqlite_pages import decoder, pages
-from traceview.read.sqlite_pages.column import NotPlainError
+from traceview.read.sqlite_pages.pages import NotPlainError
 
 COLUMNS = list(raw.TABLES[raw.RUNTIME].columns)
 PAGE = 4096
@@ -22,7 +22,7 @@ PAGE = 4096
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decoder, "SMALL", 0)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
     yield
 
 

@@ -22,8 +22,8 @@ ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=
 
 @pytest.fixture(autouse=True)
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decoder, "SMALL", 0)
-    monkeypatch.setattr(decoder, "PAGES_AT_ONCE", 3)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(decoder, "PAGES_PER_CHUNK", 3)
     yield
 
 

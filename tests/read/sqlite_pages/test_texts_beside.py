@@ -25,14 +25,14 @@ NUMBERS = st.one_of(st.none(), st.integers(0, 3), st.integers(-(2**63), 2**63 - 
 
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decoder, "SMALL", 0)
+    monkeypatch.setattr(decoder, "MIN_TABLE_BYTES", 0)
     yield
 
 
 def the_same_by_sqlite_alone(path: Path) -> bool:
     one = read_sqlite(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "SMALL", NEVER)
+        patch.setattr(decoder, "MIN_TABLE_BYTES", NEVER)
         other = read_sqlite(path)
     return one.problems == other.problems and all(
         frame.equals(other.tables[name]) and frame.schema == other.tables[name].schema

@@ -1,7 +1,7 @@
-"""The decoded size of an Arrow stream, summed from its metadata before polars allocates its buffers.
+"""Sums the decoded size of an Arrow stream from its metadata, before polars allocates the buffers.
 
-Each message holds a FlatBuffers table (github.com/apache/arrow, format/Message.fbs); a compressed buffer begins with
-its decoded length in 8 bytes. Only record and dictionary batches are read here.
+Each message has a FlatBuffers table (github.com/apache/arrow, format/Message.fbs). A compressed buffer begins with its
+decoded length in 8 bytes. Only record and dictionary batches have buffers.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import IO
 CONTINUATION = b"\xff\xff\xff\xff"
 MAX_METADATA = 16 << 20  # bytes of one message's metadata
 DICTIONARY_BATCH, RECORD_BATCH = 2, 3  # MessageHeader
-# Places of fields in their tables.
+# Numbers of fields in their tables.
 KIND, HEADER, BODY_LENGTH = 1, 2, 3
 DATA = 1
 BUFFERS, COMPRESSION = 2, 3
 
 
 def decoded_size(path: Path) -> int:
-    """Return how many bytes the buffers of a stream take once they are decompressed.
+    """Return the size of a stream's buffers after decompression.
 
-    Raises ValueError where the stream is damaged, OSError where it cannot be read.
+    Raises ValueError if the stream is damaged, OSError if it cannot be read.
     """
     total = 0
     end = path.stat().st_size
     with path.open("rb") as file:
         try:
             while metadata := _metadata(file):
-                message = _Table.root(metadata)
+                message = _FlatTable.root(metadata)
                 begin, length = file.tell(), message.number(BODY_LENGTH, "q")
                 if not 0 <= length <= end - begin:
                     raise ValueError("a message longer than its file")
@@ -40,12 +40,12 @@ def decoded_size(path: Path) -> int:
                     total += _buffers_size(file, batch, begin, length)
                 file.seek(begin + length)
         except struct.error:
-            raise ValueError("metadata that end too soon") from None
+            raise ValueError("truncated metadata") from None
     return total
 
 
 def _metadata(file: IO[bytes]) -> bytes:
-    """Return the metadata of the next message; none at the end of the stream."""
+    """Return the metadata of the next message; empty at the end of the stream."""
     head = file.read(4)
     if head == CONTINUATION:  # absent before Arrow 0.15
         head = file.read(4)
@@ -55,7 +55,7 @@ def _metadata(file: IO[bytes]) -> bytes:
     return file.read(length)
 
 
-def _buffers_size(file: IO[bytes], batch: _Table, begin: int, body: int) -> int:
+def _buffers_size(file: IO[bytes], batch: _FlatTable, begin: int, body: int) -> int:
     total = 0
     packed = batch.at(COMPRESSION) is not None
     for at, length in batch.pairs(BUFFERS):
@@ -65,25 +65,25 @@ def _buffers_size(file: IO[bytes], batch: _Table, begin: int, body: int) -> int:
         if packed and length:
             file.seek(begin + at)
             (decoded,) = struct.unpack("<q", file.read(8))
-            decoded = length if decoded == -1 else decoded  # -1: this one is not compressed
+            decoded = length if decoded == -1 else decoded  # -1: this buffer is not compressed
         if decoded < 0:
-            raise ValueError("a buffer of fewer than no bytes")
+            raise ValueError("a buffer of negative size")
         total += decoded
     return total
 
 
-class _Table:
-    """A FlatBuffers table at one place in its bytes. Raises struct.error where the bytes end too soon."""
+class _FlatTable:
+    """A FlatBuffers table at a place in its bytes. Raises struct.error if the bytes end too soon."""
 
     def __init__(self, raw: bytes, place: int) -> None:
         self.raw, self.place = raw, place
 
     @classmethod
-    def root(cls, raw: bytes) -> _Table:
+    def root(cls, raw: bytes) -> _FlatTable:
         return cls(raw, _unpack("I", raw, 0))
 
     def at(self, field: int) -> int | None:
-        """Return where a field stands; None where it is absent."""
+        """Return the place of a field; None if it is absent."""
         layout = self.place - _unpack("i", self.raw, self.place)
         if 4 + 2 * field >= _unpack("H", self.raw, layout):
             return None
@@ -94,12 +94,12 @@ class _Table:
         at = self.at(field)
         return 0 if at is None else _unpack(kind, self.raw, at)
 
-    def table(self, field: int) -> _Table | None:
+    def table(self, field: int) -> _FlatTable | None:
         at = self.at(field)
-        return None if at is None else _Table(self.raw, at + _unpack("I", self.raw, at))
+        return None if at is None else _FlatTable(self.raw, at + _unpack("I", self.raw, at))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """Return a vector of structures of two 64-bit numbers."""
+        """Return a vector of structs of two 64-bit integers."""
         at = self.at(field)
         if at is None:
             return []

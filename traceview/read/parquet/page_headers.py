@@ -1,8 +1,8 @@
-"""What a Parquet file says of its pages, looked at before polars believes it.
+"""Checks the page headers of a Parquet file before polars reads it.
 
-Polars takes a page's number of values as unsigned: a negative one, which a flipped bit makes, asks for more memory than
-any machine has, and that ends the process without a word. The footer and the headers of pages are read here and nothing
-else (github.com/apache/parquet-format, parquet.thrift; Thrift's compact protocol).
+Polars takes a page's number of values as unsigned. A flipped bit can make it negative: polars then asks for more memory
+than any machine has, which kills the process without a message. Only the footer and the page headers are read here
+(github.com/apache/parquet-format, parquet.thrift, in Thrift's compact protocol).
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import IO, Any
 
 MAGIC = b"PAR1"
-DEEPEST = 16  # structures inside each other; a footer has six
-HEADER, LONG_HEADER = 1 << 12, 1 << 20  # bytes of a page's header: statistics may hold long texts
+MAX_DEPTH = 16  # nested structures; a footer has six
+HEADER_SIZES = (1 << 12, 1 << 20)  # bytes to try for a page header: statistics may contain long texts
 # Fields of parquet.thrift.
 ROW_GROUPS, COLUMNS, META = 4, 1, 3
 PATH, VALUES, PACKED, DATA_AT, DICTIONARY_AT = 3, 5, 7, 9, 11
 UNPACKED_SIZE, PACKED_SIZE, KINDS = 2, 3, (5, 7, 8)  # a page's sizes; headers of data, dictionary and data of version 2
 DICTIONARY = 7
-ENCODING = {5: 2, 8: 4}  # where a data page of either version names the encoding of its values
-SHARED_PREFIXES = 7  # DELTA_BYTE_ARRAY: each value may begin with all of the one before
-VALUE_BYTES = 8  # of a decoded number, or at least of a text
+ENCODING = {5: 2, 8: 4}  # the field with the encoding of the values, for data pages of versions 1 and 2
+SHARED_PREFIXES = 7  # DELTA_BYTE_ARRAY: each value may begin with all of the value before
+VALUE_BYTES = 8  # of a decoded number, and the least of a text
 
 
 def check_pages(path: Path) -> dict[str, int]:
-    """Return how many bytes each column decodes to, without the repeated values of its dictionary.
+    """Return how many bytes each column decodes to, not counting repeated values of its dictionary.
 
-    Raises ValueError where a page cannot be what its header says, OSError where the file cannot be read.
+    Raises ValueError if a page header is impossible, OSError if the file cannot be read.
     """
     decoded: dict[str, int] = {}
     with path.open("rb") as file:
@@ -37,28 +37,28 @@ def check_pages(path: Path) -> dict[str, int]:
         if end[4:] != MAGIC or length > size - 12:
             raise ValueError("no footer")
         file.seek(size - 8 - length)
-        footer = _Compact(file.read(length)).structure()
-        for group in _several(footer, ROW_GROUPS):
-            for column in _several(group, COLUMNS):
+        footer = _CompactReader(file.read(length)).structure()
+        for group in _structures(footer, ROW_GROUPS):
+            for column in _structures(group, COLUMNS):
                 name, count = _check_column(file, column.get(META), size)
                 decoded[name] = decoded.get(name, 0) + count
     return decoded
 
 
-def _several(structure: dict[int, Any], field: int) -> list[dict[int, Any]]:
-    found = structure.get(field, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+def _structures(structure: dict[int, Any], field: int) -> list[dict[int, Any]]:
+    items = structure.get(field, [])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise ValueError("no list of structures")
-    return found
+    return items
 
 
 def _check_column(file: IO[bytes], meta: object, size: int) -> tuple[str, int]:
-    """Return a column's name and how many bytes a part of it decodes to."""
+    """Return the column's name, and how many bytes this part of it decodes to."""
     if not isinstance(meta, dict):
         raise ValueError("a column without its description")
-    starts = [_whole(meta, field) for field in (DICTIONARY_AT, DATA_AT) if meta.get(field)]
-    at, values = min(starts, default=0), _whole(meta, VALUES)
-    end = at + _whole(meta, PACKED)
+    starts = [_unsigned_field(meta, field) for field in (DICTIONARY_AT, DATA_AT) if meta.get(field)]
+    at, values = min(starts, default=0), _unsigned_field(meta, VALUES)
+    end = at + _unsigned_field(meta, PACKED)
     if not (starts or values == 0) or end > size:
         raise ValueError("a column outside its file")
     decoded = 0
@@ -71,47 +71,47 @@ def _check_column(file: IO[bytes], meta: object, size: int) -> tuple[str, int]:
 
 
 def _check_page(file: IO[bytes], at: int, end: int, values: int) -> tuple[int, int]:
-    """Return how many bytes a page and its header take, and how many it decodes to."""
+    """Return the size of a page with its header, and its decoded size."""
     page, length = _header(file, at, end)
     kind = next((kind for kind in KINDS if isinstance(page.get(kind), dict)), None)
-    packed, unpacked = _whole(page, PACKED_SIZE), _whole(page, UNPACKED_SIZE)
+    packed, unpacked = _unsigned_field(page, PACKED_SIZE), _unsigned_field(page, UNPACKED_SIZE)
     if length + packed > end - at:
         raise ValueError("a page longer than its column")
-    if kind is not None and _whole(page[kind], 1) > (unpacked if kind == DICTIONARY else values):
+    if kind is not None and _unsigned_field(page[kind], 1) > (unpacked if kind == DICTIONARY else values):
         raise ValueError("a page of more values than its column")
     times = 1
     if kind in ENCODING and page[kind].get(ENCODING[kind]) == SHARED_PREFIXES:
-        times = max(_whole(page[kind], 1), 1)
+        times = max(_unsigned_field(page[kind], 1), 1)
     return length + packed, unpacked * times
 
 
 def _header(file: IO[bytes], at: int, end: int) -> tuple[dict[int, Any], int]:
-    for most in (HEADER, LONG_HEADER):
+    for size in HEADER_SIZES:
         file.seek(at)
-        read = _Compact(file.read(min(most, end - at)))
+        reader = _CompactReader(file.read(min(size, end - at)))
         try:
-            return read.structure(), read.at
+            return reader.structure(), reader.at
         except EOFError:
             continue
-    raise ValueError("a page's header without its end")
+    raise ValueError("a page header without its end")
 
 
-def _whole(structure: dict[int, Any], field: int) -> int:
+def _unsigned_field(structure: dict[int, Any], field: int) -> int:
     value = structure.get(field, 0)
     if type(value) is not int or value < 0:
-        raise ValueError("a number below zero, or none")
+        raise ValueError("a negative number, or not an integer")
     return value
 
 
-class _Compact:
-    """Thrift's compact protocol: structures as dictionaries by field. Raises EOFError where the bytes end too soon."""
+class _CompactReader:
+    """Reads Thrift's compact protocol: structures as dicts by field. Raises EOFError if the bytes end too soon."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw, self.at = raw, 0
 
     def structure(self, depth: int = 0) -> dict[int, Any]:
-        if depth > DEEPEST:
-            raise ValueError("structures without end")
+        if depth > MAX_DEPTH:
+            raise ValueError("structures nested too deep")
         fields: dict[int, Any] = {}
         field = 0
         while head := self._byte():
@@ -146,11 +146,11 @@ class _Compact:
         return self._bytes(1)[0]
 
     def _bytes(self, count: int) -> bytes:
-        found = self.raw[self.at : self.at + count]
-        if len(found) < count:
+        value = self.raw[self.at : self.at + count]
+        if len(value) < count:
             raise EOFError
         self.at += count
-        return found
+        return value
 
     def _unsigned(self) -> int:
         value = 0

@@ -17,17 +17,17 @@ The decoder relies on these parts of https://www.sqlite.org/fileformat2.html:
 - 2.3, representation of tables: a rowid table with no key and no generated column stores its columns in their order.
 - 2.6, sqlite_schema: the root page of each table.
 
-Rule: what is decoded equals, value by value and row by row, what SQLite reads with `PRAGMA cell_size_check=ON`. Pages
-and records pass the checks that SQLite makes while it scans a table (btreeInitPage, btreeCellSizeCheck, getAndInitPage,
-moveToRoot, moveToChild and OP_Column). Neither SQLite nor the decoder looks at the free space of a page, at the order
-of rowids or at cells that overlap. Everything else is left to SQLite, which reads it or names the damage: overflow
-pages, reserved bytes, UTF-16, WAL files, leaves at different depths, a page that comes twice, records with fewer
-columns than the table, and values that are neither integers nor NULL.
+Rule: the decoder returns the same values in the same rows as SQLite with `PRAGMA cell_size_check=ON`. It makes the
+checks of pages and records that SQLite makes while it scans a table (btreeInitPage, btreeCellSizeCheck, getAndInitPage,
+moveToRoot, moveToChild and OP_Column). Neither checks the free space of a page, the order of rowids or overlapping
+cells. SQLite reads everything else, or names the damage: overflow pages, reserved bytes, UTF-16, WAL files, leaves at
+different depths, a page that occurs twice, records with fewer columns than the table, and values that are neither
+integers nor NULL.
 
 `scripts/decoder-differential` compares the decoder with SQLite on generated and damaged databases.
 """
 
-from traceview.read.sqlite_pages.column import Column
 from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
+from traceview.read.sqlite_pages.records import Column
 
 __all__ = ["Column", "TableDecoder", "table_decoder"]

@@ -1,4 +1,4 @@
-"""Which tables and columns the decoder reads, and the decoder of one table."""
+"""The decoder of a table, and the choice of tables and columns that it reads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from traceview.read.sqlite_pages.column import Column, NotPlainError
-from traceview.read.sqlite_pages.pages import LEAF, Pages
-from traceview.read.sqlite_pages.records import Layout, decode
-from traceview.read.sqlite_pages.tree import Leaves, children, leaf_pages
+from traceview.read.sqlite_pages.pages import LEAF, Leaves, NotPlainError, Pages, children, leaf_pages
+from traceview.read.sqlite_pages.records import Column, Layout, decode
 
-SMALL = 64 << 10  # bytes of a table's pages: below this SQLite is as fast
-PAGES_AT_ONCE = 256  # a chunk and its columns stay in the processor's cache
-REAL = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
+MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
+PAGES_PER_CHUNK = 256  # a chunk and its columns fit into the processor's cache
+REAL_TYPE = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class TableDecoder:
-    """Decodes `columns` of the table at page `root`, whose records hold the columns `names` in this order."""
+    """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order."""
 
     path: Path
     root: int
@@ -30,7 +28,7 @@ class TableDecoder:
     columns: tuple[str, ...]
 
     def decode(self) -> dict[str, Column] | None:
-        """Return the columns in the order of the table's rows; None where SQLite must read them."""
+        """Return the columns in the order of the table's rows; None if SQLite must read them."""
         wanted = sorted(self.names.index(column) for column in self.columns)
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -43,11 +41,11 @@ class TableDecoder:
 
 
 def table_decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:
-    """Return a decoder of integer columns of a table; None where SQLite must read them, or is as fast.
+    """Return a decoder of integer columns of a table; None if SQLite must read them, or is as fast.
 
-    `connection` has the same file open; it is used here and not kept.
+    `connection` has the same file open; the decoder does not keep it.
     """
-    if path.stat().st_size < SMALL or not columns:
+    if path.stat().st_size < MIN_TABLE_BYTES or not columns:
         return None
     names = _stored_columns(connection, table, columns)
     root = _root_page(connection, table)
@@ -57,34 +55,34 @@ def table_decoder(path: Path, connection: sqlite3.Connection, table: str, column
 
 
 def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
-    """Return all columns in the order of a record; None where a record is not just its columns as they are."""
+    """Return all columns in the order of a record; None if records may differ from the declared columns."""
     layout = connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
     # A primary key may be the rowid or the order of the table, and a generated column may not be stored.
     if any(key or hidden for _, _, key, hidden in layout):
         return None
     # A REAL column stores whole numbers as integers, but SQLite returns floats.
-    if any(name in wanted and REAL.search(kind) for name, kind, _, _ in layout):
+    if any(name in wanted and REAL_TYPE.search(kind) for name, kind, _, _ in layout):
         return None
     return [name for name, *_ in layout]
 
 
 def _root_page(connection: sqlite3.Connection, table: str) -> int | None:
-    """Return a table's root page; None where sqlite_schema holds something else than a whole number."""
+    """Return a table's root page; None if sqlite_schema does not hold an integer."""
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     entries = connection.execute(query, (table,)).fetchall()
     return entries[0][0] if len(entries) == 1 and isinstance(entries[0][0], int) else None
 
 
 def _is_small(path: Path, root: int) -> bool:
-    """Return whether SQLite is as fast, by the root page and its first child; also where one of them is damaged."""
+    """Return whether SQLite is as fast, by the root page and its first child; True if one of them is damaged."""
     try:
         with path.open("rb", buffering=0) as file:
             pages = Pages.from_header(file.fileno())
             top = pages.page(root)
             if top[0] == LEAF:
-                return pages.size < SMALL
+                return pages.size < MIN_TABLE_BYTES
             below, _ = children(top)
-            return pages.page(int(below[0]))[0] == LEAF and len(below) * pages.size < SMALL
+            return pages.page(int(below[0]))[0] == LEAF and len(below) * pages.size < MIN_TABLE_BYTES
     except (NotPlainError, OSError, ValueError):
         return True
 
@@ -98,7 +96,7 @@ def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[in
     def decode_chunk(first: int) -> slice:
         nonlocal narrow
         start = int(edges[first])
-        block = pages.block(leaves.pages[first : first + PAGES_AT_ONCE], layout.width)
+        block = pages.block(leaves.pages[first : first + PAGES_PER_CHUNK], layout.width)
         try:
             count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, columns, start)
         except NotPlainError:
@@ -106,16 +104,16 @@ def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[in
         narrow = layout.narrowed(end)
         return slice(start, start + count)
 
-    parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_AT_ONCE)]
-    # More rows than rowids: the next chunk has overwritten some.
-    if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_AT_ONCE::PAGES_AT_ONCE], strict=False)):
+    parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_PER_CHUNK)]
+    # A chunk with more rows than rowids was partly overwritten by the next chunk.
+    if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_PER_CHUNK::PAGES_PER_CHUNK], strict=False)):
         raise NotPlainError
     merged = _merge_adjacent(parts)
-    return {place: columns.pop(place).joined(merged) for place in wanted}
+    return {place: columns.pop(place).join_parts(merged) for place in wanted}
 
 
 def _merge_adjacent(parts: list[slice]) -> list[slice]:
-    """Return one slice where each begins at the end of the one before."""
+    """Return one slice if each part begins at the end of the part before."""
     if all(after.start == before.stop for before, after in pairwise(parts)):
         return [slice(parts[0].start, parts[-1].stop)]
     return parts

@@ -1,26 +1,33 @@
-"""The records of leaf pages, decoded column by column (sections 1.6 and 2.1 of the file format).
+"""Decodes the records of leaf pages column by column (sections 1.6 and 2.1 of the file format).
 
-Most records of a table have the same header: the same serial type for each column. They are decoded together, as a
-matrix with one record per row, in which each column starts at one place.
+Most records of a table have the same header, that is, the same serial type for each column. They are decoded together,
+as a matrix with one record per row, in which each column starts at the same place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.read.sqlite_pages.column import Bytes, Column, NotPlainError, Numbers
-from traceview.read.sqlite_pages.pages import LEAF, cell_counts, check_cell_places
-from traceview.read.sqlite_pages.tree import WIDEST_VARINT
+from traceview.read.sqlite_pages.pages import (
+    LEAF,
+    MAX_VARINT_BYTES,
+    Bytes,
+    NotPlainError,
+    Numbers,
+    cell_counts,
+    check_cell_places,
+)
 
-MAX_SHAPES = 12  # headers told apart in one chunk; the records left after them are decoded value by value
-SLACK = 8  # bytes by which records may be wider than those before them
+MAX_SHAPES = 12  # different headers per chunk; records with other headers are decoded value by value
+WIDTH_MARGIN = 8  # bytes by which records may be wider than those before them
 
 Rows = slice | Numbers
+Item = TypeVar("Item", bound=np.generic)
 
 # Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
 _SIZES = np.full(256, -1, np.int64)
@@ -33,12 +40,34 @@ _IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
 _NULL, _ZERO, _ONE = 0, 8, 9
 
 
+@dataclass(slots=True)
+class Column:
+    """A decoded integer column; `null` marks its nulls, and is None while there are none."""
+
+    values: Numbers
+    null: NDArray[np.bool_] | None = None
+
+    def null_flags(self) -> NDArray[np.bool_]:
+        """Return the writable null marks, created on first use."""
+        if self.null is None:
+            self.null = np.zeros(len(self.values), np.bool_)
+        return self.null
+
+    def join_parts(self, parts: list[slice]) -> Column:
+        """Return ascending parts of the column as one column."""
+        return Column(_join_parts(self.values, parts), None if self.null is None else _join_parts(self.null, parts))
+
+
+def _join_parts(values: NDArray[Item], parts: list[slice]) -> NDArray[Item]:
+    return values[parts[0]] if len(parts) == 1 else np.concatenate([values[part] for part in parts])
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The bytes of a page, and the bytes of each cell that are copied.
+    """The size of a page, and how many bytes of each cell are copied.
 
-    `width` is the largest distance from a cell's first byte to the end of the last wanted column, plus what reading
-    eight bytes at that column needs; a multiple of 8.
+    `width` is the largest distance from a cell's first byte to the end of the last wanted column, plus the
+    eight bytes that are read there; a multiple of 8.
     """
 
     page: int
@@ -46,18 +75,18 @@ class Layout:
 
     @classmethod
     def for_table(cls, page: int, columns: int, last: int) -> Layout:
-        """Return the layout of a table with so many columns, of which those up to `last` are read."""
-        return cls(page, _whole_words(2 + WIDEST_VARINT + 1 + columns + 8 * (last + 1) + 8))
+        """Return the layout of a table with this number of columns, of which those up to `last` are read."""
+        return cls(page, _whole_words(2 + MAX_VARINT_BYTES + 1 + columns + 8 * (last + 1) + 8))
 
     def narrowed(self, end: int) -> Layout:
-        """Return a layout for records whose last wanted column ends about `end`: less is copied of each."""
-        return Layout(self.page, min(self.width, _whole_words(end + 8 + SLACK)))
+        """Return a layout that copies less, for records whose last wanted column ends near `end`."""
+        return Layout(self.page, min(self.width, _whole_words(end + 8 + WIDTH_MARGIN)))
 
 
 class _Cells(NamedTuple):
-    """One record per row of `bytes`, from its cell's first byte on; `left` is how long a cell may be.
+    """`bytes` has one record per row, from its cell's first byte on; `left` is the longest that each cell may be.
 
-    It ends on its page, and a record of at most page size - 35 bytes has no overflow page (section 1.6).
+    A cell ends on its page, and a record of at most page size - 35 bytes has no overflow page (section 1.6).
     """
 
     bytes: Bytes
@@ -75,7 +104,7 @@ def decode(block: Bytes, layout: Layout, columns: Mapping[int, Column], first: i
     """Decode leaf pages into rows `first`, `first + 1`, ... of the columns.
 
     Returns the number of rows, and the largest distance from a cell's first byte to the end of the last wanted column.
-    `block` holds whole pages and `layout.width` bytes more. Raises NotPlainError where a record is not plain, or too
+    `block` holds complete pages and `layout.width` bytes more. Raises NotPlainError if a record is not plain, or too
     wide for the layout.
     """
     cells = _cells(block, layout)
@@ -89,7 +118,7 @@ def decode(block: Bytes, layout: Layout, columns: Mapping[int, Column], first: i
         rest = np.flatnonzero(left)
         if len(rest) == 0:
             return count, end
-        # A record in the middle: times grow as a capture begins, so the first records are narrower than most.
+        # Take a record from the middle: times have fewer bytes at the begin of a capture.
         shape = _Shape.from_record(cells.bytes[rest[len(rest) // 2]].tobytes(), columns)
         same = shape.fits(cells.bytes)
         rows = slice(None) if same.all() else np.flatnonzero(same)
@@ -99,7 +128,7 @@ def decode(block: Bytes, layout: Layout, columns: Mapping[int, Column], first: i
         end = max(end, shape.end)
         left &= ~same
     rest = np.flatnonzero(left)
-    _put_one_by_one(cells.select(rest), columns, rest + first)
+    _put_by_column(cells.select(rest), columns, rest + first)
     return count, layout.width
 
 
@@ -118,24 +147,24 @@ def _cells(block: Bytes, layout: Layout) -> _Cells:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What records of one header have in common: the bits that prove it, word by word, and where the columns start."""
+    """A record header: the bits that identify it, word by word, and the places of the columns."""
 
-    payload: int  # bytes of the payload's size
-    header: int  # where the record's header begins
+    payload: int  # bytes of the varint with the payload's size
+    header: int  # place of the record's header
     header_size: int
     mask: Numbers
     bits: Numbers
-    kinds: bytes  # the serial type of each column up to the last wanted
-    places: tuple[int, ...]  # where each begins
+    kinds: bytes  # serial type of each column up to the last wanted
+    places: tuple[int, ...]  # place of each column
     end: int
 
     @classmethod
     def from_record(cls, record: bytes, wanted: Collection[int]) -> _Shape:
         last = max(wanted)
         payload = _varint_end(record, 0, 2)
-        header = _varint_end(record, payload, WIDEST_VARINT)
+        header = _varint_end(record, payload, MAX_VARINT_BYTES)
         size = record[header]
-        # A record with fewer columns than the table lacks columns that were added later: SQLite knows their defaults.
+        # A record may lack columns that were added to the table later: SQLite knows their defaults.
         if not last + 2 <= size < 128:
             raise NotPlainError
         kinds = record[header + 1 : header + 2 + last]
@@ -146,8 +175,8 @@ class _Shape:
             places.append(places[-1] + int(_SIZES[kind]))
         if places[-1] + 8 > len(record):
             raise NotPlainError
-        # The top bits of the varints give their lengths. In the header all bits count, but a skipped column takes no
-        # bytes whether it is 0 or 1.
+        # The top bits of the varints give their lengths. In the header all bits count, except that a skipped column may
+        # be 0 or 1, neither of which takes bytes.
         skipped = [column not in wanted and kind in (_ZERO, _ONE) for column, kind in enumerate(kinds)]
         mask = bytes([128] * header + [255] + [254 if either else 255 for either in skipped])
         mask += bytes(-len(mask) % 8)
@@ -162,15 +191,15 @@ class _Shape:
         return same
 
     def check(self, cells: _Cells, rows: Rows) -> None:
-        """Refuse records that leave their page, or end before or after their header says."""
+        """Raise NotPlainError for records that leave their page, or whose size differs from that of their header."""
         size = cells.bytes[rows, 0].astype(np.int64)
         if self.payload == 2:
             size = (size & 127) << 7 | cells.bytes[rows, 1]
         if (size + self.header > cells.left[rows]).any():
             raise NotPlainError
-        # Nothing may follow the last column of the header: SQLite calls such a record malformed.
-        whole = self.header_size == len(self.kinds) + 1
-        if size.min() + self.header < self.end or (whole and size.max() + self.header > self.end):
+        # SQLite calls a record malformed if anything follows its last column.
+        is_complete = self.header_size == len(self.kinds) + 1
+        if size.min() + self.header < self.end or (is_complete and size.max() + self.header > self.end):
             raise NotPlainError
 
     def put(
@@ -178,8 +207,8 @@ class _Shape:
     ) -> None:
         """Decode the records `rows`, which have this shape, into the same rows of the columns from `first` on.
 
-        Without a `common` shape all records are decoded as if they had this one; with it, only the columns that
-        start elsewhere in this one. Taking every row of a column is several times faster than choosing some.
+        Without a `common` shape, all records are decoded as if they had this shape; with it, only the columns that
+        start elsewhere in this shape. Decoding every row of a column is several times faster than decoding some rows.
         """
         count, width = records.shape
         for column, into in columns.items():
@@ -195,7 +224,7 @@ class _Shape:
             if _SIZES[kind] == 0:
                 values[chosen] = kind == _ONE
                 continue
-            # Eight bytes from the value's first byte on, big-endian; the shift drops what follows the value.
+            # Read eight bytes from the value's first byte on, big-endian; the shift drops the bytes after the value.
             eight = np.ndarray(count, ">i8", records, self.places[column], (width,))
             if isinstance(chosen, slice):
                 values[:] = eight
@@ -207,13 +236,13 @@ class _Shape:
 
 def _varint_end(record: bytes, at: int, longest: int) -> int:
     for end in range(at, at + longest):
-        if record[end] < 128 or end - at == WIDEST_VARINT - 1:
+        if record[end] < 128 or end - at == MAX_VARINT_BYTES - 1:
             return end + 1
     raise NotPlainError
 
 
-def _put_one_by_one(cells: _Cells, columns: Mapping[int, Column], rows: Numbers) -> None:
-    """Decode records with any headers: step over the columns of each."""
+def _put_by_column(cells: _Cells, columns: Mapping[int, Column], rows: Numbers) -> None:
+    """Decode records with any headers, column by column."""
     count, width = cells.bytes.shape
     if count == 0:
         return
@@ -256,10 +285,10 @@ def _payload_size(flat: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _after_varint(flat: Bytes, at: Numbers) -> Numbers:
-    """Step over one varint: up to nine bytes, the last without its high bit."""
+    """Return the place after a varint: up to nine bytes, the last without its high bit."""
     at = at.copy()
     going = flat[at] > 127
-    for _ in range(WIDEST_VARINT - 1):
+    for _ in range(MAX_VARINT_BYTES - 1):
         at += going
         if not going.any():
             break
