@@ -1,4 +1,4 @@
-"""One browser for the page of a comparison, closed behind the folder (see tests/report/conftest.py)."""
+"""Share one browser between the tests of this folder (see tests/report/conftest.py)."""
 
 from __future__ import annotations
 

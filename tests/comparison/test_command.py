@@ -1,4 +1,4 @@
-"""traceview compare: outputs, exit codes, and one line for what a user gets wrong."""
+"""Tests of `traceview compare`: outputs, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["traceview"]
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
 
 
-def test_a_summary_and_files(traceview: Command, tmp_path: Path) -> None:
+def test_summary_and_files(traceview: Command, tmp_path: Path) -> None:
     document, summary, page = (tmp_path / f"compare.{end}" for end in ("json", "md", "html"))
     code, out, err = traceview("compare", SERIAL, DUAL, "--json", document, "--markdown", summary, "--html", page)
     assert (code, err) == (0, "")
@@ -26,14 +26,14 @@ def test_a_summary_and_files(traceview: Command, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [page, document, summary]
 
 
-def test_json_on_standard_output_is_alone(traceview: Command) -> None:
+def test_json_on_standard_output(traceview: Command) -> None:
     code, out, err = traceview("compare", SERIAL, DUAL, "--json", "-")
     assert (code, err) == (0, "")
     assert json.loads(out)["base"]["file"] == "serial.sqlite"
     assert traceview("compare", SERIAL, DUAL, "--markdown", "-").out.startswith("### ")
 
 
-def test_a_regression_beyond_the_noise_ends_with_1(traceview: Command) -> None:
+def test_fail_on_regression(traceview: Command) -> None:
     code, out, err = traceview("compare", DUAL, SERIAL, "--fail-on-regression")
     assert code == 1 and "Slower" in out
     assert err == (
@@ -43,7 +43,7 @@ def test_a_regression_beyond_the_noise_ends_with_1(traceview: Command) -> None:
     assert traceview("compare", SERIAL, DUAL, "--fail-on-regression", "-q") == (0, "", "")
 
 
-def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Command, tmp_path: Path) -> None:
+def test_fail_if(traceview: Command, tmp_path: Path) -> None:
     document = tmp_path / "compare.json"
     code, _, err = traceview(
         "compare", DUAL, SERIAL, "--fail-if", "wall > 3%", "--fail-if", "kernels > 0", "--json", document
@@ -53,7 +53,7 @@ def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Comm
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("missing.sqlite",), "missing.sqlite"),
         ((DUAL, "--fail-if", "wal > 3%"), "did you mean wall"),
@@ -67,13 +67,13 @@ def test_a_condition_that_holds_ends_with_1_and_writes_the_files(traceview: Comm
         ((), "Missing argument 'AFTER'"),
     ],
 )
-def test_what_a_user_gets_wrong_is_one_line(traceview: Command, arguments: tuple[object, ...], said: str) -> None:
+def test_user_errors_are_one_line(traceview: Command, arguments: tuple[object, ...], message: str) -> None:
     code, out, err = traceview("compare", SERIAL, *arguments)
     assert (code, out) == (2, "")
-    assert err.count("\n") == 1 and err.startswith("traceview: error: ") and said in err
+    assert err.count("\n") == 1 and err.startswith("traceview: error: ") and message in err
 
 
-def test_the_help_names_every_quantity() -> None:
+def test_help_names_every_quantity() -> None:
     words = set(EPILOG.replace("...", "").split())
     for name in QUANTITIES:
         stem, _, last = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The page of a comparison in a real browser: quiet, offline, locked together, and safe from names."""
+"""Tests of the comparison page in a browser: no errors, no requests, linked timelines, escaped names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import sample
-from tests.comparison.test_captures import compared
+from tests.comparison.test_captures import compare_samples
 from tests.report.browser import Opened, opened
 from traceview import compare, open_trace
 from traceview.report.comparison import render
@@ -21,21 +21,21 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(compared("serial", "dual")), tmp_path_factory.mktemp("page")) as found:
-        yield found
+    with opened(browser, render(compare_samples("serial", "dual")), tmp_path_factory.mktemp("page")) as result:
+        yield result
 
 
-def shown(page: Opened) -> tuple[float, float, int]:
+def visible_range(page: Opened) -> tuple[float, float, int]:
     first, last, step = page.evaluate("document.documentElement.dataset.drawn").split(" ")
     return float(first), float(last), int(step)
 
 
-def pixels(page: Opened) -> list[str]:
-    found: list[str] = page.evaluate("[...document.querySelectorAll('.capture canvas')].map((one) => one.toDataURL())")
-    return found
+def canvas_urls(page: Opened) -> list[str]:
+    result: list[str] = page.evaluate("[...document.querySelectorAll('.capture canvas')].map((one) => one.toDataURL())")
+    return result
 
 
-def test_the_page_says_what_changed_and_asks_nobody(page: Opened) -> None:
+def test_page_shows_changes_without_requests(page: Opened) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     text = page.page.inner_text("#verdicts")
@@ -45,36 +45,36 @@ def test_the_page_says_what_changed_and_asks_nobody(page: Opened) -> None:
     assert rows.nth(1).inner_text().split("\t")[:3] == ["exposed h2d", "16.2 ms", "1.14 ms"]
 
 
-def test_both_timelines_move_zoom_and_step_together(page: Opened) -> None:
+def test_timelines_move_zoom_and_step_together(page: Opened) -> None:
     page.page.keyboard.press("0")
-    before, (first, last, step) = pixels(page), shown(page)
+    before, (first, last, step) = canvas_urls(page), visible_range(page)
     assert first < 0 and last > 29_000_000 and step == 0
     for key in ("w", "d", "]"):
         page.page.keyboard.press(key)
-        after = pixels(page)
+        after = canvas_urls(page)
         assert all(old != new for old, new in zip(before, after, strict=True)), key
         before = after
-    closer = shown(page)
+    closer = visible_range(page)
     assert closer[1] - closer[0] < last - first and closer[2] == 1
     for key in ("[", "0"):
         page.page.keyboard.press(key)
-    assert shown(page) == (first, last, step)
+    assert visible_range(page) == (first, last, step)
 
 
-def test_dragging_moves_both(page: Opened) -> None:
+def test_dragging_moves_both_timelines(page: Opened) -> None:
     page.page.keyboard.press("0")
-    first, last, _ = shown(page)
+    first, last, _ = visible_range(page)
     box = page.page.locator(".capture canvas").first.bounding_box()
     assert box is not None
     page.page.mouse.move(box["x"] + 700, box["y"] + 40)
     page.page.mouse.down()
     page.page.mouse.move(box["x"] + 500, box["y"] + 40)
     page.page.mouse.up()
-    moved = shown(page)
+    moved = visible_range(page)
     assert moved[0] > first and moved[1] - moved[0] == pytest.approx(last - first)
 
 
-def test_a_pointer_on_an_event_names_it(page: Opened) -> None:
+def test_tooltip(page: Opened) -> None:
     page.page.keyboard.press("0")
     box = page.page.locator(".capture canvas").first.bounding_box()
     assert box is not None
@@ -83,7 +83,7 @@ def test_a_pointer_on_an_event_names_it(page: Opened) -> None:
     assert page.evaluate("document.getElementById('tip').hidden") is False
 
 
-def test_names_are_text(browser: Browser, tmp_path: Path) -> None:
+def test_names_are_escaped(browser: Browser, tmp_path: Path) -> None:
     trace = open_trace(sample("dual.sqlite"))
     names = trace.operations["name"].cast(pl.String) + HOSTILE
     hostile = replace(
@@ -97,11 +97,11 @@ def test_names_are_text(browser: Browser, tmp_path: Path) -> None:
         assert "onerror" in page.page.inner_text("h1")
 
 
-def test_the_same_page_byte_for_byte() -> None:
-    assert render(compared("serial", "dual")) == render(compared("serial", "dual"))
+def test_page_is_reproducible() -> None:
+    assert render(compare_samples("serial", "dual")) == render(compare_samples("serial", "dual"))
 
 
-def test_captures_as_a_whole_are_drawn_too(browser: Browser, tmp_path: Path) -> None:
+def test_captures_without_iterations(browser: Browser, tmp_path: Path) -> None:
     trace = open_trace(sample("dual.sqlite"))
     bare = replace(trace, ranges=trace.ranges.clear())
     with opened(browser, render(compare(bare, trace)), tmp_path, dark=True, width=800, height=600) as page:

@@ -65,12 +65,12 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
     help="End of an iteration: the end of its NVTX range, or the end of its GPU work.",
 )
 @click.option(
-    "--least",
+    "--min-change",
     type=click.FloatRange(0, 100, max_open=True),
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="A smaller change of the wall is noise, however sure.",
+    help="Ignore wall-time changes below PERCENT.",
 )
 @top_option("Length of the list of kernels.")
 @fail_if_option("wall > 3%")
@@ -92,7 +92,7 @@ def compare(
     skip: int | None,
     device: str | None,
     cut: str,
-    least: float,
+    min_change: float,
     top: int,
     conditions: tuple[str, ...],
     fail_on_regression: bool,
@@ -113,7 +113,13 @@ def compare(
     _check_paths(reports, json_path, markdown, html)
     with progress(quiet) as step:
         comparison = run(
-            *reports, iteration=iteration, skip=skip, device=device, cut=cut, least=least / 100, progress=step
+            *reports,
+            iteration=iteration,
+            skip=skip,
+            device=device,
+            cut=cut,
+            min_change=min_change / 100,
+            progress=step,
         )
         failed = [f"--fail-if {line}" for line in failures(checks, comparison)]
     if fail_on_regression:

@@ -1,68 +1,182 @@
-"""Two samples of one figure into a FigureChange, and the change of the wall into a verdict."""
+"""Changes of figures, their confidence intervals, and the verdict on the wall time.
+
+The interval is a percentile bootstrap of the difference of medians: it resamples the iterations of each capture with
+replacement, and the spread of the resampled differences shows what chance alone can do. The method makes no
+assumption on the distribution of iterations (it may have tails and two modes), allows captures with different
+lengths and spreads, and applies to the reported figure itself. Three choices make it exact, reproducible and fast:
+
+- The seed is fixed, and the draws depend only on the number of iterations.
+- The median of a resample is an order statistic of the sample at a random rank. The rank is drawn directly from
+  the order statistics of uniform numbers (a beta distribution), so the cost does not depend on the number of
+  iterations.
+- Each of two sets of draws is used once for each capture, so swapping the captures negates the interval.
+
+The interval covers the variation between the iterations of these runs. Two runs of the same program also differ by
+clocks, neighbours and placement, which the iterations of one run do not show. MIN_CHANGE covers that.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
-from traceview.comparison import noise
+import numpy as np
+
 from traceview.intervals import Times
 from traceview.model.comparison import FigureChange
 
-# Two runs of one program differ by about this much although the iterations of each agree (docs/compare.md).
-LEAST = 0.01
+SEED = 20_260_101
+RESAMPLES = 4_000
+LEVEL = 0.95
+# The range of n values contains their median with probability 1 - 2**(1 - n): 6 values allow a 95% interval.
+MIN_VALUES = 6
+# Two runs of the same program differ by about this share, even if the iterations of each agree (docs/compare.md).
+MIN_CHANGE = 0.01
 
 
-def changed(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
-    """Compare one figure; a difference whose interval holds zero is noise."""
-    old, new = noise.median(before), noise.median(after)
-    found = noise.interval(before, after, level)
-    return FigureChange(
-        name=name,
-        unit=unit,
-        before=old,
-        after=new,
-        difference=new - old,
-        low=None if found is None else found.low,
-        high=None if found is None else found.high,
-        mean_before=_mean(before, unit),
-        mean_after=_mean(after, unit),
-        verdict=_direction(new - old, found),
-    )
+class ResampledMedians(NamedTuple):
+    """Twice the resampled medians of a sample for both sets of draws; each has shape (RESAMPLES,)."""
+
+    first: Times
+    second: Times
 
 
-def _mean(values: Times, unit: str) -> float:
-    """Return the mean: whole ns, rounded down, or a count with three decimals."""
-    total = int(values.sum())
-    return total // len(values) if unit == "ns" else round(total / len(values), 3)
+class DifferenceInterval(NamedTuple):
+    """The confidence interval of a difference, and the shares of the resamples below and above zero."""
+
+    low: int
+    high: int
+    below: float
+    above: float
 
 
-def _direction(difference: int, found: noise.Interval | None) -> str:
-    if found is None:
-        return "unjudged" if difference else "noise"
-    if found.low <= 0 <= found.high:
-        return "noise"
-    return "less" if difference < 0 else "more"
-
-
-class Verdict(NamedTuple):
-    """One of VERDICTS, the sentence that says why, and the confidence in the sign of the difference."""
+class WallVerdict(NamedTuple):
+    """A word of VERDICTS, the reason in a sentence, and the confidence in the sign of the difference."""
 
     word: str
     why: str
     confidence: float | None
 
 
-def judge(wall: FigureChange, before: Times, after: Times, least: float, level: float) -> Verdict:
-    """Say whether an iteration became faster or slower, or whether that is noise; `least` is a share of before."""
-    found = noise.interval(before, after, level)
-    if found is None:
+def change_between(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
+    """Compare a figure of two captures. If the interval of the difference contains zero, the change is noise."""
+    old, new = median(before), median(after)
+    interval = difference_interval(before, after, level)
+    return FigureChange(
+        name=name,
+        unit=unit,
+        before=old,
+        after=new,
+        difference=new - old,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        mean_before=_mean(before, unit),
+        mean_after=_mean(after, unit),
+        verdict=_direction(new - old, interval),
+    )
+
+
+def _mean(values: Times, unit: str) -> float:
+    """Return the mean: in whole ns, rounded down, or as a count with three decimals."""
+    total = int(values.sum())
+    return total // len(values) if unit == "ns" else round(total / len(values), 3)
+
+
+def _direction(difference: int, interval: DifferenceInterval | None) -> str:
+    if interval is None:
+        return "unjudged" if difference else "noise"
+    if interval.low <= 0 <= interval.high:
+        return "noise"
+    return "less" if difference < 0 else "more"
+
+
+def judge_wall(wall: FigureChange, before: Times, after: Times, min_change: float, level: float) -> WallVerdict:
+    """Return whether iterations became faster or slower, or whether the change is noise.
+
+    `min_change` is a share of the base's wall time.
+    """
+    interval = difference_interval(before, after, level)
+    if interval is None:
         fewest = min(len(before), len(after))
-        told = "one stretch" if fewest == 1 else f"{fewest} iterations"
-        return Verdict("unjudged", f"{told} cannot tell a change from noise; it takes {noise.FEWEST}", None)
-    confidence = found.below if wall.difference < 0 else found.above if wall.difference > 0 else 0.0
-    if found.low <= 0 <= found.high:
-        return Verdict("noise", f"the {100 * level:g}% interval of the difference holds zero", confidence)
-    if abs(wall.difference) < least * wall.before:
-        return Verdict("noise", f"less than {100 * least:g}%: runs of one program differ by as much", confidence)
+        values = "one value is" if fewest == 1 else f"{fewest} iterations are"
+        why = f"{values} too few to tell a change from noise: at least {MIN_VALUES} are needed"
+        return WallVerdict("unjudged", why, None)
+    confidence = interval.below if wall.difference < 0 else interval.above if wall.difference > 0 else 0.0
+    if interval.low <= 0 <= interval.high:
+        return WallVerdict("noise", f"the {100 * level:g}% interval of the difference contains zero", confidence)
+    if abs(wall.difference) < min_change * wall.before:
+        why = f"the change is below {100 * min_change:g}%, which runs of the same program also differ by"
+        return WallVerdict("noise", why, confidence)
     word = "faster" if wall.difference < 0 else "slower"
-    return Verdict(word, f"the {100 * level:g}% interval of the difference is on one side of zero", confidence)
+    return WallVerdict(word, f"the {100 * level:g}% interval of the difference does not contain zero", confidence)
+
+
+def twice_median(values: Times) -> int:
+    """Return the sum of the two middle values: a whole number, unlike the median."""
+    ordered = np.sort(values)
+    return int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])
+
+
+def median(values: Times) -> int:
+    """Return the median, rounded down (docs/definitions.md "Iterations")."""
+    return twice_median(values) // 2
+
+
+def resampled_medians(values: Times) -> ResampledMedians:
+    """Return twice the medians of resamples, with a fixed seed."""
+    ordered = np.sort(values)
+    first, second = (_median_ranks(len(values), which) for which in (0, 1))
+    return ResampledMedians(ordered[first[0]] + ordered[first[1]], ordered[second[0]] + ordered[second[1]])
+
+
+@lru_cache(maxsize=64)
+def _median_ranks(count: int, which: int) -> tuple[Times, Times]:
+    """Draw the ranks of the two middle values in resamples of `count` values; both are equal for odd counts."""
+    draws = np.random.Generator(np.random.PCG64([SEED, which, count]))
+    lower = (count + 1) // 2  # counted from 1
+    at = draws.beta(lower, count + 1 - lower, RESAMPLES)
+    above = at
+    if count % 2 == 0:
+        # The smallest of the remaining uniform numbers, which are all above `at`.
+        above = 1 - (1 - at) * draws.random(RESAMPLES) ** (1 / (count - lower))
+    last = count - 1
+    return (
+        np.minimum((at * count).astype(np.int64), last),
+        np.minimum((above * count).astype(np.int64), last),
+    )
+
+
+def difference_interval(before: Times, after: Times, level: float = LEVEL) -> DifferenceInterval | None:
+    """Return the interval of the difference of medians, rounded outwards; None below MIN_VALUES values."""
+    if min(len(before), len(after)) < MIN_VALUES:
+        return None
+    old, new = resampled_medians(before), resampled_medians(after)
+    difference = np.sort(np.concatenate([new.second - old.first, new.first - old.second]))
+    low, high = _interval_positions(len(difference), level)
+    return DifferenceInterval(
+        low=int(difference[low]) // 2,
+        high=-(-int(difference[high]) // 2),
+        below=float(np.count_nonzero(difference < 0)) / len(difference),
+        above=float(np.count_nonzero(difference > 0)) / len(difference),
+    )
+
+
+def ratio_interval(before: Times, after: Times, level: float = LEVEL) -> tuple[float, float] | None:
+    """Return the interval of the ratio of medians, after over before.
+
+    None below MIN_VALUES values, or if a resampled median of `before` is 0.
+    """
+    if min(len(before), len(after)) < MIN_VALUES:
+        return None
+    old, new = resampled_medians(before), resampled_medians(after)
+    divisor = np.concatenate([old.first, old.second])
+    if not divisor.all():
+        return None
+    ratio = np.sort(np.concatenate([new.second, new.first]) / divisor)
+    low, high = _interval_positions(len(ratio), level)
+    return float(ratio[low]), float(ratio[high])
+
+
+def _interval_positions(count: int, level: float) -> tuple[int, int]:
+    low = int(count * (1 - level) / 2)
+    return low, count - 1 - low

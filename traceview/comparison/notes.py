@@ -1,4 +1,4 @@
-"""What a reader must know beside the figures of a comparison."""
+"""Notes on differences between captures that are not changes of the program."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from traceview.comparison.align import Ranges
+from traceview.comparison.align import HostIterations
 from traceview.model.analysis import Analysis, NotMeasured
 
-# Time between iterations is worth a word from this share of it on.
-OUTSIDE = 0.05
+# A note is written if at least this share of the time lies between iterations.
+MIN_TIME_BETWEEN = 0.05
 
 
-def notes_on(
-    files: Sequence[str], analyses: Sequence[Analysis], ranges: Sequence[Ranges | None], cut: str
+def comparison_notes(
+    files: Sequence[str], analyses: Sequence[Analysis], iterations: Sequence[HostIterations | None], cut: str
 ) -> tuple[str, ...]:
-    """Return one line for each thing that makes captures differ for a reason other than the change."""
+    """Return one line for each difference in hardware, profiler, iterations, graphs and processes."""
     return (
-        *_hardware(files, analyses),
-        *_versions(files, analyses),
-        *(_outside(files, ranges) if cut == "range" else ()),
-        *_graphs(files, analyses),
-        *_processes(files, analyses),
+        *_hardware_notes(files, analyses),
+        *_profiler_notes(files, analyses),
+        *(_notes_on_time_between(files, iterations) if cut == "range" else ()),
+        *_graph_notes(files, analyses),
+        *_process_notes(files, analyses),
     )
 
 
-def _hardware(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _hardware_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
     base, *others = ([device.name for device in analysis.devices] for analysis in analyses)
-    for file, found in zip(files[1:], others, strict=True):
-        if sorted(found) != sorted(base):
-            yield f"{file} ran on {_list(found)}, {files[0]} on {_list(base)}"
+    for file, names in zip(files[1:], others, strict=True):
+        if sorted(names) != sorted(base):
+            yield f"{file} ran on {_gpu_names(names)}, {files[0]} on {_gpu_names(base)}"
 
 
-def _versions(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _profiler_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
     base, *others = (_profiler(analysis) for analysis in analyses)
-    for file, found in zip(files[1:], others, strict=True):
-        if found != base:
-            yield f"{file} was captured by {found}, {files[0]} by {base}: what a profiler costs may differ"
+    for file, profiler in zip(files[1:], others, strict=True):
+        if profiler != base:
+            yield f"{file} was captured with {profiler}, {files[0]} with {base}: profiler overhead may differ"
 
 
 def _profiler(analysis: Analysis) -> str:
@@ -45,47 +45,47 @@ def _profiler(analysis: Analysis) -> str:
     return f"nsys {info.nsys_version or 'of unknown version'}" if info.profiler == "nsys" else info.profiler
 
 
-def _outside(files: Sequence[str], ranges: Sequence[Ranges | None]) -> Iterator[str]:
-    for file, found in zip(files, ranges, strict=True):
-        if found is None or len(found.start) < found.skipped + 2:
+def _notes_on_time_between(files: Sequence[str], iterations: Sequence[HostIterations | None]) -> Iterator[str]:
+    for file, host in zip(files, iterations, strict=True):
+        if host is None or len(host.start) < host.skipped + 2:
             continue
-        period = np.diff(found.start[found.skipped :])
-        between = period - (found.end - found.start)[found.skipped : -1]
+        period = np.diff(host.start[host.skipped :])
+        between = period - (host.end - host.start)[host.skipped : -1]
         share = float(between.sum()) / float(period.sum()) if period.sum() else 0.0
-        if share > OUTSIDE:
+        if share > MIN_TIME_BETWEEN:
             yield (
-                f"{file}: {100 * share:.0f}% of the time lies between its iterations and is not compared; "
+                f"{file}: {100 * share:.0f}% of the time lies between iterations and is not compared; "
                 "put the range around the whole step, or use --cut gpu"
             )
 
 
-def _graphs(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _graph_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
-        whole = int((analysis.trace.operations["source"] == "graph").sum())
-        if whole:
+        count = int((analysis.trace.operations["source"] == "graph").sum())
+        if count:
             yield (
-                f"{file}: {whole} CUDA graphs were traced whole, so what is inside them counts as compute; "
-                "to see it, capture with --cuda-graph-trace=node"
+                f"{file}: {count} CUDA graphs are traced as a whole and count as compute; "
+                "capture with --cuda-graph-trace=node to see inside"
             )
 
 
-def _processes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _process_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
-        found = analysis.iterations
-        if isinstance(found, NotMeasured):
+        iterations = analysis.iterations
+        if isinstance(iterations, NotMeasured):
             continue
-        own = [found.process_id in device.process_ids for device in analysis.devices]
+        own = [iterations.process_id in device.process_ids for device in analysis.devices]
         if sum(own) > 1:
-            yield f"{file}: the parts of an iteration are means of its {sum(own)} GPUs; kernels are added up over them"
+            yield f"{file}: parts of an iteration are means over its {sum(own)} GPUs; kernels are sums over them"
         if not all(own):
             others = len(own) - sum(own)
-            gpus = "one more GPU" if others == 1 else f"{others} more GPUs"
+            gpus = "1 GPU" if others == 1 else f"{others} GPUs"
             yield (
-                f"{file}: {gpus} of other processes, with iterations of their own, not compared; where each takes a "
-                f"batch of its own, an iteration does the work of {len(own)}"
+                f"{file}: {gpus} of other processes not compared, because these have their own iterations; if each "
+                f"process has its own batch, an iteration does the work of {len(own)}"
             )
 
 
-def _list(names: Sequence[str]) -> str:
-    several = f" ({len(names)} GPUs)" if len(names) > 1 else ""
-    return (", ".join(dict.fromkeys(name or "an unnamed GPU" for name in names)) or "no GPU") + several
+def _gpu_names(names: Sequence[str]) -> str:
+    count = f" ({len(names)} GPUs)" if len(names) > 1 else ""
+    return (", ".join(dict.fromkeys(name or "an unnamed GPU" for name in names)) or "no GPU") + count

@@ -1,4 +1,4 @@
-"""What every steady iteration of one capture was made of: one array a figure, in ns or counted."""
+"""Figures of every steady iteration of a capture, or of a whole capture: one array per figure, in ns or counts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from traceview.comparison.align import Aligned
-from traceview.comparison.kernels import Kernels, kernels_of
-from traceview.intervals import Intervals, Times, covered_length, union
+from traceview.comparison.align import AlignedIterations
+from traceview.comparison.kernels import KernelSamples, sample_kernels
+from traceview.errors import RequestError
+from traceview.intervals import Intervals, Times, covered_length, length, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
-from traceview.model.analysis import CAUSES, Analysis, Iterations, SyncUse
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, SyncUse
 from traceview.model.trace import KINDS, SOURCES, Trace
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
@@ -31,86 +32,117 @@ COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." n
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value an iteration; `figures` has "wall", "idle", PARTS and HOST_FIGURES.
+    """One value per iteration for "wall", "idle", each of PARTS and each of HOST_FIGURES.
 
-    The parts of each iteration add up to its wall, exactly: where there are several GPUs, each part is their
-    mean. `kernels` has the same iterations.
+    The parts of each iteration add up to its wall time exactly. With several GPUs each part is their mean.
     """
 
     wall: Times
     start: Times
     skipped: int
     figures: Mapping[str, Times]
-    kernels: Kernels
+    kernels: KernelSamples
 
 
-def sample_of(analysis: Analysis, at: Aligned) -> Sample:
-    """Measure the iterations of one capture, on the GPUs that its analysis looked at."""
-    found = analysis.iterations
-    assert isinstance(found, Iterations), "what is aligned has iterations"
-    activities = activities_of(analysis)
-    wall = at.end - at.start
-    figures = {"wall": wall} | _parts(analysis, at, activities, found.process_id)
+def sample_iterations(analysis: Analysis, at: AlignedIterations) -> Sample:
+    """Measure the iterations of a capture on the GPUs of its analysis."""
+    iterations = analysis.iterations
+    assert isinstance(iterations, Iterations), "an aligned capture has iterations"
+    activities = _analyzed_activities(analysis)
+    process, wall = iterations.process_id, at.end - at.start
+    figures = {"wall": wall} | _parts(analysis, at, activities, process)
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
-        figures |= _calls(kind, use, at, found.process_id)
-    figures |= _launches(analysis, at, activities, found.process_id)
-    kernels = kernels_of(analysis, at, [device.device for device in activities], found.process_id)
+        figures |= _sync_figures(kind, use, at, process)
+    figures |= _launch_counts(analysis, at, activities, process)
+    kernels = sample_kernels(analysis, at, [device.device for device in activities], process)
     return Sample(wall, at.start, at.skipped, figures, kernels)
 
 
-def activities_of(analysis: Analysis) -> tuple[Activity, ...]:
-    """Return the work of the GPUs that an analysis looked at: all, or the one that it was asked for."""
+def sample_capture(analysis: Analysis) -> Sample:
+    """Measure a capture without iterations: one value per figure, the mean over the GPUs' windows.
+
+    A window lasts from the first to the last work of its GPU. Raises RequestError if there is no GPU work.
+    """
+    if not analysis.devices:
+        raise RequestError(f"{analysis.info.file}: no iterations and no GPU work, so there is nothing to compare")
+    gpus = len(analysis.devices)
+    start = min(device.window.start for device in analysis.devices)
+    end = max(device.window.end for device in analysis.devices)
+    wall = sum(device.window.length for device in analysis.devices) // gpus
+    parts = {name: sum(_device_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
+    parts["no_gpu"] = 0  # the analysis has no device without work
+    works = (_named_work(analysis.trace, activity) for activity in _analyzed_activities(analysis))
+    parts["twice"] = sum(length(work) for work in works) - sum(parts.values())
+    idle = {f"idle.{cause}": sum(device.gaps.causes[cause] for device in analysis.devices) for cause in CAUSES}
+    figures = {name: value // gpus for name, value in (parts | idle).items()}
+    figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
+    for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
+        figures |= _sync_totals(kind, use)
+    figures |= _launch_totals(analysis)
+    start_array, end_array = _single(start), _single(end)
+    at = AlignedIterations(start_array, end_array, start_array, end_array, skipped=0)
+    kernels = sample_kernels(analysis, at, [device.device for device in analysis.devices])
+    return Sample(_single(wall), start_array, 0, {name: _single(value) for name, value in figures.items()}, kernels)
+
+
+def _analyzed_activities(analysis: Analysis) -> tuple[Activity, ...]:
+    """Return the work of the GPUs in an analysis: all GPUs, or the one chosen with --device."""
     chosen = {device.device for device in analysis.devices}
     return tuple(work for work in active_devices(analysis.trace) if work.device in chosen) if chosen else ()
 
 
-def _parts(analysis: Analysis, at: Aligned, activities: Sequence[Activity], process: int) -> dict[str, Times]:
-    """Split each iteration into PARTS that add up to it."""
+def _parts(
+    analysis: Analysis, at: AlignedIterations, activities: Sequence[Activity], process: int
+) -> dict[str, Times]:
+    """Split each iteration into PARTS that add up to its wall time."""
     trace = analysis.trace
-    measured = MeasuredDevices(activities, {of.device: of.gaps for of in analysis.devices})
+    measured = MeasuredDevices(activities, {device.device: device.gaps for device in analysis.devices})
     processes = trace.devices["processes"].to_list()
     own = [device for device in activities if process in processes[device.device]]
     gpus = max(1, len(own))
-    of = breakdown(trace, ThreadStates.from_trace(trace), measured, process, at.start, at.end)
-    parts = {name: of.figures[f"{name}_ns"] for name in GPU_PARTS}
-    none = np.zeros(len(at.start), np.int64)
-    named = _total([none, *(covered_length(named_work(trace, device), at.start, at.end) for device in own)])
-    # Two exposed kinds at once are in both of them, and so are taken off once.
-    parts["twice"] = named - _total(parts.values())
-    # Where no GPU of this process was looked at, all of an iteration is the host's.
-    parts["no_gpu"] = none if own else at.end - at.start
-    idle = {f"idle.{cause}": of.idle[code] for code, cause in enumerate(CAUSES)}
+    split = breakdown(trace, ThreadStates.from_trace(trace), measured, process, at.start, at.end)
+    parts = {name: split.figures[f"{name}_ns"] for name in GPU_PARTS}
+    zeros = np.zeros(len(at.start), np.int64)
+    named = _sum_arrays([zeros, *(covered_length(_named_work(trace, device), at.start, at.end) for device in own)])
+    # Time with two exposed kinds at once is in both parts. "twice" is negative and subtracts it once.
+    parts["twice"] = named - _sum_arrays(parts.values())
+    # If the analysis has no GPU of this process, all of the iteration is host time.
+    parts["no_gpu"] = zeros if own else at.end - at.start
+    idle = {f"idle.{cause}": split.idle[code] for code, cause in enumerate(CAUSES)}
     means = {name: values // gpus for name, values in (parts | idle).items()}
-    # d2d copies and memsets; and the ns that a mean of GPUs rounds off.
-    means["other"] = at.end - at.start - _total(means.values())
-    return means | {"idle": _total(means[name] for name in idle)}
+    # d2d copies, memsets, and the ns that the means round off.
+    means["other"] = at.end - at.start - _sum_arrays(means.values())
+    return means | {"idle": _sum_arrays(means[name] for name in idle)}
 
 
-def _total(values: Iterable[Times]) -> Times:
+def _sum_arrays(values: Iterable[Times]) -> Times:
     total: Times = np.add.reduce(list(values), dtype=np.int64)
     return total
 
 
-def named_work(trace: Trace, device: Activity) -> Intervals:
-    """Return when a GPU did any of GPU_PARTS, exposed or not."""
+def _named_work(trace: Trace, device: Activity) -> Intervals:
+    """Return when a GPU does any of GPU_PARTS, exposed or not."""
     kind = trace.operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()[device.rows]
     copies = np.isin(kind, [KINDS.index("h2d"), KINDS.index("d2h")])
     chosen = copies | np.isin(device.codes, [COMPUTE, COMMUNICATION])
     return union(device.start[chosen], device.end[chosen], ordered=True)
 
 
-def _calls(kind: str, use: SyncUse, at: Aligned, process: int) -> dict[str, Times]:
-    """Add up the blocking calls that each iteration made; cost = starved + refill (METRICS.md "Synchronization")."""
+def _sync_figures(kind: str, use: SyncUse, at: AlignedIterations, process: int) -> dict[str, Times]:
+    """Sum the blocking calls of each iteration; cost = starved + refill (docs/definitions.md "Synchronization")."""
     frame = use.frame.filter(pl.col("process") == process)
     columns = {name: frame[name].to_numpy() for name in ("blocked", "starved", "refill")}
     start = frame["start"].to_numpy()
-    sums = {name: _sums(start, values, at) for name, values in columns.items()}
-    sums |= {"count": _sums(start, np.ones(len(start), np.int64), at), "cost": sums["starved"] + sums["refill"]}
+    sums = {name: _sum_by_iteration(start, values, at) for name, values in columns.items()}
+    count = _sum_by_iteration(start, np.ones(len(start), np.int64), at)
+    sums |= {"count": count, "cost": sums["starved"] + sums["refill"]}
     return {f"{kind}.{name}": values for name, values in sums.items()}
 
 
-def _launches(analysis: Analysis, at: Aligned, activities: Sequence[Activity], process: int) -> dict[str, Times]:
-    """Count the calls that launched kernels or graphs, the kernels and the copies of each iteration."""
+def _launch_counts(
+    analysis: Analysis, at: AlignedIterations, activities: Sequence[Activity], process: int
+) -> dict[str, Times]:
+    """Count the calls that launch kernels or graphs, the kernels and the copies of each iteration."""
     work = analysis.trace.operations.filter(
         (pl.col("process") == process)
         & pl.col("device").is_in([device.device for device in activities])
@@ -118,18 +150,55 @@ def _launches(analysis: Analysis, at: Aligned, activities: Sequence[Activity], p
     )
     source = work["source"].to_physical().to_numpy()
     launch = work["launch"].to_numpy()
-    began = analysis.trace.api["start"].to_numpy()
-    codes = {name: source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy")}
-    calls = np.unique(launch[codes["kernel"] | codes["graph"]])
-    found = {"launches": calls, "kernels": launch[codes["kernel"]], "copies": launch[codes["memcpy"]]}
-    return {name: _sums(began[rows], np.ones(len(rows), np.int64), at) for name, rows in found.items()}
+    call_start = analysis.trace.api["start"].to_numpy()
+    kernel, graph, copy = (source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy"))
+    calls = {"launches": np.unique(launch[kernel | graph]), "kernels": launch[kernel], "copies": launch[copy]}
+    return {
+        name: _sum_by_iteration(call_start[rows], np.ones(len(rows), np.int64), at) for name, rows in calls.items()
+    }
 
 
-def _sums(moment: Times, values: Times, at: Aligned) -> Times:
-    """Add up values by the iteration whose part of the host's time holds their moment."""
+def _sum_by_iteration(moment: Times, values: Times, at: AlignedIterations) -> Times:
+    """Sum values by the iteration whose host time contains their moment."""
     order = np.argsort(moment, kind="stable")
     running = np.concatenate([np.zeros(1, np.int64), np.cumsum(values[order], dtype=np.int64)])
     ordered = moment[order]
     first, last = (np.searchsorted(ordered, edge, side="left") for edge in (at.host, at.host_end))
-    found: Times = running[last] - running[first]
-    return found
+    sums: Times = running[last] - running[first]
+    return sums
+
+
+def _single(value: int) -> Times:
+    return np.array([value], np.int64)
+
+
+def _device_part(device: DeviceUse, name: str) -> int:
+    if name == "compute":
+        return device.compute_ns
+    if name == "exposed_communication":
+        return device.communication.exposed_ns
+    return sum(copies.exposed_ns for copies in device.copies if f"exposed_{copies.kind}" == name)
+
+
+def _sync_totals(kind: str, use: SyncUse) -> dict[str, int]:
+    figures = {
+        "count": use.count,
+        "blocked": use.blocked_ns,
+        "starved": use.starved_ns,
+        "refill": use.refill_ns,
+        "cost": use.starved_ns + use.refill_ns,
+    }
+    return {f"{kind}.{name}": value for name, value in figures.items()}
+
+
+def _launch_totals(analysis: Analysis) -> dict[str, int]:
+    work = analysis.trace.operations
+    source = work["source"].to_physical().to_numpy()
+    launch = work["launch"].fill_null(-1).to_numpy()
+    kernel, graph, copy = (source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy"))
+    calls = np.unique(launch[(kernel | graph) & (launch >= 0)])
+    return {
+        "launches": len(calls),
+        "kernels": int(np.count_nonzero(kernel)),
+        "copies": int(np.count_nonzero(copy)),
+    }

@@ -115,7 +115,7 @@ class Comparison:
     cut: str  # one of CUTS: how the time of every capture is cut into iterations
     cut_why: str
     level: float  # of the confidence intervals: 0.95
-    least: float  # smaller differences, as a share of the base's wall, are noise
+    min_change: float  # wall-time changes below this share of the base's wall time count as noise
     notes: tuple[str, ...] = ()
     # Builds the timelines, in the order of the captures, when a page is written.
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.comparison.test_captures import compared
+from tests.comparison.test_captures import compare_samples
 from traceview.cli.conditions.comparison import QUANTITIES, failures, parse
 from traceview.errors import RequestError
 
 
 def failed(text: str, *names: str) -> list[str]:
-    return list(failures([parse(text)], compared(*(names or ("dual", "serial")))))
+    return list(failures([parse(text)], compare_samples(*(names or ("dual", "serial")))))
 
 
 @pytest.mark.parametrize(

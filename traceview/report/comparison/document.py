@@ -20,7 +20,7 @@ def document(comparison: Comparison) -> dict[str, Json]:
         "cut": comparison.cut,
         "cut_why": comparison.cut_why,
         "level": comparison.level,
-        "least": comparison.least,
+        "least": comparison.min_change,
         "base": plain(comparison.base),
         "against": [_against(one) for one in comparison.against],
         "notes": list(comparison.notes),
