@@ -23,11 +23,12 @@ from instrument.ranges import annotate, mark, phase
 
 if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
-    from instrument.data.collate import PinnedCollator
+    from instrument.losses import LateLosses
     from instrument.modules import annotate_module
+    from instrument.pinned import PinnedCollator
     from instrument.prefetch import PrefetchLoader
     from instrument.streams import Event, Stream, Streams, hand_over
-    from instrument.sync import LateLosses, SyncPolicy
+    from instrument.sync import SyncPolicy
     from instrument.trainer.recover import MicroBatches, reopening
 
 __all__ = [
@@ -54,9 +55,9 @@ __all__ = [
 _MODULES = {
     "Checkpoints": "checkpoint.folder",
     "Event": "streams",
-    "LateLosses": "sync",
+    "LateLosses": "losses",
     "MicroBatches": "trainer.recover",
-    "PinnedCollator": "data.collate",
+    "PinnedCollator": "pinned",
     "PrefetchLoader": "prefetch",
     "Stream": "streams",
     "Streams": "streams",

@@ -1,9 +1,9 @@
-"""How a part says a line to whoever runs it: a function it is given, the log where it is given none."""
+"""The callback that parts of the trainer report one-line messages to, and its default: Python's logging."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-Say = Callable[[str], None]
-say_by_logging: Say = logging.getLogger("instrument").warning
+LogFunction = Callable[[str], None]
+log_warning: LogFunction = logging.getLogger("instrument").warning

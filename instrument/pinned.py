@@ -1,7 +1,7 @@
-"""Pinned host memory: bounded, and used again.
+"""Pinned host memory: a ring of reusable buffers, and a collator that makes batches in pinned memory.
 
-Copies from pinned memory run while the host goes on. But pinned memory cannot be swapped out, and getting it
-takes milliseconds and stops the device: so it is counted, and the same buffers serve batch after batch.
+A copy from pinned memory to the GPU does not block the host. Allocating pinned memory takes milliseconds and
+synchronizes the device, so buffers are reused.
 """
 
 from __future__ import annotations
@@ -9,97 +9,32 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils.collate import collate as collate_by_type
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from instrument.data.host_memory import available_bytes, in_words
-from instrument.errors import ConfigError, InstrumentError
+from instrument.errors import InstrumentError
+from instrument.memory import PinnedBudget, format_bytes, pinned_bytes
 from instrument.streams import Event
 from instrument.trees import leaves, map_leaves, moves_itself, nbytes
 
-_PAGE = 4096
-# Asking again costs less than a blocking call would: that one would look like a wait of the training itself.
-_ASK_AGAIN_SECONDS = 0.0005
-
-
-class PinnedBudget:
-    """How many bytes of pinned memory may be held at once; safe to share between threads.
-
-    Args:
-        limit_bytes: the most; raises ConfigError where it is not positive.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        if limit_bytes <= 0:
-            raise ConfigError(f"pinned budget: {limit_bytes} bytes hold nothing: give it at least the size of a batch")
-        self.limit_bytes = limit_bytes
-        self._used = self._most = 0
-        self._given: deque[int] = deque()
-        self._lock = threading.Lock()
-
-    @property
-    def used_bytes(self) -> int:
-        """What is taken now."""
-        with self._lock:
-            return self._settled()
-
-    def try_take(self, size: int) -> bool:
-        """Count `size` bytes as taken; return False, and count nothing, where that would pass the limit.
-
-        Raises InstrumentError where the limit allows it and the machine has not that much memory left.
-        """
-        with self._lock:
-            used = self._settled() + size
-            if used > self.limit_bytes:
-                return False
-            if used > self._most:  # below that, torch still holds what was given back
-                self._check_machine(used - self._most)
-                self._most = used
-            self._used = used
-            return True
-
-    def take(self, size: int) -> None:
-        """Count `size` bytes as taken; raise InstrumentError where that would pass the limit."""
-        if not self.try_take(size):
-            raise InstrumentError(
-                f"pinned memory: {in_words(size)} more would pass the budget of {in_words(self.limit_bytes)}, of which "
-                f"{in_words(self.used_bytes)} are in use: raise the budget, or make the batch or the depth smaller"
-            )
-
-    def give(self, size: int) -> None:
-        """Count `size` bytes as given back."""
-        # No lock: the garbage collector may call this at any moment, also while this thread holds the lock.
-        self._given.append(size)
-
-    def _settled(self) -> int:
-        while self._given:
-            self._used -= self._given.popleft()
-        return self._used
-
-    def _check_machine(self, size: int) -> None:
-        available = available_bytes()
-        if available is not None and size > available:
-            raise InstrumentError(
-                f"pinned memory: {in_words(size)} more fit the budget of {in_words(self.limit_bytes)}, but the "
-                f"machine has {in_words(available)} left: make the batch or the depth smaller"
-            )
-
-
-def capacity(size: int) -> int:
-    """Return the bytes that torch pins for `size` bytes: the next power of two, and a page at least."""
-    return max(_PAGE, 1 << (size - 1).bit_length()) if size else 0
+# Polling costs less than a blocking call, which would appear in a capture as a wait of the training.
+_POLL_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One batch in pinned memory, until its copy to the device is done.
+    """A batch in pinned memory, held until its copy to the device is done.
 
     Attributes:
-        tree: the batch, its tensors in pinned memory wherever they can be.
+        tree: the batch; its tensors are in pinned memory where possible.
     """
 
     tree: Any
@@ -108,139 +43,204 @@ class Lease:
 
 
 class PinnedRing:
-    """Pinned buffers that batches take turns in.
+    """Reusable pinned buffers for batches on their way to a device.
 
-    A buffer is used again only after the copy out of it is done. Buffers have sizes of powers of two, which is
-    what torch's allocator of pinned memory makes of any size, so that the budget counts what is really held;
-    batches whose sizes vary settle on the buffers that fit them. Tensors that are pinned already are not copied.
+    A buffer is reused only after the copy from it is done. Buffer sizes are powers of two, as in torch's allocator of
+    pinned memory, so the budget counts the memory that is really held and batches of varying sizes share buffers.
+    Tensors that are already pinned are not copied.
+
+        ring = PinnedRing(slots=3, budget=PinnedBudget(1 << 30))
+        lease = ring.pin(batch)
+        copies = map_tensors(lease.tree, lambda tensor: tensor.to("cuda", non_blocking=True))
+        ring.release(lease, Event("cuda").record())
 
     Args:
-        slots: the most batches in pinned memory at once.
-        budget: what the buffers are counted against.
-        allocate: how a buffer of so many bytes is made, for tests.
+        slots: the maximum number of batches in pinned memory.
+        budget: the limit that the buffers count against.
+        allocate: returns a pinned buffer of a number of bytes; for tests.
     """
 
     def __init__(
         self, slots: int, budget: PinnedBudget, *, allocate: Callable[[int], torch.Tensor] | None = None
     ) -> None:
         self.slots, self.budget = slots, budget
-        self._allocate = allocate or _pinned_bytes
+        self._allocate = allocate or _allocate_pinned
         self._lock = threading.Lock()
         self._free: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         self._copying: list[tuple[Lease, Event]] = []
         self._leased = 0
-        self._said = False
+        self._warned = False
 
     def pin(self, tree: Any) -> Lease:
-        """Return `tree` in pinned memory, copied there; give the lease to `release` afterwards.
+        """Copy a batch into pinned memory; pass the lease to `release` afterwards.
 
-        Waits, asking every half millisecond, while all slots are taken: for a background thread. Raises
-        InstrumentError where the budget does not hold even this one batch.
+        Call it on a background thread: it waits, polling every 0.5 ms, while all slots are in use.
+
+        Args:
+            tree: any nested batch, see `instrument.trees`.
+
+        Raises:
+            InstrumentError: the budget is too small for this one batch.
         """
-        parts = [leaf for leaf in leaves(tree) if _fits_a_buffer(leaf)]
+        parts = [leaf for leaf in leaves(tree) if _fits_buffer(leaf)]
         foreign = sum(nbytes(leaf) for leaf in leaves(tree) if _pins_itself(leaf))
-        buffers = self._acquire([capacity(nbytes(part)) for part in parts], foreign)
+        buffers = self._acquire([pinned_bytes(nbytes(part)) for part in parts], foreign)
         try:
-            pinned = self._filled(tree, buffers)
+            pinned = self._fill(tree, buffers)
         except BaseException:
-            self._give_back(Lease(None, tuple(buffers), foreign))
+            self._reclaim(Lease(None, tuple(buffers), foreign))
             raise
         return Lease(pinned, tuple(buffers), foreign)
 
     def release(self, lease: Lease, copied: Event | None = None) -> None:
-        """Let the buffers of `lease` be used again, once `copied` is done; at once where it is None.
+        """Free the buffers of `lease` once the event `copied` is done, or at once if it is None.
 
-        Until then the batch is kept, so that memory pinned by others stays as it is too.
+        The ring keeps the batch until then, including memory that was pinned elsewhere.
         """
         if copied is None:
-            self._give_back(lease)
+            self._reclaim(lease)
             return
         with self._lock:
             self._copying.append((lease, copied))
 
-    def _filled(self, tree: Any, buffers: list[torch.Tensor]) -> Any:
+    def _fill(self, tree: Any, buffers: list[torch.Tensor]) -> Any:
         unused = iter(buffers)
 
-        def pinned(leaf: Any) -> Any:
-            if _fits_a_buffer(leaf):
-                return _copied(leaf, next(unused))
+        def pin_leaf(leaf: Any) -> Any:
+            if _fits_buffer(leaf):
+                return _copy_into(leaf, next(unused))
             return leaf.pin_memory() if _pins_itself(leaf) else leaf
 
         with torch.no_grad():
-            return map_leaves(tree, pinned)
+            return map_leaves(tree, pin_leaf)
 
-    def _acquire(self, capacities: list[int], foreign: int) -> list[torch.Tensor]:
+    def _acquire(self, sizes: list[int], foreign: int) -> list[torch.Tensor]:
         while True:
             with self._lock:
-                self._reclaim()
+                self._reclaim_copied()
                 if self._leased < self.slots:
-                    buffers = self._take(capacities, foreign)
+                    buffers = self._take(sizes, foreign)
                     if buffers is not None:
                         self._leased += 1
                         return buffers
-                    self._say(capacities, foreign)
-            time.sleep(_ASK_AGAIN_SECONDS)
+                    self._report_small_budget(sizes, foreign)
+            time.sleep(_POLL_SECONDS)
 
-    def _take(self, capacities: list[int], foreign: int) -> list[torch.Tensor] | None:
-        wanted = Counter(capacities)
-        missing = sum(size * max(0, count - len(self._free[size])) for size, count in wanted.items())
+    def _take(self, sizes: list[int], foreign: int) -> list[torch.Tensor] | None:
+        missing = sum(size * max(0, count - len(self._free[size])) for size, count in Counter(sizes).items())
         if not self.budget.try_take(missing + foreign):
             if self._leased or not any(self._free.values()):
                 return None
-            self._drop_free()
-            return self._take(capacities, foreign)
-        return [self._free[size].pop() if self._free[size] else self._allocate(size) for size in capacities]
+            self._drop_free_buffers()
+            return self._take(sizes, foreign)
+        return [self._free[size].pop() if self._free[size] else self._allocate(size) for size in sizes]
 
-    def _say(self, capacities: list[int], foreign: int) -> None:
-        """Say before it hurts that the budget is small: too small for one batch, or for all the slots."""
-        size, limit = in_words(sum(capacities) + foreign), in_words(self.budget.limit_bytes)
+    def _report_small_budget(self, sizes: list[int], foreign: int) -> None:
+        """Raise if the budget is too small for one batch; warn once if it is too small for all slots."""
+        size, limit = format_bytes(sum(sizes) + foreign), format_bytes(self.budget.limit_bytes)
         if not self._leased:
             raise InstrumentError(
-                f"pinned memory: one batch takes {size}, and {in_words(self.budget.used_bytes)} of the budget of "
-                f"{limit} are in use: raise the budget, or make the batch smaller"
+                f"pinned memory: one batch takes {size}, and {format_bytes(self.budget.used_bytes)} of the budget of "
+                f"{limit} are in use: raise the budget, or use a smaller batch"
             )
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             warnings.warn(
                 f"pinned memory: the budget of {limit} holds {self._leased} of {self.slots} batches of {size}, so "
-                "copies overlap less: raise the budget, or make the batch smaller",
+                "copies overlap less: raise the budget, or use a smaller batch",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
-    def _reclaim(self) -> None:
-        waiting = []
+    def _reclaim_copied(self) -> None:
+        pending = []
         for lease, copied in self._copying:
             if copied.query():
-                self._return(lease)
+                self._return_buffers(lease)
             else:
-                waiting.append((lease, copied))
-        self._copying = waiting
+                pending.append((lease, copied))
+        self._copying = pending
 
-    def _give_back(self, lease: Lease) -> None:
+    def _reclaim(self, lease: Lease) -> None:
         with self._lock:
-            self._return(lease)
+            self._return_buffers(lease)
 
-    def _return(self, lease: Lease) -> None:
+    def _return_buffers(self, lease: Lease) -> None:
         for buffer in lease._buffers:
             self._free[buffer.numel()].append(buffer)
         self.budget.give(lease._foreign_bytes)
         self._leased -= 1
 
-    def _drop_free(self) -> None:
+    def _drop_free_buffers(self) -> None:
         self.budget.give(sum(size * len(buffers) for size, buffers in self._free.items()))
         self._free.clear()
 
 
-def _pinned_bytes(size: int) -> torch.Tensor:
+class PinnedCollator:
+    """A `collate_fn` for `DataLoader` that makes batches in pinned memory.
+
+        DataLoader(dataset, batch_size=32, collate_fn=PinnedCollator(PinnedBudget(1 << 30)))
+
+    Samples are stacked directly into pinned memory. The result of a custom `collate` is copied there. A batch counts
+    against the budget as long as it exists. In DataLoader workers and without a GPU, batches are in ordinary memory;
+    with workers, use `DataLoader(pin_memory=True)`.
+
+    Args:
+        budget: the limit; the batch that exceeds it raises InstrumentError.
+        collate: makes a batch from a list of samples; None for torch's `default_collate`.
+    """
+
+    def __init__(self, budget: PinnedBudget, collate: Callable[[Sequence[Any]], Any] | None = None) -> None:
+        self.budget, self.collate = budget, collate
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """Return one batch made from `samples`."""
+        if get_worker_info() is not None or not torch.cuda.is_available():
+            return (self.collate or default_collate)(list(samples))
+        if self.collate is not None:
+            return self.pin(self.collate(samples))
+        functions = {**default_collate_fn_map, torch.Tensor: self._stack}
+        return self.pin(collate_by_type(list(samples), collate_fn_map=functions))
+
+    def pin(self, tree: Any) -> Any:
+        """Return `tree` with every tensor in pinned memory; tensors that are already pinned are not copied."""
+        return map_leaves(tree, self._pin_leaf)
+
+    def _stack(self, samples: Sequence[torch.Tensor], **options: Any) -> torch.Tensor:
+        first = samples[0]
+        if any(not _can_stack_pinned(sample) or sample.dtype != first.dtype for sample in samples):
+            stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](samples, **options)
+            return stacked
+        return torch.stack(list(samples), out=self._allocate((len(samples), *first.shape), first.dtype))
+
+    def _pin_leaf(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf.pin_memory() if moves_itself(leaf) else leaf
+        if leaf.is_cuda or leaf.layout is not torch.strided or leaf.is_pinned():
+            return leaf
+        size = pinned_bytes(leaf.nbytes)
+        self.budget.take(size)
+        pinned = leaf.pin_memory()
+        weakref.finalize(pinned, self.budget.give, size)
+        return pinned
+
+    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        size = pinned_bytes(torch.Size(shape).numel() * dtype.itemsize)
+        self.budget.take(size)
+        pinned = torch.empty(shape, dtype=dtype, pin_memory=True)
+        weakref.finalize(pinned, self.budget.give, size)
+        return pinned
+
+
+def _allocate_pinned(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
-def _fits_a_buffer(leaf: Any) -> bool:
-    """A plain tensor in ordinary memory; a subclass must pin itself, to stay what it is."""
+def _fits_buffer(leaf: Any) -> bool:
+    """Return whether `leaf` is a plain tensor in pageable memory; a tensor subclass must pin itself."""
     return (
         type(leaf) is torch.Tensor
-        and _is_ordinary(leaf)
+        and _is_strided_on_host(leaf)
         and not leaf.is_quantized
         and leaf.numel() > 0
         and not leaf.is_pinned()
@@ -249,16 +249,20 @@ def _fits_a_buffer(leaf: Any) -> bool:
 
 def _pins_itself(leaf: Any) -> bool:
     if isinstance(leaf, torch.Tensor):
-        return _is_ordinary(leaf) and not _fits_a_buffer(leaf) and leaf.numel() > 0 and not leaf.is_pinned()
+        return _is_strided_on_host(leaf) and not _fits_buffer(leaf) and leaf.numel() > 0 and not leaf.is_pinned()
     return moves_itself(leaf)
 
 
-def _is_ordinary(tensor: torch.Tensor) -> bool:
+def _is_strided_on_host(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.layout is torch.strided
 
 
-def _copied(tensor: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    # As `to()` keeps it, whatever the memory format: a channels-last image stays channels-last.
+def _can_stack_pinned(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and _is_strided_on_host(tensor) and not tensor.requires_grad
+
+
+def _copy_into(tensor: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    # Keep the strides that `to()` would give: a channels-last image stays channels-last.
     strides = torch.empty_like(tensor, device="meta").stride()
-    room = buffer[: tensor.numel() * tensor.element_size()].view(tensor.dtype)
-    return room.as_strided(tensor.shape, strides).copy_(tensor)
+    target = buffer[: tensor.numel() * tensor.element_size()].view(tensor.dtype)
+    return target.as_strided(tensor.shape, strides).copy_(tensor)

@@ -1,55 +1,60 @@
-"""The double-buffered loader: batch N+1 is copied on its own stream while batch N computes."""
+"""A loader that copies batch N+1 to the GPU on its own stream while batch N computes."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
 import torch
 
 from instrument.background import Background
+from instrument.copier import Copier, LoaderState, PinnedBatch, is_movable, loader_state
 from instrument.errors import ConfigError
-from instrument.loader_state import LoaderState, Place, state_of
-from instrument.pinned import Lease, PinnedBudget, PinnedRing
-from instrument.ranges import COPY, DATA_LOAD, annotate, phase
+from instrument.memory import PinnedBudget
+from instrument.pinned import PinnedRing
+from instrument.ranges import COPY, DATA_LOAD, phase
 from instrument.streams import Event, Stream, hand_over
-from instrument.trees import leaves, map_leaves, moves_itself, nbytes, tensors
+from instrument.trees import map_leaves
 
 OnCopy = Callable[[Event, Event, int], None]
 
 
 class PrefetchLoader:
-    """Iterates over the batches of `loader` on `device`, each copied there ahead of its use.
+    """Iterates over the batches of a loader on a device, and copies each batch ahead of its use.
 
-        for batch in PrefetchLoader(DataLoader(dataset, batch_size=32), "cuda"):
-            model(batch).backward()
+        loader = PrefetchLoader(DataLoader(dataset, batch_size=32), "cuda")
+        for batch in loader:
+            loss = model(batch["x"], batch["y"])
+            loss.backward()
 
-    A background thread takes host batches, puts them into pinned memory and issues their copies on a stream
-    of their own; the stream that is current when a batch is asked for waits for the copy, the host does not.
-    Values, order, exceptions and `len()` are those of `loader`. Without a GPU it is plain iteration.
+    A background thread takes batches from `loader`, copies them into pinned memory and issues their copies on a
+    separate stream. When a batch is requested, the current stream waits for its copy; the host does not wait. Values,
+    order, exceptions and `len()` are those of `loader`. Without a GPU, it iterates over `loader` without a thread.
 
-    A batch is any nested tree (`instrument.trees`). A sparse tensor, and an object that moves itself without
-    having `record_stream()`, is copied by the stream that uses it, when it is asked for. A loader that yields
-    pinned memory must not write into it again.
+    A batch is any nested tree of tensors (see `instrument.trees`). Sparse tensors, and objects that have `to()` but no
+    `record_stream()`, are copied on the current stream when the batch is requested. A loader that yields pinned tensors
+    must not write to them again.
 
     `state_dict()` of a stateful loader, such as torchdata's StatefulDataLoader, is the state after the last batch
-    that was handed out, whatever was loaded ahead. For this the loader's state is copied with each batch.
+    returned, even if the loader is ahead. It copies the loader's state once per batch. `PrefetchLoader` passes any
+    other attribute on to `loader`.
 
-    Each batch is a `data_load` range (the wait for it) on the consumer's thread, and an `h2d` range (its
-    copy) on the background thread. Further attributes are those of `loader`.
+    Each batch has two NVTX ranges: `data_load`, the wait for it, and `h2d`, its copy, on the background thread.
 
     Args:
-        loader: any iterable of batches; a DataLoader with any settings.
-        device: where the batches go.
-        depth: how many copied batches may wait for the consumer; more helps only against an uneven loader.
-        budget_bytes: the most pinned memory; depth + 2 batches are in it at most.
-        stream: the stream that copies, or several that take turns; a new one where None.
-        on_copy: told of each copy when its batch is handed out: the events before and after it, made for
-            `milliseconds_since` and not waited for, and its bytes. Not called without a GPU.
+        loader: any iterable of batches, such as a DataLoader.
+        device: the device that batches are copied to.
+        depth: how many copied batches can wait for the consumer, at least 1. More than 1 only helps if loading times
+            vary.
+        budget_bytes: the limit of pinned memory, in bytes. Up to depth + 2 batches are in pinned memory.
+        stream: the copy stream, or several that are used in turn; None for a new one.
+        on_copy: called for each batch when it is returned, with the events before and after its copy and the copied
+            bytes. The events have timing, but may not be done. Not called without a GPU.
+
+    Raises:
+        ConfigError: `depth` is less than 1, or `budget_bytes` is not positive.
+        InstrumentError: (while iterating) the budget is too small for one batch.
     """
 
     def __init__(
@@ -63,50 +68,55 @@ class PrefetchLoader:
         on_copy: OnCopy | None = None,
     ) -> None:
         if depth < 1:
-            raise ConfigError(f"depth: {depth} batches ahead are none: use 1 or more, or do not prefetch")
+            raise ConfigError(f"invalid depth {depth}: use 1 or more, or do not prefetch")
         self.loader, self.depth, self.on_copy = loader, depth, on_copy
         self.device = _with_index(torch.device(device))
         self.streams = (stream,) if isinstance(stream, Stream) else tuple(stream or ())
         self.streams = self.streams or (Stream.create("copy", self.device),)
         self.ring = PinnedRing(depth + 2, PinnedBudget(budget_bytes))
-        self._open: weakref.WeakSet[_Ahead] = weakref.WeakSet()
+        self._open: weakref.WeakSet[_PrefetchIterator] = weakref.WeakSet()
         self._position: Any = None
-        self._state: LoaderState | None = None  # None while nothing is ahead: then the loader's own is right
+        self._state: LoaderState | None = None  # None while nothing is loaded ahead: the loader's own state is right
 
     def __iter__(self) -> Iterator[Any]:
         self._rewind()
         self._state = None
         if self.device.type != "cuda":
-            return _Plain(self)
-        return _Ahead(self, Copier(self))
+            return _DirectIterator(self)
+        timing = self.on_copy is not None
+        return _PrefetchIterator(self, Copier(self.loader, self.device, self.streams, self.ring, timing=timing))
 
     def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]  # an iterable without a length says so itself
+        return len(self.loader)  # type: ignore[arg-type]  # raises TypeError for an iterable without a length
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet, as while a copy is being made
+        if name == "loader":  # not set yet, for example while the object is copied
             raise AttributeError(name)
         return getattr(self.loader, name)
 
     @property
     def position(self) -> Any:
-        """Where the loader stood after the last batch that was handed out: itself, it is ahead of that."""
+        """The loader's `position` after the last batch returned; the loader itself is ahead of it."""
         return getattr(self.loader, "position", None) if self._position is None else self._position
 
     def seek(self, position: Any) -> None:
-        """Start the next iteration at `position`; raises where the loader has no `seek`."""
+        """Start the next iteration at `position`. The loader must have a method `seek`."""
         self.loader.seek(position)  # type: ignore[attr-defined]
         self._position = position
 
     @property
     def state_dict(self) -> Callable[[], Any]:
-        """Return the loader's state after the last batch handed out; raise InstrumentError where it is unknown."""
+        """A function that returns the loader's state after the last batch returned.
+
+        The function raises InstrumentError if the loader's `state_dict()` failed. The property raises AttributeError
+        if the loader has none.
+        """
         own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
         return own if self._state is None else self._state.value
 
     @property
     def load_state_dict(self) -> Callable[[Any], None]:
-        """Go on from a state with the next iteration, and drop what was loaded ahead."""
+        """A function that sets the loader's state for the next iteration and drops batches loaded ahead."""
         load: Callable[[Any], object] = self.loader.load_state_dict  # type: ignore[attr-defined]
 
         def load_state_dict(state_dict: Any) -> None:
@@ -117,9 +127,9 @@ class PrefetchLoader:
         return load_state_dict
 
     def close(self) -> None:
-        """End all iterations and their threads."""
-        for batches in list(self._open):
-            batches.close()
+        """End all iterations and their threads. Also called at the end of a `with` block."""
+        for iterator in list(self._open):
+            iterator.close()
 
     def __enter__(self) -> PrefetchLoader:
         return self
@@ -128,7 +138,7 @@ class PrefetchLoader:
         self.close()
 
     def _rewind(self) -> None:
-        """Take back what an abandoned iteration had loaded ahead and not handed out."""
+        """Return the loader to the position after the last batch returned, if an iteration was abandoned."""
         if not (hasattr(self.loader, "seek") and hasattr(self.loader, "position")):
             return
         if self._position is not None and self._position != self.loader.position:
@@ -137,163 +147,71 @@ class PrefetchLoader:
         self._position = self.loader.position
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """A batch in pinned memory, and where the loader stood after it."""
+class _PrefetchIterator(Iterator[Any]):
+    """One iteration whose copies run ahead. `next` hands a batch over to the current stream."""
 
-    lease: Lease
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A batch whose copy was issued on the copy stream, between two events."""
-
-    tree: Any
-    start: Event | None
-    ready: Event
-    nbytes: int
-    place: Place
-
-
-class Copier:
-    """What the background thread does with a host batch: puts it into pinned memory, and issues its copy."""
-
-    def __init__(self, loader: PrefetchLoader) -> None:
-        self.device, self._streams = loader.device, cycle(loader.streams)
-        self._loader, self._ring, self._timing = loader.loader, loader.ring, loader.on_copy is not None
-
-    def pin(self, source: Iterator[Any]) -> Pinned:
-        """Take the next batch of `source` into pinned memory."""
-        with _on(self.device):
-            with annotate("load"):
-                batch = next(source)
-            place = Place.current(self._loader)
-            with annotate("pin"):
-                return Pinned(self._ring.pin(batch), place)
-
-    def copy(self, pinned: Pinned) -> Copied:
-        """Issue the copy of a pinned batch, and leave its memory to the ring once that is done."""
-        try:
-            with phase(COPY), _on(self.device):
-                copied = self._issued(pinned)
-        except BaseException:
-            self._ring.release(pinned.lease)
-            raise
-        self._ring.release(pinned.lease, copied.ready)
-        return copied
-
-    def moved(self, leaf: Any, room: torch.Tensor | None = None) -> Any:
-        """Return `leaf` on the device, in `room` where there is one; the copy runs on the current stream."""
-        return leaf.to(self.device, non_blocking=True) if room is None else room.copy_(leaf, non_blocking=True)
-
-    def _room(self, leaf: Any) -> torch.Tensor | None:
-        """Return memory for a plain tensor that is on the host; what is there, or moves itself, needs none."""
-        if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.is_quantized:
-            return None
-        return torch.empty_like(leaf, device=self.device)
-
-    def _issued(self, pinned: Pinned) -> Copied:
-        tree, stream = pinned.lease.tree, next(self._streams)
-        if any(tensor.is_cuda for tensor in tensors(tree)):
-            stream.wait(Stream.current(self.device))  # the loader computed these there
-        with stream, torch.no_grad():
-            # Memory first, so that nothing but copies lies between the events.
-            rooms = iter([self._room(leaf) for leaf in leaves(tree) if _crosses_streams(leaf)])
-            start = stream.record(timing=True) if self._timing else None
-            moved = map_leaves(tree, lambda leaf: self.moved(leaf, next(rooms)) if _crosses_streams(leaf) else leaf)
-            ready = stream.record(timing=self._timing)
-        size = sum(nbytes(leaf) for leaf in leaves(tree) if _crosses_streams(leaf) and not _is_there(leaf))
-        return Copied(moved, start, ready, size, pinned.place)
-
-
-class _Ahead(Iterator[Any]):
-    """One iteration with copies running ahead; the next batch is handed to the stream that asks for it."""
-
-    def __init__(self, of: PrefetchLoader, copier: Copier) -> None:
-        self._of, self._copier = of, copier
-        # Here and not on the thread: it may fork workers and draw a seed, in the order of plain iteration.
-        source = iter(of.loader)
-        of._state = state_of(of.loader)
+    def __init__(self, owner: PrefetchLoader, copier: Copier) -> None:
+        self._owner, self._copier = owner, copier
+        # On this thread, as in plain iteration: it may fork workers and draw a seed.
+        source = iter(owner.loader)
+        owner._state = loader_state(owner.loader)
         self._ended = False
-        self._batches = Background(_Pinning(copier, source), copier.copy, depth=of.depth)
-        of._open.add(self)
+        self._batches = Background(_PinnedBatches(copier, source), copier.copy, depth=owner.depth)
+        owner._open.add(self)
 
     def __next__(self) -> Any:
+        owner = self._owner
         with phase(DATA_LOAD):
             try:
                 copied = next(self._batches)
             except StopIteration:
-                self._end()
+                self._update_state_at_end()
                 raise
-        tree = hand_over(copied.tree, ready=copied.ready, to=Stream.current(self._of.device))
-        if self._of.on_copy is not None and copied.start is not None:
-            self._of.on_copy(copied.start, copied.ready, copied.nbytes)
-        self._of._position, self._of._state = copied.place.position, copied.place.state
-        return map_leaves(tree, lambda leaf: self._copier.moved(leaf) if _copied_late(leaf) else leaf)
+        tree = hand_over(copied.tree, ready=copied.ready, to=Stream.current(owner.device))
+        if owner.on_copy is not None and copied.start is not None:
+            owner.on_copy(copied.start, copied.ready, copied.nbytes)
+        owner._position, owner._state = copied.position.position, copied.position.state
+        return self._copier.copy_late_leaves(tree)
 
     def close(self) -> None:
-        """End the thread; the batches it had ready are dropped."""
+        """End the thread and drop the batches that it has loaded."""
         self._ended = True
         self._batches.close()
 
-    def _end(self) -> None:
-        """Take the state after the last batch again: many loaders know only now that an epoch is over."""
+    def _update_state_at_end(self) -> None:
+        """Take the loader's state again: many loaders know only now that the epoch is over."""
         if not self._ended:
             self._ended = True
-            self._of._state = state_of(self._of.loader)
+            self._owner._state = loader_state(self._owner.loader)
 
 
-class _Pinning(Iterator[Pinned]):
-    """Goes on after an exception, which a generator would not."""
+class _PinnedBatches(Iterator[PinnedBatch]):
+    """An iterator of pinned batches. Unlike a generator it continues after an exception."""
 
     def __init__(self, copier: Copier, source: Iterator[Any]) -> None:
         self._copier, self._source = copier, source
 
-    def __next__(self) -> Pinned:
+    def __next__(self) -> PinnedBatch:
         return self._copier.pin(self._source)
 
 
-class _Plain(Iterator[Any]):
-    """One iteration without a GPU: no thread, nothing ahead."""
+class _DirectIterator(Iterator[Any]):
+    """One iteration without a GPU: no thread, nothing loaded ahead."""
 
-    def __init__(self, of: PrefetchLoader) -> None:
-        self._of, self._source = of, iter(of.loader)
+    def __init__(self, owner: PrefetchLoader) -> None:
+        self._owner, self._source = owner, iter(owner.loader)
 
     def __next__(self) -> Any:
+        owner = self._owner
         with phase(DATA_LOAD):
             batch = next(self._source)
-        self._of._position = getattr(self._of.loader, "position", None)
+        owner._position = getattr(owner.loader, "position", None)
         with phase(COPY):
-            return map_leaves(batch, lambda leaf: leaf.to(self._of.device) if _is_movable(leaf) else leaf)
-
-
-def _is_movable(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) or moves_itself(leaf)
-
-
-def _crosses_streams(leaf: Any) -> bool:
-    """Whether `hand_over` can tell the allocator that another stream uses the memory of `leaf`."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.layout is torch.strided
-    return moves_itself(leaf) and hasattr(leaf, "record_stream")
-
-
-def _copied_late(leaf: Any) -> bool:
-    return _is_movable(leaf) and not _crosses_streams(leaf)
-
-
-def _is_there(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_cuda
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    # A thread starts on the first GPU, which is another rank's.
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+            return map_leaves(batch, lambda leaf: leaf.to(owner.device) if is_movable(leaf) else leaf)
 
 
 def _with_index(device: torch.device) -> torch.device:
-    """What "cuda" means here and now: on the thread it could mean another GPU."""
+    """Return "cuda" with the index of this thread's current GPU; the background thread may have another one."""
     if str(device) != "cuda":
         return device
     return torch.device("cuda", torch.cuda.current_device())

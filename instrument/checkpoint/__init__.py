@@ -1,1 +1,1 @@
-"""Checkpoints: their files, what they hold, and how a run resumes."""
+"""Checkpoints: the files, what they contain, and how a run resumes from one."""

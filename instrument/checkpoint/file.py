@@ -1,8 +1,8 @@
-"""One checkpoint file: written whole or not at all, read only when it is whole, and never executed.
+"""Checkpoint files: atomic writes, verified reads, no code execution.
 
-A file is written under a temporary name in its own folder, flushed to the disk and then renamed: whoever
-reads the final name sees the old file or the new one. While it is written it is locked; the kernel drops
-the lock of a process that dies, so what a killed run left behind is known from what another is writing.
+A file is written under a temporary name in the same folder, flushed to disk and renamed, so readers see either the old
+file or the new one. The writer locks the temporary file. The kernel releases the lock when the process dies, so
+`remove_stale` can tell the leftovers of a killed run from a file that another run is writing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT = 1
 TEMPORARY = ".writing"
 _NAME = re.compile(r"\d+-step-\d+(-emergency)?\.pt")
 
-# Exactly these types: a subclass, such as numpy's float64 of float, is pickled as a call of its own.
+# Exact types only: pickle stores a subclass, such as numpy.float64, as a function call.
 _MAPPINGS: tuple[type, ...] = (dict, OrderedDict, Counter)
 _SEQUENCES: tuple[type, ...] = (list, tuple, set, torch.Size)
 _PLAIN: tuple[type, ...] = (
@@ -37,25 +37,29 @@ _PLAIN: tuple[type, ...] = (
 
 
 def write(path: Path, contents: Mapping[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all; what stood at `path` stays until the new one is on the disk.
+    """Write a checkpoint atomically: an existing file at `path` stays until the new one is on disk.
+
+    Args:
+        path: the file to write.
+        contents: entries by name, of tensors, numbers, text, lists and dictionaries.
 
     Raises:
-        InstrumentError: a value could not be read back without executing code, or the file cannot be written.
+        InstrumentError: a value has a type that `read` would refuse, or the file cannot be written.
     """
     contents = {"program": PROGRAM, "format": FORMAT, **contents}
     _refuse_code(contents, path.name)
-    with _one_line(f"{path} cannot be written"), _replacing(path) as file:
+    with _io_errors(f"{path} cannot be written"), _replacing(path) as file:
         torch.save(contents, file)
 
 
 def link(path: Path, name: Path) -> None:
-    """Let `name` be the file `path` too, replacing what `name` was; a copy where the file system has no links.
+    """Make `name` a hard link to the file `path`, replacing `name`; copy it if the file system has no hard links.
 
     Raises:
         InstrumentError: `name` cannot be written.
     """
     temporary = _temporary(name)
-    with _one_line(f"{name} cannot be written"):
+    with _io_errors(f"{name} cannot be written"):
         try:
             temporary.unlink(missing_ok=True)
             os.link(path, temporary)
@@ -65,67 +69,70 @@ def link(path: Path, name: Path) -> None:
             with path.open("rb") as source, _replacing(name) as file:
                 shutil.copyfileobj(source, file)
         finally:
-            # Two names of one file: renaming one to the other leaves both.
+            # os.replace does nothing if both names already are the same file.
             temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a checkpoint's contents, tensors on the CPU, after checking every byte of the file.
+    """Verify every checksum of a checkpoint file and return its entries, with tensors on the CPU.
 
     Raises:
         InstrumentError: the file is missing, damaged, or not a checkpoint of this program.
     """
-    with _one_line(f"{path} cannot be read"):
+    with _io_errors(f"{path} cannot be read"):
         _refuse_damaged(path)
-    return _contents(path)
+    return _load_contents(path)
 
 
 def read_loss(path: Path) -> float | None:
-    """Return the loss a checkpoint was saved with, None where there is none; its tensors are not read."""
-    loss: object = _contents(path, mmap=True).get("loss")
+    """Return the loss stored in a checkpoint, or None, without reading its tensors."""
+    loss: object = _load_contents(path, mmap=True).get("loss")
     if loss is not None and type(loss) not in (int, float):
         raise InstrumentError(f"{path} is damaged: its loss is not a number")
     return cast("float | None", loss)
 
 
 def history(folder: Path) -> list[Path]:
-    """Return the checkpoints in `folder`, oldest first, without the best one's second name."""
-    return sorted((path for path in folder.glob("*.pt") if _NAME.fullmatch(path.name)), key=_place)
+    """Return the checkpoints in `folder`, oldest first, without `best.pt`."""
+    return sorted((path for path in folder.glob("*.pt") if _NAME.fullmatch(path.name)), key=_sequence_and_step)
 
 
 def latest(folder: Path) -> Path | None:
-    """Return the checkpoint that was written last; None where there is none."""
+    """Return the newest checkpoint in `folder`, or None."""
     return next(reversed(history(folder)), None)
 
 
 def next_name(folder: Path, step: int, *, emergency: bool) -> Path:
-    """Return the name after the last one: its place is counted, because a run can go back to an earlier step."""
+    """Return the path of the next checkpoint, such as "0007-step-300.pt".
+
+    Names start with a sequence number, because a run can return to an earlier step.
+    """
     last = latest(folder)
-    place = 1 if last is None else _place(last)[0] + 1
-    return folder / f"{place:04}-step-{step}{'-emergency' if emergency else ''}.pt"
+    sequence = 1 if last is None else _sequence_and_step(last)[0] + 1
+    return folder / f"{sequence:04}-step-{step}{'-emergency' if emergency else ''}.pt"
 
 
-def _place(path: Path) -> tuple[int, int]:
-    place, _, step, *_ = path.stem.split("-")
-    return int(place), int(step)
+def _sequence_and_step(path: Path) -> tuple[int, int]:
+    sequence, _, step, *_ = path.stem.split("-")
+    return int(sequence), int(step)
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what runs that died while they wrote left in `folder`; what a living one writes is left alone."""
+    """Remove temporary files of runs that died while writing; keep those that a live run is writing."""
     for leftover in folder.glob(f".*{TEMPORARY}"):
-        # OSError: another run writes it, has just renamed it, or the file system knows no locks.
+        # OSError: another run holds the lock or has renamed the file, or the file system has no locks.
         with contextlib.suppress(OSError), leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             leftover.unlink()
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Make `folder` and write to it once, so that a run fails at its start and not at its first checkpoint.
+    """Create `folder` and write a test file, so that a run fails at its start and not at its first checkpoint.
 
     Raises:
-        InstrumentError: it cannot be made or written to.
+        InstrumentError: the folder cannot be created or written to.
     """
-    with _one_line(f"checkpoint folder {folder} cannot be written to"):
+    with _io_errors(f"checkpoint folder {folder} cannot be written to"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = _temporary(folder / "probe")
         try:
@@ -140,7 +147,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
-            with contextlib.suppress(OSError):  # no locks here: a leftover is then never removed
+            with contextlib.suppress(OSError):  # without locks, remove_stale keeps leftovers
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
@@ -157,7 +164,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Put the new name on the disk as well; some file systems cannot, and need not."""
+    """Flush the folder entry to disk, where the file system supports it."""
     handle = os.open(folder, os.O_RDONLY)
     with contextlib.suppress(OSError):
         os.fsync(handle)
@@ -165,7 +172,8 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _one_line(problem: str) -> Iterator[None]:
+def _io_errors(problem: str) -> Iterator[None]:
+    """Raise InstrumentError with `problem` and the reason instead of an OSError or a torch error."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -173,7 +181,7 @@ def _one_line(problem: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a file could not be used; torch hides the OSError of a full disk behind its own complaint."""
+    """Return the reason of an I/O error; torch wraps the OSError of a full disk in a RuntimeError."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -189,19 +197,19 @@ def _refuse_damaged(path: Path) -> None:
         raise InstrumentError(f"{path} is cut off or is not a checkpoint; resume from another one")
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch.load checks no checksum
+            damaged = archive.testzip()  # torch.load does not verify checksums
     except (zipfile.BadZipFile, EOFError) as error:
         raise InstrumentError(f"{path} is damaged ({error}); resume from another checkpoint") from error
     if damaged is not None:
         raise InstrumentError(f"{path} is damaged (the checksum of {damaged} is wrong); resume from another checkpoint")
 
 
-def _contents(path: Path, mmap: bool = False) -> dict[str, Any]:
+def _load_contents(path: Path, mmap: bool = False) -> dict[str, Any]:
     try:
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except UnpicklingError as error:
         raise InstrumentError(
-            f"{path} holds more than tensors and plain values, so it is not read: not a checkpoint of this program"
+            f"{path} contains other objects than tensors and plain values: it is not a checkpoint of this program"
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise InstrumentError(f"{path} cannot be read as a checkpoint: {_reason(error)}") from error
@@ -215,7 +223,7 @@ def _contents(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def _refuse_code(value: object, where: str) -> None:
-    """Refuse at once what `read` would refuse when it is too late."""
+    """Raise InstrumentError for a value that `read` would refuse."""
     visit: Callable[[object, str], None] = _refuse_code
     if type(value) in _MAPPINGS and isinstance(value, Mapping):
         for key, item in value.items():
@@ -226,6 +234,6 @@ def _refuse_code(value: object, where: str) -> None:
             visit(item, f"{where}[{index}]")
     elif type(value) not in _PLAIN:
         raise InstrumentError(
-            f"{where} is a {type(value).__module__}.{type(value).__qualname__}: a checkpoint holds tensors, numbers, "
-            "text, lists and dictionaries alone; give it as one of these"
+            f"{where} is a {type(value).__module__}.{type(value).__qualname__}: a checkpoint can only contain tensors, "
+            "numbers, text, lists and dictionaries; convert it to one of these"
         )

@@ -1,15 +1,10 @@
-"""What is kept of a run, and how a run goes on from it: the last K checkpoints, the best one, an emergency one.
+"""The checkpoint folder of a run: the last K checkpoints, the best one, and emergency checkpoints.
 
-    checkpoints = Checkpoints(folder, keep=3, config=config)
-    resumed = checkpoints.load("latest", parts, device)       # or, in a new folder, nothing
-    ...
-    checkpoints.save(step, parts, loss=loss, extra={"position": [epoch, batch], "losses": late})
+A part is any object with `state_dict()` and `load_state_dict()`: model, optimizer, scheduler, scaler. For a model in a
+torch.compile, DDP or FSDP wrapper, pass the inner module, because the wrapper changes the names in its state. One rank
+writes, and its state must be complete. The random generators are saved as the part "random" unless it is given.
 
-A part is anything with state_dict() and load_state_dict(): model, optimizer, scheduler, scaler. Hand over the
-module inside a torch.compile, DDP or FSDP wrapper, whose names its state would carry otherwise, and state
-that is whole on this rank; one rank writes. The part called "random" is made here unless one is given.
-
-Files are named by their place in the run's history, so a copied folder keeps its order: `0007-step-300.pt`.
+File names start with a sequence number, so a copied folder keeps its order: `0007-step-300.pt`.
 """
 
 from __future__ import annotations
@@ -21,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from instrument.checkpoint import file
-from instrument.checkpoint.random_state import random_state
 from instrument.checkpoint.resume import Parts, Resumed, Stateful, flatten, load
+from instrument.checkpoint.states import random_state
 from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import Say, say_by_logging
+from instrument.logging import LogFunction, log_warning
 from instrument.ranges import SYNCHRONIZE, phase
 
 if TYPE_CHECKING:
@@ -37,20 +32,27 @@ BEST = "best.pt"
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder.
+    """Saves and loads the checkpoints of one run in one folder.
 
-    Only files that this run wrote, or that it went on from, are ever removed.
+        checkpoints = Checkpoints("runs/a", keep=3)
+        parts = {"model": model, "optimizer": optimizer}
+        resumed = checkpoints.load("latest", parts, "cuda")  # if the folder has checkpoints
+        ...
+        checkpoints.save(step, parts, loss=loss, extra={"position": [epoch, batch]})
+
+    A write is atomic: a killed run leaves no partial checkpoint. Only files of this run, or of the run that it resumed
+    in the same folder, are removed.
 
     Args:
-        folder: made when it does not exist.
-        keep: how many of the last checkpoints stay, at least 1; the best one is kept beside them.
-        best: whether the checkpoint with the smallest loss is kept as `best.pt`.
-        config: kept in each file, and compared when a run goes on; the trainer's, or nested mappings.
-        say: told in one line what went wrong without ending the run.
+        folder: the folder; created if it does not exist.
+        keep: number of recent checkpoints to keep, at least 1. The best one is kept in addition.
+        best: whether to keep the checkpoint with the smallest loss as `best.pt`.
+        config: the configuration (a dataclass or nested mappings). It is stored in each file and compared on resume.
+        say: receives a one-line message about each problem that does not end the run; the default logs a warning.
 
     Raises:
         ConfigError: `keep` is less than 1.
-        InstrumentError: the folder cannot be made or written to.
+        InstrumentError: the folder cannot be created or written to.
     """
 
     def __init__(
@@ -60,30 +62,30 @@ class Checkpoints:
         best: bool = True,
         *,
         config: Config | Mapping[str, Any] | None = None,
-        say: Say = say_by_logging,
+        say: LogFunction = log_warning,
     ) -> None:
         if keep < 1:
-            raise ConfigError(f"checkpoint.keep is {keep}: at least 1 checkpoint has to be kept")
+            raise ConfigError(f"checkpoint.keep is {keep}: keep at least 1 checkpoint")
         self.folder = Path(folder)
         self._keep, self._best, self._config, self._say = keep, best, flatten(config), say
         self._own: set[Path] = set()
-        self._unproven: dict[int, tuple[Path, float | None]] = {}
+        self._provisional: dict[int, tuple[Path, float | None]] = {}
         self._smallest: float | None = None
         file.refuse_unwritable(self.folder)
         file.remove_stale(self.folder)
 
     def start(self, resume: str | Path | None, parts: Parts, device: torch.device | str = "cpu") -> Resumed | None:
-        """Go on from `resume`, or, where that is None, make sure that no earlier run's work is mixed with this one's.
+        """Load the checkpoint `resume`; if it is None, check that the folder has no checkpoints of another run.
 
         Raises:
-            InstrumentError: as `load`, or the folder already holds checkpoints.
+            InstrumentError: as for `load`; or `resume` is None and the folder contains checkpoints.
         """
         if resume is not None:
             return self.load(resume, parts, device)
         if self.latest() is not None:
             raise InstrumentError(
-                f"{self.folder} holds checkpoints of an earlier run: "
-                "go on with it by --resume latest, or choose another folder"
+                f"{self.folder} contains checkpoints of an earlier run: "
+                "use --resume latest to continue it, or another folder"
             )
         return None
 
@@ -96,26 +98,27 @@ class Checkpoints:
         extra: Mapping[str, Any] | None = None,
         provisional: bool = False,
     ) -> Path:
-        """Write a checkpoint, whole or not at all, and remove the oldest beyond `keep`.
+        """Write a checkpoint and remove the oldest ones beyond `keep`.
 
-        Waits for the GPU: other streams may still be writing the weights. A provisional checkpoint does not become
-        the best one, and the newest checkpoint that is not provisional stays beyond `keep`, until `confirm`.
+        Waits for the GPU, because other streams may still write the weights. Until `confirm`, a provisional checkpoint
+        cannot become the best one, and the newest confirmed checkpoint is kept in addition to the last `keep`.
 
         Args:
-            step: steps done so far.
-            parts: name to part.
-            loss: what `best` compares, smaller is better; NaN never is.
-            extra: plain values, returned by `load`.
-            provisional: whether it is not known yet that the state is good.
+            step: number of steps done.
+            parts: the parts to save, by name.
+            loss: the loss that `best` compares; smaller is better, NaN is never best.
+            extra: plain values, which `load` returns in `Resumed.extra`.
+            provisional: whether the state is not known to be good yet.
 
         Returns:
-            The new file.
+            The path of the new file.
 
         Raises:
-            InstrumentError: it cannot be written, or holds what could not be read back. Older ones stay as they are.
+            InstrumentError: the file cannot be written, or a value is not a tensor or a plain value. Older checkpoints
+                stay unchanged.
         """
         path = self._write(step, parts, loss=loss, extra=extra)
-        self._unproven[step] = path, loss
+        self._provisional[step] = path, loss
         if provisional:
             self._remove_old()
         else:
@@ -123,42 +126,48 @@ class Checkpoints:
         return path
 
     def confirm(self, step: int) -> None:
-        """Take the checkpoint of `step` as good: it may be the best one, and older ones may go."""
-        if step not in self._unproven:  # another rank wrote it
+        """Confirm the provisional checkpoint of `step`: it can become the best one and replace older ones."""
+        if step not in self._provisional:  # on a rank that does not write
             return
-        path, loss = self._unproven.pop(step)
+        path, loss = self._provisional.pop(step)
         if self._best and loss is not None:
-            self._keep_best(path, loss)
+            self._update_best(path, loss)
         self._remove_old()
 
     def emergency(
         self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
     ) -> Path | None:
-        """Write what can still be saved of a run that ends; nothing is removed.
+        """Write a checkpoint of a run that fails, without removing others.
 
-        Never raises, not even on Ctrl-C, so that the exception which ends the run is the one that is seen.
-        Where state is gathered over several ranks, that can wait for ranks that are gone: give parts that
-        need no other rank.
+        Never raises, not even on Ctrl-C, so that the exception that ended the run stays visible. Pass parts that need
+        no other rank: collecting state from ranks that are gone can wait forever.
+
+        Args:
+            step: number of steps done.
+            parts: the parts to save, by name.
+            reason: why the run ends; stored as one line.
+            extra: plain values, which `load` returns in `Resumed.extra`.
 
         Returns:
-            The new file, or None after saying why there is none.
+            The path of the new file; None if it could not be written, after a message that says why.
         """
         try:
-            return self._write(step, parts, extra=extra, reason=_one_line(reason))
+            return self._write(step, parts, extra=extra, reason=_first_line(reason))
         except BaseException as error:
-            self._say(f"no emergency checkpoint could be written at step {step}: {_one_line(error)}")
+            self._say(f"cannot write an emergency checkpoint at step {step}: {_first_line(error)}")
             return None
 
     def latest(self) -> Path | None:
-        """Return the checkpoint written last, emergency ones among them; None where there is none."""
+        """Return the newest checkpoint, including emergency checkpoints, or None."""
         return file.latest(self.folder)
 
     def load(
         self, where: str | Path, parts: Parts, device: torch.device | str = "cpu", *, random: bool = True
     ) -> Resumed:
-        """Let `parts` go on from "latest", "best", a file or another run's folder, and keep its history from here.
+        """Load "latest", "best", a file, or the last checkpoint of another folder into `parts`.
 
-        See the function `load` for the arguments and errors.
+        After a load from this folder, its older checkpoints count as this run's and `keep` applies to them.
+        See `instrument.checkpoint.resume.load` for the arguments and the errors.
         """
         path = self.folder / BEST if where == "best" else self.folder if where == "latest" else Path(where)
         resumed = load(path, parts, device, config=self._config, random=random)
@@ -166,38 +175,38 @@ class Checkpoints:
             self._own.update(file.history(self.folder))
         return resumed
 
-    def _write(self, step: int, parts: Parts, **about: Any) -> Path:
-        path = file.next_name(self.folder, step, emergency="reason" in about)
+    def _write(self, step: int, parts: Parts, **entries: Any) -> Path:
+        path = file.next_name(self.folder, step, emergency="reason" in entries)
         _wait_for_device()
         states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
         states.setdefault("random", random_state())
-        about["extra"] = dict(about.get("extra") or {})
-        file.write(path, {"step": step, "parts": states, "config": self._config, **about})
+        entries["extra"] = dict(entries.get("extra") or {})
+        file.write(path, {"step": step, "parts": states, "config": self._config, **entries})
         self._own.add(path)
         return path
 
-    def _keep_best(self, path: Path, loss: float) -> None:
+    def _update_best(self, path: Path, loss: float) -> None:
         best = self.folder / BEST
         if self._smallest is None and best.exists():
             try:
                 self._smallest = file.read_loss(best)
             except InstrumentError as error:
-                self._say(f"{error}; it is replaced")
+                self._say(f"{error}; replacing it")
         if loss < (float("inf") if self._smallest is None else self._smallest):
             file.link(path, best)
             self._smallest = loss
 
     def _remove_old(self) -> None:
         own = [path for path in file.history(self.folder) if path in self._own]
-        unproven = {path for path, _loss in self._unproven.values()}
-        newest_good = next((path for path in reversed(own) if path not in unproven), None)
+        provisional = {path for path, _loss in self._provisional.values()}
+        newest_good = next((path for path in reversed(own) if path not in provisional), None)
         for old in own[: -self._keep]:
             if old == newest_good:
                 continue
             try:
                 old.unlink(missing_ok=True)
             except OSError as error:
-                self._say(f"old checkpoint {old} cannot be removed: {error.strerror}")
+                self._say(f"cannot remove the old checkpoint {old}: {error.strerror}")
 
 
 def _wait_for_device() -> None:
@@ -206,7 +215,7 @@ def _wait_for_device() -> None:
             torch.cuda.synchronize()
 
 
-def _one_line(reason: str | BaseException) -> str:
+def _first_line(reason: str | BaseException) -> str:
     if isinstance(reason, BaseException):
         return f"{type(reason).__name__}: {reason}".strip().partition("\n")[0]
     return reason.strip().partition("\n")[0]

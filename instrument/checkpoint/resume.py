@@ -1,9 +1,9 @@
-"""How a run goes on from a checkpoint: what has to agree, what may change, and each part given its state."""
+"""Resume from a checkpoint: check that it fits this run, then load each part's state."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,34 +11,36 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from instrument.checkpoint import file, optimizer_state, required
-from instrument.checkpoint.random_state import restore_random_state
+from instrument.checkpoint import file
+from instrument.checkpoint.states import fit_optimizer_state, restore_random_state, scale_learning_rates
+from instrument.config.settings import shown
+from instrument.data.order import Position
 from instrument.errors import InstrumentError
 
 if TYPE_CHECKING:
     from instrument.config.schema import Config
 
 LEARNING_RATE = "training.learning_rate"
-# What decides the shape of the weights. The rest of a model's configuration is how it computes.
-MUST_AGREE = frozenset(
+# Settings that decide the shape of the weights. The other model settings decide how the model computes.
+SHAPE_SETTINGS = frozenset(
     f"model.{name}"
     for name in (
         "name", "layers", "width", "heads", "vocabulary", "features", "prompt_tokens",
         "side", "channels", "patch", "classes",
     )
 )  # fmt: skip
-# Where a run is kept and shown, how it is watched: no two runs need to agree on it.
-_FREE = ("checkpoint.", "monitor.", "capture.")
+# Sections that are never compared: where a run is stored and how it is watched.
+_FREE_SECTIONS = ("checkpoint.", "monitor.", "capture.")
 
 
 class Stateful(Protocol):
-    """A part of a run that can be kept: its state is tensors and plain values alone."""
+    """A part of a run whose state consists of tensors and plain values."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state."""
 
     def load_state_dict(self, state_dict: Any, /) -> object:
-        """Take over a state."""
+        """Set the state."""
 
 
 Parts = Mapping[str, Stateful]
@@ -46,15 +48,15 @@ Parts = Mapping[str, Stateful]
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run goes on.
+    """Where a run continues.
 
     Attributes:
-        path: the file.
-        step: how many steps were done.
-        loss: what `save` was given.
-        extra: what `save` was given: data position, late losses.
-        reason: of an emergency checkpoint, why it was written.
-        changed: configuration fields that differ, "training.learning_rate is 0.1, was 0.3"; each is worth saying.
+        path: the checkpoint file.
+        step: number of steps done.
+        loss: the loss given to `Checkpoints.save`.
+        extra: the values given to `Checkpoints.save`, such as the data position and late losses.
+        reason: why an emergency checkpoint was written; None for other checkpoints.
+        changed: one line per setting that differs, such as "training.learning_rate is 0.1, was 0.3".
     """
 
     path: Path
@@ -73,40 +75,55 @@ def load(
     config: Config | Mapping[str, Any] | None = None,
     random: bool = True,
 ) -> Resumed:
-    """Let `parts` go on, bit for bit, from a checkpoint written on this device or another.
+    """Load a checkpoint into `parts`, so that training continues bit for bit, on this device or another.
 
-    Nothing in the file is executed, and no part is changed before the file is known to be whole and to fit.
-    Call it before a CUDA graph is captured: an optimizer's tensors are replaced. A learning rate that `config`
-    has changed is taken over; everything else that differs is in `Resumed.changed`.
+        resumed = load("runs/a", {"model": model, "optimizer": optimizer}, "cuda")
+
+    No code in the file is executed. Nothing is loaded until the whole file is checked. Call this before a CUDA graph
+    is captured, because it replaces the optimizer's tensors. If `config` has another learning rate, the new rate is
+    used. `Resumed.changed` lists all other differences.
 
     Args:
-        path: a file, or a folder, of which the last one is taken.
-        parts: which parts to load; others in the file are left out.
-        device: where the run goes on; each part places its own tensors.
-        config: this run's, to be compared.
-        random: whether random numbers go on too; not when a program looks at an old model in the middle of a run.
+        path: a checkpoint file, or a folder, whose last checkpoint is loaded.
+        parts: the parts to load, by name. Other parts in the file are ignored.
+        device: where the run continues. Each part places its own tensors.
+        config: this run's configuration, compared with the saved one.
+        random: also restore the random number generators. Pass False to look at a model in the middle of another run.
 
     Raises:
-        InstrumentError: the file is missing, damaged, another program's, or made with a model of another shape,
-            or a part does not fit.
+        InstrumentError: the file is missing, damaged, or written by another program; the model has another shape; or
+            a part does not fit.
     """
-    path = _file(Path(path))
+    path = _checkpoint_path(Path(path))
     contents = file.read(path)
-    required.check(path, contents)
+    _check_entries(path, contents)
     saved, own = contents["config"], flatten(config)
-    changed = _compare(path, saved, own)
-    states = _states(path, contents, parts, _rate_change(saved, own))
+    changed = _compare_settings(path, saved, own)
+    states = _fit_states(path, contents, parts, _learning_rate_factor(saved, own))
     for name, part in parts.items():
-        with _fitting(path, name):
+        with _explain_misfit(path, name):
             part.load_state_dict(states[name])
     if random and "random" not in parts and "random" in states:
-        with _fitting(path, "random"):
+        with _explain_misfit(path, "random"):
             restore_random_state(states["random"], device)
     return Resumed(path, contents["step"], contents.get("loss"), contents["extra"], contents.get("reason"), changed)
 
 
+def saved_position(path: Path, extra: Mapping[str, Any]) -> Position:
+    """Return the data position in a checkpoint's `extra`.
+
+    Raises:
+        InstrumentError: there is no position, or it is not [epoch, batch].
+    """
+    saved = extra.get("position")
+    if not (isinstance(saved, list | tuple) and len(saved) == 2 and all(map(_is_count, saved))):
+        problem = "no data position" if saved is None else f"the data position {shown(saved)}, not [epoch, batch]"
+        raise InstrumentError(f"{path} contains {problem}: it is not a checkpoint of this trainer; use another one")
+    return Position(*saved)
+
+
 def flatten(config: Config | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a configuration's fields by their dotted names, as plain values: {"model.width": 1024}."""
+    """Return the settings of a configuration by dotted name, as plain values: {"model.width": 1024}."""
     return {} if config is None else dict(_fields(config, ""))
 
 
@@ -120,68 +137,108 @@ def _fields(value: object, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value if type(value) in (type(None), bool, int, float, str) else str(value)
 
 
-def _file(path: Path) -> Path:
-    """Return the file that is meant: the last one where `path` is a folder."""
+def _checkpoint_path(path: Path) -> Path:
+    """Return `path`, or the last checkpoint in it if it is a folder."""
     if path.is_dir():
         latest = file.latest(path)
         if latest is None:
-            raise InstrumentError(f"{path} holds no checkpoint to go on from; start without --resume")
+            raise InstrumentError(f"{path} contains no checkpoint; start without --resume")
         return latest
     if not path.exists():
         latest = file.latest(path.parent)
-        remedy = f"the last one there is {latest.name}" if latest else "name a file, or a folder with checkpoints"
+        remedy = f"the last one there is {latest.name}" if latest else "give a file, or a folder with checkpoints"
         raise InstrumentError(f"checkpoint {path} does not exist; {remedy}")
     return path
 
 
-def _compare(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields that differ, one text each, or refuse those that decide the weights' shape."""
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_section(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _are_parts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) and isinstance(part, Mapping) for key, part in value.items()
+    )
+
+
+_Check = Callable[[object], bool]
+_REQUIRED_ENTRIES: Mapping[str, tuple[_Check, str]] = {
+    "step": (_is_count, "an integer of at least 0"),
+    "parts": (_are_parts, "a state for each part"),
+    "config": (_is_section, "a configuration"),
+    "extra": (_is_section, "values by name"),
+}
+_OPTIONAL_ENTRIES: Mapping[str, tuple[_Check, str]] = {
+    "loss": (lambda value: value is None or type(value) in (int, float), "a number"),
+    "reason": (lambda value: value is None or isinstance(value, str), "text"),
+}
+
+
+def _check_entries(path: Path, contents: Mapping[str, Any]) -> None:
+    """Raise InstrumentError for the first entry that is missing or has the wrong type."""
+    for name, (allowed, expected) in {**_REQUIRED_ENTRIES, **_OPTIONAL_ENTRIES}.items():
+        if name not in contents:
+            if name in _REQUIRED_ENTRIES:
+                raise InstrumentError(f"{path} contains no {name}: it is incomplete; resume from another checkpoint")
+        elif not allowed(contents[name]):
+            raise InstrumentError(
+                f"{path} is damaged: its {name} is {shown(contents[name])} and must be {expected}; "
+                "resume from another checkpoint"
+            )
+
+
+def _compare_settings(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return one line per setting that differs; raise InstrumentError if the weights have another shape."""
     differing = {
         name: f"{name} is {own[name]!r}, was {saved[name]!r}"
         for name in own
-        if name in saved and own[name] != saved[name] and not name.startswith(_FREE)
+        if name in saved and own[name] != saved[name] and not name.startswith(_FREE_SECTIONS)
     }
-    shape = [text for name, text in differing.items() if name in MUST_AGREE]
+    shape = [text for name, text in differing.items() if name in SHAPE_SETTINGS]
     if shape:
         raise InstrumentError(
-            f"{path} was made with another model: {', '.join(shape)}; give the checkpoint's values to go on with it"
+            f"{path} was made with another model: {', '.join(shape)}; use the checkpoint's values to resume from it"
         )
     return tuple(differing.values())
 
 
-def _states(
+def _fit_states(
     path: Path, contents: Mapping[str, Any], parts: Parts, factor: float | None
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the state for each part, fitted to this run."""
+    """Return the state of each part, adapted to this run's optimizer and learning rate."""
     states: dict[str, Mapping[str, Any]] = dict(contents["parts"])
     missing = [name for name in parts if name not in states]
     if missing:
         raise InstrumentError(
-            f"{path} holds no {', '.join(missing)}, only {', '.join(states)}: it was made by a run of another kind"
+            f"{path} contains no {', '.join(missing)}, only {', '.join(states)}: another kind of run wrote it"
         )
     for name, part in parts.items():
-        with _fitting(path, name):
+        with _explain_misfit(path, name):
             if factor is not None and not isinstance(part, torch.nn.Module):
-                states[name] = optimizer_state.change_rate(states[name], factor)
+                states[name] = scale_learning_rates(states[name], factor)
             if isinstance(part, torch.optim.Optimizer):
-                states[name] = optimizer_state.fit(part, states[name])
+                states[name] = fit_optimizer_state(part, states[name])
     return states
 
 
-def _rate_change(saved: Mapping[str, Any], own: Mapping[str, Any]) -> float | None:
-    """Return what to multiply learning rates with, None where the configuration has not changed it."""
+def _learning_rate_factor(saved: Mapping[str, Any], own: Mapping[str, Any]) -> float | None:
+    """Return new / old learning rate; None if the configuration has not changed it."""
     old, new = saved.get(LEARNING_RATE), own.get(LEARNING_RATE)
     return new / old if old and new is not None and new != old else None
 
 
 @contextmanager
-def _fitting(path: Path, name: str) -> Iterator[None]:
-    """Turn what a state that does not fit raises into one line."""
+def _explain_misfit(path: Path, name: str) -> Iterator[None]:
+    """Turn the exception of a state that does not fit into a one-line InstrumentError."""
     try:
         yield
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # torch says first that something is wrong and only then what.
-        what = lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__
-        what = f"{what} is missing" if isinstance(error, KeyError) else what
-        raise InstrumentError(f"{path}: its {name} does not fit this run's: {what}") from error
+        # The first line of a torch error is general, the second one names the problem.
+        problem = lines[1] if len(lines) > 1 else lines[0] if lines else type(error).__name__
+        problem = f"{problem} is missing" if isinstance(error, KeyError) else problem
+        raise InstrumentError(f"{path}: its {name} does not fit this run's: {problem}") from error

@@ -1,4 +1,4 @@
-"""Host batches: seeded or from a file, in an order that any run can go on with."""
+"""Loaders of host batches, synthetic or from a file, that can resume at any position."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import torch
 from torch.utils.data import Dataset
 
 from instrument.config.schema import Config, Data, Model
-from instrument.data.collate import PinnedCollator
 from instrument.data.files import FileSamples, open_samples
-from instrument.data.loading import InMemory, Kept, Loaded
+from instrument.data.loading import InMemorySamples, KeptBatches, LoaderBatches
 from instrument.data.order import Order, Position, generator_for
 from instrument.errors import ConfigError
 from instrument.models import batches
 from instrument.models.batches import Sample
 
-__all__ = ["Loader", "Order", "PinnedCollator", "Position", "Synthetic", "build_loader"]
-
 MakeBatches = Callable[[Iterator[list[int]]], Iterator[Any]]
 
 
 class Synthetic(Dataset[Sample]):
-    """`data.samples` random samples for `model`; the seed and the index determine a sample."""
+    """`data.samples` random samples for `model`. A sample depends on the seed and its index only."""
 
     def __init__(self, model: Model, data: Data, seed: int) -> None:
         self.model, self.data, self.seed = model, data, seed
@@ -41,16 +38,16 @@ Samples = Synthetic | FileSamples
 
 
 class Loader:
-    """Host batches, deterministic, that can go on at any position.
+    """A deterministic iterable of host batches that can start at any position.
 
-    Each `iter()` goes on at `position`: to the end of its epoch, or on and on where `endless`. One iteration
-    at a time. `position` counts what was handed out, and a batch that raised; workers run ahead of it.
+    Each `iter()` continues at `position`, to the end of the epoch, or without end if `endless`. Only one iteration can
+    run at a time. `position` counts the batches returned, and batches that raised, but not those loaded ahead.
 
     Args:
-        order: which samples make which batch.
-        make: makes the batches of an iterator of their indices.
-        start: where to begin.
-        endless: whether an iteration goes on into the next epoch.
+        order: the samples of each batch.
+        make: returns an iterator of batches for an iterator of lists of sample indices.
+        start: the first batch; None for the first batch of epoch 0.
+        endless: whether an iteration continues with the next epoch.
     """
 
     def __init__(self, order: Order, make: MakeBatches, *, start: Position | None = None, endless: bool) -> None:
@@ -60,23 +57,27 @@ class Loader:
         self.seek(start or Position())
 
     def __len__(self) -> int:
-        """The batches of one whole epoch."""
+        """Return the number of batches in an epoch."""
         return self.order.batches
 
     def __iter__(self) -> Iterator[Any]:
-        return _Counted(self, self._make(self._indices(self._position)))
+        return _CountedBatches(self, self._make(self._indices(self._position)))
 
     @property
     def position(self) -> Position:
-        """The batch that comes next: for a checkpoint, and as `start` of a loader that goes on."""
+        """The next batch. Save it in a checkpoint and pass it as `start` to resume."""
         return self._position
 
     def seek(self, position: Position) -> None:
-        """Go on at `position` with the next iteration; raise ConfigError where no epoch has such a batch."""
+        """Start the next iteration at `position`.
+
+        Raises:
+            ConfigError: an epoch has no such batch.
+        """
         if position.epoch < 0 or not 0 <= position.batch < len(self):
             raise ConfigError(
-                f"position {position.epoch}, {position.batch}: an epoch has batches 0 to {len(self) - 1} here: go on "
-                "with the data, the batch size and the number of GPUs that the checkpoint was made with"
+                f"position {position.epoch}, {position.batch}: an epoch has batches 0 to {len(self) - 1} here: use "
+                "the data, the batch size and the number of GPUs that the checkpoint was made with"
             )
         self._position = position
 
@@ -87,15 +88,15 @@ class Loader:
             yield from self.order.epoch(start)
 
 
-class _Counted(Iterator[Any]):
-    """Goes on after an exception, which a generator would not: the batch that raised is passed over."""
+class _CountedBatches(Iterator[Any]):
+    """Advances the loader's position. Unlike a generator it continues after an exception, with the next batch."""
 
-    def __init__(self, loader: Loader, made: Iterator[Any]) -> None:
-        self._loader, self._made = loader, made
+    def __init__(self, loader: Loader, batches: Iterator[Any]) -> None:
+        self._loader, self._batches = loader, batches
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._made)
+            batch = next(self._batches)
         except StopIteration:
             raise
         except Exception:
@@ -117,24 +118,22 @@ def build_loader(
     endless: bool | None = None,
     pinned: bool = False,
 ) -> Loader:
-    """Return the loader of host batches that `config` describes.
+    """Build the loader of host batches for a configuration.
 
-    Synthetic samples come in their order, a file's in a new order each epoch. `data.samples` counts synthetic samples
-    only: a file is used whole. Synthetic data repeats its first `data.distinct_batches` batches, unless that is 0 or
-    `data.preload` keeps all of them.
+    Samples of a file are shuffled in each epoch, synthetic samples are not. `data.samples` limits synthetic samples
+    only. Synthetic data repeats its first `data.distinct_batches` batches, unless that is 0 or `data.preload` is set.
 
     Args:
-        config: its model, data and seed.
-        rank: which process it is for, from 0.
-        world: how many processes share the samples; each takes others.
-        start: where to go on, such as a checkpoint's `Position(*saved)`.
-        endless: whether an iteration goes on into the next epoch; None where the run is counted in steps.
-        pinned: whether batches are made in pinned memory, within `data.pinned_budget`. Kept batches are pinned once,
-            so a step copies nothing on the host.
+        config: the configuration; its model, data and seed are used.
+        rank: this process, from 0.
+        world: the number of processes. They use disjoint samples.
+        start: where to start, such as `Position(*saved)` from a checkpoint.
+        endless: whether an iteration continues with the next epoch; None to do so if the run is limited by steps.
+        pinned: whether batches are in pinned memory, within `data.pinned_budget`. Kept batches are pinned once.
 
     Raises:
-        ConfigError: the file, the sizes or the position do not fit; or the memory that preloading or
-            pinning would take is not there.
+        ConfigError: the file, the sizes or the position do not fit, or there is not enough memory for preloading or
+            pinning.
     """
     model, data, seed = config.model, config.data, config.training.seed
     samples: Samples = Synthetic(model, data, seed)
@@ -143,13 +142,13 @@ def build_loader(
     order = Order(len(samples), data.batch, rank, world, seed, shuffle=data.path is not None)
     pinned = pinned and torch.cuda.is_available()
     endless = config.training.epochs is None if endless is None else endless
-    return Loader(order, _maker(samples, order, data, pinned, seed), start=start, endless=endless)
+    return Loader(order, _batch_maker(samples, order, data, pinned, seed), start=start, endless=endless)
 
 
-def _maker(samples: Samples, order: Order, data: Data, pinned: bool, seed: int) -> MakeBatches:
+def _batch_maker(samples: Samples, order: Order, data: Data, pinned: bool, seed: int) -> MakeBatches:
     if not data.kept:
-        return Loaded(samples, data, pinned=pinned, seed=seed)
+        return LoaderBatches(samples, data, pinned=pinned, seed=seed)
     if not order.shuffle:
-        return Kept(samples, order, data, pinned=pinned, seed=seed)
-    read = InMemory(samples, len(samples), data, seed=seed)
-    return Loaded(read, data.on_demand(), pinned=pinned, seed=seed)
+        return KeptBatches(samples, order, data, pinned=pinned, seed=seed)
+    in_memory = InMemorySamples(samples, len(samples), data, seed=seed)
+    return LoaderBatches(in_memory, data.on_demand(), pinned=pinned, seed=seed)

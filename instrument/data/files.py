@@ -1,8 +1,8 @@
-"""Data sets in a user's own files: mapped into memory, so that a file may be larger than that.
+"""Data sets in the user's files. Files are memory-mapped, so they can be larger than memory.
 
-transformer   array.npy of (rows, features) numbers, cut into windows of `sequence` rows
-dit, flow     array.npy of (images, channels, side, side) numbers
-mlm           any text file: its bytes are the tokens, cut into windows of `sequence`
+transformer   array.npy of shape (rows, features), cut into windows of `sequence` rows
+dit, flow     array.npy of shape (images, channels, side, side)
+mlm           any text file; its bytes are the tokens, cut into windows of `sequence` bytes
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from instrument.errors import ConfigError
 from instrument.models import batches
 from instrument.models.batches import Sample
 
-BYTES = 256
+BYTE_VALUES = 256
 
 
-class Mapped:
-    """A file as a read-only array; a loader's worker that is given one opens it again instead of copying it.
+class MappedFile:
+    """A file as a read-only array. Pickling sends the path, so a DataLoader worker maps the file itself.
 
     Args:
-        path: a .npy array, or any other file, which is an array of its bytes. Raises ConfigError where it
-            cannot be read, is empty, or has no numbers.
+        path: a .npy file, or any other file, which becomes an array of its bytes.
+
+    Raises:
+        ConfigError: the file cannot be read, is empty, or does not contain numbers.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.array: np.ndarray[Any, Any] = _opened(path)
+        self.array: np.ndarray[Any, Any] = _open_array(path)
 
-    def __reduce__(self) -> tuple[type[Mapped], tuple[Path]]:
-        return Mapped, (self.path,)
+    def __reduce__(self) -> tuple[type[MappedFile], tuple[Path]]:
+        return MappedFile, (self.path,)
 
 
 class FileSamples(Dataset[Sample]):
-    """What the data sets here share; sample `index` depends on the file, the seed and `index` alone."""
+    """Base class: sample `index` depends on the file, the seed and `index` only."""
 
-    def __init__(self, file: Mapped, model: Model, data: Data, seed: int) -> None:
+    def __init__(self, file: MappedFile, model: Model, data: Data, seed: int) -> None:
         self.file, self.model, self.sequence, self.seed = file, model, data.sequence, seed
         self._check()
 
     def _check(self) -> None:
-        """Raise ConfigError where the file does not fit the model."""
+        """Raise ConfigError if the file does not fit the model."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class FileSamples(Dataset[Sample]):
 
 
 class ArrayWindows(FileSamples):
-    """Windows of an array's rows; the targets follow from the rows (`batches.from_inputs`)."""
+    """Windows of an array's rows. `batches.from_inputs` derives the targets from the rows."""
 
     def __getitem__(self, index: int) -> Sample:
         return batches.from_inputs(_floats(self._window(index)), self.model)
@@ -81,7 +83,7 @@ class ArrayWindows(FileSamples):
 
 
 class Images(FileSamples):
-    """An array's images; noise, time and label are drawn for each by the seed."""
+    """Images of an array. Noise, time and label are drawn at random from the seed."""
 
     def __len__(self) -> int:
         return len(self.file.array)
@@ -98,7 +100,7 @@ class Images(FileSamples):
 
 
 class TextWindows(FileSamples):
-    """Windows of a file's bytes, counted from 1: token 0 is the mask."""
+    """Windows of a file's bytes. The token of a byte is its value + 1, because token 0 is the mask."""
 
     def __getitem__(self, index: int) -> Sample:
         tokens = torch.from_numpy(self._window(index).astype(np.int64) + 1)
@@ -106,15 +108,16 @@ class TextWindows(FileSamples):
 
     def _check(self) -> None:
         if self.file.path.suffix == ".npy":
-            raise ConfigError(f"data {self.file.path}: model mlm reads text, and this is an array: give a text file")
-        if self.model.vocabulary <= BYTES:
+            raise ConfigError(f"data {self.file.path}: model mlm needs a text file, and this is an array")
+        if self.model.vocabulary <= BYTE_VALUES:
             raise ConfigError(
-                f"vocabulary {self.model.vocabulary}: {BYTES} kinds of bytes and the mask are tokens: use {BYTES + 1}"
+                f"vocabulary {self.model.vocabulary} is too small for {BYTE_VALUES} byte values and the mask: "
+                f"use {BYTE_VALUES + 1}"
             )
         self._check_length("bytes")
 
 
-KINDS: Mapping[ModelName, Callable[[Mapped, Model, Data, int], FileSamples]] = {
+KINDS: Mapping[ModelName, Callable[[MappedFile, Model, Data, int], FileSamples]] = {
     "transformer": ArrayWindows,
     "dit": Images,
     "flow": Images,
@@ -123,15 +126,15 @@ KINDS: Mapping[ModelName, Callable[[Mapped, Model, Data, int], FileSamples]] = {
 
 
 def open_samples(path: Path, model: Model, data: Data, seed: int) -> FileSamples:
-    """Return the samples for `model` in the file at `path`.
+    """Open the file at `path` as a data set for `model`.
 
     Raises:
-        ConfigError: the file cannot be read, or is not of the kind or size that the model takes.
+        ConfigError: the file cannot be read, or the model needs another kind of file or other sizes.
     """
-    return KINDS[model.name](Mapped(path), model, data, seed)
+    return KINDS[model.name](MappedFile(path), model, data, seed)
 
 
-def _opened(path: Path) -> np.ndarray[Any, Any]:
+def _open_array(path: Path) -> np.ndarray[Any, Any]:
     try:
         if path.suffix == ".npy":
             array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -142,7 +145,7 @@ def _opened(path: Path) -> np.ndarray[Any, Any]:
     except (ValueError, EOFError) as error:
         raise ConfigError(f"data {path}: {error}: give an array of numbers (.npy) or a text file") from error
     if array.dtype.kind not in "fiub" or not array.size:
-        raise ConfigError(f"data {path}: {array.size} values of {array.dtype} are no numbers to train on")
+        raise ConfigError(f"data {path}: not trainable: {array.size} values of {array.dtype}; use numbers")
     return array
 
 
@@ -150,10 +153,10 @@ def _floats(values: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def _refuse(file: Mapped, wanted: str, remedy: str) -> None:
+def _refuse(file: MappedFile, expected: str, remedy: str) -> None:
     is_text = file.path.suffix != ".npy"
-    found = "a text file" if is_text else f"an array of {tuple(file.array.shape)}"
+    actual = "a text file" if is_text else f"an array of shape {tuple(file.array.shape)}"
     raise ConfigError(
-        f"data {file.path}: the model takes an array of {wanted}, and this is {found}: "
+        f"data {file.path}: the model needs an array of shape {expected}, and this is {actual}: "
         f"{'give a .npy file, or use model mlm' if is_text else remedy}"
     )

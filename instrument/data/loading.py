@@ -1,4 +1,4 @@
-"""How samples become host batches: by a DataLoader with its workers, or once, before the first step."""
+"""Make host batches from samples: with a DataLoader for each step, or once before the first step."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from instrument.config.schema import Data
-from instrument.data.collate import PinnedCollator
-from instrument.data.host_memory import available_bytes, in_words
 from instrument.data.order import Order, Position
 from instrument.errors import ConfigError
-from instrument.pinned import PinnedBudget, capacity
+from instrument.memory import PinnedBudget, available_bytes, format_bytes, pinned_bytes
+from instrument.pinned import PinnedCollator
 from instrument.trees import map_tensors, nbytes, tensors
 
-PREFETCH_FACTOR = 2  # torch's, where none is given
+PREFETCH_FACTOR = 2  # torch's default
 
 
-class Loaded:
-    """Makes batches of lists of indices by one DataLoader, which may keep its workers between epochs.
+class LoaderBatches:
+    """Makes batches with one DataLoader, which can keep its workers between epochs.
 
     Args:
         samples: the data set.
-        data: workers, prefetch_factor, persistent_workers, pinned_budget.
-        pinned: whether batches are in pinned memory: collated there, or pinned by the DataLoader's own thread
-            where workers collate. Raises ConfigError where what the workers run ahead passes the budget.
-        seed: the workers' own; torch's global generator is left alone.
+        data: workers, prefetch_factor, persistent_workers and pinned_budget.
+        pinned: whether batches are in pinned memory. Without workers they are collated there; with workers the
+            DataLoader's thread pins them.
+        seed: seed of the workers. torch's global generator is not used.
+
+    Raises:
+        ConfigError: the batches that the workers load ahead exceed the pinned budget.
     """
 
     def __init__(self, samples: Dataset[Any], data: Data, *, pinned: bool, seed: int) -> None:
         if pinned and data.workers:
             _check_pinned_workers(samples, data)
         collates_pinned = pinned and not data.workers
-        self._asked = _Asked()
+        self._indices = _CurrentIndices()
         self._loader = DataLoader(
             samples,
-            batch_sampler=self._asked,
+            batch_sampler=self._indices,
             num_workers=data.workers,
             prefetch_factor=data.prefetch_factor,
             persistent_workers=data.persistent_workers,
@@ -48,56 +50,58 @@ class Loaded:
         )
 
     def __call__(self, indices: Iterator[list[int]]) -> Iterator[Any]:
-        """Return the batches of `indices`."""
-        self._asked.indices = indices
+        """Return an iterator of the batches with these sample indices."""
+        self._indices.indices = indices
         return iter(self._loader)
 
 
-class Kept:
-    """The first batches of an epoch whose order never changes, made once and repeated.
+class KeptBatches:
+    """Makes the first batches of an epoch once and repeats them. The epoch is not shuffled.
 
-    A step copies nothing on the host. With `data.preload` all batches of the epoch are kept, otherwise as many of
-    `data.distinct_batches` as `data.pinned_budget` holds, pinned or not: every strategy trains on the same batches.
+    A step then makes no batch on the host. With `data.preload`, all batches of the epoch are kept. Otherwise
+    `data.distinct_batches` are kept, or as many as fit into `data.pinned_budget`, whether they are pinned or not, so
+    that every strategy trains on the same batches.
 
     Args:
         samples: the data set.
-        order: which samples make which batch; not shuffled.
-        data: how many batches, the workers that make them, and the pinned budget.
+        order: the samples of each batch.
+        data: number of batches, workers that make them, and the pinned budget.
         pinned: whether the batches are in pinned memory.
-        seed: the workers' seed.
+        seed: seed of the workers.
 
     Raises:
-        ConfigError: the memory or the pinned budget does not hold the batches.
+        ConfigError: the batches do not fit into memory or into the pinned budget.
     """
 
     def __init__(self, samples: Dataset[Any], order: Order, data: Data, *, pinned: bool, seed: int) -> None:
         count = order.batches
         if not data.preload:
-            count = min(count, data.distinct_batches, max(1, data.pinned_budget // _pinned_batch(samples, data)))
+            count = min(count, data.distinct_batches, max(1, data.pinned_budget // _pinned_batch_bytes(samples, data)))
         _check_memory(samples, count * order.batch, data)
         if pinned:
             _check_pinned_batches(samples, count, data)
-        made = Loaded(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))
+        made = LoaderBatches(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))
         if pinned:
-            made = map(PinnedCollator(PinnedBudget(data.pinned_budget)).pinned, made)
+            made = map(PinnedCollator(PinnedBudget(data.pinned_budget)).pin, made)
         self._batches = list(made)
         self._stride = order.batch * order.world
 
     def __call__(self, indices: Iterator[list[int]]) -> Iterator[Any]:
-        """Return the batches of `indices`: the same objects again and again."""
+        """Return an iterator of the kept batches with these sample indices, the same objects each time."""
         return (self._batches[batch[0] // self._stride % len(self._batches)] for batch in indices)
 
 
-class InMemory(Dataset[Any]):
-    """A data set read once, by as many workers as `data` has.
+class InMemorySamples(Dataset[Any]):
+    """A data set that is read into memory once, with `data.workers` workers.
 
-    Raises ConfigError where the memory does not hold it.
+    Raises:
+        ConfigError: the samples do not fit into memory.
     """
 
     def __init__(self, samples: Dataset[Any], count: int, data: Data, *, seed: int) -> None:
         _check_memory(samples, count, data)
-        one_by_one = Loaded(samples, data, pinned=False, seed=seed)([index] for index in range(count))
-        self._batches_of_one = list(one_by_one)
+        batches_of_one = LoaderBatches(samples, data, pinned=False, seed=seed)([index] for index in range(count))
+        self._batches_of_one = list(batches_of_one)
 
     def __len__(self) -> int:
         return len(self._batches_of_one)
@@ -106,8 +110,8 @@ class InMemory(Dataset[Any]):
         return map_tensors(self._batches_of_one[index], lambda tensor: tensor[0])
 
 
-class _Asked:
-    """What the DataLoader takes its indices from: those of the iteration that is beginning."""
+class _CurrentIndices:
+    """The DataLoader's batch sampler; its indices are replaced before each iteration."""
 
     def __init__(self) -> None:
         self.indices: Iterator[list[int]] = iter(())
@@ -120,33 +124,33 @@ def _check_memory(samples: Dataset[Any], count: int, data: Data) -> None:
     size, available = count * nbytes(samples[0]), available_bytes()
     if available is not None and size > available:
         raise ConfigError(
-            f"{_setting_that_keeps(data)}: {count} samples take {in_words(size)}, and {in_words(available)} are left: "
-            "keep fewer samples, or none"
+            f"{_keep_setting(data)}: {count} samples take {format_bytes(size)}, and "
+            f"{format_bytes(available)} are left: keep fewer samples, or none"
         )
 
 
 def _check_pinned_batches(samples: Dataset[Any], batches: int, data: Data) -> None:
-    size = batches * _pinned_batch(samples, data)
+    size = batches * _pinned_batch_bytes(samples, data)
     if size > data.pinned_budget:
         raise ConfigError(
-            f"{_setting_that_keeps(data)}: {batches} batches take {in_words(size)} of pinned memory, and the budget is "
-            f"{in_words(data.pinned_budget)}: keep fewer samples, use a smaller batch, or raise pinned_budget"
+            f"{_keep_setting(data)}: {batches} batches take {format_bytes(size)} of pinned memory, and the budget is "
+            f"{format_bytes(data.pinned_budget)}: keep fewer samples, use a smaller batch, or raise pinned_budget"
         )
 
 
-def _setting_that_keeps(data: Data) -> str:
+def _keep_setting(data: Data) -> str:
     return "preload" if data.preload else "distinct_batches"
 
 
 def _check_pinned_workers(samples: Dataset[Any], data: Data) -> None:
     ahead = data.workers * (data.prefetch_factor or PREFETCH_FACTOR)
-    size = ahead * _pinned_batch(samples, data)
+    size = ahead * _pinned_batch_bytes(samples, data)
     if size > data.pinned_budget:
         raise ConfigError(
-            f"workers: {ahead} batches ahead take up to {in_words(size)} of pinned memory, and the budget is "
-            f"{in_words(data.pinned_budget)}: use fewer workers or a smaller batch, or raise pinned_budget"
+            f"workers: {ahead} batches loaded ahead take up to {format_bytes(size)} of pinned memory, and the budget "
+            f"is {format_bytes(data.pinned_budget)}: use fewer workers or a smaller batch, or raise pinned_budget"
         )
 
 
-def _pinned_batch(samples: Dataset[Any], data: Data) -> int:
-    return sum(capacity(data.batch * nbytes(tensor)) for tensor in tensors(samples[0]))
+def _pinned_batch_bytes(samples: Dataset[Any], data: Data) -> int:
+    return sum(pinned_bytes(data.batch * nbytes(tensor)) for tensor in tensors(samples[0]))

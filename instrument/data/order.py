@@ -1,4 +1,4 @@
-"""Which samples make which batch: by seed, epoch and rank alone, so that any run can go on anywhere."""
+"""The samples of each batch, determined by seed, epoch and rank, so that a run can resume at any batch."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from instrument.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The next batch: so many epochs are done, and so many batches of this one, both counted from 0."""
+    """A batch of a run: its epoch and its index within the epoch, both counted from 0."""
 
     epoch: int = 0
     batch: int = 0
 
     def after(self, batches: int, per_epoch: int) -> Position:
-        """Return the position so many batches on, in epochs of `per_epoch` batches."""
+        """Return the position `batches` later, in epochs of `per_epoch` batches."""
         return Position(*divmod(self.epoch * per_epoch + self.batch + batches, per_epoch))
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The batches of each epoch for one of several ranks.
+    """The batches of one rank in each epoch.
 
-    All ranks take the same number of batches, each sample goes to one rank at most once an epoch, and what
-    is left at the end is left out: with another permutation every epoch, it is other samples each time.
+    All ranks have the same number of batches, and no sample occurs twice in an epoch. Samples left over at the end of
+    an epoch are not used; with `shuffle` they differ between epochs.
 
     Attributes:
-        samples: how many there are.
+        samples: number of samples.
         batch: samples per batch and rank.
-        rank: which rank these are for, of `world`.
-        seed: what the permutations come from; the same on all ranks.
-        shuffle: whether there are any; else the samples come as they are, in every epoch.
+        rank: this rank, from 0.
+        world: number of ranks.
+        seed: seed of the permutations, the same on all ranks.
+        shuffle: whether each epoch has its own permutation of the samples.
 
     Raises:
-        ConfigError: there are too few samples for one batch on every rank, or the rank is none of the world's.
+        ConfigError: there are too few samples for one batch on every rank, or `rank` is not in [0, `world`).
     """
 
     samples: int
@@ -50,10 +51,10 @@ class Order:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world:
-            raise ConfigError(f"rank {self.rank} is none of {self.world} ranks: they are counted from 0")
+            raise ConfigError(f"invalid rank {self.rank} of {self.world}: ranks are 0 to {self.world - 1}")
         if self.batches < 1:
-            of = f" on each of {self.world} GPUs" if self.world > 1 else ""
-            raise ConfigError(f"batch {self.batch}{of} is more than all {self.samples} samples: use a smaller batch")
+            each = f" on each of {self.world} GPUs" if self.world > 1 else ""
+            raise ConfigError(f"batch {self.batch}{each} is more than all {self.samples} samples: use a smaller batch")
 
     @property
     def batches(self) -> int:
@@ -61,7 +62,7 @@ class Order:
         return self.samples // (self.batch * self.world)
 
     def epoch(self, start: Position) -> Iterator[list[int]]:
-        """Yield the indices of each batch from `start` to the end of its epoch."""
+        """Yield the sample indices of each batch, from `start` to the end of its epoch."""
         order = torch.arange(self.samples)
         if self.shuffle:
             order = torch.randperm(self.samples, generator=generator_for(self.seed, start.epoch))
@@ -71,7 +72,7 @@ class Order:
 
 
 def generator_for(seed: int, index: int) -> torch.Generator:
-    """Return a generator whose numbers depend on (seed, index) alone, and hardly look alike for neighbours."""
-    # SeedSequence takes no negative numbers; a seed's low 64 bits are what torch would use of it too.
+    """Return a generator seeded by (seed, index); neighbouring indices give unrelated numbers."""
+    # SeedSequence takes no negative numbers. torch also uses the low 64 bits of a seed.
     (state,) = np.random.SeedSequence([seed % (1 << 64), index]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state))

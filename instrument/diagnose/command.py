@@ -17,7 +17,7 @@ from instrument.diagnose.stages import STAGES, Stage, chosen
 from instrument.diagnose.table import table
 from instrument.diagnose.verdict import verdict
 from instrument.diagnose.written import check_writable, contents, write
-from instrument.logging import Say
+from instrument.logging import LogFunction
 from instrument.monitor.nvml import device_uuid, open_meter
 from instrument.trainer.command_line import run, say
 
@@ -44,7 +44,7 @@ def command(config: Config, iterations: int, warm_up: int, stages: str | None, j
         write(json_path, contents(rows, found, setting.config, _about(setting.device, plan)))
 
 
-def diagnose(setting: Setting, stages: Sequence[Stage], plan: Plan, tell: Say) -> list[Row]:
+def diagnose(setting: Setting, stages: Sequence[Stage], plan: Plan, tell: LogFunction) -> list[Row]:
     """Measure the stages in turns; `tell` receives a line before each round."""
     meter = open_meter(device_uuid(setting.device.index if setting.device.type == "cuda" else None))
     try:

@@ -19,7 +19,7 @@ from instrument.diagnose.records import Row
 from instrument.diagnose.running import Running, Setting
 from instrument.diagnose.stages import Stage
 from instrument.errors import InstrumentError
-from instrument.logging import Say
+from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, NoMeter
 from instrument.ranges import annotate
 from instrument.trainer.recover import is_out_of_memory
@@ -43,7 +43,7 @@ class Plan:
     warm_up: int = 5
 
 
-def measure(stages: Sequence[Stage], setting: Setting, plan: Plan, meter: Meter, tell: Say) -> list[Row]:
+def measure(stages: Sequence[Stage], setting: Setting, plan: Plan, meter: Meter, tell: LogFunction) -> list[Row]:
     """Run all stages in each of ROUNDS rounds and return their rows; a stage that cannot run has the reason in its row.
 
     A stage is opened for its turn and closed after it: no other stage's memory, threads or workers are there then.

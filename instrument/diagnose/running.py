@@ -9,10 +9,11 @@ from typing import Protocol
 
 import torch
 
-from instrument.checkpoint.random_state import seed_generators
+from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config, Precision
-from instrument.data.datasets import Loader, Position, build_loader
+from instrument.data.datasets import Loader, build_loader
 from instrument.data.loading import PREFETCH_FACTOR
+from instrument.data.order import Position
 from instrument.distributed import World, device_of
 from instrument.models import build
 from instrument.trainer.learner import Batch, Learner

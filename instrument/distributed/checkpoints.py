@@ -17,10 +17,10 @@ from instrument.distributed.agreement import stop_together
 from instrument.distributed.parts import RandomNumbers, WholeModel, WholeOptimizer
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
-from instrument.logging import Say
+from instrument.logging import LogFunction
 
 
-def shared_checkpoints(config: Config, world: World, say: Say) -> Checkpoints:
+def shared_checkpoints(config: Config, world: World, say: LogFunction) -> Checkpoints:
     """Return the checkpoints that `config` asks for, in its folder, which all ranks can reach.
 
     Raises:

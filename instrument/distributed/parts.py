@@ -9,9 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from instrument.checkpoint import optimizer_state
-from instrument.checkpoint.random_state import random_state, restore_random_state
 from instrument.checkpoint.resume import Parts, Stateful
+from instrument.checkpoint.states import fit_optimizer_state, random_state, restore_random_state
 from instrument.distributed.world import World
 from instrument.distributed.wrap import inner, is_sharded
 
@@ -90,7 +89,7 @@ class WholeOptimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Take each rank's share of a whole state, and keep this run's way of computing."""
-        fitted = optimizer_state.fit(self._optimizer, state_dict)
+        fitted = fit_optimizer_state(self._optimizer, state_dict)
         own = dict(enumerate(one for group in self._optimizer.param_groups for one in group["params"]))
         fitted["state"] = {
             number: {name: _share(value, own[number]) if number in own else value for name, value in values.items()}

@@ -1,15 +1,16 @@
 """Asynchronous batches, NVTX phases and tokens per second for `transformers.Trainer`.
 
-    from instrument.hf import AsyncTrainer              # a Trainer, ready to use
-    class MyTrainer(AsyncTrainerMixin, SFTTrainer): ... # or in front of any other Trainer
+    from instrument.hf import AsyncTrainer, AsyncTrainerMixin
 
     AsyncTrainer(model, args, train_dataset=data).train()
     AsyncTrainer(model, args, train_dataset=data, enable_async_dataloader=False).train()  # to compare
 
-Reading goes on through accelerate's own loader, so that resuming, gradient accumulation, datasets without a
-length, several processes and evaluation stay the library's. Two things cost overlap on a GPU:
-`logging_nan_inf_filter=True`, which is transformers' default, waits for it after every micro-batch, and
-`logging_steps=1` after every step. Works with transformers 4.57 and 5.
+    class MyTrainer(AsyncTrainerMixin, SFTTrainer): ...  # with any other Trainer
+
+Batches are still read by accelerate's loader, so resuming, gradient accumulation, datasets without a length, several
+processes and evaluation work as in the stock Trainer. Two settings make the host wait for the GPU:
+`logging_nan_inf_filter=True`, the default, after every micro-batch, and `logging_steps=1` after every step. Works with
+transformers 4.57 and 5.
 """
 
 from __future__ import annotations
@@ -30,4 +31,4 @@ __all__ = ["AsyncTrainer", "AsyncTrainerMixin"]
 
 
 class AsyncTrainer(AsyncTrainerMixin, Trainer):  # type: ignore[misc, unused-ignore]
-    """`transformers.Trainer` with the mixin: batches copied while the GPU computes, and named phases."""
+    """`transformers.Trainer` with `AsyncTrainerMixin`: copies batches while the GPU computes, and names the phases."""

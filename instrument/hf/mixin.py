@@ -1,4 +1,4 @@
-"""The mixin: where a Trainer is open to a subclass, and what it does there."""
+"""The mixin that adds asynchronous batches, NVTX ranges and throughput to a Trainer, by overriding its methods."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
-from instrument.hf.batches import AsyncBatches, StockBatches
-from instrument.hf.throughput import Throughput
+from instrument.hf.batches import AsyncBatches, StockBatches, Throughput
 from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, annotate, iteration_name, phase
 from instrument.streams import Stream
 
 logger = logging.getLogger(__name__)
 
 
-class _Boundaries(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """The moments of a run that only a callback hears of."""
+class _PhaseCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Opens and closes ranges at the events that only a callback receives."""
 
     def __init__(self, trainer: AsyncTrainerMixin) -> None:
         self._trainer = trainer
@@ -41,22 +40,25 @@ class _Boundaries(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
 
 class AsyncTrainerMixin:
-    """Put this in front of `transformers.Trainer`, or of a class derived from it.
+    """A mixin for `transformers.Trainer` and its subclasses. List it first among the base classes.
 
-    While `train` runs, batches stay on the host until a `PrefetchLoader` copies them on a stream of its own.
-    Each `iteration N` lasts from the first batch of an optimizer step to the first batch of the next one, and
-    holds `data_load`, `forward`, `backward`, `optimizer` (clipping, then the step), and `validate` and
-    `checkpoint` where they happen; `h2d` is on the thread that copies.
-    The log entries that hold a loss gain `perf/tokens_per_s` and `perf/samples_per_s` since the one before:
-    of this process, padding, evaluation and checkpoints left out.
+        class MyTrainer(AsyncTrainerMixin, SFTTrainer): ...
 
-    A dataset or collator that draws random numbers in the main process (`dataloader_num_workers=0`) draws
-    them earlier than in the stock path; with workers, batches are the same in both.
+    During `train`, a `PrefetchLoader` copies batches to the device on a separate stream. The range `iteration N` lasts
+    from the first batch of an optimizer step to the first batch of the next one. It contains the ranges `data_load`,
+    `forward`, `backward`, `optimizer` (gradient clipping and step), and at times `validate` and `checkpoint`. The range
+    `h2d` is on the copying thread.
+
+    Log entries with a loss also get `perf/tokens_per_s` and `perf/samples_per_s` of this process since the previous
+    entry, without padding, evaluation and checkpoints.
+
+    If a dataset or collator draws random numbers in the main process (`dataloader_num_workers=0`), it draws them
+    earlier than with the stock loader. With workers, the batches are the same.
 
     Args:
-        *args: the Trainer's own.
-        enable_async_dataloader: False leaves reading and copying to the stock path; ranges and figures stay.
-        **kwargs: the Trainer's own.
+        *args: arguments of the Trainer.
+        enable_async_dataloader: False to use the stock loader and copies; ranges and throughput stay.
+        **kwargs: arguments of the Trainer.
     """
 
     accelerator: Any
@@ -73,17 +75,17 @@ class AsyncTrainerMixin:
         self._step_ranges = ExitStack()
         super().__init__(*args, **kwargs)
         stock: Any = super()
-        stock.add_callback(_Boundaries(self))
+        stock.add_callback(_PhaseCallback(self))
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Name the backward pass and the clipping where every Trainer calls them."""
+        """Add ranges to the accelerator's backward pass and gradient clipping."""
         stock: Any = super()
         stock.create_accelerator_and_postprocess()
         for name, method in ((BACKWARD, "backward"), (OPTIMIZER, "clip_grad_norm_")):
             setattr(self.accelerator, method, phase(name)(getattr(self.accelerator, method)))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as the stock Trainer does, and leave no thread and no open range behind."""
+        """Train as the stock Trainer does; end the thread and close all ranges afterwards."""
         stock: Any = super()
         self._training, self._throughput = True, Throughput()
         try:
@@ -93,25 +95,27 @@ class AsyncTrainerMixin:
             self._close_batches()
 
     def get_train_dataloader(self) -> Any:
-        """Return the stock loader; during `train`, and if asynchronous, one that leaves batches on the host."""
+        """Return the stock loader; during `train`, if asynchronous, a loader that leaves batches on the host."""
         stock: Any = super()
         self._close_batches()
         self._overlapping = False
         if not (self._training and self.enable_async_dataloader):
             return stock.get_train_dataloader()
-        obstacle = _obstacle(self.args.device, self.accelerator)
+        obstacle = _async_obstacle(self.args.device, self.accelerator)
         with nullcontext() if obstacle else _batches_on_host(self.accelerator):
             loader = stock.get_train_dataloader()
         if isinstance(loader, DataLoaderDispatcher):
-            obstacle = "process 0 reads for all (dispatch_batches, or an IterableDataset on several processes)"
+            obstacle = (
+                "process 0 reads for all processes (dispatch_batches, or an IterableDataset with several processes)"
+            )
         if obstacle is None and isinstance(loader, DataLoaderShard):
             loader.device = None
         self._overlapping = obstacle is None
-        self._say_what_costs_overlap(obstacle)
+        self._warn_about_lost_overlap(obstacle)
         return loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-        """Begin an iteration, and take its batches from the asynchronous loader."""
+        """Start an iteration and take its batches from the asynchronous loader."""
         stock: Any = super()
         if self._batches is None or self._batches.source is not epoch_iterator:
             self._close_batches()
@@ -122,13 +126,13 @@ class AsyncTrainerMixin:
         return stock.get_batch_samples(self._batches, *args, **kwargs)
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Name the forward pass of training."""
+        """Add a range to the forward pass of training."""
         stock: Any = super()
         with phase(FORWARD) if model.training else nullcontext():
             return stock.compute_loss(model, *args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Name the evaluation, and leave it out of the tokens a second."""
+        """Add a range to the evaluation and exclude it from the throughput."""
         stock: Any = super()
         with self._throughput.paused(), phase(VALIDATE):
             return stock.evaluate(*args, **kwargs)
@@ -139,7 +143,7 @@ class AsyncTrainerMixin:
             stock._save_checkpoint(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the rates to an entry that holds a loss; the Trainer has waited for the GPU just before."""
+        """Add the throughput to an entry with a loss; the Trainer has just waited for the GPU."""
         stock: Any = super()
         if "loss" in logs:
             logs.update(self._throughput.take())
@@ -154,9 +158,9 @@ class AsyncTrainerMixin:
         main_input = getattr(self.model, "main_input_name", "input_ids")
         if not self._overlapping:
             return StockBatches(source, main_input, self._throughput)
-        # The Trainer asks for all batches of an optimizer step at once: to be ahead is to have as many ready.
+        # The Trainer requests all batches of an optimizer step at once, so that many have to be ready.
         depth = max(1, self.args.gradient_accumulation_steps)
-        if self._copies is None:  # one for all epochs: memory that torch has cached for a stream serves that one alone
+        if self._copies is None:  # one stream for all epochs, because torch caches memory per stream
             self._copies = Stream.create("copy", self.args.device)
         return AsyncBatches(source, main_input, self._throughput, self._copies, depth)
 
@@ -167,39 +171,39 @@ class AsyncTrainerMixin:
             self._batches.close()
             self._batches = None
 
-    def _say_what_costs_overlap(self, obstacle: str | None) -> None:
+    def _warn_about_lost_overlap(self, obstacle: str | None) -> None:
         if obstacle is not None:
-            logger.warning("the stock data path is used although enable_async_dataloader is on: %s", obstacle)
+            logger.warning("batches are read synchronously although enable_async_dataloader is on: %s", obstacle)
         elif self.args.device.type == "cuda" and self.args.logging_nan_inf_filter:
             logger.warning(
-                "logging_nan_inf_filter=True waits for the GPU after every micro-batch: pass False to keep it busy"
+                "logging_nan_inf_filter=True makes the host wait for the GPU after every micro-batch: set it to False"
             )
 
 
-def _obstacle(device: torch.device, accelerator: Any) -> str | None:
-    """Say why batches cannot be read in the background, if they cannot.
+def _async_obstacle(device: torch.device, accelerator: Any) -> str | None:
+    """Return why batches cannot be read in the background, or None if they can.
 
-    Collective calls of two threads may meet in another order on each process, and then nothing ends.
+    Collective calls from two threads can run in a different order on each process, which would deadlock.
     """
     if device.type not in ("cpu", "cuda"):
         return f"device {device} is neither a CUDA GPU nor the CPU"
     if getattr(getattr(accelerator, "parallelism_config", None), "sp_enabled", False):
         return "sequence parallelism exchanges batches as they are read"
     if getattr(accelerator, "use_stateful_dataloader", False):
-        return "the state of a stateful data loader would be that of batches read ahead"
+        return "the state of a stateful data loader would include batches read ahead"
     return None
 
 
 @contextmanager
 def _batches_on_host(accelerator: Any) -> Iterator[None]:
-    """Let an IterableDataset that is prepared inside leave its batches where they are read.
+    """Make accelerate leave the batches of an IterableDataset, prepared in the block, on the host.
 
-    Of one process alone: with several, accelerate would then divide it between them in another way.
+    Only with one process: with several, accelerate would distribute the dataset in another way.
     """
-    placed = accelerator.device_placement
+    placement = accelerator.device_placement
     if accelerator.num_processes == 1 and not accelerator.dispatch_batches:
         accelerator.device_placement = False
     try:
         yield
     finally:
-        accelerator.device_placement = placed
+        accelerator.device_placement = placement

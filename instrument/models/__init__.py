@@ -1,7 +1,8 @@
-"""Small, honest models: each takes a batch and returns its loss, without ever making the host wait.
+"""Small models. Each takes a batch and returns its loss, without making the host wait.
 
-A model is a file here, a line in MODELS, and what its sample holds in `batches.py`. None draws random
-numbers in its forward, reads a value back or has a shape that depends on one: all can be CUDA graphs.
+To add a model, write a module here, add a line to `MODELS`, and define its samples in `batches.py`. A model draws no
+random numbers in its forward, reads no value back to the host, and has no shape that depends on a value, so every model
+can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import torch
 from torch import nn
 
 from instrument.config.schema import Data, Model, ModelName, Precision
-from instrument.models.check import check
+from instrument.errors import ConfigError
 from instrument.models.dit import Dit
 from instrument.models.flow import Flow
 from instrument.models.mlm import MaskedLanguageModel
 from instrument.models.transformer import Transformer
-
-__all__ = ["MODELS", "build", "check"]
 
 MODELS: Mapping[ModelName, Callable[[Model, Data], nn.Module]] = {
     "transformer": Transformer,
@@ -26,22 +25,23 @@ MODELS: Mapping[ModelName, Callable[[Model, Data], nn.Module]] = {
     "flow": Flow,
     "mlm": MaskedLanguageModel,
 }
+MAX_FLASH_HEAD_WIDTH = 256  # limit of the CUDA kernels of flash attention
 
 
 def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
-    """Build a model on `device`; its forward takes a batch (`batches.py`) and returns a scalar loss.
+    """Build a model on `device`. Its forward takes a batch (see `batches.py`) and returns a scalar loss.
 
-    The weights are float32 and drawn from torch's global generator on the CPU, so that a seed gives the same
-    ones on every device. A compiled model keeps the names of its weights: a checkpoint fits both.
+    The weights are float32 and drawn from torch's global generator on the CPU, so a seed gives the same weights on
+    every device. A compiled model keeps the names of its weights, so checkpoints fit both forms.
 
     Args:
-        model: which model, and its sizes.
-        data: how long a sequence is.
-        device: where it goes.
-        precision: what autocast will compute in, to refuse what cannot be; None where not known.
+        model: the model and its sizes.
+        data: the sequence length.
+        device: the device of the model.
+        precision: the autocast precision, to refuse combinations without a kernel; None if unknown.
 
     Raises:
-        ConfigError: no such model can be built or run (`check`).
+        ConfigError: the model cannot be built or run, see `check`.
     """
     device = torch.device(device)
     check(model, data, device, precision)
@@ -49,3 +49,46 @@ def build(model: Model, data: Data, device: torch.device | str, *, precision: Pr
     if model.compile:
         built.compile()
     return built
+
+
+def check(model: Model, data: Data, device: torch.device, precision: Precision | None = None) -> None:
+    """Check that a model can be built and run. `instrument.config.schema` checks each setting alone.
+
+    Args:
+        model: the model and its sizes.
+        data: the sequence length.
+        device: the device of the model.
+        precision: the autocast precision; None skips the checks that depend on it.
+
+    Raises:
+        ConfigError: two settings exclude each other, or the device has no kernel for them.
+    """
+    if model.name in ("dit", "flow") and model.width % 2:
+        raise ConfigError(f"width {model.width} is odd: {model.name} pairs sines and cosines, use an even width")
+    if model.prompt != "none":
+        _check_prompt(model, data)
+    if device.type == "cuda":
+        _check_cuda_attention(model, precision)
+    elif model.attention == "efficient":
+        raise ConfigError(f"attention efficient has no kernel for {device.type}: use auto, flash or math")
+
+
+def _check_prompt(model: Model, data: Data) -> None:
+    if model.name != "mlm":
+        raise ConfigError(f"prompt {model.prompt} with model {model.name}: only mlm has prompts, use prompt none")
+    if model.prompt_tokens >= data.sequence:
+        raise ConfigError(
+            f"prompt_tokens {model.prompt_tokens} leave no token of a sequence of {data.sequence} to predict: "
+            "use fewer, or a longer sequence"
+        )
+
+
+def _check_cuda_attention(model: Model, precision: Precision | None) -> None:
+    name, head = f"attention {model.attention}", model.width // model.heads
+    if model.attention == "flash" and precision == "fp32":
+        raise ConfigError(f"{name} has no fp32 kernel for CUDA: use precision bf16 or fp16, or attention efficient")
+    if model.attention == "flash" and head > MAX_FLASH_HEAD_WIDTH:
+        raise ConfigError(f"{name} has no kernel for heads {head} wide, {MAX_FLASH_HEAD_WIDTH} at most: use more heads")
+    multiple = 4 if precision == "fp32" else 8  # the kernels load 16 bytes at a time
+    if model.attention == "efficient" and head % multiple:
+        raise ConfigError(f"{name} has no kernel for heads {head} wide: make width / heads a multiple of {multiple}")

@@ -1,13 +1,12 @@
-"""What one sample of each model holds: the only place that names the keys of a batch.
+"""The samples of each model. Only this module and the models name the keys of a batch.
 
-`sample` invents one; `from_inputs`, `from_image` and `from_tokens` make one of a user's own data. What a
-model draws at random (noise, times, masks) is drawn here, so that a model computes and a CUDA graph of it
-can be replayed.
+`sample` makes a synthetic sample; `from_inputs`, `from_image` and `from_tokens` make a sample from data. Noise, times
+and masks are drawn here and not in the model, so that a CUDA graph of the model can be replayed.
 
     transformer   inputs (sequence, features) float32    targets (sequence,) int64
     dit, flow     image, noise (channels, side, side) float32    time () float32 in [0, 1)    label () int64
-    mlm           tokens (sequence,) int64    labels (sequence,) int64, IGNORED where nothing is asked
-                  prompt_positions (prompt_tokens,) int64, distinct and ascending; only with a prompt
+    mlm           tokens (sequence,) int64    labels (sequence,) int64, IGNORED where not masked
+                  prompt_positions (prompt_tokens,) int64, distinct and ascending (with a prompt only)
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from torch import Tensor
 
 from instrument.config.schema import Data, Model, ModelName
 
-IGNORED = -100  # what torch's cross_entropy leaves out
-MASK = 0  # the token that stands for a hidden one; no other token is 0
+IGNORED = -100  # the default ignore_index of torch's cross_entropy
+MASK = 0  # the mask token; data tokens start at 1
 MASKED_SHARE = 0.15
 
 Sample = dict[str, Tensor]
 
 
 def sample(model: Model, data: Data, generator: torch.Generator) -> Sample:
-    """Invent one sample, without a batch dimension, on the CPU.
+    """Make one synthetic sample on the CPU, without a batch dimension.
 
     Args:
-        model: which model, and its sizes.
-        data: how long a sequence is.
-        generator: where all of the sample's randomness comes from; equal states give equal samples.
+        model: the model and its sizes.
+        data: the sequence length.
+        generator: the only source of randomness; equal states give equal samples.
     """
     return SAMPLES[model.name](model, data, generator)
 
 
 def from_inputs(inputs: Tensor, model: Model) -> Sample:
-    """Make a transformer's sample of (sequence, features) numbers: the first feature decides the target.
+    """Make a transformer sample from numbers of shape (sequence, features).
 
-    So there is something to learn: the target is the first feature's quantile, in steps of 1/vocabulary,
-    were it normally distributed.
+    The target is the quantile of the first feature under the normal distribution, in steps of 1/vocabulary, so the
+    model can learn it.
     """
     inputs = inputs.to(torch.float32)
     quantile = torch.special.ndtr(inputs[:, 0])
@@ -49,21 +48,21 @@ def from_inputs(inputs: Tensor, model: Model) -> Sample:
 
 
 def from_image(image: Tensor, model: Model, generator: torch.Generator, label: int | None = None) -> Sample:
-    """Make a diffusion or flow sample of one (channels, side, side) image; a random label where None."""
-    drawn = torch.randint(model.classes, (), generator=generator)
+    """Make a diffusion or flow sample from an image (channels, side, side); None draws a random label."""
+    random_label = torch.randint(model.classes, (), generator=generator)
     return {
         "image": image.to(torch.float32),
         "noise": torch.randn(image.shape, generator=generator),
         "time": torch.rand((), generator=generator),
-        "label": drawn if label is None else torch.tensor(label),
+        "label": random_label if label is None else torch.tensor(label),
     }
 
 
 def from_tokens(tokens: Tensor, model: Model, generator: torch.Generator) -> Sample:
-    """Make a masked language model's sample of (sequence,) tokens in [1, vocabulary).
+    """Make a masked language model sample from tokens of shape (sequence,) in [1, vocabulary).
 
-    15% of the tokens, at least one, become MASK and are asked for in `labels`. A prompt's positions are
-    never among them: what stands there is replaced.
+    15% of the tokens, at least one, become MASK; `labels` holds their values. The positions of a prompt are never
+    masked, because the prompt replaces their embeddings.
     """
     tokens = tokens.to(torch.int64)
     prompts = model.prompt_tokens if model.prompt != "none" else 0
@@ -71,10 +70,10 @@ def from_tokens(tokens: Tensor, model: Model, generator: torch.Generator) -> Sam
     masked = order[prompts : prompts + max(1, round(MASKED_SHARE * (len(tokens) - prompts)))]
     labels = torch.full_like(tokens, IGNORED)
     labels[masked] = tokens[masked]
-    made = {"tokens": tokens.index_fill(0, masked, MASK), "labels": labels}
+    result = {"tokens": tokens.index_fill(0, masked, MASK), "labels": labels}
     if prompts:
-        made["prompt_positions"] = order[:prompts].sort().values
-    return made
+        result["prompt_positions"] = order[:prompts].sort().values
+    return result
 
 
 def _transformer(model: Model, data: Data, generator: torch.Generator) -> Sample:
@@ -87,7 +86,7 @@ def _image(model: Model, data: Data, generator: torch.Generator) -> Sample:
 
 
 def _tokens(model: Model, data: Data, generator: torch.Generator) -> Sample:
-    """Count up from a random token in random steps: what is hidden follows from what is not."""
+    """Count up from a random token by a random step, so that masked tokens can be predicted from the others."""
     start = torch.randint(model.vocabulary - 1, (), generator=generator)
     step = torch.randint(1, 4, (), generator=generator)
     tokens = (start + step * torch.arange(data.sequence)) % (model.vocabulary - 1) + 1

@@ -1,4 +1,4 @@
-"""What the models are built of: self-attention, the MLP, the pre-norm block and a stack of blocks."""
+"""Building blocks of the models: self-attention, MLP, pre-norm block and stack of blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKENDS = {
 
 
 class SelfAttention(nn.Module):
-    """Attention of every token to every token: (batch, sequence, width) to the same shape."""
+    """Self-attention without a mask: (batch, sequence, width) to the same shape."""
 
     def __init__(self, width: int, heads: int, backend: Attention) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Attend; the backend is chosen here, so that a checkpoint's second forward takes the same one."""
+        """Apply attention. The backend is set in forward, so that recomputation under checkpointing uses it too."""
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         if self.backend is None:
             mixed = F.scaled_dot_product_attention(query, key, value)
@@ -40,7 +40,7 @@ class SelfAttention(nn.Module):
 
 
 class Mlp(nn.Sequential):
-    """Four times as wide inside, GELU between: (..., width) to the same shape."""
+    """Two linear layers, 4 · width wide between them, with GELU: (..., width) to the same shape."""
 
     def __init__(self, width: int) -> None:
         super().__init__(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
@@ -57,24 +57,24 @@ class Block(nn.Module):
         self.mlp = Mlp(model.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Add what attention and MLP have to say."""
+        """Apply attention and MLP with residual connections."""
         tokens = tokens + self.attention(self.attention_norm(tokens))
         result: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
         return result
 
 
 class Stack(nn.ModuleList):
-    """Blocks one after the other; with checkpointing each keeps its inputs alone and runs twice."""
+    """A sequence of blocks. With checkpointing, each block stores only its inputs and recomputes in backward."""
 
     def __init__(self, blocks: Iterable[nn.Module], *, checkpointing: bool) -> None:
         super().__init__(blocks)
         self.checkpointing = checkpointing
 
     def forward(self, tokens: Tensor, *conditions: Tensor) -> Tensor:
-        """Run every block on (batch, sequence, width) tokens and the conditions, which all blocks share."""
+        """Apply every block to tokens (batch, sequence, width); all blocks get the same conditions."""
         for block in self:
             if self.checkpointing and self.training:
-                # No block draws random numbers, and saving the generator's state would break a CUDA graph.
+                # Blocks draw no random numbers, and saving the generator state would break CUDA graph capture.
                 tokens = checkpoint(block, tokens, *conditions, use_reentrant=False, preserve_rng_state=False)
             else:
                 tokens = block(tokens, *conditions)
@@ -82,5 +82,5 @@ class Stack(nn.ModuleList):
 
 
 def encoder(model: Model) -> Stack:
-    """Return the stack of `model.layers` pre-norm blocks."""
+    """Return a stack of `model.layers` pre-norm blocks."""
     return Stack((Block(model) for _ in range(model.layers)), checkpointing=model.checkpointing)

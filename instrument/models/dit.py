@@ -1,4 +1,4 @@
-"""A diffusion transformer: it sees a noised image, its time and its label, and says what the noise was."""
+"""A diffusion transformer that predicts the noise in an image from the noised image, its time and its label."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from instrument.config.schema import Data, Model
 from instrument.models.blocks import Mlp, SelfAttention, Stack
 
-SLOWEST = 10000.0  # the longest period of the time embedding over its shortest
-TIME_SCALE = 1000.0  # times in [0, 1) stand for the thousand steps of the DDPM
+PERIOD_RATIO = 10000.0  # longest period of the time embedding / shortest
+TIME_SCALE = 1000.0  # maps times in [0, 1) to the thousand steps of DDPM
 
 
 class DitBlock(nn.Module):
     """A transformer layer whose norms are shifted, scaled and gated by a condition (adaLN-zero).
 
-    All gates are zero at first, so that a new block hands its tokens on unchanged.
+    All gates start at zero, so a new block returns its tokens unchanged.
     """
 
     def __init__(self, model: Model) -> None:
@@ -28,36 +28,36 @@ class DitBlock(nn.Module):
         self.attention = SelfAttention(model.width, model.heads, model.attention)
         self.mlp_norm = nn.LayerNorm(model.width, elementwise_affine=False)
         self.mlp = Mlp(model.width)
-        self.modulation = _zeroed(nn.Linear(model.width, 6 * model.width))
+        self.modulation = _zero_init(nn.Linear(model.width, 6 * model.width))
 
     def forward(self, tokens: Tensor, condition: Tensor) -> Tensor:
-        """Map (batch, tokens, width) to the same shape under a (batch, width) condition."""
+        """Map tokens of shape (batch, tokens, width) to the same shape, with a condition of shape (batch, width)."""
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(F.silu(condition))[:, None].chunk(6, -1)
-        tokens = tokens + gate * self.attention(_modulated(self.attention_norm(tokens), shift, scale))
-        result: Tensor = tokens + mlp_gate * self.mlp(_modulated(self.mlp_norm(tokens), mlp_shift, mlp_scale))
+        tokens = tokens + gate * self.attention(_modulate(self.attention_norm(tokens), shift, scale))
+        result: Tensor = tokens + mlp_gate * self.mlp(_modulate(self.mlp_norm(tokens), mlp_shift, mlp_scale))
         return result
 
 
 class TimeEmbedding(nn.Module):
-    """Sines and cosines of a time in [0, 1), then an MLP: (batch,) to (batch, width)."""
+    """Embeds times in [0, 1) with sines, cosines and an MLP: (batch,) to (batch, width)."""
 
     frequencies: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
         steps = torch.arange(width // 2) / (width // 2)
-        self.register_buffer("frequencies", TIME_SCALE * torch.exp(-math.log(SLOWEST) * steps), persistent=False)
+        self.register_buffer("frequencies", TIME_SCALE * torch.exp(-math.log(PERIOD_RATIO) * steps), persistent=False)
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, time: Tensor) -> Tensor:
-        """Embed each time."""
+        """Return the embeddings of `time`."""
         angles = time[:, None] * self.frequencies
         result: Tensor = self.mlp(torch.cat((angles.sin(), angles.cos()), dim=-1))
         return result
 
 
 class DitBackbone(nn.Module):
-    """What a diffusion and a flow model share: an image, a time and a label to an image-shaped prediction."""
+    """Shared by the diffusion and the flow model: maps an image, a time and a label to a prediction of image shape."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -69,26 +69,26 @@ class DitBackbone(nn.Module):
         self.label = nn.Embedding(model.classes, model.width)
         self.blocks = Stack((DitBlock(model) for _ in range(model.layers)), checkpointing=model.checkpointing)
         self.norm = nn.LayerNorm(model.width, elementwise_affine=False)
-        self.modulation = _zeroed(nn.Linear(model.width, 2 * model.width))
-        self.head = _zeroed(nn.Linear(model.width, inside))
+        self.modulation = _zero_init(nn.Linear(model.width, 2 * model.width))
+        self.head = _zero_init(nn.Linear(model.width, inside))
 
     def forward(self, image: Tensor, time: Tensor, label: Tensor) -> Tensor:
-        """Map (batch, channels, side, side), (batch,) and (batch,) to (batch, channels, side, side)."""
+        """Map shapes (batch, channels, side, side), (batch,) and (batch,) to (batch, channels, side, side)."""
         condition = self.time(time) + self.label(label)
         tokens = self.blocks(self.embed(patchify(image, self.patch)) + self.positions, condition)
         shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, -1)
-        return unpatchify(self.head(_modulated(self.norm(tokens), shift, scale)), self.patch, image.shape[-1])
+        return unpatchify(self.head(_modulate(self.norm(tokens), shift, scale)), self.patch, image.shape[-1])
 
 
 class Dit(nn.Module):
-    """Diffusion under a cosine schedule: the loss is the squared error of the predicted noise."""
+    """Diffusion with a cosine schedule. The loss is the squared error of the predicted noise."""
 
     def __init__(self, model: Model, _data: Data) -> None:
         super().__init__()
         self.backbone = DitBackbone(model)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean squared error, a scalar, of the noise found in the noised image."""
+        """Return the mean squared error of the predicted noise, a scalar."""
         image, noise, time = batch["image"], batch["noise"], batch["time"]
         angle = (math.pi / 2 * time)[:, None, None, None]
         noised = angle.cos() * image + angle.sin() * noise
@@ -96,23 +96,23 @@ class Dit(nn.Module):
 
 
 def patchify(image: Tensor, patch: int) -> Tensor:
-    """Cut (batch, channels, side, side) into (batch, (side / patch)², channels · patch²) tokens."""
+    """Cut an image (batch, channels, side, side) into tokens (batch, (side / patch)², channels · patch²)."""
     batch, channels, side, _ = image.shape
-    cut = image.reshape(batch, channels, side // patch, patch, side // patch, patch)
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    cells = image.reshape(batch, channels, side // patch, patch, side // patch, patch)
+    return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def unpatchify(tokens: Tensor, patch: int, side: int) -> Tensor:
-    """Put the tokens of `patchify` together again."""
-    cut = tokens.reshape(len(tokens), side // patch, side // patch, -1, patch, patch)
-    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+    """Reverse `patchify`."""
+    cells = tokens.reshape(len(tokens), side // patch, side // patch, -1, patch, patch)
+    return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
-def _modulated(tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def _modulate(tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return tokens * (1 + scale) + shift
 
 
-def _zeroed(linear: nn.Linear) -> nn.Linear:
+def _zero_init(linear: nn.Linear) -> nn.Linear:
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear

@@ -1,4 +1,4 @@
-"""Flow matching: the diffusion transformer's backbone says how fast a point moves from noise to image."""
+"""Flow matching: the diffusion transformer's backbone predicts the velocity from noise to image."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from instrument.models.dit import DitBackbone
 
 
 class Flow(nn.Module):
-    """Straight paths x(t) = (1 - t) · noise + t · image, whose velocity is image - noise everywhere."""
+    """Straight paths x(t) = (1 - t) · noise + t · image, with the constant velocity image - noise."""
 
     def __init__(self, model: Model, _data: Data) -> None:
         super().__init__()
         self.backbone = DitBackbone(model)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean squared error, a scalar, of the velocity predicted at the batch's times."""
+        """Return the mean squared error of the predicted velocity, a scalar."""
         image, noise, time = batch["image"], batch["noise"], batch["time"]
-        along = noise.lerp(image, time[:, None, None, None])
-        return F.mse_loss(self.backbone(along, time, batch["label"]), image - noise)
+        point = noise.lerp(image, time[:, None, None, None])
+        return F.mse_loss(self.backbone(point, time, batch["label"]), image - noise)

@@ -1,4 +1,4 @@
-"""A dense encoder over vectors of numbers, which says for each the class it belongs to."""
+"""A dense encoder that classifies each vector of a sequence."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from instrument.models.blocks import encoder
 
 
 class Transformer(nn.Module):
-    """Pre-norm encoder with learned positions and one class for each element of the sequence.
+    """Pre-norm encoder with learned positions that predicts one class per element of the sequence.
 
-    Its inputs are wide (4096 floats by default) on purpose: a batch is then large enough for its copy to the
-    device to matter.
+    The inputs are wide (4096 floats by default), so that the copy of a batch to the device takes a measurable time.
     """
 
     def __init__(self, model: Model, data: Data) -> None:
@@ -28,7 +27,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(model.width, model.vocabulary)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean cross-entropy, a scalar, of (batch, sequence, features) inputs."""
+        """Return the mean cross-entropy, a scalar, for `inputs` of shape (batch, sequence, features)."""
         hidden = self.norm(self.blocks(self.project(batch["inputs"]) + self.positions))
         logits: Tensor = self.head(hidden)
         return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())

@@ -11,12 +11,13 @@ import torch
 
 from instrument.checkpoint.folder import Checkpoints, Parts
 from instrument.config.schema import Config
-from instrument.data.datasets import Position
+from instrument.data.order import Position
+from instrument.losses import Losses
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.ranges import CHECKPOINT, annotate, iteration_name, phase
 from instrument.strategies.base import Strategy
-from instrument.sync import Losses, SyncPolicy
+from instrument.sync import SyncPolicy
 from instrument.trainer.capture import CaptureRange
 from instrument.trainer.finite import NEVER, FiniteLosses
 from instrument.trainer.interrupts import Interrupts

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from instrument.errors import ConfigError, InstrumentError
-from instrument.logging import Say, say_by_logging
+from instrument.logging import LogFunction, log_warning
 from instrument.trees import map_tensors, tensors
 
 Item = TypeVar("Item")
@@ -50,7 +50,7 @@ def retrying(
     *,
     retries: int = 3,
     wait: float = 1.0,
-    say: Say = say_by_logging,
+    say: LogFunction = log_warning,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Item:
     """Return what `call` returns, calling it again after a transient error.
@@ -93,7 +93,7 @@ def reopening(
     *,
     retries: int = 3,
     wait: float = 1.0,
-    say: Say = say_by_logging,
+    say: LogFunction = log_warning,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Item]:
     """Yield every item of an iterator once and in order, opening it again where it fails for a moment.
@@ -165,7 +165,7 @@ class MicroBatches:
         *,
         retries: int | None = None,
         count: Callable[[Any], float | torch.Tensor] | None = None,
-        say: Say = say_by_logging,
+        say: LogFunction = log_warning,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch size is {batch_size}: it has to be at least 1")

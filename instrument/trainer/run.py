@@ -12,14 +12,15 @@ from typing import Any
 import torch
 
 from instrument import distributed
-from instrument.checkpoint import required
 from instrument.checkpoint.folder import Checkpoints, Resumed
-from instrument.checkpoint.random_state import seed_generators
+from instrument.checkpoint.resume import saved_position
+from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
-from instrument.data.datasets import Loader, Position, build_loader
+from instrument.data.datasets import Loader, build_loader
+from instrument.data.order import Position
 from instrument.distributed import Calibration, World
 from instrument.errors import ConfigError
-from instrument.logging import Say
+from instrument.logging import LogFunction
 from instrument.models import build
 from instrument.models.batches import IGNORED
 from instrument.modules import annotate_module
@@ -63,7 +64,7 @@ class Outcome:
     failure: str | None = None
 
 
-def train(config: Config, say: Say) -> Outcome:
+def train(config: Config, say: LogFunction) -> Outcome:
     """Run a configuration to its end, alone or as one rank of several.
 
     Args:
@@ -104,7 +105,7 @@ def pins_batches(config: Config, device: torch.device) -> bool:
 class _Run:
     """The parts of one run on one rank."""
 
-    def __init__(self, config: Config, world: World, device: torch.device, say: Say) -> None:
+    def __init__(self, config: Config, world: World, device: torch.device, say: LogFunction) -> None:
         self.config, self.world, self.device, self.say = config, world, device, say
         # torch.optim imports this when an optimizer is made: in a capture the GPU would be idle for seconds.
         import_module("torch._dynamo")
@@ -220,7 +221,7 @@ class _Run:
         per_epoch = len(self.loader)
         if resumed is None:
             return Span(0, self.steps, Position(), per_epoch)
-        position = required.position(resumed.path, resumed.extra)
+        position = saved_position(resumed.path, resumed.extra)
         return Span(resumed.step, max(self.steps, resumed.step), position, per_epoch)
 
     def _sinks(self, resumed: Resumed | None) -> Sinks:

@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from instrument import pinned  # noqa: E402
-from instrument.data.host_memory import available_bytes, in_words  # noqa: E402
-from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.pinned import PinnedBudget, PinnedRing  # noqa: E402
+from instrument.errors import InstrumentError  # noqa: E402
+from instrument.memory import PinnedBudget  # noqa: E402
+from instrument.pinned import PinnedCollator, PinnedRing  # noqa: E402
 from instrument.streams import Event, Stream  # noqa: E402
+from instrument.trees import map_tensors  # noqa: E402
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 KIB = 1024
@@ -49,33 +50,6 @@ def ring_of(slots: int, budget: int = 1 << 30) -> tuple[PinnedRing, Memory]:
 
 def batch(kib: int, value: float = 1.0) -> dict[str, torch.Tensor]:
     return {"x": torch.full((kib * KIB // 4,), value)}
-
-
-def test_a_budget_is_never_passed() -> None:
-    budget = PinnedBudget(100)
-    budget.take(60)
-    assert not budget.try_take(41)
-    with pytest.raises(InstrumentError, match="41 bytes more would pass the budget of 100 bytes, of which 60 bytes"):
-        budget.take(41)
-    assert budget.used_bytes == 60
-    budget.give(60)
-    budget.take(100)
-    assert budget.used_bytes == 100
-
-
-def test_a_budget_of_nothing_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="0 bytes hold nothing"):
-        PinnedBudget(0)
-
-
-def test_a_budget_beyond_the_machines_memory_is_said_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned, "available_bytes", lambda: 50)
-    budget = PinnedBudget(100)
-    with pytest.raises(
-        InstrumentError, match="60 bytes more fit the budget of 100 bytes, but the machine has 50 bytes"
-    ):
-        budget.take(60)
-    assert budget.used_bytes == 0
 
 
 dtypes = st.sampled_from([torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64, torch.uint8])
@@ -213,28 +187,80 @@ def test_sparse_tensors_stay_as_they_are() -> None:
     assert memory.sizes == []
 
 
-def test_available_memory_is_that_of_the_machine_or_of_the_container(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 400 kB\nMemAvailable: 300 kB\nHugePages_Total: 0\n")
-    assert available_bytes(meminfo, tmp_path) == 300 * KIB
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("0\n")
-    assert available_bytes(meminfo, tmp_path) == 300 * KIB
-    (tmp_path / "memory.max").write_text(f"{200 * KIB}\n")
-    (tmp_path / "memory.current").write_text(f"{150 * KIB}\n")
-    (tmp_path / "memory.stat").write_text(f"anon 1\nfile {50 * KIB}\n")
-    assert available_bytes(meminfo, tmp_path) == 100 * KIB
-    assert available_bytes(tmp_path / "none", tmp_path / "none") is None
+def pad(samples: list[Any]) -> Any:
+    return {"padded": torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)}
 
 
-def test_sizes_are_said_in_words() -> None:
-    assert [in_words(size) for size in (0, 1023, 1 << 20, 3 << 29, 1 << 50)] == [
-        "0 bytes",
-        "1023 bytes",
-        "1 MiB",
-        "1.5 GiB",
-        "1024 TiB",
+def test_without_a_gpu_a_pinned_collator_collates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    budget = PinnedBudget(1)
+    samples = [{"x": torch.ones(2), "nested": [1, "a"]}, {"x": torch.zeros(2), "nested": [2, "b"]}]
+    batch = PinnedCollator(budget)(samples)
+    assert batch["x"].tolist() == [[1, 1], [0, 0]]
+    assert batch["nested"][0].tolist() == [1, 2]
+    assert PinnedCollator(budget, pad)([torch.ones(1), torch.ones(2)])["padded"].tolist() == [[1, 0], [1, 1]]
+    assert budget.used_bytes == 0
+
+
+@pytest.fixture
+def as_if_pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ordinary memory where pinned memory is asked for; the sizes asked for."""
+    sizes: list[int] = []
+    empty: Callable[..., Any] = torch.empty
+
+    def made(*shape: Any, pin_memory: bool = False, **how: Any) -> Any:
+        tensor = empty(*shape, **how)
+        if pin_memory:
+            sizes.append(tensor.nbytes)
+        return tensor
+
+    def pin(tensor: Any) -> Any:
+        sizes.append(tensor.nbytes)
+        return tensor.clone()
+
+    monkeypatch.setattr(torch, "empty", made)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    return sizes
+
+
+def test_a_pinned_collator_counts_what_it_holds(as_if_pinned: list[int]) -> None:
+    budget = PinnedBudget(4096)
+    batch = PinnedCollator(budget, pad)([torch.ones(1), torch.ones(2)])
+    assert batch["padded"].tolist() == [[1, 0], [1, 1]]
+    assert as_if_pinned == [16]
+    assert budget.used_bytes == 4096
+    with pytest.raises(InstrumentError, match="4 KiB more exceed the budget of 4 KiB"):
+        PinnedCollator(budget, pad)([torch.ones(1)])
+    del batch
+    assert budget.used_bytes == 0
+
+
+samples_of_any_kind = st.sampled_from(
+    [
+        [torch.ones(2), torch.zeros(2)],
+        [torch.ones(2), torch.zeros(2, dtype=torch.float64)],
+        [torch.ones(2, requires_grad=True), torch.zeros(2)],
+        [np.ones(3), np.zeros(3)],
+        [1.5, 2.5],
+        [{"x": (torch.ones(()), "a", 3)}, {"x": (torch.zeros(()), "b", 4)}],
     ]
+)
+
+
+@pytest.mark.parametrize("way", ["stand-in", pytest.param("gpu", marks=[pytest.mark.gpu, GPU])])
+def test_a_pinned_collator_gives_what_torchs_own_gives(way: str, request: pytest.FixtureRequest) -> None:
+    if way == "stand-in":
+        request.getfixturevalue("as_if_pinned")
+
+    @given(samples_of_any_kind)
+    def check(samples: Any) -> None:
+        ours, theirs = PinnedCollator(PinnedBudget(1 << 20))(samples), torch.utils.data.default_collate(samples)
+        # repr shows values, types and nesting at once.
+        detached = [map_tensors(tree, lambda tensor: tensor.detach()) for tree in (ours, theirs)]
+        assert repr(detached[0]) == repr(detached[1])
+
+    check()
 
 
 @pytest.mark.gpu

@@ -16,9 +16,11 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from instrument import prefetch, ranges  # noqa: E402
+from instrument.copier import Copier  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.pinned import PinnedBudget, PinnedRing  # noqa: E402
-from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
+from instrument.memory import PinnedBudget  # noqa: E402
+from instrument.pinned import PinnedRing  # noqa: E402
+from instrument.prefetch import PrefetchLoader  # noqa: E402
 from instrument.streams import Event, Streams  # noqa: E402
 from instrument.trees import map_tensors, tensors  # noqa: E402
 from tests.instrument.gpu import no_synchronization  # noqa: E402
@@ -33,17 +35,26 @@ class BadBatchError(Exception):
 
 
 class CopyingCopier(Copier):
-    """Stands in for a GPU: like one, it has its own copy of a batch after `moved`."""
+    """Stands in for a GPU: like one, it has its own copy of a batch after `copy_leaf`."""
 
-    def moved(self, leaf: Any, room: torch.Tensor | None = None) -> Any:
+    def copy_leaf(self, leaf: Any, target: torch.Tensor | None = None) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def copier_of(loader: PrefetchLoader, kind: type[Copier] = CopyingCopier) -> Copier:
+    timing = loader.on_copy is not None
+    return kind(loader.loader, loader.device, loader.streams, loader.ring, timing=timing)
+
+
+def prefetched(loader: PrefetchLoader) -> Iterator[Any]:
+    return prefetch._PrefetchIterator(loader, copier_of(loader))
 
 
 def ahead(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
     """Iterate as with a GPU: a thread, reused buffers, copies ahead."""
     made = PrefetchLoader(loader, "cpu", depth=depth, **how)
     made.ring = PinnedRing(depth + 2, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
-    return prefetch._Ahead(made, CopyingCopier(made))
+    return prefetched(made)
 
 
 def plain(loader: Iterable[Any], depth: int = 1, **how: Any) -> Iterator[Any]:
@@ -171,14 +182,14 @@ def test_it_stands_in_for_its_loader() -> None:
 
 
 def test_a_depth_of_nothing_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="depth: 0 batches ahead are none"):
+    with pytest.raises(ConfigError, match="invalid depth 0"):
         PrefetchLoader([], "cpu", depth=0)
 
 
 def test_a_batch_beyond_the_budget_is_one_line_and_not_taken() -> None:
     made = PrefetchLoader([torch.zeros(4096)], "cpu", budget_bytes=4096)
     with pytest.raises(InstrumentError, match="one batch takes 16 KiB"):
-        next(prefetch._Ahead(made, CopyingCopier(made)))
+        next(prefetched(made))
 
 
 def test_buffers_are_the_same_from_batch_to_batch_and_epoch_to_epoch() -> None:
@@ -191,18 +202,18 @@ def test_buffers_are_the_same_from_batch_to_batch_and_epoch_to_epoch() -> None:
     made = PrefetchLoader([torch.zeros(4096) for _ in range(20)], "cpu")
     made.ring = PinnedRing(3, PinnedBudget(1 << 20), allocate=allocate)
     for _epoch in range(3):
-        assert len(list(prefetch._Ahead(made, CopyingCopier(made)))) == 20
+        assert len(list(prefetched(made))) == 20
     assert 1 <= len(sizes) <= 3
 
 
 def test_a_failed_copy_leaves_its_buffers_free() -> None:
     class Failing(CopyingCopier):
-        def moved(self, leaf: Any, room: torch.Tensor | None = None) -> Any:
+        def copy_leaf(self, leaf: Any, target: torch.Tensor | None = None) -> Any:
             raise BadBatchError("out of memory")
 
     made = PrefetchLoader([torch.zeros(1024) for _ in range(9)], "cpu", budget_bytes=4096)
     made.ring = PinnedRing(3, made.ring.budget, allocate=lambda size: torch.empty(size, dtype=torch.uint8))
-    batches = prefetch._Ahead(made, Failing(made))
+    batches = prefetch._PrefetchIterator(made, copier_of(made, Failing))
     for _again in range(9):
         with pytest.raises(BadBatchError, match="out of memory"):
             next(batches)
@@ -230,7 +241,7 @@ def test_the_position_is_that_of_the_last_batch_handed_out(threaded: bool, monke
     made = PrefetchLoader(loader, "cpu", depth=3)
     if threaded:
         made.ring = PinnedRing(5, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
-        monkeypatch.setattr(prefetch, "_Plain", lambda of: prefetch._Ahead(of, CopyingCopier(of)))
+        monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
     assert made.position == 0
     batches = iter(made)
     assert [next(batches).item() for _ in range(4)] == [0, 1, 2, 3]
@@ -267,7 +278,7 @@ def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> Prefe
     made = PrefetchLoader(loader, "cpu", depth=2)
     if way is ahead:
         made.ring = PinnedRing(4, PinnedBudget(1 << 20), allocate=lambda size: torch.empty(size, dtype=torch.uint8))
-        monkeypatch.setattr(prefetch, "_Plain", lambda of: prefetch._Ahead(of, CopyingCopier(of)))
+        monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
     return made
 
 
@@ -301,7 +312,7 @@ def test_a_state_that_cannot_be_taken_is_an_error_only_for_who_asks(monkeypatch:
     made = loader_with(Counting(fails_at=3), ahead, monkeypatch)
     batches = iter(made)
     assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(InstrumentError, match=r"state of Counting .*RuntimeError: workers are busy; resume by"):
+    with pytest.raises(InstrumentError, match=r"state of Counting .*RuntimeError: workers are busy; resume with"):
         made.state_dict()
     assert next(batches).item() == 3
     assert made.state_dict()["batch"] == 4

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import Dataset  # noqa: E402
 
-from instrument.checkpoint.random_state import seed_generators  # noqa: E402
+from instrument.checkpoint.states import seed_generators  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.data.loading import Loaded  # noqa: E402
+from instrument.data.loading import LoaderBatches  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.train import main  # noqa: E402
 from instrument.trainer import run as runs  # noqa: E402
@@ -110,7 +110,7 @@ class Drawing(Dataset[Any]):
 def test_workers_draw_by_the_seed_and_each_other_numbers() -> None:
     def drawn(seed: int) -> Any:
         scramble(seed + 50)
-        loaded = Loaded(Drawing(), Data(batch=1, workers=2), pinned=False, seed=seed)
+        loaded = LoaderBatches(Drawing(), Data(batch=1, workers=2), pinned=False, seed=seed)
         return torch.cat(list(loaded(iter([[0], [1]]))))
 
     assert torch.equal(drawn(1), drawn(1))
@@ -122,11 +122,11 @@ def test_workers_draw_by_the_seed_and_each_other_numbers() -> None:
 @pytest.mark.parametrize(
     ("entry", "value", "reason"),
     [
-        ("step", -5, "its step is -5 and must be a whole number of at least 0"),
-        ("extra", {}, "holds no data position"),
-        ("extra", {"position": [0]}, r"holds the data position [0], not [epoch, batch]"),
-        ("extra", {"position": [0, -1]}, r"holds the data position [0, -1], not [epoch, batch]"),
-        ("extra", {"position": "ab"}, r"holds the data position 'ab', not [epoch, batch]"),
+        ("step", -5, "its step is -5 and must be an integer of at least 0"),
+        ("extra", {}, "contains no data position"),
+        ("extra", {"position": [0]}, r"contains the data position [0], not [epoch, batch]"),
+        ("extra", {"position": [0, -1]}, r"contains the data position [0, -1], not [epoch, batch]"),
+        ("extra", {"position": "ab"}, r"contains the data position 'ab', not [epoch, batch]"),
     ],
 )
 def test_an_impossible_checkpoint_ends_the_command_with_one_line(

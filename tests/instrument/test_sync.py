@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from instrument import sync  # noqa: E402
+from instrument import losses  # noqa: E402
 from instrument.config.schema import Training  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
+from instrument.losses import LateLosses  # noqa: E402
 from instrument.strategies import strategy_class  # noqa: E402
-from instrument.sync import AHEAD, LateLosses, SyncPolicy  # noqa: E402
+from instrument.sync import MAX_STEPS_AHEAD, SyncPolicy  # noqa: E402
 
 CPU = torch.device("cpu")
 TEXTS = st.one_of(st.sampled_from(["auto", "every", "event"]), st.integers(1, 60).map(str))
@@ -48,7 +49,7 @@ class LateEvent:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LateEvent]]:
-    monkeypatch.setattr(sync, "Event", LateEvent)
+    monkeypatch.setattr(losses, "Event", LateEvent)
     reset()
     yield LateEvent
     reset()
@@ -85,7 +86,7 @@ def test_no_loss_is_lost_and_their_order_is_kept(text: str, steps: int, first: i
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
 def test_nor_where_losses_arrive_only_when_they_are_waited_for(text: str, steps: int, first: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync, "Event", LateEvent)
+        patch.setattr(losses, "Event", LateEvent)
         reset()
         assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
 
@@ -93,7 +94,7 @@ def test_nor_where_losses_arrive_only_when_they_are_waited_for(text: str, steps:
 @given(st.integers(1, 20), st.lists(st.sampled_from(["put", "ready", "wait", "leave", "arrive"]), max_size=60))
 def test_any_order_of_calls_gives_each_loss_once(capacity: int, calls: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync, "Event", LateEvent)
+        patch.setattr(losses, "Event", LateEvent)
         reset()
         late, read, step = LateLosses(CPU, capacity), [], 0
         for call in calls:
@@ -137,12 +138,12 @@ def test_between_waits_nothing_is_asked_for(gpu: type[LateEvent]) -> None:
 def test_event_waits_only_when_the_host_is_too_far_ahead(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
-    for step in range(AHEAD):
+    for step in range(MAX_STEPS_AHEAD):
         late.put(step, loss(step))
         assert policy.after(step, late) == []
     assert gpu.waits == 0
-    late.put(AHEAD, loss(AHEAD))
-    assert policy.after(AHEAD, late) == expected(1)
+    late.put(MAX_STEPS_AHEAD, loss(MAX_STEPS_AHEAD))
+    assert policy.after(MAX_STEPS_AHEAD, late) == expected(1)
     assert gpu.waits == 1
 
 
@@ -166,7 +167,7 @@ def test_more_than_fit_are_refused_before_one_is_overwritten(gpu: type[LateEvent
     late = LateLosses(CPU, 2)
     late.put(0, loss(0))
     late.put(1, loss(1))
-    with pytest.raises(ValueError, match="2 losses are on their way"):
+    with pytest.raises(ValueError, match="2 losses have not been read"):
         late.put(2, loss(2))
     assert late.wait() == expected(2)
 

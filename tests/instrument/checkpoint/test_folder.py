@@ -68,7 +68,7 @@ def test_a_damaged_best_is_said_and_replaced(tmp_path: Path) -> None:
     (tmp_path / "best.pt").write_bytes(b"PK")
     checkpoints.save(1, {"number": Number(1)}, loss=0.5)
     assert loaded(checkpoints, "best") == 1
-    assert len(said) == 1 and said[0].startswith(f"{tmp_path / 'best.pt'} ") and said[0].endswith("; it is replaced")
+    assert len(said) == 1 and said[0].startswith(f"{tmp_path / 'best.pt'} ") and said[0].endswith("; replacing it")
 
 
 def test_going_back_to_an_earlier_step_loses_nothing_that_follows(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_going_back_to_an_earlier_step_loses_nothing_that_follows(tmp_path: Path
 def test_an_earlier_runs_files_are_refused_at_the_start_and_never_removed(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, {"number": Number(1)})
     other = Checkpoints(tmp_path, keep=1)
-    with pytest.raises(InstrumentError, match=r"holds checkpoints of an earlier run: go on with it by --resume latest"):
+    with pytest.raises(InstrumentError, match=r"contains checkpoints of an earlier run: use --resume latest"):
         other.start(None, {})
     other.save(1, {})
     other.save(2, {})
@@ -128,7 +128,7 @@ def test_an_emergency_never_hides_what_ended_the_run(tmp_path: Path, failure: Ba
         except ZeroDivisionError as error:
             assert checkpoints.emergency(7, {"number": Broken()}, error) is None
             raise
-    assert len(said) == 1 and said[0].startswith("no emergency checkpoint could be written at step 7: ")
+    assert len(said) == 1 and said[0].startswith("cannot write an emergency checkpoint at step 7: ")
     assert names(tmp_path) == []
 
 
@@ -153,11 +153,11 @@ def test_a_file_that_cannot_be_removed_is_said_and_no_more(tmp_path: Path, monke
 
     monkeypatch.setattr(Path, "unlink", refuse)
     checkpoints.save(2, {})
-    assert said == [f"old checkpoint {tmp_path / '0001-step-1.pt'} cannot be removed: Operation not permitted"]
+    assert said == [f"cannot remove the old checkpoint {tmp_path / '0001-step-1.pt'}: Operation not permitted"]
 
 
 def test_nothing_kept_and_no_folder_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="keep is 0: at least 1"):
+    with pytest.raises(ConfigError, match="keep is 0: keep at least 1"):
         Checkpoints(tmp_path, keep=0)
     (tmp_path / "file").touch()
     with pytest.raises(InstrumentError, match=r"checkpoint folder \S+file cannot be written to: File exists"):
@@ -167,9 +167,9 @@ def test_nothing_kept_and_no_folder_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("latest", r"holds no checkpoint to go on from; start without --resume"),
-        ("best", r"best\.pt does not exist; name a file"),
-        ("/nowhere/0001-step-1.pt", r"^checkpoint /nowhere/0001-step-1\.pt does not exist; name a file"),
+        ("latest", r"contains no checkpoint; start without --resume"),
+        ("best", r"best\.pt does not exist; give a file"),
+        ("/nowhere/0001-step-1.pt", r"^checkpoint /nowhere/0001-step-1\.pt does not exist; give a file"),
     ],
 )
 def test_nothing_to_go_on_from_is_one_line(tmp_path: Path, where: str, said: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.checkpoint.folder import Checkpoints, load  # noqa: E402
-from instrument.checkpoint.random_state import random_state, restore_random_state  # noqa: E402
+from instrument.checkpoint.states import random_state, restore_random_state  # noqa: E402
 from instrument.config.schema import Config  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 
@@ -123,7 +123,7 @@ def test_a_model_of_another_shape_is_named_by_its_fields_and_nothing_is_changed(
     with pytest.raises(InstrumentError) as caught:
         Checkpoints(tmp_path, config=config(width=1024, layers=2)).load("latest", other.parts)
     assert str(caught.value).endswith(
-        "was made with another model: model.width is 1024, was 512; give the checkpoint's values to go on with it"
+        "was made with another model: model.width is 1024, was 512; use the checkpoint's values to resume from it"
     )
     assert all(torch.equal(a, b) for a, b in zip(before, other.state(), strict=True))
 
@@ -158,7 +158,7 @@ def test_a_changed_learning_rate_is_taken_over(tmp_path: Path, schedule: str) ->
     [
         ("model", lambda: torch.nn.Linear(8, 16), r"its model does not fit this run's: [^\n]*eight"),
         ("optimizer", lambda: torch.optim.AdamW([torch.zeros(1)]), "its optimizer does not fit this run's: loaded"),
-        ("ema", lambda: torch.nn.Linear(8, 16), "holds no ema, only model, optimizer, scheduler, scaler, random: it "),
+        ("ema", lambda: torch.nn.Linear(8, 16), "contains no ema, only model, optimizer, scheduler, scaler, random: "),
     ],
 )
 def test_a_part_that_does_not_fit_is_one_line(tmp_path: Path, part: str, value: Callable[[], Any], said: str) -> None:
@@ -174,13 +174,13 @@ MISSING = object()
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (["step"], MISSING, "holds no step: it is not complete"),
-        (["parts"], MISSING, "holds no parts: it is not complete"),
-        (["config"], MISSING, "holds no config: it is not complete"),
-        (["extra"], MISSING, "holds no extra: it is not complete"),
-        (["step"], -5, "its step is -5 and must be a whole number of at least 0"),
-        (["step"], 2.5, "its step is 2.5 and must be a whole number of at least 0"),
-        (["step"], True, "its step is True and must be a whole number of at least 0"),
+        (["step"], MISSING, "contains no step: it is incomplete"),
+        (["parts"], MISSING, "contains no parts: it is incomplete"),
+        (["config"], MISSING, "contains no config: it is incomplete"),
+        (["extra"], MISSING, "contains no extra: it is incomplete"),
+        (["step"], -5, "its step is -5 and must be an integer of at least 0"),
+        (["step"], 2.5, "its step is 2.5 and must be an integer of at least 0"),
+        (["step"], True, "its step is True and must be an integer of at least 0"),
         (["parts"], [1], r"its parts is \[1\] and must be a state for each part"),
         (["parts", "model"], 3, "its parts is .* and must be a state for each part"),
         (["config"], "wide", "its config is 'wide' and must be a configuration"),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,11 +16,9 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.data import loading  # noqa: E402
-from instrument.data.datasets import Loader, Order, PinnedCollator, Position, Synthetic, build_loader  # noqa: E402
-from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.pinned import PinnedBudget  # noqa: E402
+from instrument.data.datasets import Loader, Order, Position, Synthetic, build_loader  # noqa: E402
+from instrument.errors import ConfigError  # noqa: E402
 from instrument.prefetch import PrefetchLoader  # noqa: E402
-from instrument.trees import map_tensors  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -223,84 +221,8 @@ def test_preloading_or_working_beyond_the_pinned_budget_is_one_line(monkeypatch:
         ConfigError, match=r"preload: 5 batches take 40 KiB of pinned memory, and the budget is 39.1 KiB"
     ):
         build_loader(with_data(preload=True, pinned_budget=40_000), pinned=True)
-    with pytest.raises(ConfigError, match=r"workers: 6 batches ahead take up to 48 KiB of pinned memory"):
+    with pytest.raises(ConfigError, match=r"workers: 6 batches loaded ahead take up to 48 KiB of pinned memory"):
         build_loader(with_data(workers=2, prefetch_factor=3, pinned_budget=40_000), pinned=True)
-
-
-def pad(samples: list[Any]) -> Any:
-    return {"padded": torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)}
-
-
-def test_without_a_gpu_a_pinned_collator_collates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    budget = PinnedBudget(1)
-    samples = [{"x": torch.ones(2), "nested": [1, "a"]}, {"x": torch.zeros(2), "nested": [2, "b"]}]
-    batch = PinnedCollator(budget)(samples)
-    assert batch["x"].tolist() == [[1, 1], [0, 0]]
-    assert batch["nested"][0].tolist() == [1, 2]
-    assert PinnedCollator(budget, pad)([torch.ones(1), torch.ones(2)])["padded"].tolist() == [[1, 0], [1, 1]]
-    assert budget.used_bytes == 0
-
-
-@pytest.fixture
-def as_if_pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Ordinary memory where pinned memory is asked for; the sizes asked for."""
-    sizes: list[int] = []
-    empty: Callable[..., Any] = torch.empty
-
-    def made(*shape: Any, pin_memory: bool = False, **how: Any) -> Any:
-        tensor = empty(*shape, **how)
-        if pin_memory:
-            sizes.append(tensor.nbytes)
-        return tensor
-
-    def pin(tensor: Any) -> Any:
-        sizes.append(tensor.nbytes)
-        return tensor.clone()
-
-    monkeypatch.setattr(torch, "empty", made)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    return sizes
-
-
-def test_a_pinned_collator_counts_what_it_holds(as_if_pinned: list[int]) -> None:
-    budget = PinnedBudget(4096)
-    batch = PinnedCollator(budget, pad)([torch.ones(1), torch.ones(2)])
-    assert batch["padded"].tolist() == [[1, 0], [1, 1]]
-    assert as_if_pinned == [16]
-    assert budget.used_bytes == 4096
-    with pytest.raises(InstrumentError, match="4 KiB more would pass the budget of 4 KiB"):
-        PinnedCollator(budget, pad)([torch.ones(1)])
-    del batch
-    assert budget.used_bytes == 0
-
-
-samples_of_any_kind = st.sampled_from(
-    [
-        [torch.ones(2), torch.zeros(2)],
-        [torch.ones(2), torch.zeros(2, dtype=torch.float64)],
-        [torch.ones(2, requires_grad=True), torch.zeros(2)],
-        [np.ones(3), np.zeros(3)],
-        [1.5, 2.5],
-        [{"x": (torch.ones(()), "a", 3)}, {"x": (torch.zeros(()), "b", 4)}],
-    ]
-)
-
-
-@pytest.mark.parametrize("way", ["stand-in", pytest.param("gpu", marks=[pytest.mark.gpu, GPU])])
-def test_a_pinned_collator_gives_what_torchs_own_gives(way: str, request: pytest.FixtureRequest) -> None:
-    if way == "stand-in":
-        request.getfixturevalue("as_if_pinned")
-
-    @given(samples_of_any_kind)
-    def check(samples: Any) -> None:
-        ours, theirs = PinnedCollator(PinnedBudget(1 << 20))(samples), torch.utils.data.default_collate(samples)
-        # repr shows values, types and nesting at once.
-        detached = [map_tensors(tree, lambda tensor: tensor.detach()) for tree in (ours, theirs)]
-        assert repr(detached[0]) == repr(detached[1])
-
-    check()
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Data, Model  # noqa: E402
-from instrument.data.files import Mapped, open_samples  # noqa: E402
+from instrument.data.files import MappedFile, open_samples  # noqa: E402
 from instrument.errors import ConfigError  # noqa: E402
 from instrument.models.batches import IGNORED, MASK  # noqa: E402
 
@@ -76,7 +76,7 @@ def test_what_a_worker_is_sent_is_the_path_and_not_the_array(tmp_path: Path) -> 
     sent = pickle.dumps(samples)
     assert len(sent) < 5_000
     assert torch.equal(pickle.loads(sent)[3]["inputs"], samples[3]["inputs"])
-    assert isinstance(Mapped(path).array, np.memmap)
+    assert isinstance(MappedFile(path).array, np.memmap)
 
 
 def refusal(path: Path, model: Model, data: Data = DATA) -> str:
@@ -114,11 +114,12 @@ def test_what_does_not_fit_the_model_is_one_line(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("some text")
     wide = saved(tmp_path, np.zeros((9, 5), np.float32))
-    assert "takes an array of (rows, 3), and this is an array of (9, 5): give its second" in refusal(wide, TRANSFORMER)
-    assert "takes an array of (images, 2, 4, 4), and this is an array of (9, 5)" in refusal(wide, DIT)
-    assert "model mlm reads text, and this is an array" in refusal(wide, MLM)
+    actual = "and this is an array of shape (9, 5): give its"
+    assert f"needs an array of shape (rows, 3), {actual} second" in refusal(wide, TRANSFORMER)
+    assert "needs an array of shape (images, 2, 4, 4), and this is an array of shape (9, 5)" in refusal(wide, DIT)
+    assert "model mlm needs a text file" in refusal(wide, MLM)
     assert "this is a text file: give a .npy file, or use model mlm" in refusal(text, TRANSFORMER)
-    assert "vocabulary 256: 256 kinds of bytes" in refusal(text, Model(name="mlm", vocabulary=256))
+    assert "vocabulary 256 is too small for 256 byte values" in refusal(text, Model(name="mlm", vocabulary=256))
     assert "9 bytes are less than one sequence of 10" in refusal(text, MLM, Data(sequence=10))
     short = saved(tmp_path, np.zeros((3, 3), np.float32))
     assert "3 rows are less than one sequence of 4" in refusal(short, TRANSFORMER)

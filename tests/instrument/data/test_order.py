@@ -58,7 +58,7 @@ def test_too_few_samples_are_one_line() -> None:
         Order(7, 8)
     with pytest.raises(ConfigError, match="batch 4 on each of 2 GPUs is more than all 7 samples"):
         Order(7, 4, 0, 2)
-    with pytest.raises(ConfigError, match="rank 2 is none of 2 ranks"):
+    with pytest.raises(ConfigError, match="invalid rank 2 of 2"):
         Order(70, 4, 2, 2)
 
 

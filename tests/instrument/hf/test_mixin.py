@@ -182,8 +182,8 @@ def test_a_loader_that_process_0_reads_for_all_is_left_to_the_stock_path(
         assert_same(trained(tmp_path, data=Unsized(), max_steps=3, accelerator_config=config), stock)
     assert made == []
     assert [r.getMessage() for r in caplog.records if r.name.startswith("instrument")] == [
-        "the stock data path is used although enable_async_dataloader is on: process 0 reads for all "
-        "(dispatch_batches, or an IterableDataset on several processes)"
+        "batches are read synchronously although enable_async_dataloader is on: process 0 reads for all processes "
+        "(dispatch_batches, or an IterableDataset with several processes)"
     ]
 
 
@@ -250,7 +250,7 @@ def test_on_a_gpu_a_thread_copies_and_the_model_gets_its_batches_there_already(
     copying = {thread for _what, name, thread in recorder.log if name == "h2d"}
     assert copying
     assert threading.get_ident() not in copying
-    assert "logging_nan_inf_filter=True waits" in caplog.text
+    assert "logging_nan_inf_filter=True makes the host wait" in caplog.text
 
 
 def test_a_stateful_data_loader_takes_the_stock_path() -> None:

@@ -16,7 +16,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (tiny("flow", width=15, heads=3), "width 15 is odd: flow pairs sines and cosines, make it even"),
+        (tiny("flow", width=15, heads=3), "width 15 is odd: flow pairs sines and cosines, use an even width"),
         (tiny("dit", prompt="loop"), "prompt loop with model dit: only mlm has prompts, use prompt none"),
         (tiny("mlm", prompt="loop", prompt_tokens=12), "prompt_tokens 12 leave no token of a sequence of 12"),
         (tiny("transformer", attention="efficient"), "attention efficient has no kernel for cpu: use auto, flash"),

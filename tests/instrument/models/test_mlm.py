@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from instrument.models.prompt import APPLY_PROMPT, apply_prompt_loop, apply_prompt_vectorised  # noqa: E402
+from instrument.models.mlm import APPLY_PROMPT, apply_prompt_loop, apply_prompt_vectorised  # noqa: E402
 from tests.instrument.models.tiny import awakened, batch, built, gradients, tiny  # noqa: E402
 
 

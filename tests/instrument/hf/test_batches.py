@@ -13,7 +13,7 @@ pytest.importorskip("accelerate")
 
 from instrument import ranges  # noqa: E402
 from instrument.hf import AsyncTrainer  # noqa: E402
-from instrument.hf.throughput import Amount, Throughput, amount  # noqa: E402
+from instrument.hf.batches import BatchSize, Throughput, batch_size  # noqa: E402
 from tests.instrument.gpu import no_synchronization  # noqa: E402
 from tests.instrument.hf.tiny import BATCH, CPU_AND_GPU, Texts, trained, trainer  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
@@ -98,7 +98,7 @@ def test_iterations_go_on_counting_where_a_run_is_resumed(tmp_path: Path, record
 def test_rates_stand_with_every_loss_and_count_no_padding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, enabled: bool
 ) -> None:
-    monkeypatch.setattr("instrument.hf.throughput.perf_counter", iter(range(0, 100_000, 2)).__next__)
+    monkeypatch.setattr("instrument.hf.batches.perf_counter", iter(range(0, 100_000, 2)).__next__)
     made = trained(tmp_path, AsyncTrainer, device, data=Texts(8), num_train_epochs=1, enable_async_dataloader=enabled)
     entries = [entry for entry in made.state.log_history if "loss" in entry]
     assert len(entries) == 2
@@ -110,17 +110,17 @@ def test_rates_stand_with_every_loss_and_count_no_padding(
 
 def test_time_outside_of_training_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("instrument.hf.throughput.perf_counter", lambda: now[0])
+    monkeypatch.setattr("instrument.hf.batches.perf_counter", lambda: now[0])
     meter = Throughput()
     assert meter.take() == {}
     meter.start()
-    meter.add(Amount(4, 32))
+    meter.add(BatchSize(4, 32))
     now[0] = 2.0
     with meter.paused(), meter.paused():
         now[0] = 7.0
     now[0] = 9.0
     assert meter.take() == {"perf/samples_per_s": 1.0, "perf/tokens_per_s": 8.0}
-    meter.add(Amount(2, None))
+    meter.add(BatchSize(2, None))
     now[0] = 10.0
     assert meter.take() == {"perf/samples_per_s": 2.0}
 
@@ -128,18 +128,18 @@ def test_time_outside_of_training_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("batch", "expected"),
     [
-        ({"input_ids": torch.ones(2, 5, dtype=torch.long)}, Amount(2, 10)),
-        ({"input_ids": torch.ones(2, 3), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])}, Amount(2, 3)),
-        ({"input_ids": torch.ones(1, 4, dtype=torch.int), "attention_mask": torch.ones(1, 1, 4, 4)}, Amount(1, 4)),
-        ({"pixel_values": torch.ones(3, 1, 2, 2), "labels": torch.ones(3)}, Amount(3, None)),
-        ({"inputs_embeds": torch.ones(3, 4, 2)}, Amount(3, None)),
-        ({"note": "text"}, Amount(0, None)),
-        ([torch.ones(3)], Amount(0, None)),
-        ({}, Amount(0, None)),
+        ({"input_ids": torch.ones(2, 5, dtype=torch.long)}, BatchSize(2, 10)),
+        ({"input_ids": torch.ones(2, 3), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])}, BatchSize(2, 3)),
+        ({"input_ids": torch.ones(1, 4, dtype=torch.int), "attention_mask": torch.ones(1, 1, 4, 4)}, BatchSize(1, 4)),
+        ({"pixel_values": torch.ones(3, 1, 2, 2), "labels": torch.ones(3)}, BatchSize(3, None)),
+        ({"inputs_embeds": torch.ones(3, 4, 2)}, BatchSize(3, None)),
+        ({"note": "text"}, BatchSize(0, None)),
+        ([torch.ones(3)], BatchSize(0, None)),
+        ({}, BatchSize(0, None)),
     ],
 )
-def test_a_batch_is_counted_by_its_shapes_and_its_mask(batch: object, expected: Amount) -> None:
-    assert amount(batch) == expected
+def test_a_batch_is_counted_by_its_shapes_and_its_mask(batch: object, expected: BatchSize) -> None:
+    assert batch_size(batch) == expected
 
 
 @pytest.mark.parametrize("device", CPU_AND_GPU[1:])
@@ -148,7 +148,7 @@ def test_counting_does_not_wait_for_the_gpu(device: str) -> None:
     meter = Throughput()
     meter.start()
     with no_synchronization():
-        meter.add(amount(batch))
-        meter.add(amount(batch))
+        meter.add(batch_size(batch))
+        meter.add(batch_size(batch))
     rates = meter.take()
     assert rates["perf/tokens_per_s"] / rates["perf/samples_per_s"] == pytest.approx(3)
