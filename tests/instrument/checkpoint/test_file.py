@@ -46,7 +46,7 @@ KILLED_WHILE_WRITING = """
 import os, sys, time
 from pathlib import Path
 import torch
-from instrument import checkpoint_file
+from instrument.checkpoint import file as checkpoint_file
 path = Path(sys.argv[1])
 write = os.fsync
 def stop_here(handle):
@@ -77,7 +77,7 @@ WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
 import torch
-from instrument import checkpoint_file
+from instrument.checkpoint import file as checkpoint_file
 step = 0
 while True:
     step += 1
@@ -104,7 +104,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from instrument import checkpoint_file
+from instrument.checkpoint import file as checkpoint_file
 from instrument.errors import InstrumentError
 # A limit on the size of files stands in for a full disk: the write fails halfway, with an OSError.
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
@@ -191,7 +191,7 @@ def test_a_zip_of_something_else_and_a_newer_format_are_named(tmp_path: Path) ->
 @pytest.mark.parametrize("value", [Path("a"), Fraction(1, 3), print, Trap(Path("a")), [{"a": Fraction(1)}]])
 def test_what_could_not_be_read_back_is_refused_when_it_is_written(tmp_path: Path, value: object) -> None:
     path = tmp_path / "0001-step-1.pt"
-    with pytest.raises(InstrumentError, match=r"^0001-step-1\.pt\['extra'\]\['late'\]\S* is a [^\n]+ as one of these$"):
+    with pytest.raises(InstrumentError, match=r"^0001-step-1\.pt\['extra'\]\['late'\]\S* is a [^\n]+ to one of these$"):
         file.write(path, {"extra": {"late": value}})
     assert list(tmp_path.iterdir()) == []
 
