@@ -1,4 +1,4 @@
-"""Fleets of real reports, each read once."""
+"""Fleets of real reports, each read once per session."""
 
 from __future__ import annotations
 

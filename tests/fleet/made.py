@@ -1,4 +1,4 @@
-"""Hand-made ranks: groups of ranks, communicators and broken orders that no capture at hand has."""
+"""Hand-made ranks with groups, communicators and orders that no available capture has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rank(
     steps: Sequence[int] = (),
     own: int | Sequence[int] = 10 * MS,
 ) -> RankResult:
-    """Return a rank of calls (iteration, kind, channel, start, end), in order; `own` is each iteration's own time."""
+    """Return a rank with calls (iteration, kind, channel, start, end) in order, and the own time of its iterations."""
     kinds = tuple(sorted({call[1] for call in calls}))
     columns = [
         np.array(column, np.int64) for column in zip(*[(c[0], kinds.index(c[1]), *c[2:]) for c in calls], strict=True)
@@ -67,5 +67,5 @@ def _steps(numbers: Sequence[int], own: int | Sequence[int]) -> Steps:
 
 
 def report(*ranks: RankResult, epoch: int | None = None) -> ReportResult:
-    """Return a report of these ranks."""
+    """Return a report with these ranks."""
     return ReportResult("2024.2.3", epoch, (), ranks)

@@ -1,4 +1,4 @@
-"""Reports for the fleet: real ones a rank, and a real one of two processes split by hand into two with other clocks."""
+"""Reports for fleets: real ones, and a real one of two processes, split by hand into two with different clocks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from tests.captures import SAMPLES
+from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge
-from traceview.fleet.read_one import read_report
 from traceview.model.fleet import Fleet, ReportResult
 
 RANKS = SAMPLES / "ranks"
@@ -20,13 +20,13 @@ OWNER = ("globalPid", "globalTid")
 
 def ranks_of(name: str) -> list[Path]:
     """Return the four reports of a run in samples/ranks."""
-    found = sorted(RANKS.glob(f"{name}_rank*.sqlite.xz"))
-    assert len(found) == 4, "a clone holds every sample"
-    return found
+    paths = sorted(RANKS.glob(f"{name}_rank*.sqlite.xz"))
+    assert len(paths) == 4, "a clone has every sample"
+    return paths
 
 
 def unpacked(path: Path, folder: Path) -> Path:
-    """Return a sample without its packing."""
+    """Return a decompressed sample."""
     plain = folder / path.stem
     plain.write_bytes(lzma.decompress(path.read_bytes()))
     return plain
@@ -40,13 +40,13 @@ def merged(paths: list[Path], **options: float) -> Fleet:
 @cache
 def result_of(path: Path) -> ReportResult:
     """Read a report in this process, once."""
-    return read_report(path, None, None)
+    return measure_report(path, None, None)
 
 
 def process_alone(source: Path, out: Path, process: int, *, shift: int = 0, drift: int = 0) -> Path:
-    """Copy what one process did, on a clock that shows `shift` ns more and gains `drift` ns a second.
+    """Copy the events of one process, on a clock that is `shift` ns ahead and gains `drift` ns per second.
 
-    No capture comes so: a session of nsys has one clock. Only the times are another's; what happened is real.
+    The events are real; only their times are changed, because one nsys session has one clock.
     """
     shutil.copyfile(source, out)
     with closing(sqlite3.connect(out)) as database:

@@ -1,4 +1,4 @@
-"""Real runs whose straggler was made on purpose, and one whose waits are computed here again, row by row."""
+"""Real runs with a deliberate straggler, and one whose waits are recomputed here row by row."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from traceview.model.fleet import Fleet
 from traceview.report.fleet.terminal import render
 
 
-def test_a_rank_whose_host_is_slow_is_found_with_its_price(slow_host: Fleet) -> None:
-    (one,) = slow_host.stragglers
-    late = slow_host.ranks[one.rank]
-    assert (late.label, one.part) == ("slowhost_rank1", "host")
+def test_a_rank_with_a_slow_host(slow_host: Fleet) -> None:
+    (straggler,) = slow_host.stragglers
+    late = slow_host.ranks[straggler.rank]
+    assert (late.label, straggler.part) == ("slowhost_rank1", "host")
     assert late.last_count == late.matched == 64
     others = [rank for rank in slow_host.ranks if rank is not late]
-    assert one.cost == late.bare_caused == pytest.approx(sum(rank.bare_wait for rank in others), abs=3)
-    # What it takes longer than the others is what they wait for it, and end with it.
-    assert one.lag == pytest.approx(one.cost_each, rel=0.15)
-    assert "data loading" in slow_host.advice[0].text and slow_host.advice[0].rank == one.rank
+    assert straggler.cost == late.bare_caused == pytest.approx(sum(rank.bare_wait for rank in others), abs=3)
+    # The others wait as long as it takes longer.
+    assert straggler.lag == pytest.approx(straggler.cost_each, rel=0.15)
+    assert "data loading" in slow_host.advice[0].text and slow_host.advice[0].rank == straggler.rank
 
 
-def test_a_rank_whose_gpu_is_shared_is_found_by_its_kernels(slow_gpu: Fleet) -> None:
-    (one,) = slow_gpu.stragglers
-    assert (slow_gpu.ranks[one.rank].label, one.part, one.more_kernels) == ("slowgpu_rank2", "compute", 0)
-    assert 0.15 < one.share < 0.35
-    assert slow_gpu.advice[0].title.startswith("slowgpu_rank2 takes 23.8% more time of its own")
+def test_a_rank_with_a_shared_gpu(slow_gpu: Fleet) -> None:
+    (straggler,) = slow_gpu.stragglers
+    label = slow_gpu.ranks[straggler.rank].label
+    assert (label, straggler.part, straggler.more_kernels) == ("slowgpu_rank2", "compute", 0)
+    assert 0.15 < straggler.share < 0.35
+    assert slow_gpu.advice[0].title.startswith("slowgpu_rank2: own time is 23.8% longer than the others'")
 
 
-def test_a_margin_that_is_wide_enough_finds_none(slow_gpu: Fleet) -> None:
+def test_a_wide_margin_gives_no_straggler(slow_gpu: Fleet) -> None:
     wide = merged(ranks_of("slowgpu"), margin=0.3)
     assert wide.stragglers == ()
     assert [rank.lag for rank in wide.ranks] == [rank.lag for rank in slow_gpu.ranks]
-    # The waits are there all the same, and are told.
+    # The advice still names the waits.
     assert "wait in collectives" in wide.advice[0].title
 
 
 @pytest.mark.parametrize("name", ["slow_host", "slow_gpu", "two_in_one"])
-def test_all_ranks_take_equally_long_and_parts_add_up(name: str, request: pytest.FixtureRequest) -> None:
+def test_ranks_take_equally_long_and_parts_add_up(name: str, request: pytest.FixtureRequest) -> None:
     fleet: Fleet = request.getfixturevalue(name)
     walls = [rank.wall for rank in fleet.ranks]
-    # Each iteration ends with a collective: the ranks cannot drift apart.
+    # Each iteration ends with a collective, so the ranks stay together.
     assert max(walls) < 1.005 * min(walls)
     for rank in fleet.ranks:
         assert rank.own + rank.exposed_communication == rank.wall
@@ -58,7 +59,7 @@ def test_all_ranks_take_equally_long_and_parts_add_up(name: str, request: pytest
         assert sum(rank.causes) == rank.idle and rank.copies >= 0
 
 
-def test_waits_are_those_of_a_slow_and_obvious_count(two_in_one: Fleet) -> None:
+def test_waits_equal_a_simple_count(two_in_one: Fleet) -> None:
     path = sample("ddp2.sqlite")
     starts, ends = _collectives(path)
     assert two_in_one.heat is not None
@@ -72,13 +73,13 @@ def test_waits_are_those_of_a_slow_and_obvious_count(two_in_one: Fleet) -> None:
             early = first if late == second else second
             own = ends[early][places] - starts[early][places]
             waited[early, late] += min(starts[late][places] - starts[early][places], own)
-    found = {(pair.waiter, pair.last): pair.waited for pair in two_in_one.pairs}
+    pairs = {(pair.waiter, pair.last): pair.waited for pair in two_in_one.pairs}
     rows = {first: 0, second: 1}
-    assert found == {(rows[early], rows[late]): ns for (early, late), ns in waited.items() if ns}
+    assert pairs == {(rows[early], rows[late]): ns for (early, late), ns in waited.items() if ns}
 
 
 def _collectives(path: Path) -> tuple[dict[int, dict[tuple[int, int], int]], dict[int, dict[tuple[int, int], int]]]:
-    """Return starts and ends by process, then by (iteration, n-th of it)."""
+    """Return starts and ends by process, then by iteration and number within it."""
     with closing(sqlite3.connect(path)) as database:
         ranges = database.execute(
             "SELECT (globalTid >> 24) & 16777215, start, coalesce(text, value) FROM NVTX_EVENTS "
@@ -92,8 +93,8 @@ def _collectives(path: Path) -> tuple[dict[int, dict[tuple[int, int], int]], dic
         ).fetchall()
     steps = defaultdict(list)
     for process, start, name in ranges:
-        if found := re.fullmatch(r"iteration (-?\d+)", name):
-            steps[process].append((start, int(found[1])))
+        if match := re.fullmatch(r"iteration (-?\d+)", name):
+            steps[process].append((start, int(match[1])))
     starts: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
     ends: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
     for process, start, end, launched in kernels:
@@ -104,7 +105,7 @@ def _collectives(path: Path) -> tuple[dict[int, dict[tuple[int, int], int]], dic
     return starts, ends
 
 
-def test_two_runs_in_one_folder_are_told_apart(slow_host: Fleet) -> None:
+def test_two_runs_in_one_folder(slow_host: Fleet) -> None:
     both = merged([*ranks_of("slowhost"), *ranks_of("slowgpu")])
     assert [group.ranks for group in both.groups] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert [clock.method for clock in both.clocks] == [
@@ -114,44 +115,43 @@ def test_two_runs_in_one_folder_are_told_apart(slow_host: Fleet) -> None:
         *["collectives"] * 3,
     ]
     assert [rank.matched for rank in both.ranks] == [64] * 8
-    assert any("2 sets that share no collective" in note for note in both.notes)
-    found = [rank.wait for rank in both.ranks[:4]]
-    assert found == [rank.wait for rank in slow_host.ranks]
-    # Each is compared with its own run, and so nothing else is a straggler, and nobody lags more or less.
+    assert any("2 sets without common collectives" in note for note in both.notes)
+    assert [rank.wait for rank in both.ranks[:4]] == [rank.wait for rank in slow_host.ranks]
+    # Each rank is compared with its own run, so stragglers and lags do not change.
     assert [rank.set for rank in both.ranks] == [0] * 4 + [1] * 4
-    assert {both.ranks[one.rank].label for one in both.stragglers} == {"slowhost_rank1", "slowgpu_rank2"}
+    assert {both.ranks[straggler.rank].label for straggler in both.stragglers} == {"slowhost_rank1", "slowgpu_rank2"}
     assert [rank.lag for rank in both.ranks[:4]] == [rank.lag for rank in slow_host.ranks]
-    assert [one.waiting for one in both.advice] == [3, 3]
+    assert [advice.waiting for advice in both.advice] == [3, 3]
 
 
-def test_a_capture_that_comes_twice_is_named() -> None:
+def test_a_repeated_capture_gives_a_note() -> None:
     first = ranks_of("slowhost")[0]
     twice = merge(["a.sqlite", "b.sqlite"], [result_of(first)] * 2)
-    assert twice.notes[0].startswith("b.sqlite holds the same capture as a.sqlite: ")
+    assert twice.notes[0].startswith("b.sqlite contains the same capture as a.sqlite; ")
     alone = merge(["a.sqlite"], [result_of(first)])
     assert alone.notes == ()
 
 
-def test_without_collectives_no_price_is_made_up() -> None:
+def test_without_collectives_there_is_no_cost() -> None:
     fleet = merged([sample("dual.sqlite"), sample("cudagraph.sqlite")])
-    assert [one.cost for one in fleet.stragglers] == [0]
+    assert [straggler.cost for straggler in fleet.stragglers] == [0]
     assert "cannot be told: no collective was matched" in render(fleet) and "It costs" not in render(fleet)
 
 
-def test_rooted_collectives_are_left_out_and_said(two_in_one: Fleet) -> None:
+def test_rooted_collectives_are_left_out(two_in_one: Fleet) -> None:
     assert {group.kind for group in two_in_one.groups} == {"AllReduce"}
     assert two_in_one.unmatched == 8
     assert any("4 rooted collectives" in note for note in two_in_one.notes)
 
 
-def test_streams_of_other_numbers_and_other_iteration_names_still_match() -> None:
+def test_different_stream_ids_and_iteration_names_match() -> None:
     fleet = merged([original("public/nsys2026.2_2gpu_nccl.sqlite")])
     (group,) = fleet.groups
     assert (group.kind, fleet.unmatched, group.how) == ("SendRecv", 0, "order")
-    assert sum(rank.matched for rank in fleet.ranks) == 2 * group.count == 56  # of 66: five steps are not on both
+    assert sum(rank.matched for rank in fleet.ranks) == 2 * group.count == 56  # of 66; five steps are not on both
 
 
-def test_the_heat_map_holds_what_the_rows_are_means_of(slow_host: Fleet) -> None:
+def test_rows_are_means_of_the_heat_map(slow_host: Fleet) -> None:
     heat = slow_host.heat
     assert heat is not None and heat.steps.tolist() == list(range(21, 30))
     for row, rank in enumerate(slow_host.ranks):

@@ -1,4 +1,4 @@
-"""The command: what it prints and writes, what it refuses, and what becomes of broken reports and lost workers."""
+"""The command: output, errors, broken reports, lost workers, and real Dask clusters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from traceview.report.fleet.document import to_json
 from traceview.report.fleet.terminal import render
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
-# What a report of nsys begins with, and an nsys that ends whoever called it: once, or whenever it is called.
+# The first bytes of an nsys report, and an nsys that kills its caller: once, or every time.
 REPORT = b"NVIDIA Tegra Profiler Report 2024@2@3"
 KILLER = """#!/bin/sh
 if [ "$1" = --version ]; then echo NVIDIA Nsight Systems version 2026.1.1.1; exit; fi
@@ -40,7 +40,7 @@ touch {mark}; exec sleep 60
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Return a folder with links to the ranks of a run."""
+    """Return a folder with links to the reports of a run."""
     folder = tmp_path / "runs"
     folder.mkdir()
     for path in ranks_of("slowhost"):
@@ -49,7 +49,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def killer(folder: Path, *, once: bool) -> str:
-    """Return an nsys that kills the worker which calls it, and otherwise exports a sample."""
+    """Return an nsys that kills the worker that calls it, or else exports a sample."""
     program, mark = folder / "nsys", folder / "killed"
     touch = f"touch {mark};" if once else ""
     program.write_text(KILLER.format(mark=mark, touch=touch, export=sample("dual.sqlite")))
@@ -57,15 +57,15 @@ def killer(folder: Path, *, once: bool) -> str:
     return str(program)
 
 
-def test_it_says_what_the_readers_in_this_process_say(
+def test_output_equals_a_run_in_this_process(
     traceview: Command, runs: Path, tmp_path: Path, slow_host: Fleet
 ) -> None:
     out = tmp_path / "out.json"
     result = traceview("fleet", f"{runs}/rank*", f"{runs}/slowhost*", "--json", out, "--workers", 2)
-    assert result.code == 2 and "rank*: no report is there" in result.err and not out.exists()
+    assert result.code == 2 and "rank*: no report found" in result.err and not out.exists()
     result = traceview("fleet", f"{runs}/slowhost*", "--json", out, "--workers", 2)
     assert (result.code, result.err) == (0, "")
-    # Two processes, and none: the same bytes.
+    # Two processes give the same bytes as none.
     assert out.read_text(encoding="utf-8") == to_json(slow_host)
     page = runs / "fleet.overlap.html"
     assert result.out == render(slow_host) + f"\nPage: {page}\n"
@@ -74,25 +74,25 @@ def test_it_says_what_the_readers_in_this_process_say(
     assert "! slowhost_rank1" in result.out and render(slow_host, unicode=False).isascii()
 
 
-def test_a_broken_report_is_named_and_skipped(traceview: Command, runs: Path) -> None:
+def test_a_broken_report_is_skipped(traceview: Command, runs: Path) -> None:
     (runs / "slowhost_rank0.sqlite.xz").unlink()
     (runs / "slowhost_rank0.sqlite").write_bytes(sample("dual.sqlite").read_bytes()[:50_000])
     (runs / "slowhost_rank9.sqlite").write_text("text", encoding="utf-8")
     result = traceview("fleet", runs, runs / "gone.sqlite", "--no-html", "--json", "-", "--workers", 1)
-    found = json.loads(result.out)
+    document = json.loads(result.out)
     assert result.code == 3
-    assert found["reports"] == [f"slowhost_rank{rank}.sqlite.xz" for rank in (1, 2, 3)]
-    reasons = {one["file"]: one["reason"].split(" ")[0:2] for one in found["skipped"]}
+    assert document["reports"] == [f"slowhost_rank{rank}.sqlite.xz" for rank in (1, 2, 3)]
+    reasons = {skipped["file"]: skipped["reason"].split(" ")[0:2] for skipped in document["skipped"]}
     assert reasons == {
         "gone.sqlite": ["no", "such"],
         "slowhost_rank0.sqlite": ["cut", "off,"],
         "slowhost_rank9.sqlite": ["not", "an"],
     }
     assert [line.split(": ")[1] for line in result.err.splitlines()] == [f"skipped {name}" for name in sorted(reasons)]
-    assert [found["ranks"][one["rank"]]["label"] for one in found["stragglers"]] == ["slowhost_rank1"]
+    assert [document["ranks"][late["rank"]]["label"] for late in document["stragglers"]] == ["slowhost_rank1"]
 
 
-def test_conditions_and_nothing_to_say_have_exit_codes_of_their_own(traceview: Command, tmp_path: Path) -> None:
+def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
     report = sample("ddp2.sqlite")
     result = traceview("fleet", report, "--no-html", "-q", "--fail-if", "straggler > 5%", "--workers", 1)
     assert result.code == 1 and result.out == ""
@@ -103,7 +103,8 @@ def test_conditions_and_nothing_to_say_have_exit_codes_of_their_own(traceview: C
     (tmp_path / "b.sqlite").write_bytes(b"")
     result = traceview("fleet", tmp_path, "--workers", 1)
     assert result.code == 2 and {path.name for path in tmp_path.iterdir()} == {"a.sqlite", "b.sqlite"}
-    assert result.err.startswith("traceview: error: a.sqlite: the file is empty;") and "nor can 1 more" in result.err
+    assert result.err.startswith("traceview: error: a.sqlite: the file is empty;")
+    assert "(1 more report cannot be read either)" in result.err
 
 
 @pytest.mark.parametrize(
@@ -113,17 +114,17 @@ def test_conditions_and_nothing_to_say_have_exit_codes_of_their_own(traceview: C
         (["--html", "-"], "--html needs a file name"),
         (["--open", "--no-html"], "--open is about the page"),
         (["--fail-if", "speed > 5%"], "unknown quantity 'speed'"),
-        (["--scheduler", "nonsense"], "no scheduler can be reached there"),
+        (["--scheduler", "nonsense"], "cannot connect to a scheduler"),
         (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
         (["--json", "/nowhere/x.json"], "its folder does not exist"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(traceview: Command, arguments: list[str], words: str) -> None:
+def test_invalid_options_are_one_line_errors(traceview: Command, arguments: list[str], words: str) -> None:
     result = traceview("fleet", sample("ddp2.sqlite"), *arguments)
     assert result.code == 2 and words in result.err and result.err.count("\n") == 1
 
 
-def test_without_distributed_a_scheduler_is_refused(traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_needs_distributed(traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     result = traceview("fleet", sample("ddp2.sqlite"), "--no-html", "--scheduler", "tcp://127.0.0.1:1")
     assert result.code == 2 and "pip install 'traceview[dask]'" in result.err
@@ -136,38 +137,38 @@ def test_a_worker_that_dies_is_replaced(traceview: Command, runs: Path, tmp_path
     (runs / "slowhost_rank4.nsys-rep").write_bytes(REPORT)
     nsys = killer(tmp_path, once=once)
     result = traceview("fleet", runs, "--no-html", "--json", "-", "--workers", 2, "--nsys", nsys)
-    found = json.loads(result.out)
+    document = json.loads(result.out)
     assert (tmp_path / "killed").exists() is once
-    # What was read meanwhile by others is there in either case; the report is given up only when it kills again.
-    assert [one["label"] for one in found["ranks"]][:2] == ["slowhost_rank0", "slowhost_rank1"]
-    assert (result.code, len(found["ranks"])) == ((0, 3) if once else (3, 2))
-    assert [one["reason"][:36] for one in found["skipped"]] == (
+    # The other reports are read in both cases; a report that kills its worker twice is given up.
+    assert [rank["label"] for rank in document["ranks"]][:2] == ["slowhost_rank0", "slowhost_rank1"]
+    assert (result.code, len(document["ranks"])) == ((0, 3) if once else (3, 2))
+    assert [skipped["reason"][:36] for skipped in document["skipped"]] == (
         [] if once else ["the process that read it died twice,"]
     )
 
 
-def test_interrupted_it_leaves_neither_files_nor_processes(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_files_and_no_processes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     (runs / "slowhost_rank4.nsys-rep").write_bytes(REPORT)
     slow = tmp_path / "nsys"
-    slow.write_text(SLEEPER.format(mark=tmp_path / "asked"))
+    slow.write_text(SLEEPER.format(mark=tmp_path / "started"))
     slow.chmod(0o755)
     command = [sys.executable, "-c", HEARS_CTRL_C, "fleet", str(runs), "--workers", "1", "--nsys", str(slow)]
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert (process.returncode, said.strip()) == (130, "traceview: interrupted")
+    _, printed = process.communicate(timeout=30)
+    assert (process.returncode, printed.strip()) == (130, "traceview: interrupted")
     assert not (runs / "fleet.overlap.html").exists()
-    while _alive(process.pid) and time.monotonic() < deadline:
+    while is_group_alive(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _alive(process.pid)
+    assert not is_group_alive(process.pid)
 
 
-def _alive(group: int) -> bool:
+def is_group_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -177,7 +178,7 @@ def _alive(group: int) -> bool:
 
 @contextlib.contextmanager
 def cluster(folder: Path, tls: Sequence[str] = ()) -> Iterator[str]:
-    """Have a scheduler and two workers of one thread; `tls` are Dask's own options."""
+    """Run a scheduler and two single-threaded workers; `tls` are Dask's options."""
     pytest.importorskip("distributed")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -188,8 +189,8 @@ def cluster(folder: Path, tls: Sequence[str] = ()) -> Iterator[str]:
     worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard", *tls]
     with (folder / "dask.log").open("w") as log:
         started = [
-            subprocess.Popen([sys.executable, "-m", *one], env=ENVIRONMENT, stdout=log, stderr=log, cwd=folder)
-            for one in (scheduler, [*worker, "--local-directory", str(folder)])
+            subprocess.Popen([sys.executable, "-m", *command], env=ENVIRONMENT, stdout=log, stderr=log, cwd=folder)
+            for command in (scheduler, [*worker, "--local-directory", str(folder)])
         ]
         try:
             deadline = time.monotonic() + 60
@@ -197,13 +198,13 @@ def cluster(folder: Path, tls: Sequence[str] = ()) -> Iterator[str]:
                 time.sleep(0.1)
             yield address
         finally:
-            for one in reversed(started):
-                one.terminate()
-                one.wait(timeout=30)
+            for process in reversed(started):
+                process.terminate()
+                process.wait(timeout=30)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate that signs itself, and its key, with the program openssl; made for this test alone."""
+    """Create a self-signed certificate and its key with openssl."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the program openssl")
     folder.mkdir()
@@ -217,7 +218,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def on_cluster(out: Path, address: str, *arguments: object) -> tuple[int, str]:
-    """Read a sample on a cluster; return the exit code and what stands on standard error."""
+    """Read a sample on a cluster; return the exit code and standard error."""
     command = [sys.executable, "-m", "traceview", "fleet", sample("ddp2.sqlite"), "--no-html", "-q", "--json", out]
     ended = subprocess.run(
         [*map(str, command), "--scheduler", address, *map(str, arguments)],
@@ -238,16 +239,16 @@ def test_a_cluster_with_tls(tmp_path: Path) -> None:
         both.write_text(key.read_text() + cert.read_text())
         assert on_cluster(out, address, "--tls-ca-file", cert, "--tls-cert", both) == (0, "")
         for arguments, words in (
-            (("--tls-ca-file", other_cert, "--tls-cert", cert, "--tls-key", key), "no scheduler can be reached there"),
+            (("--tls-ca-file", other_cert, "--tls-cert", cert, "--tls-key", key), "cannot connect to a scheduler"),
             (("--tls-ca-file", cert, "--tls-cert", other_cert, "--tls-key", key), "not PEM files that belong together"),
             ((), "TLS needs certificates"),
         ):
-            code, said = on_cluster(out, address, *arguments)
-            assert (code, said.count("\n")) == (2, 1) and words in said, said
+            code, printed = on_cluster(out, address, *arguments)
+            assert (code, printed.count("\n")) == (2, 1) and words in printed, printed
     assert other_key.is_file()
 
 
-def test_tls_files_and_a_plain_address_are_refused(traceview: Command, tmp_path: Path) -> None:
+def test_tls_files_need_a_tls_address(traceview: Command, tmp_path: Path) -> None:
     pem = tmp_path / "any.pem"
     pem.write_text("nothing")
     encrypted = "need an encrypted --scheduler tls://HOST:PORT"
@@ -257,27 +258,27 @@ def test_tls_files_and_a_plain_address_are_refused(traceview: Command, tmp_path:
         (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", pem), "--tls-ca-file and --tls-cert belong together"),
         (("--scheduler", "tls://127.0.0.1:1", "--tls-ca-file", tmp_path / "gone.pem"), "does not exist"),
     ):
-        code, _, said = traceview("fleet", sample("ddp2.sqlite"), "--no-html", *arguments)
-        assert (code, said.count("\n")) == (2, 1) and words in said
+        code, _, printed = traceview("fleet", sample("ddp2.sqlite"), "--no-html", *arguments)
+        assert (code, printed.count("\n")) == (2, 1) and words in printed
 
 
-def test_help_says_that_a_scheduler_is_trusted(traceview: Command) -> None:
+def test_help_warns_about_the_scheduler(traceview: Command) -> None:
     assert "can run code here" in " ".join(traceview("fleet", "--help").out.split())
 
 
 def functions_sampled(address: str) -> list[str]:
-    """Return every function that the profilers of the workers remember: those of reports would add up."""
+    """Return every function in the profiles of the workers, which would grow if they contained reports."""
     distributed = pytest.importorskip("distributed")
     with distributed.Client(address, set_as_default=False) as client:
-        waiting, found = [client.profile()], []
+        waiting, functions = [client.profile()], []
         while waiting:
             node = waiting.pop()
-            found.append(node["identifier"])
+            functions.append(node["identifier"])
             waiting.extend(node["children"].values())
-    return found
+    return functions
 
 
-def test_a_cluster_gives_the_same_bytes_and_outlives_a_worker(runs: Path, tmp_path: Path) -> None:
+def test_a_cluster_gives_the_same_bytes_and_survives_a_lost_worker(runs: Path, tmp_path: Path) -> None:
     out, last = tmp_path / "out.json", runs / "slowhost_rank4.nsys-rep"
     last.write_bytes(REPORT)
     nsys = killer(tmp_path, once=True)

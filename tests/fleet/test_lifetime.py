@@ -1,4 +1,4 @@
-"""A worker ends with the process that started it, and signals wait while one is started."""
+"""Workers end with their parent process, and signals are deferred while a worker starts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.test_command import ENVIRONMENT, REPORT, SLEEPER, _alive
+from tests.fleet.test_command import ENVIRONMENT, REPORT, SLEEPER, is_group_alive
 from traceview.fleet.lifetime import signals_deferred
 
-# A worker that waits until its parent is gone, or becomes a worker first; then it should not live to write "late".
+# A process that becomes a worker before or after its parent ends; it must end before it writes "late".
 MODULE = """
 import multiprocessing, os, pathlib, sys, time
 from traceview.fleet import lifetime
 def worker(folder, parent, order):
     folder = pathlib.Path(folder)
     if order == "watch":
-        lifetime._kernel_kills = lambda: False  # as on another system than Linux
+        lifetime._set_death_signal = lambda: False  # as on systems other than Linux
     if order != "late":
         lifetime.begin_worker()
     (folder / "ready").touch()
@@ -38,23 +38,23 @@ if __name__ == "__main__":
 """
 
 
-def waits_for(what: Path) -> None:
+def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 60
-    while not what.exists() and time.monotonic() < deadline:
+    while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert what.exists()
+    assert path.exists()
 
 
 def group_ends(group: int, within: float) -> bool:
     deadline = time.monotonic() + within
-    while _alive(group) and time.monotonic() < deadline:
+    while is_group_alive(group) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not _alive(group)
+    return not is_group_alive(group)
 
 
 @pytest.mark.parametrize("order", ["begun", "late", "watch"])
 def test_a_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
-    """Begun before the parent is killed, after it, and without the help of Linux."""
+    """The worker begins before the parent is killed, after it, and without Linux's death signal."""
     script = tmp_path / "parent.py"
     script.write_text(MODULE)
     process = subprocess.Popen(
@@ -62,53 +62,53 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        waits_for(tmp_path / "ready")
+        wait_for(tmp_path / "ready")
         process.kill()
         process.wait()
         assert group_ends(process.pid, 30)
         assert not (tmp_path / "late").exists()
     finally:
-        if _alive(process.pid):
+        if is_group_alive(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)])
-def test_a_fleet_that_is_ended_leaves_no_worker_and_no_traceback(
+def test_a_terminated_fleet_leaves_no_worker_and_no_traceback(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """Its worker waits for an nsys that sleeps for a minute."""
+    """The worker waits for an nsys that sleeps for a minute."""
     runs = tmp_path / "runs"
     runs.mkdir()
     (runs / "rank0.nsys-rep").write_bytes(REPORT)
     slow = tmp_path / "nsys"
-    slow.write_text(SLEEPER.format(mark=tmp_path / "asked"))
+    slow.write_text(SLEEPER.format(mark=tmp_path / "started"))
     slow.chmod(0o755)
     command = [sys.executable, "-m", "traceview", "fleet", str(runs), "--workers", "1", "--nsys", str(slow)]
     with (tmp_path / "errors").open("w+b") as errors:
         process = subprocess.Popen(command, env=ENVIRONMENT, stderr=errors, start_new_session=True)
         try:
-            waits_for(tmp_path / "asked")
+            wait_for(tmp_path / "started")
             process.send_signal(number)
             assert process.wait(timeout=60) == code
             assert group_ends(process.pid, 20)
         finally:
-            if _alive(process.pid):
+            if is_group_alive(process.pid):
                 os.killpg(process.pid, signal.SIGKILL)
-    said = (tmp_path / "errors").read_text()
-    # After SIGKILL, Python's own tracker says that it removes the semaphores.
-    assert "Traceback" not in said and (number == signal.SIGKILL or said in ("", "traceview: interrupted\n"))
+    printed = (tmp_path / "errors").read_text()
+    # After SIGKILL, Python's resource tracker reports the semaphores that it removes.
+    assert "Traceback" not in printed and (number == signal.SIGKILL or printed in ("", "traceview: interrupted\n"))
 
 
-def test_a_signal_in_the_block_is_delivered_behind_it() -> None:
-    came: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
+def test_a_deferred_signal_is_delivered_after_the_block() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
     try:
         with signals_deferred():
             os.kill(os.getpid(), signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
             time.sleep(0.05)
-            inside = list(came)
+            inside = list(received)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert inside == [] and set(came) == {signal.SIGTERM}
+    assert inside == [] and set(received) == {signal.SIGTERM}
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}

@@ -1,4 +1,4 @@
-"""The page of a fleet in a real browser: quiet, offline, by keyboard, with a thousand ranks, and safe from names."""
+"""The page of a fleet in a browser: offline, keyboard control, a thousand ranks, hostile names."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, slow_host: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(slow_host), tmp_path_factory.mktemp("page")) as found:
-        yield found
+    with opened(browser, render(slow_host), tmp_path_factory.mktemp("page")) as page:
+        yield page
 
 
 def drawn(page: Opened) -> list[str]:
@@ -35,10 +35,11 @@ def readout(page: Opened) -> str:
     return page.page.inner_text("#readout")
 
 
-def test_it_says_what_to_change_and_asks_nobody(page: Opened) -> None:
+def test_advice_without_network_requests(page: Opened) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
-    assert page.page.inner_text("#advice button").startswith("slowhost_rank1 takes 89.6% more time of its own")
+    advice = page.page.inner_text("#advice button")
+    assert advice.startswith("slowhost_rank1: own time is 89.6% longer than the others'")
     assert page.page.inner_text("#title") == "1 straggler of 4 ranks"
     assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms compared to the others")
 
@@ -64,7 +65,7 @@ def test_the_keyboard_reaches_every_cell(page: Opened, slow_host: Fleet) -> None
     assert float(drawn(page)[1]) == high
 
 
-def test_ranks_are_found_and_ordered(page: Opened) -> None:
+def test_search_and_order(page: Opened) -> None:
     page.page.locator("#order").select_option("given")
     page.page.keyboard.press("/")
     page.page.locator("#find").fill("RANK3")
@@ -87,7 +88,7 @@ def test_a_table_saves_as_csv(page: Opened, slow_host: Fleet) -> None:
 
 
 def many(fleet: Fleet, count: int) -> Fleet:
-    """Return a fleet of so many ranks, those of a real one again and again."""
+    """Return a fleet with `count` ranks, repeated from a real one."""
     heat = fleet.heat
     assert heat is not None
     take = np.arange(count) % len(fleet.ranks)
@@ -97,7 +98,7 @@ def many(fleet: Fleet, count: int) -> Fleet:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_thousand_ranks_fit_and_can_be_read(browser: Browser, slow_host: Fleet, tmp_path: Path, dark: bool) -> None:
+def test_a_thousand_ranks(browser: Browser, slow_host: Fleet, tmp_path: Path, dark: bool) -> None:
     with opened(browser, render(many(slow_host, 1000)), tmp_path, dark=dark) as page:
         assert page.complaints == []
         assert float(drawn(page)[1]) * 1000 <= 600
@@ -116,7 +117,7 @@ def test_a_name_is_text_and_nothing_else(browser: Browser, slow_host: Fleet, tmp
         ranks=ranks,
         notes=(HOSTILE,),
         skipped=(Skipped(HOSTILE, HOSTILE),),
-        advice=tuple(replace(one, title=HOSTILE, text=HOSTILE) for one in slow_host.advice),
+        advice=tuple(replace(advice, title=HOSTILE, text=HOSTILE) for advice in slow_host.advice),
     )
     html = render(hostile)
     assert html.count("<script") == render(slow_host).count("<script")
@@ -127,14 +128,14 @@ def test_a_name_is_text_and_nothing_else(browser: Browser, slow_host: Fleet, tmp
         assert page.page.locator("#skipped").is_visible()
 
 
-def test_without_iterations_there_are_bars_and_no_map(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+def test_without_iterations_there_is_no_heat_map(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
     with opened(browser, render(replace(slow_host, heat=None)), tmp_path) as page:
         assert page.complaints == []
         assert not page.page.locator("#figures").is_visible()
         assert "Iteration" not in readout(page)
 
 
-def test_many_iterations_share_columns_and_say_so(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+def test_many_iterations_share_columns(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
     heat = slow_host.heat
     assert heat is not None
     take = np.arange(1200) % len(heat.steps)

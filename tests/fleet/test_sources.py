@@ -1,4 +1,4 @@
-"""Which reports a person means."""
+"""Reports that files, folders and patterns name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceview.errors import NotFoundError
-from traceview.fleet.sources import names, sources
+from traceview.fleet.sources import find_reports, report_names
 
 
 @pytest.fixture
@@ -18,34 +18,35 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_folder_and_a_pattern_give_each_report_once_in_order_of_numbers(folder: Path) -> None:
-    wanted = ["rank1.sqlite.xz", "rank2.sqlite", "rank3.nsys-rep", "rank10.sqlite"]
-    assert [path.name for path in sources([str(folder)])] == wanted
-    assert [path.name for path in sources([f"{folder}/rank*", str(folder)])] == wanted
-    assert [path.name for path in sources([f"{folder}/rank[12].*"])] == wanted[:2]
+def test_folders_and_patterns(folder: Path) -> None:
+    expected = ["rank1.sqlite.xz", "rank2.sqlite", "rank3.nsys-rep", "rank10.sqlite"]
+    assert [path.name for path in find_reports([str(folder)])] == expected
+    assert [path.name for path in find_reports([f"{folder}/rank*", str(folder)])] == expected
+    assert [path.name for path in find_reports([f"{folder}/rank[12].*"])] == expected[:2]
 
 
-def test_a_pattern_that_finds_no_report_of_nsys_means_its_files(folder: Path) -> None:
+def test_a_pattern_for_other_formats(folder: Path) -> None:
     (folder / "trace1.json.gz").write_bytes(b"")
-    assert [path.name for path in sources([f"{folder}/trace*"])] == ["trace1.json.gz"]
-    assert sources([f"{folder}/*"])[0].name == "rank1.sqlite.xz"
+    assert [path.name for path in find_reports([f"{folder}/trace*"])] == ["trace1.json.gz"]
+    assert find_reports([f"{folder}/*"])[0].name == "rank1.sqlite.xz"
 
 
-def test_what_is_named_is_taken_as_it_is(folder: Path) -> None:
-    given = [str(folder / "rank2.nsys-rep"), str(folder / "rank2.sqlite"), str(folder / "gone.sqlite")]
-    assert sorted(map(str, sources(given))) == sorted(given)
+def test_named_files_are_kept(folder: Path) -> None:
+    arguments = [str(folder / "rank2.nsys-rep"), str(folder / "rank2.sqlite"), str(folder / "gone.sqlite")]
+    assert sorted(map(str, find_reports(arguments))) == sorted(arguments)
 
 
-def test_nothing_found_is_said(folder: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"none\*\.sqlite: no report is there"):
-        sources([f"{folder}/none*.sqlite"])
+def test_a_pattern_without_matches(folder: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"none\*\.sqlite: no report found"):
+        find_reports([f"{folder}/none*.sqlite"])
 
 
-def test_a_link_counts_as_a_report_of_its_own(folder: Path) -> None:
+def test_a_link_is_a_separate_report(folder: Path) -> None:
     (folder / "rank4.sqlite").symlink_to(folder / "rank2.sqlite")
-    assert "rank4.sqlite" in [path.name for path in sources([str(folder)])]
+    assert "rank4.sqlite" in [path.name for path in find_reports([str(folder)])]
 
 
-def test_folders_tell_apart_what_names_do_not() -> None:
-    assert names([Path("/a/b/x.sqlite"), Path("/a/c/y.sqlite")]) == ("x.sqlite", "y.sqlite")
-    assert names([Path("/home/me/run/n0/r.sqlite"), Path("/home/me/run/n1/r.sqlite")]) == ("n0/r.sqlite", "n1/r.sqlite")
+def test_report_names_include_folders_if_file_names_repeat() -> None:
+    assert report_names([Path("/a/b/x.sqlite"), Path("/a/c/y.sqlite")]) == ("x.sqlite", "y.sqlite")
+    repeated = [Path("/home/me/run/n0/r.sqlite"), Path("/home/me/run/n1/r.sqlite")]
+    assert report_names(repeated) == ("n0/r.sqlite", "n1/r.sqlite")

@@ -48,7 +48,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(decoder, "MIN_TABLE_BYTES", decoder.MIN_TABLE_BYTES if way == "sqlite" else 0),
-            mock.patch("traceview.fleet.run.read_locally", _read_here),
+            mock.patch("traceview.fleet.analyze_reports.read_locally", _read_here),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),
         ):

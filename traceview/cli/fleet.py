@@ -27,7 +27,7 @@ from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
 if TYPE_CHECKING:
-    from traceview.fleet.job import Tls
+    from traceview.fleet.dask_workers import Tls
     from traceview.model.fleet import Fleet
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -117,21 +117,23 @@ def fleet(
     if opened and no_html:
         raise RequestError("--open needs the page and does not go with --no-html")
     from traceview.cli.conditions.fleet import failures, parse
-    from traceview.fleet.job import Job
-    from traceview.fleet.run import fleet as run
-    from traceview.fleet.sources import sources
+    from traceview.fleet.analyze_reports import analyze_reports
+    from traceview.fleet.sources import find_reports
+    from traceview.fleet.worker import Job
     from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
     from traceview.report.fleet import render
     from traceview.report.fleet.document import to_json
 
     checks = tuple(parse(condition) for condition in conditions)
-    paths = sources(reports)
+    paths = find_reports(reports)
     page = None if no_html else html or _default_page(paths)
     check_outputs(paths, (page, json_path))
     job = Job(iteration, skip, CHOSEN.get(), MAX_DECODED.get())
     with progress(quiet) as step:
-        result = run(paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step)
+        result = analyze_reports(
+            paths, job, workers=workers, scheduler=scheduler, tls=tls, margin=margin / 100, progress=step
+        )
         failed = tuple(failures(checks, result))
         step("write", 0.95)
         summary = None if quiet else partial(_summary, result, top)
@@ -150,7 +152,7 @@ def _tls(scheduler: str | None, ca_file: Path | None, cert: Path | None, key: Pa
         raise RequestError("--tls-ca-file, --tls-cert and --tls-key need --scheduler tls://HOST:PORT")
     if ca_file is None or cert is None:
         raise RequestError("--tls-ca-file and --tls-cert belong together; the key may be in the file of --tls-cert")
-    from traceview.fleet.job import Tls
+    from traceview.fleet.dask_workers import Tls
 
     return Tls(ca_file, cert, key)
 

@@ -1,4 +1,4 @@
-"""Which ranks ran a collective together, and whether what was matched can be one at all."""
+"""Splits matched collectives into the groups of ranks that ran them together, and ranks into sets."""
 
 from __future__ import annotations
 
@@ -7,80 +7,111 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.fleet.match import Matched
+from traceview.fleet.match import MatchedCollectives
 from traceview.intervals import Times
 
-# One rank sends, or one receives: it does not wait for the others, nor do they end together.
+# One rank sends or receives: it does not wait for the others, and they do not end together.
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
-FEWEST = 4  # collectives from which the clocks of two reports can be compared
-# Ends of one collective differ this much on two H200 that share a clock (docs/fleet.md "Clocks"), and more to spare.
-TOGETHER_NS = 50_000
-SHARE = 20  # or a twentieth of the transfer, if that is longer
+MIN_COLLECTIVES_FOR_CLOCKS = 4  # to compare the clocks of two reports
+# The ends of one collective on two H200 with a common clock differ by less than this (docs/fleet.md "Clocks").
+MAX_END_DIFFERENCE_NS = 50_000
+TRANSFER_SHARE = 20  # or by a twentieth of the transfer, if that is longer
 
 
-def together(found: Matched, reports: Sequence[int], labels: Sequence[str], notes: list[str]) -> Iterator[Matched]:
+def split_by_common_ends(
+    matched: MatchedCollectives, reports: Sequence[int], labels: Sequence[str], notes: list[str]
+) -> Iterator[MatchedCollectives]:
     """Yield the parts of a match whose ranks end together, without rooted collectives.
 
-    By communicator they are known to belong together. By order, ranks whose ends differ by the same time all along
-    do (a tensor-parallel group of many); within one report, whose clock they share, by next to none.
+    A match by communicator is one group. In a match by order, such as one of several tensor-parallel groups, ranks
+    belong together if the difference of their ends is constant; ranks of one report share a clock, so it is near 0.
     """
-    wanted = np.flatnonzero([kind not in ROOTED for kind in found.kind])
-    if len(wanted) < len(found.kind):
-        notes.append(
-            f"{found.name}: {len(found.kind) - len(wanted)} rooted collectives tell nothing of waits, left out"
-        )
-    if len(wanted) == 0:
+    unrooted = np.flatnonzero([kind not in ROOTED for kind in matched.kind])
+    if len(unrooted) < len(matched.kind):
+        count = len(matched.kind) - len(unrooted)
+        notes.append(f"{matched.name}: {count} rooted collectives left out, because they do not show waits")
+    if len(unrooted) == 0:
         return
-    found = columns(found, wanted)
-    if found.how == "communicator":
-        yield found
+    matched = select_collectives(matched, unrooted)
+    if matched.how == "communicator":
+        yield matched
         return
-    if len(found.step) < FEWEST and len({reports[rank] for rank in found.ranks}) > 1:
-        notes.append(f"{found.name}: only {len(found.step)} in common, too few to compare clocks, left out")
+    if len(matched.step) < MIN_COLLECTIVES_FOR_CLOCKS and len({reports[rank] for rank in matched.ranks}) > 1:
+        notes.append(f"{matched.name}: left out, because {len(matched.step)} are too few to compare clocks")
         return
-    for rows in _partition(found, np.array([reports[rank] for rank in found.ranks], np.int64)):
+    for rows in _rows_with_common_ends(matched, np.array([reports[rank] for rank in matched.ranks], np.int64)):
         if len(rows) > 1:
-            yield found.only(rows)
+            yield matched.select_ranks(rows)
         else:
-            notes.append(f"{found.name}: {labels[int(found.ranks[rows[0]])]} ends with no other rank, left out")
+            label = labels[int(matched.ranks[rows[0]])]
+            notes.append(f"{matched.name}: {label} left out, because it does not end together with any other rank")
 
 
-def columns(found: Matched, places: Times) -> Matched:
+def select_collectives(matched: MatchedCollectives, places: Times) -> MatchedCollectives:
     """Return some collectives of a match; `places` ascend and index `step`."""
-    if len(places) == len(found.step):
-        return found  # all of them: large arrays are not copied
-    return Matched(
-        found.name,
-        found.how,
-        found.ranks,
-        found.start[:, places],
-        found.end[:, places],
-        found.hidden[:, places],
-        found.step[places],
-        tuple(found.kind[place] for place in places),
+    if len(places) == len(matched.step):
+        return matched  # avoids a copy of large arrays
+    return MatchedCollectives(
+        matched.name,
+        matched.how,
+        matched.ranks,
+        matched.start[:, places],
+        matched.end[:, places],
+        matched.hidden[:, places],
+        matched.step[places],
+        tuple(matched.kind[place] for place in places),
     )
 
 
-def _partition(found: Matched, reports: Times) -> list[Times]:
-    """Return rows that end together, each time with the first row that is left."""
-    transfer = int(np.median((found.end - found.start).min(axis=0)))
-    tolerance = max(TOGETHER_NS, transfer // SHARE)
-    left = np.arange(len(found.ranks))
-    parts = []
+def _rows_with_common_ends(matched: MatchedCollectives, reports: Times) -> list[Times]:
+    """Return groups of rows that end together, each with the first row that is not yet in a group."""
+    transfer = int(np.median((matched.end - matched.start).min(axis=0)))
+    tolerance = max(MAX_END_DIFFERENCE_NS, transfer // TRANSFER_SHARE)
+    left = np.arange(len(matched.ranks))
+    groups = []
     while len(left):
-        apart = found.end[left] - found.end[left[0]]
-        middle = np.median(apart, axis=1)
-        spread = np.median(np.abs(apart - middle[:, None]), axis=1)
+        difference = matched.end[left] - matched.end[left[0]]
+        median = np.median(difference, axis=1)
+        spread = np.median(np.abs(difference - median[:, None]), axis=1)
         same_clock = reports[left] == reports[left[0]]
-        joined: NDArray[np.bool_] = (spread <= tolerance) & (~same_clock | (np.abs(middle) <= tolerance))
-        parts.append(left[joined])
+        joined: NDArray[np.bool_] = (spread <= tolerance) & (~same_clock | (np.abs(median) <= tolerance))
+        groups.append(left[joined])
         left = left[~joined]
-    return parts
+    return groups
 
 
-def impossible(found: Matched, slack: int) -> int:
-    """Return how many collectives end on a rank before the last one has begun: those cannot be one.
+def count_impossible(matched: MatchedCollectives, tolerance: int) -> int:
+    """Return how many collectives end on one rank more than `tolerance` ns before another rank begins.
 
-    Times are on one clock; `slack` ns are forgiven.
+    All times are on one clock. Such kernels are not the same collective.
     """
-    return int(np.count_nonzero(found.start.max(axis=0) > found.end.min(axis=0) + slack))
+    return int(np.count_nonzero(matched.start.max(axis=0) > matched.end.min(axis=0) + tolerance))
+
+
+def rank_sets(groups: Sequence[MatchedCollectives], count: int) -> Times:
+    """Return the number of each rank's set, from 0. Ranks of a set share collectives, directly or through others.
+
+    With fewer than two such sets, all ranks are one set: ranks without matched collectives belong to the same run.
+    With more, it is unknown to which run they belong, so they form a set of their own.
+    """
+    sets = np.arange(count, dtype=np.int64)
+    for group in groups:
+        joined = np.isin(sets, sets[group.ranks])
+        sets[joined] = sets[group.ranks].min()
+    firsts, sizes = np.unique(sets, return_counts=True)
+    if np.count_nonzero(sizes > 1) < 2:
+        return np.zeros(count, np.int64)
+    sets[np.isin(sets, firsts[sizes == 1])] = count
+    numbers: Times = np.unique(sets, return_inverse=True)[1].astype(np.int64)
+    return numbers
+
+
+def set_notes(sets: Times) -> list[str]:
+    """Return a note if there are several sets, or nothing."""
+    count = len(np.unique(sets))
+    if count < 2:
+        return []
+    return [
+        f"the ranks form {count:,} sets without common collectives, like different runs; each rank is compared within "
+        "its own set"
+    ]

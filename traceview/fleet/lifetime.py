@@ -1,4 +1,4 @@
-"""A worker lives as long as the process that started it, and signals wait while one is started."""
+"""Ends workers with their parent process, and defers signals while a worker starts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ENDING = {signal.SIGINT, signal.SIGTERM}
 def begin_worker() -> None:
     """Prepare a new worker: it ends with its parent and ignores Ctrl-C.
 
-    Ctrl-C reaches the whole group; the parent decides what becomes of its workers. SIGTERM ends a worker at once, but
-    for the time that `ends_in_order` covers.
+    Ctrl-C reaches the process group; the parent then ends its workers. SIGTERM ends a worker at once, except inside
+    `ends_in_order`.
     """
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -30,68 +30,68 @@ def begin_worker() -> None:
 
 
 def end_with_parent() -> None:
-    """Have this process killed when its parent ends; end it at once if the parent has ended already."""
+    """Kill this process when its parent ends, or at once if the parent has already ended."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if not _kernel_kills():
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    # A parent that ended before the call above sends no signal.
+    if not _set_death_signal():
+        threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
+    # A parent that ended before the call above does not trigger the signal.
     if os.getppid() != parent.pid:
         os._exit(1)
 
 
-def _kernel_kills() -> bool:
-    """Have Linux send SIGKILL when the parent ends; False on another system."""
+def _set_death_signal() -> bool:
+    """Make Linux send SIGKILL when the parent ends; return False on another system."""
     try:
         return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0)
     except (AttributeError, OSError, TypeError):
         return False
 
 
-def _watch(parent: multiprocessing.process.BaseProcess) -> None:
-    """Wait for the end of the parent, whose end of a pipe the system closes, and end this process."""
+def _exit_after(parent: multiprocessing.process.BaseProcess) -> None:
+    """Wait until the parent ends, then end this process."""
     parent.join()
     os._exit(1)
 
 
 @contextmanager
 def ends_in_order() -> Iterator[None]:
-    """Have SIGTERM raise an exception in the block, so that an nsys under way and temporary folders go first."""
-    signal.signal(signal.SIGTERM, _leave)
+    """Make SIGTERM raise SystemExit in the block, so that a running nsys and temporary folders are cleaned up."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    # Where Python raises nothing, as at the end of an object, it prints this instead; the parent sends SIGTERM again.
+def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
+    # In a finalizer Python prints the exception instead of raising it; the parent then sends SIGTERM again.
     sys.unraisablehook = lambda _: None
     sys.exit(1)
 
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Deliver Ctrl-C and SIGTERM after the block: half-started, a worker would print a traceback.
+    """Deliver Ctrl-C and SIGTERM after the block, because a worker that is starting would print a traceback.
 
-    A worker that is started in the block has both signals blocked until `begin_worker`.
+    A worker that starts in the block has both signals blocked until `begin_worker`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    # Handlers are replaced as well: another thread may receive the signal, and Python handles it in this one.
+    received: list[int] = []
+    # Handlers are replaced too: another thread may receive the signal, and Python runs the handler in this one.
     before = {number: signal.getsignal(number) for number in ENDING}
     replaced = [number for number, handler in before.items() if callable(handler)]
     try:
         for number in replaced:
-            signal.signal(number, lambda sent, _frame: came.append(sent))
+            signal.signal(number, lambda sent, _frame: received.append(sent))
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         yield
     finally:
         for number in replaced:
             signal.signal(number, before[number])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])

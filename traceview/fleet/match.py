@@ -1,9 +1,9 @@
-"""Which collective of one rank is which of another.
+"""Matches the collectives of different ranks.
 
-By communicator and order where every capture names the communicator of each call; else by stream and order, counted
-inside each iteration. Streams of two ranks are the same where they run the same kinds of collectives; of several
-such streams, the n-th by stream id (they are made in the same order on every rank). An iteration counts only where
-all ranks ran the same kinds in the same order: nothing is matched past a difference.
+If every call's communicator is known, collectives match by communicator and order. Otherwise they match by stream and
+order, counted within each iteration. Streams of two ranks correspond if they run the same kinds of collectives; among
+several such streams, the n-th ids correspond, because every rank creates its streams in the same order. An iteration
+counts only if all ranks run the same kinds in the same order; nothing is matched beyond a difference.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from traceview.fleet.collectives import BEFORE_ALL
 from traceview.intervals import Times
 from traceview.model.fleet import RankResult
 
+PREFIX_BYTES = 8  # one int64: the kind of the first collective
+
 
 @dataclass(frozen=True, slots=True)
-class Matched:
-    """Collectives that some ranks ran together: arrays of shape (ranks, collectives), on each rank's own clock."""
+class MatchedCollectives:
+    """Collectives that several ranks ran together.
+
+    `start`, `end` and `hidden` have the shape (ranks, collectives); times are on each rank's own clock. `how` is
+    "communicator" or "order".
+    """
 
     name: str
-    how: str  # "communicator" or "order"
+    how: str
     ranks: Times
     start: NDArray[np.int64]
     end: NDArray[np.int64]
@@ -33,11 +39,11 @@ class Matched:
     step: Times
     kind: tuple[str, ...]
 
-    def only(self, rows: Times) -> Matched:
-        """Return the same collectives of some of the ranks; `rows` ascend and index `ranks`."""
+    def select_ranks(self, rows: Times) -> MatchedCollectives:
+        """Return the same collectives for some of the ranks; `rows` ascend and index `ranks`."""
         if len(rows) == len(self.ranks):
             return self
-        return Matched(
+        return MatchedCollectives(
             self.name,
             self.how,
             self.ranks[rows],
@@ -51,197 +57,212 @@ class Matched:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What was matched, how many collectives were not, and why in words."""
+    """The matched collectives, the number of unmatched ones, and notes with the reasons."""
 
-    found: tuple[Matched, ...]
+    matched: tuple[MatchedCollectives, ...]
     unmatched: int
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sequence:
-    """What one rank ran on one channel; `kind` is the same number for the same name on all ranks."""
+class _ChannelSequence:
+    """The collectives of one rank on one channel; a kind's number is the same on all ranks."""
 
     rank: int
     rows: Times
     step: Times
     kind: Times
 
-    def of_steps(self) -> dict[int, bytes]:
-        """Return the kinds of each step, in order, as bytes that compare."""
+    def kinds_by_step(self) -> dict[int, bytes]:
+        """Return the kinds of each step, in order, as comparable bytes."""
         order = np.argsort(self.step, kind="stable")
         numbers, first = np.unique(self.step[order], return_index=True)
         parts = np.split(self.kind[order], first[1:])
         return {int(number): part.tobytes() for number, part in zip(numbers, parts, strict=True)}
 
+    def select(self, mask: NDArray[np.bool_]) -> _ChannelSequence:
+        """Return the collectives where `mask` is true."""
+        return _ChannelSequence(self.rank, self.rows[mask], self.step[mask], self.kind[mask])
 
-def match(ranks: Sequence[RankResult], labels: Sequence[str], *, anchored: bool = True) -> Matches:
-    """Match the collectives of all ranks; `labels` name them in the notes.
 
-    Without `anchored` they are counted from the beginning of each capture, not of each iteration.
+def match_collectives(ranks: Sequence[RankResult], labels: Sequence[str], *, anchored: bool = True) -> Matches:
+    """Match the collectives of all ranks; `labels` name the ranks in notes.
+
+    If not `anchored`, collectives are counted from the start of each capture instead of each iteration.
     """
     names = sorted({kind for rank in ranks for kind in rank.collectives.kinds})
-    by_name = _all_named(ranks)
-    classes = _classes(ranks, names, by_name, anchored)
+    by_communicator = _all_communicators_known(ranks)
     total = sum(len(rank.collectives.start) for rank in ranks)
-    found: list[Matched] = []
+    matched: list[MatchedCollectives] = []
     notes: list[str] = []
-    for name, members in classes:
-        for group in _agreeing(members, name, labels, notes):
-            made = _matched(ranks, group, names, name, "communicator" if by_name else "order")
-            if len(made.step):
-                found.append(made)
-    return Matches(tuple(found), total - sum(one.start.size for one in found), tuple(notes))
+    for name, sequences in _sequences_by_channel(ranks, names, by_communicator, anchored):
+        for group in _agreeing_groups(sequences, name, labels, notes):
+            how = "communicator" if by_communicator else "order"
+            collectives = _stack_sequences(ranks, group, names, name, how)
+            if len(collectives.step):
+                matched.append(collectives)
+    return Matches(tuple(matched), total - sum(group.start.size for group in matched), tuple(notes))
 
 
-def _all_named(ranks: Sequence[RankResult]) -> bool:
+def _all_communicators_known(ranks: Sequence[RankResult]) -> bool:
     channels = [channel for rank in ranks for channel in rank.collectives.channels]
     return bool(channels) and all(channel.communicator is not None for channel in channels)
 
 
-def _classes(
-    ranks: Sequence[RankResult], names: list[str], by_name: bool, anchored: bool
-) -> list[tuple[str, list[_Sequence]]]:
-    """Return the ranks' sequences, those of one channel together."""
-    classes: dict[tuple[str, int], list[_Sequence]] = defaultdict(list)
+def _sequences_by_channel(
+    ranks: Sequence[RankResult], names: list[str], by_communicator: bool, anchored: bool
+) -> list[tuple[str, list[_ChannelSequence]]]:
+    """Return the ranks' sequences by channel, with the channel's name."""
+    by_channel: dict[tuple[str, int], list[_ChannelSequence]] = defaultdict(list)
     for index, rank in enumerate(ranks):
-        of = rank.collectives
-        code = np.array([names.index(kind) for kind in of.kinds], np.int64)
-        seen: dict[str, int] = defaultdict(int)
-        for place in sorted(range(len(of.channels)), key=lambda at: of.channels[at].stream):
-            rows = np.flatnonzero(of.channel == place)
-            kind = code[of.kind[rows]]
-            shape = ", ".join(names[one] for one in np.unique(kind))
-            key = of.channels[place].communicator or shape if by_name else shape
-            step = of.step[rows] if anchored else np.full(len(rows), BEFORE_ALL)
-            classes[key, seen[key]].append(_Sequence(index, rows, step, kind))
-            seen[key] += 1
-    return [(_name(key, number, by_name), members) for (key, number), members in sorted(classes.items(), key=_order)]
+        collectives = rank.collectives
+        code = np.array([names.index(kind) for kind in collectives.kinds], np.int64)
+        count: dict[str, int] = defaultdict(int)
+        for place in sorted(range(len(collectives.channels)), key=lambda at: collectives.channels[at].stream):
+            rows = np.flatnonzero(collectives.channel == place)
+            kind = code[collectives.kind[rows]]
+            kinds = ", ".join(names[number] for number in np.unique(kind))
+            key = collectives.channels[place].communicator or kinds if by_communicator else kinds
+            step = collectives.step[rows] if anchored else np.full(len(rows), BEFORE_ALL)
+            by_channel[key, count[key]].append(_ChannelSequence(index, rows, step, kind))
+            count[key] += 1
+    return [
+        (_channel_name(key, number, by_communicator), sequences)
+        for (key, number), sequences in sorted(by_channel.items(), key=_channel_order)
+    ]
 
 
-def _order(item: tuple[tuple[str, int], list[_Sequence]]) -> tuple[int, str, int]:
-    (key, number), members = item
-    return min(member.rank for member in members), key, number
+def _channel_order(item: tuple[tuple[str, int], list[_ChannelSequence]]) -> tuple[int, str, int]:
+    (key, number), sequences = item
+    return min(sequence.rank for sequence in sequences), key, number
 
 
-def _name(key: str, number: int, by_name: bool) -> str:
-    if by_name:
+def _channel_name(key: str, number: int, by_communicator: bool) -> str:
+    if by_communicator:
         return f"communicator {key}"
     return f"{key}, stream {number + 1}" if number else key
 
 
-def _agreeing(
-    members: list[_Sequence], name: str, labels: Sequence[str], notes: list[str]
-) -> Iterator[list[_Sequence]]:
-    """Yield sequences that agree, cut to the steps in which they do.
+def _agreeing_groups(
+    sequences: list[_ChannelSequence], name: str, labels: Sequence[str], notes: list[str]
+) -> Iterator[list[_ChannelSequence]]:
+    """Yield groups of sequences that agree, reduced to the steps in which they agree.
 
-    A rank that differs from most others in more than half of its steps is not one of them: it is tried with the
-    others that do.
+    A rank that differs from the majority in more than half of its steps is not part of the group; such ranks are then
+    grouped with each other.
     """
-    while len(members) > 1:
-        shapes = _shapes(members)
-        usual = _usual(shapes)
-        far = {index for index, (steps, _) in enumerate(shapes) if _differing(steps, usual) * 2 > len(steps)}
-        if len(far) == len(shapes):
+    while len(sequences) > 1:
+        variants = _distinct_variants(sequences)
+        majority = _majority_kinds(variants)
+        different = {
+            index for index, (steps, _) in enumerate(variants) if _count_differing(steps, majority) * 2 > len(steps)
+        }
+        if len(different) == len(variants):
             break
-        near = [shape for index, shape in enumerate(shapes) if index not in far]
-        kept = [member for _, group in near for member in group]
+        similar = [variant for index, variant in enumerate(variants) if index not in different]
+        kept = [sequence for _, group in similar for sequence in group]
         if len(kept) > 1:
-            yield _cut(near, name, notes)
+            yield _common_part(similar, name, notes)
         elif kept:
-            notes.append(_alone(kept, name, labels))
-        members = [member for index in sorted(far) for member in shapes[index][1]]
-    if members:
-        notes.append(_alone(members, name, labels))
+            notes.append(_unmatched_note(kept, name, labels))
+        sequences = [sequence for index in sorted(different) for sequence in variants[index][1]]
+    if sequences:
+        notes.append(_unmatched_note(sequences, name, labels))
 
 
-def _alone(members: list[_Sequence], name: str, labels: Sequence[str]) -> str:
-    shown = ", ".join(labels[member.rank] for member in members[:3]) + (", ..." if len(members) > 3 else "")
-    return f"{name}: what {shown} ran has no counterpart in the same order on another rank"
+def _unmatched_note(sequences: list[_ChannelSequence], name: str, labels: Sequence[str]) -> str:
+    listed = ", ".join(labels[sequence.rank] for sequence in sequences[:3]) + (", ..." if len(sequences) > 3 else "")
+    return f"{name}: no other rank ran the collectives of {listed} in the same order"
 
 
-Shape = tuple[dict[int, bytes], list[_Sequence]]
+Variant = tuple[dict[int, bytes], list[_ChannelSequence]]
 
 
-def _shapes(members: list[_Sequence]) -> list[Shape]:
-    """Return each different sequence once, with the ranks that have it: mostly there is one."""
-    found: dict[tuple[bytes, bytes], list[_Sequence]] = defaultdict(list)
-    for member in members:
-        found[member.step.tobytes(), member.kind.tobytes()].append(member)
-    return [(group[0].of_steps(), group) for group in found.values()]
+def _distinct_variants(sequences: list[_ChannelSequence]) -> list[Variant]:
+    """Return each distinct sequence once, with the ranks that have it; usually there is one."""
+    groups: dict[tuple[bytes, bytes], list[_ChannelSequence]] = defaultdict(list)
+    for sequence in sequences:
+        groups[sequence.step.tobytes(), sequence.kind.tobytes()].append(sequence)
+    return [(group[0].kinds_by_step(), group) for group in groups.values()]
 
 
-def _usual(shapes: list[Shape]) -> dict[int, bytes]:
-    """Return what most ranks ran in each step."""
+def _majority_kinds(variants: list[Variant]) -> dict[int, bytes]:
+    """Return the kinds that most ranks ran in each step."""
     votes: dict[int, dict[bytes, int]] = defaultdict(lambda: defaultdict(int))
-    for steps, group in shapes:
+    for steps, group in variants:
         for step, kinds in steps.items():
             votes[step][kinds] += len(group)
-    return {step: max(sorted(of), key=lambda kinds: of[kinds]) for step, of in votes.items()}
+    return {step: max(sorted(counts), key=lambda kinds: counts[kinds]) for step, counts in votes.items()}
 
 
-def _differing(steps: dict[int, bytes], usual: dict[int, bytes]) -> int:
-    # Without iterations all of it is one step, of which the beginning may agree.
+def _count_differing(steps: dict[int, bytes], majority: dict[int, bytes]) -> int:
+    # Without iterations everything is one step, whose beginning may still agree.
     if set(steps) == {BEFORE_ALL}:
-        return int(steps[BEFORE_ALL][:8] != usual[BEFORE_ALL][:8])
-    return sum(kinds != usual[step] for step, kinds in steps.items())
+        return int(steps[BEFORE_ALL][:PREFIX_BYTES] != majority[BEFORE_ALL][:PREFIX_BYTES])
+    return sum(kinds != majority[step] for step, kinds in steps.items())
 
 
-def _cut(shapes: list[Shape], name: str, notes: list[str]) -> list[_Sequence]:
-    """Return the ranks' sequences without what they do not have in common."""
-    if len(shapes) == 1:
-        return shapes[0][1]
-    members = [member for _, group in shapes for member in group]
-    every = [steps for steps, _ in shapes]
-    if all(set(steps) == {BEFORE_ALL} for steps in every):
-        return _prefix(every, members, name, notes)
-    steps = set.intersection(*map(set, every))
-    agreed = {step for step in steps if len({shape[step] for shape in every}) == 1}
+def _common_part(variants: list[Variant], name: str, notes: list[str]) -> list[_ChannelSequence]:
+    """Return the sequences reduced to the steps in which all agree, and note what is left out."""
+    if len(variants) == 1:
+        return variants[0][1]
+    sequences = [sequence for _, group in variants for sequence in group]
+    kinds_by_step = [steps for steps, _ in variants]
+    if all(set(steps) == {BEFORE_ALL} for steps in kinds_by_step):
+        return _common_prefix(kinds_by_step, sequences, name, notes)
+    steps = set.intersection(*map(set, kinds_by_step))
+    agreed = {step for step in steps if len({kinds[step] for kinds in kinds_by_step}) == 1}
     differ = sorted(steps - agreed)
-    missing = set.union(*map(set, every)) - steps
+    missing = set.union(*map(set, kinds_by_step)) - steps
     if differ:
         where = "before the first iteration" if differ[0] == BEFORE_ALL else f"first in iteration {differ[0]}"
         notes.append(f"{name}: ranks ran different collectives in {len(differ)} iterations ({where}), left out")
     if missing - {BEFORE_ALL}:
         notes.append(f"{name}: {len(missing - {BEFORE_ALL})} iterations are not in all captures, left out")
-    wanted = np.array(sorted(agreed), np.int64)
-    return [_kept(member, np.isin(member.step, wanted)) for member in members]
+    kept = np.array(sorted(agreed), np.int64)
+    return [sequence.select(np.isin(sequence.step, kept)) for sequence in sequences]
 
 
-def _prefix(every: list[dict[int, bytes]], members: list[_Sequence], name: str, notes: list[str]) -> list[_Sequence]:
-    kinds = [np.frombuffer(steps[BEFORE_ALL], np.int64) for steps in every]
+def _common_prefix(
+    kinds_by_step: list[dict[int, bytes]], sequences: list[_ChannelSequence], name: str, notes: list[str]
+) -> list[_ChannelSequence]:
+    """Return the sequences up to the first difference."""
+    kinds = [np.frombuffer(steps[BEFORE_ALL], np.int64) for steps in kinds_by_step]
     shortest = min(map(len, kinds))
-    same = np.all([one[:shortest] == kinds[0][:shortest] for one in kinds], axis=0)
+    same = np.all([row[:shortest] == kinds[0][:shortest] for row in kinds], axis=0)
     length = int(np.argmin(same)) if not same.all() else shortest
     notes.append(
-        f"{name}: matched up to the {length}-th of each rank, where counts or kinds differ; no iterations to count from"
+        f"{name}: only the first {length} of each rank match, because later counts or kinds differ and there are no "
+        "iterations to count from"
     )
-    return [_kept(member, np.arange(len(member.rows)) < length) for member in members]
+    return [sequence.select(np.arange(len(sequence.rows)) < length) for sequence in sequences]
 
 
-def _kept(member: _Sequence, mask: NDArray[np.bool_]) -> _Sequence:
-    return _Sequence(member.rank, member.rows[mask], member.step[mask], member.kind[mask])
-
-
-def _matched(ranks: Sequence[RankResult], group: list[_Sequence], names: list[str], name: str, how: str) -> Matched:
-    group = sorted(group, key=lambda member: member.rank)
-    # The steps of one rank ascend nearly always; where a launch crossed a border, the step decides.
-    orders = [member.rows[np.argsort(member.step, kind="stable")] for member in group]
+def _stack_sequences(
+    ranks: Sequence[RankResult], group: list[_ChannelSequence], names: list[str], name: str, how: str
+) -> MatchedCollectives:
+    """Return sequences of equal length as one MatchedCollectives."""
+    group = sorted(group, key=lambda sequence: sequence.rank)
+    # Launch order and step order differ only if a launch crossed the border of an iteration; then the step decides.
+    orders = [sequence.rows[np.argsort(sequence.step, kind="stable")] for sequence in group]
     first = group[0]
     kinds = first.kind[np.argsort(first.step, kind="stable")]
 
     def stacked(column: str) -> NDArray[np.int64]:
         return np.stack(
-            [getattr(ranks[one.rank].collectives, column)[rows] for one, rows in zip(group, orders, strict=True)]
+            [
+                getattr(ranks[sequence.rank].collectives, column)[rows]
+                for sequence, rows in zip(group, orders, strict=True)
+            ]
         )
 
-    return Matched(
+    return MatchedCollectives(
         name=name,
         how=how,
-        ranks=np.array([member.rank for member in group], np.int64),
+        ranks=np.array([sequence.rank for sequence in group], np.int64),
         start=stacked("start"),
         end=stacked("end"),
         hidden=stacked("hidden"),
         step=ranks[first.rank].collectives.step[orders[0]],
-        kind=tuple(names[one] for one in kinds),
+        kind=tuple(names[number] for number in kinds),
     )

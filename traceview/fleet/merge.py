@@ -1,4 +1,4 @@
-"""From many small results to one Fleet: align, match, one clock, waits, rows, stragglers."""
+"""Merges the results of many reports into one Fleet."""
 
 from __future__ import annotations
 
@@ -7,48 +7,53 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceview.fleet.align import align
-from traceview.fleet.groups import impossible, together
-from traceview.fleet.heat import heat_of, iterations_of, lags_of
-from traceview.fleet.match import Matched, match
-from traceview.fleet.notes import notes_of
-from traceview.fleet.offsets import Clocks, estimate
-from traceview.fleet.rows import Named, rows_of
-from traceview.fleet.sets import sets_of
-from traceview.fleet.skew import measure_waits
-from traceview.fleet.stragglers import advice_of, stragglers_of
+from traceview.fleet.clocks import Clocks, estimate_clocks
+from traceview.fleet.collectives import MAX_COLLECTIVES
+from traceview.fleet.groups import count_impossible, rank_sets, set_notes, split_by_common_ends
+from traceview.fleet.iterations import align_iterations
+from traceview.fleet.match import MatchedCollectives, match_collectives
+from traceview.fleet.rank_figures import RankNames, build_heat, build_rank_rows, iteration_columns, measure_lags
+from traceview.fleet.stragglers import build_advice, find_stragglers
+from traceview.fleet.waits import measure_waits
 from traceview.intervals import Times
-from traceview.model.fleet import Fleet, ReportResult, Skipped
+from traceview.model.fleet import Fleet, RankResult, ReportResult, Skipped
 
-SLACK = 5  # times the uncertainty of two clocks: what a sound match may be off
-LEAST_SLACK_NS = 5_000
-REFUSED = 100  # one collective in so many may contradict itself
-MARGIN = 0.05
+TOLERANCE_TO_UNCERTAINTY = 5  # times in a valid match may be off by this times the clocks' uncertainty
+MIN_TOLERANCE_NS = 5_000
+MAX_IMPOSSIBLE_SHARE = 100  # a group may have one impossible collective in this many
+DEFAULT_MARGIN = 0.05
 SUFFIX = re.compile(r"(\.sqlite(\.\w{2,3})?|\.nsys-rep)$")
 
 
 def merge(
-    files: Sequence[str], results: Sequence[ReportResult], skipped: Sequence[Skipped] = (), *, margin: float = MARGIN
+    files: Sequence[str],
+    results: Sequence[ReportResult],
+    skipped: Sequence[Skipped] = (),
+    *,
+    margin: float = DEFAULT_MARGIN,
 ) -> Fleet:
     """Merge results, one for each of `files`, in that order."""
     ranks = [rank for result in results for rank in result.ranks]
     reports = [index for index, result in enumerate(results) for _ in result.ranks]
-    labels = _labels(files, results)
-    aligned = align(ranks, reports)
-    matches = match(aligned.ranks, labels, anchored=aligned.anchored)
+    report_of = np.array(reports, np.int64)
+    labels = _rank_labels(files, results)
+    aligned = align_iterations(ranks, reports)
+    matches = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
     notes = [*aligned.notes, *(matches.notes if len(ranks) > 1 else ())]
-    groups = [part for found in matches.found for part in together(found, reports, labels, notes)]
-    of = np.array(reports, np.int64)
-    clocks = estimate(groups, of, files, [result.epoch for result in results])
-    groups = [sound for group in groups if (sound := _sound(_on_one_clock(group, of, clocks), of, clocks, notes))]
-    numbers, steady = iterations_of(aligned.ranks)
+    own_clocks = [
+        group for matched in matches.matched for group in split_by_common_ends(matched, reports, labels, notes)
+    ]
+    clocks = estimate_clocks(own_clocks, report_of, files, [result.epoch for result in results])
+    one_clock = [_on_common_clock(group, report_of, clocks) for group in own_clocks]
+    groups = [group for group in one_clock if _is_possible(group, report_of, clocks, notes)]
+    numbers, steady = iteration_columns(aligned.ranks)
     waits = measure_waits(groups, len(ranks), steady)
-    heat, each = heat_of(aligned.ranks, waits, numbers, steady) or (None, None)
-    sets = sets_of(groups, len(ranks))
-    lags = None if heat is None else lags_of(heat, sets)
-    named = Named(tuple(labels), tuple(files), tuple(reports), tuple(sets.tolist()))
-    rows = rows_of(aligned.ranks, named, waits, heat, each, lags)
-    stragglers = stragglers_of(rows, waits.groups, margin)
+    heat, by_iteration = build_heat(aligned.ranks, waits, numbers, steady) or (None, None)
+    sets = rank_sets(groups, len(ranks))
+    lags = None if heat is None else measure_lags(heat, sets)
+    names = RankNames(tuple(labels), tuple(files), tuple(reports), tuple(sets.tolist()))
+    rows = build_rank_rows(aligned.ranks, names, waits, heat, by_iteration, lags)
+    stragglers = find_stragglers(rows, waits.groups, margin)
     total = sum(len(rank.collectives.start) for rank in ranks)
     return Fleet(
         reports=tuple(files),
@@ -56,20 +61,20 @@ def merge(
         typical=None if lags is None else lags.overall,
         margin=margin,
         stragglers=stragglers,
-        advice=advice_of(rows, stragglers),
+        advice=build_advice(rows, stragglers),
         groups=waits.groups,
         pairs=waits.pairs,
         pair_count=waits.pair_count,
         clocks=clocks.clocks,
         heat=heat,
         unmatched=total - sum(group.start.size for group in groups),
-        notes=notes_of(files, labels, results, groups, sets, notes),
+        notes=_all_notes(files, labels, results, groups, sets, notes),
         skipped=tuple(skipped),
     )
 
 
-def _labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
-    """Return what each rank is called: its report, and its GPU where the report has several."""
+def _rank_labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
+    """Return the report's name for each rank, with the GPU if the report has several."""
     return [
         stem if len(result.ranks) == 1 else f"{stem} · {rank.device}"
         for file, result in zip(files, results, strict=True)
@@ -78,28 +83,107 @@ def _labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
     ]
 
 
-def _on_one_clock(group: Matched, reports: Times, clocks: Clocks) -> Matched:
-    of = reports[group.ranks]
-    return Matched(
+def _on_common_clock(group: MatchedCollectives, report_of: Times, clocks: Clocks) -> MatchedCollectives:
+    reports = report_of[group.ranks]
+    return MatchedCollectives(
         group.name,
         group.how,
         group.ranks,
-        clocks.common(group.start, of),
-        clocks.common(group.end, of),
+        clocks.to_common(group.start, reports),
+        clocks.to_common(group.end, reports),
         group.hidden,
         group.step,
         group.kind,
     )
 
 
-def _sound(group: Matched, reports: Times, clocks: Clocks, notes: list[str]) -> Matched | None:
-    """Return a group if its collectives can be what they were matched as: none ends before all have begun."""
-    doubt = max(clocks.clocks[report].uncertainty or 0 for report in reports[group.ranks])
-    wrong = impossible(group, max(SLACK * doubt, LEAST_SLACK_NS))
-    if wrong * REFUSED <= len(group.step):
-        return group
+def _is_possible(group: MatchedCollectives, report_of: Times, clocks: Clocks, notes: list[str]) -> bool:
+    """Return whether the match is possible (no rank ends before all have begun); add a note if not."""
+    uncertainty = max(clocks.clocks[report].uncertainty or 0 for report in report_of[group.ranks])
+    count = count_impossible(group, max(TOLERANCE_TO_UNCERTAINTY * uncertainty, MIN_TOLERANCE_NS))
+    if count * MAX_IMPOSSIBLE_SHARE <= len(group.step):
+        return True
     notes.append(
-        f"{group.name}: {wrong:,} of {len(group.step):,} matched collectives end on one rank before another begins, so "
-        "they are not the same ones; none of them counts"
+        f"{group.name}: {count:,} of {len(group.step):,} matched collectives end on one rank before another begins, so "
+        "the match is wrong; none of them counts"
     )
-    return None
+    return False
+
+
+def _all_notes(
+    files: Sequence[str],
+    labels: Sequence[str],
+    results: Sequence[ReportResult],
+    groups: Sequence[MatchedCollectives],
+    sets: Times,
+    earlier: Sequence[str],
+) -> tuple[str, ...]:
+    """Return all notes, the most generally useful first; `earlier` are those of the steps so far."""
+    ranks = [rank for result in results for rank in result.ranks]
+    return (
+        *_repeated_capture_notes(files, results),
+        *set_notes(sets),
+        *_matching_notes(groups, ranks),
+        *_truncation_notes(ranks),
+        *_cut_notes(labels, ranks),
+        *earlier,
+        *_report_notes(files, results),
+    )
+
+
+def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
+    first: dict[tuple[tuple[int, ...], ...], int] = {}
+    repeated = []
+    for index, result in enumerate(results):
+        figures = tuple((rank.start, rank.end, rank.compute, rank.kernels, *rank.idle) for rank in result.ranks)
+        if first.setdefault(figures, index) != index:
+            repeated.append((index, first[figures]))
+    if not repeated:
+        return []
+    more = f" ({len(repeated) - 1:,} more files repeat others)" if len(repeated) > 1 else ""
+    return [
+        f"{files[repeated[0][0]]} contains the same capture as {files[repeated[0][1]]}{more}; a rank that counts twice "
+        "distorts the comparison"
+    ]
+
+
+def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult]) -> list[str]:
+    if not any(len(rank.collectives.start) for rank in ranks):
+        return ["no rank ran collectives on its GPU, so waits are unknown"]
+    if any(group.how == "order" for group in groups):
+        return [
+            "the captures do not name communicators, so collectives are matched by stream, kind and order within each "
+            "iteration, and ranks whose kernels end together form a group; newer versions of nsys export names "
+            "with: nsys export --type sqlite --include-blobs true"
+        ]
+    return []
+
+
+def _truncation_notes(ranks: Sequence[RankResult]) -> list[str]:
+    left_out = sum(rank.collectives.left_out for rank in ranks)
+    if not left_out:
+        return []
+    return [f"only the first {MAX_COLLECTIVES:,} collectives of each rank are used; {left_out:,} are left out"]
+
+
+def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> list[str]:
+    by_range = [label for label, rank in zip(labels, ranks, strict=True) if rank.steps and rank.steps.cut == "range"]
+    if not by_range:
+        return []
+    return [
+        f"{by_range[0]}{_and_more(by_range)}: iterations are cut at their NVTX ranges, because one launches no kernels "
+        "and its end on the GPU is unknown"
+    ]
+
+
+def _report_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:
+    """Return each distinct note of the reports, with the files that have it."""
+    files_by_note: dict[str, list[str]] = {}
+    for file, result in zip(files, results, strict=True):
+        for note in result.notes:
+            files_by_note.setdefault(note, []).append(file)
+    return [f"{names[0]}{_and_more(names)}: {note}" for note, names in files_by_note.items()]
+
+
+def _and_more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""

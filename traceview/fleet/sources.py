@@ -1,4 +1,4 @@
-"""Which reports are meant: files, folders and quoted patterns, each report once, in an order that people expect."""
+"""Finds the reports that the command names: files, folders and quoted patterns."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ REPORT = ".nsys-rep"
 NUMBER = re.compile(r"(\d+)")
 
 
-def sources(given: Sequence[str]) -> tuple[Path, ...]:
-    """Return the reports, rank2 before rank10. Raises NotFoundError where something given holds none.
+def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
+    """Return each report once, rank2 before rank10. Raises NotFoundError if an argument has no report.
 
-    In a folder and in what a pattern finds, a .nsys-rep whose .sqlite lies beside it is the same report and left out.
+    In a folder or a pattern's matches, a .nsys-rep with an exported .sqlite beside it is left out.
     """
-    found: dict[str, Path] = {}
-    for one in given:
-        paths = _found(one)
+    reports: dict[str, Path] = {}
+    for argument in arguments:
+        paths = _reports_of(argument)
         if not paths:
-            raise NotFoundError(f"{_shown(one)}: no report is there; name .sqlite files, a folder, or a quoted pattern")
+            raise NotFoundError(f"{_printable(argument)}: no report found; name .sqlite files, a folder or a pattern")
         for path in paths:
-            # Not resolved: two links to one report are two reports.
-            found.setdefault(str(path.absolute()), path)
-    return tuple(sorted(found.values(), key=_natural))
+            # Links are not resolved: two links to one report are two reports.
+            reports.setdefault(str(path.absolute()), path)
+    return tuple(sorted(reports.values(), key=_natural_order))
 
 
-def _found(given: str) -> list[Path]:
-    path = Path(given)
+def _reports_of(argument: str) -> list[Path]:
+    path = Path(argument)
     if path.is_dir() and directory.table_suffix(path) is None:
-        return _once(one for one in path.rglob("*") if _is_report(one))
-    if path.exists() or not glob.has_magic(given):
-        # What does not exist is named with the other reports that cannot be read.
+        return _without_exported(entry for entry in path.rglob("*") if _is_report(entry))
+    if path.exists() or not glob.has_magic(argument):
+        # A missing file is reported later, with the other unreadable reports.
         return [path]
-    matches = [Path(one) for one in glob.glob(given, recursive=True)]  # noqa: PTH207 - absolute ones too
-    # Other formats (traces of torch.profiler, say) have no ending of their own: a pattern for them finds nothing else.
-    return _once([one for one in matches if _is_report(one)] or [one for one in matches if one.is_file()])
+    matches = [Path(match) for match in glob.glob(argument, recursive=True)]  # noqa: PTH207 - absolute ones too
+    # Other formats, such as traces of torch.profiler, have no suffix of their own.
+    return _without_exported(
+        [path for path in matches if _is_report(path)] or [path for path in matches if path.is_file()]
+    )
 
 
 def _is_report(path: Path) -> bool:
@@ -50,33 +52,34 @@ def _is_report(path: Path) -> bool:
     return path.name.endswith((*SQLITE, REPORT))
 
 
-def _once(paths: Iterable[Path]) -> list[Path]:
-    every = list(paths)
-    exported = {_stem(path) for path in every if not path.name.endswith(REPORT)}
-    return [path for path in every if not path.name.endswith(REPORT) or _stem(path) not in exported]
+def _without_exported(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths without each .nsys-rep that has an export among them."""
+    candidates = list(paths)
+    exported = {_without_suffix(path) for path in candidates if not path.name.endswith(REPORT)}
+    return [path for path in candidates if not path.name.endswith(REPORT) or _without_suffix(path) not in exported]
 
 
-def _stem(path: Path) -> Path:
+def _without_suffix(path: Path) -> Path:
     for suffix in (*SQLITE, REPORT):
         if path.name.endswith(suffix):
             return path.with_name(path.name.removesuffix(suffix))
     return path
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural_order(path: Path) -> list[tuple[int, str]]:
     parts = NUMBER.split(str(path.absolute()))
     return [(int(part), part) if part.isdigit() and len(part) < 19 else (-1, part) for part in parts]
 
 
-def names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return what to call each report: its file's name, with folders below the common one where names repeat."""
-    bare = [path.name for path in paths]
-    if len(set(bare)) == len(bare):
-        return tuple(bare)
-    full = [path.absolute() for path in paths]
-    common = os.path.commonpath([one.parent for one in full])
-    return tuple(str(one.relative_to(common)) for one in full)
+def report_names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return each report's file name, or its path below the common folder if file names repeat."""
+    names = [path.name for path in paths]
+    if len(set(names)) == len(names):
+        return tuple(names)
+    absolute = [path.absolute() for path in paths]
+    common = os.path.commonpath([path.parent for path in absolute])
+    return tuple(str(path.relative_to(common)) for path in absolute)
 
 
-def _shown(given: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in given)
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

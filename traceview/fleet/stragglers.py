@@ -1,4 +1,4 @@
-"""Which ranks hold the others up, by what, at what price, and what to do about it."""
+"""Finds the ranks that hold the others up, with their cause and cost, and derives advice."""
 
 from __future__ import annotations
 
@@ -7,133 +7,175 @@ from itertools import chain
 
 import numpy as np
 
-from traceview.fleet.heat import ABSENT, less_others_of
-from traceview.fleet.remedies import MORE, REMEDIES, TURNS, UNKNOWN
+from traceview.fleet.rank_figures import ABSENT, difference_within_sets
 from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler
 
 KERNELS = "kernels"
+EXTRA_KERNELS = "more kernels"
+EXTRA_KERNEL_SHARE = 50  # one kernel in this many beyond the others' count is extra work
+MIN_WAIT_FRACTION = 0.03  # of the ranks' time; a shorter wait gives no advice
+
+# Remedies by the part that takes longer: "compute", EXTRA_KERNELS, "copies" or a cause of model.CAUSES.
+REMEDIES = {
+    "compute": (
+        "It runs as many kernels as the others, but they take longer. Check for larger batches or longer sequences "
+        "(bucket by length, shard evenly), a slower GPU (compare nvidia-smi -q -d CLOCK,POWER,PERFORMANCE), or another "
+        "program on the GPU (nvidia-smi)."
+    ),
+    EXTRA_KERNELS: (
+        "It does work that the others do not do: logging, evaluation, checkpoints, or another part of the model. "
+        "Distribute this work, or do it between steps on all ranks."
+    ),
+    "copies": (
+        "Less of its copy time is hidden than on the others. Pin its host memory, prefetch, and check which socket its "
+        "process runs on (nvidia-smi topo -m)."
+    ),
+    "host": (
+        "Its GPU waits for Python or data loading. Use more DataLoader workers, put its data on a disk as fast as the "
+        "others', remove logging and checkpoints from this rank, and pin its process to the cores near its GPU."
+    ),
+    "launch": (
+        "Its kernel launches are slower. Pin its process to the cores near its GPU (numactl), check what else runs on "
+        "these cores, or use CUDA graphs."
+    ),
+    "sync": "It synchronizes with the host more than the others. Look for .item(), print or logging on this rank.",
+    "blocking_copy": (
+        "It copies from pageable memory, or reads values back, more than the others. Use pin_memory=True and fewer "
+        ".item() calls."
+    ),
+    "memory": (
+        "It allocates or frees memory more than the others. Check whether its GPU memory is nearly full (cudaMalloc "
+        "retries)."
+    ),
+    "api": "It spends more time in CUDA calls than the others. Look at its slow calls with traceview analyze.",
+    "queued": "Its GPU waits longer for events of its own streams. Look at its copies and their order.",
+    "profiler": "The profiler delayed it. Capture it again before you change anything.",
+    "unknown": "Its capture does not show why the GPU waited. Capture its launches as well (-t cuda,nvtx).",
+}
+NO_ITERATIONS = (
+    "Put an NVTX range around each step to see what the late rank does meanwhile: "
+    "torch.cuda.nvtx.range_push('iteration 7')."
+)
+CHANGING_RANKS = (
+    "The late rank changes. Check for uneven batches (bucket by length), garbage collection (gc.freeze, or collect at "
+    "the same step on all ranks) and data loading at its limit (more workers, prefetch), or run fewer collectives "
+    "(larger buckets, gradient accumulation)."
+)
 
 
-def _cause(place: int) -> Callable[[Rank], int]:
+def _cause_getter(place: int) -> Callable[[Rank], int]:
     return lambda rank: rank.causes[place]
 
 
-# What a rank's own time is made of, and how many kernels it ran.
+# The parts of a rank's own time, and its number of kernels.
 PARTS: Mapping[str, Callable[[Rank], int]] = {
     "compute": lambda rank: rank.compute,
     "copies": lambda rank: rank.copies,
-    **{cause: _cause(place) for place, cause in enumerate(CAUSES)},
+    **{cause: _cause_getter(place) for place, cause in enumerate(CAUSES)},
     KERNELS: lambda rank: rank.kernels,
 }
-MANY = 50  # one kernel more in so many is more work
-LEAST_WAIT = 0.03  # of a rank's time: less is no advice
 
 
-def stragglers_of(
+def find_stragglers(
     ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], margin: float
 ) -> tuple[Straggler, ...]:
-    """Return the ranks whose lag exceeds `margin` of a typical own time and their own noise, dearest first."""
+    """Return the ranks whose lag exceeds both their noise and `margin` times a typical own time, costliest first."""
     late = [
         index
         for index, rank in enumerate(ranks)
         if rank.lag is not None and rank.noise is not None and rank.lag > max(margin * (rank.typical or 0), rank.noise)
     ]
-    parts = {name: _beside(ranks, of) for name, of in PARTS.items()} if late else {}
-    found = [_straggler(ranks, groups, index, parts) for index in late]
-    return tuple(sorted(found, key=lambda one: (-one.cost, -one.lag, one.rank)))
+    differences = {name: _difference_of(ranks, figure) for name, figure in PARTS.items()} if late else {}
+    stragglers = [_build_straggler(ranks, groups, index, differences) for index in late]
+    return tuple(sorted(stragglers, key=lambda straggler: (-straggler.cost, -straggler.lag, straggler.rank)))
 
 
-def _beside(ranks: Sequence[Rank], of: Callable[[Rank], int]) -> Times:
-    """Return a figure of every rank less the median of the others of its set that have iterations."""
-    values = np.array([of(rank) if rank.iterations else ABSENT for rank in ranks], np.int64)
-    apart = less_others_of(values, np.array([rank.set for rank in ranks], np.int64))
-    found: Times = np.nan_to_num(apart).round().astype(np.int64)
-    return found
+def _difference_of(ranks: Sequence[Rank], figure: Callable[[Rank], int]) -> Times:
+    """Return a figure of every rank minus the median of the others of its set that have iterations."""
+    values = np.array([figure(rank) if rank.iterations else ABSENT for rank in ranks], np.int64)
+    difference = difference_within_sets(values, np.array([rank.set for rank in ranks], np.int64))
+    rounded: Times = np.nan_to_num(difference).round().astype(np.int64)
+    return rounded
 
 
-def _straggler(
-    ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], index: int, parts: Mapping[str, Times]
+def _build_straggler(
+    ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], index: int, differences: Mapping[str, Times]
 ) -> Straggler:
     rank = ranks[index]
     assert rank.lag is not None
-    part = max((name for name in parts if name != KERNELS), key=lambda name: int(parts[name][index]))
+    part = max((name for name in differences if name != KERNELS), key=lambda name: int(differences[name][index]))
     waiting = set(chain.from_iterable(group.ranks for group in groups if index in group.ranks)) - {index}
     return Straggler(
         rank=index,
         lag=rank.lag,
         share=rank.lag / rank.typical if rank.typical else 0.0,
         part=part,
-        part_lag=int(parts[part][index]),
-        more_kernels=int(parts[KERNELS][index]),
+        part_lag=int(differences[part][index]),
+        more_kernels=int(differences[KERNELS][index]),
         cost=rank.bare_caused,
         cost_each=rank.bare_caused // max(len(waiting), 1),
         waiting=len(waiting),
     )
 
 
-def advice_of(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> tuple[Advice, ...]:
-    """Return what to change first: a set's stragglers of one cause together, then waits that no straggler explains."""
-    alike: dict[tuple[int, str], list[Straggler]] = {}
-    for one in stragglers:
-        alike.setdefault((ranks[one.rank].set, one.part), []).append(one)
-    found = [_of_part(ranks, those) for those in alike.values()]
-    rest = sum(rank.bare_wait for rank in ranks) - sum(one.cost for one in stragglers)
-    whole = sum(rank.wall for rank in ranks if rank.matched)
-    if rest > LEAST_WAIT * whole:
-        found.append(_of_turns(ranks, {one.rank for one in stragglers}, rest, whole))
-    return tuple(sorted(found, key=lambda one: -one.cost))
+def build_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> tuple[Advice, ...]:
+    """Return one advice per set and cause of stragglers, and one for waits that no straggler explains."""
+    by_cause: dict[tuple[int, str], list[Straggler]] = {}
+    for straggler in stragglers:
+        by_cause.setdefault((ranks[straggler.rank].set, straggler.part), []).append(straggler)
+    advice = [_straggler_advice(ranks, group) for group in by_cause.values()]
+    unexplained = sum(rank.bare_wait for rank in ranks) - sum(straggler.cost for straggler in stragglers)
+    wall = sum(rank.wall for rank in ranks if rank.matched)
+    if unexplained > MIN_WAIT_FRACTION * wall:
+        advice.append(_unexplained_wait_advice(ranks, {straggler.rank for straggler in stragglers}, unexplained, wall))
+    return tuple(sorted(advice, key=lambda item: -item.cost))
 
 
-def _of_part(ranks: Sequence[Rank], those: Sequence[Straggler]) -> Advice:
-    first = those[0]
+def _straggler_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> Advice:
+    first = stragglers[0]
     part = first.part
-    where = {"compute": "compute", "copies": "copies that nothing hides"}.get(part, f"idle ({part})")
+    where = {"compute": "compute", "copies": "exposed copies"}.get(part, f"idle ({part})")
     kernels = ranks[first.rank].kernels
-    extra = part == "compute" and first.more_kernels * MANY > kernels
-    more = (
-        f" {first.more_kernels:,} of its {kernels:,} kernels an iteration are more than the others'." if extra else ""
-    )
-    cost = sum(one.cost for one in those)
+    has_extra = part == "compute" and first.more_kernels * EXTRA_KERNEL_SHARE > kernels
+    extra = f" It runs {first.more_kernels:,} more kernels per iteration than the others, of {kernels:,}."
+    cost = sum(straggler.cost for straggler in stragglers)
     together = [rank for rank in ranks if rank.set == ranks[first.rank].set and rank.matched]
-    waiting = first.waiting if len(those) == 1 else len(together)
+    waiting = first.waiting if len(stragglers) == 1 else len(together)
+    more = f" (and {len(stragglers) - 1} more)" if len(stragglers) > 1 else ""
     return Advice(
         title=(
-            f"{ranks[first.rank].label}{_more(len(those))} takes {100 * first.share:.1f}% more time of its own "
-            f"than the others, most of it {where}"
+            f"{ranks[first.rank].label}{more}: own time is {100 * first.share:.1f}% longer than the others', "
+            f"mostly {where}"
         ),
-        text=REMEDIES[MORE if extra else part] + more,
+        text=REMEDIES[EXTRA_KERNELS if has_extra else part] + (extra if has_extra else ""),
         cost=cost,
         each=cost // max(waiting, 1),
         waiting=waiting,
-        wall=_wall(together),
+        wall=_median_wall(together),
         rank=first.rank,
     )
 
 
-def _wall(ranks: Sequence[Rank]) -> int:
+def _median_wall(ranks: Sequence[Rank]) -> int:
     return int(np.median([rank.wall for rank in ranks])) if ranks else 0
 
 
-def _more(count: int) -> str:
-    return f" (and {count - 1} more)" if count > 1 else ""
-
-
-def _of_turns(ranks: Sequence[Rank], known: set[int], rest: int, whole: int) -> Advice:
-    together = [one for one in ranks if one.matched]
-    candidates = [index for index in range(len(ranks)) if index not in known] or list(range(len(ranks)))
-    index = max(candidates, key=lambda one: (ranks[one].last_count, -one))
+def _unexplained_wait_advice(ranks: Sequence[Rank], straggling: set[int], wait: int, wall: int) -> Advice:
+    together = [rank for rank in ranks if rank.matched]
+    candidates = [index for index in range(len(ranks)) if index not in straggling] or list(range(len(ranks)))
+    index = max(candidates, key=lambda candidate: (ranks[candidate].last_count, -candidate))
     rank = ranks[index]
-    steady = any(rank.lag is not None for rank in ranks)
-    which = "Besides, ranks" if known else "Ranks"
-    words = TURNS if steady else UNKNOWN
+    judged = any(rank.lag is not None for rank in ranks)
+    subject = "Besides, ranks" if straggling else "Ranks"
+    remedy = CHANGING_RANKS if judged else NO_ITERATIONS
     return Advice(
-        title=f"{which} wait in collectives for {100 * rest / whole:.1f}% of their time, without one slower throughout",
-        text=f"{rank.label} came last most often: {rank.last_count:,} of {rank.matched:,}. {words}",
-        cost=rest,
-        each=rest // len(together),
+        title=f"{subject} wait in collectives for {100 * wait / wall:.1f}% of their time, but no rank is always slower",
+        text=f"{rank.label} arrived last most often: {rank.last_count:,} of {rank.matched:,}. {remedy}",
+        cost=wait,
+        each=wait // len(together),
         waiting=len(together),
-        wall=_wall(together),
+        wall=_median_wall(together),
         rank=index,
     )

@@ -1,37 +1,51 @@
-"""What runs in a worker, on this machine or on another: a path in, bytes out, never an exception of a report's."""
+"""Runs in a worker, on this machine or another: takes a path and returns bytes, also when a report is unreadable.
+
+The module imports nothing that loads polars, so that a worker can limit its threads first.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from traceview.fleet.job import Job
+from dataclasses import dataclass
 
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def one_thread() -> None:
-    """Give this process one thread of each library: the fleet's workers are its threads.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Options for reading each report.
 
-    Too late where polars was imported before; then it keeps what it has.
+    `iteration` is the pattern of iteration names, `skip` the number of warm-up iterations, `nsys` the path of nsys
+    and `max_decoded` the limit of decoded bytes. None selects the default.
+    """
+
+    iteration: str | None = None
+    skip: int | None = None
+    nsys: str | None = None
+    max_decoded: int | None = None
+
+
+def use_one_thread() -> None:
+    """Limit each library to one thread, because the workers are the parallelism.
+
+    This has no effect on polars if it is already imported.
     """
     if "polars" not in sys.modules:
         for name in THREADS:
             os.environ[name] = "1"
 
 
-def begin() -> None:
-    """Prepare a new process of this machine before it imports what reads reports."""
+def prepare_process() -> None:
+    """Prepare a new local process before it imports the readers."""
     from traceview.fleet.lifetime import begin_worker
 
     begin_worker()
-    one_thread()
+    use_one_thread()
 
 
 def work_in_process(path: str, job: Job) -> bytes:
-    """Read one report in a process that `begin` prepared."""
+    """Read one report in a process that `prepare_process` prepared."""
     from traceview.fleet.lifetime import ends_in_order
 
     with ends_in_order():
@@ -39,58 +53,53 @@ def work_in_process(path: str, job: Job) -> bytes:
 
 
 def work(path: str, job: Job) -> bytes:
-    """Read one report; what is wrong with it comes back as one line."""
-    one_thread()
+    """Read one report; return its serialized result, or an error as one serialized line."""
+    use_one_thread()
     from pathlib import Path
 
     from traceview.errors import TraceviewError, is_out_of_memory
-    from traceview.fleet.form import packed
-    from traceview.fleet.read_one import read_report
+    from traceview.fleet.measure_report import measure_report
+    from traceview.fleet.serialization import serialize
     from traceview.read.limits import MAX_DECODED
     from traceview.read.nsys_rep import CHOSEN
     from traceview.read.source import display_name
 
-    nsys, limit = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(job.max_decoded)
+    limit = MAX_DECODED.get() if job.max_decoded is None else job.max_decoded
+    nsys_token, limit_token = CHOSEN.set(job.nsys or CHOSEN.get()), MAX_DECODED.set(limit)
     try:
-        return packed(read_report(Path(path), job.iteration, job.skip))
+        return serialize(measure_report(Path(path), job.iteration, job.skip))
     except TraceviewError as error:
-        return packed(_reason(str(error), display_name(Path(path))))
+        # The fleet names the file itself.
+        return serialize(str(error).removeprefix(f"{display_name(Path(path))}: "))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except (
-        BaseException
-    ) as error:  # one report must not end the fleet, nor a panic inside polars, which is no Exception
+    except BaseException as error:  # a panic in polars is no Exception; one report must not end the fleet
         if is_out_of_memory(error):
-            return packed("not enough memory to read it")
-        return packed(f"internal error ({type(error).__name__})")
+            return serialize("not enough memory to read it")
+        return serialize(f"internal error ({type(error).__name__})")
     finally:
-        CHOSEN.reset(nsys)
-        MAX_DECODED.reset(limit)
+        CHOSEN.reset(nsys_token)
+        MAX_DECODED.reset(limit_token)
 
 
-async def work_unwatched(path: str, job: Job, seen: bool) -> bytes:
-    """Do the same for a Dask worker, in a thread that its profiler does not know.
+async def work_unwatched(path: str, job: Job, exists_here: bool) -> bytes:
+    """Run `work` on a Dask worker, in a thread that Dask's profiler does not sample.
 
-    `seen`: who asks has a report of that name, so that a worker that has none is told apart from a mistyped one.
-    That profiler samples the stacks of the threads that Dask gave out, and keeps the last 1,000 s: 0.4 MB of each
-    second here. A task that waits for a thread of its own takes a place of the worker as any other.
+    The profiler samples the threads that Dask creates and keeps 1,000 s of their stacks, 0.4 MB per second here. A
+    task that waits for another thread still occupies its slot. `exists_here` says whether the client sees the report:
+    then a worker that does not see it reports a different error than a mistyped path.
     """
     import asyncio
     from pathlib import Path
 
-    if seen and not Path(path).exists():
-        from traceview.fleet.form import packed
+    if exists_here and not Path(path).exists():
+        from traceview.fleet.serialization import serialize
 
-        return packed("the worker does not see it; a cluster's workers need the reports under the same absolute paths")
+        return serialize("the worker does not see it; all workers need the reports under the same absolute paths")
     return await asyncio.to_thread(work, path, job)
 
 
-def _reason(line: str, name: str) -> str:
-    """Return an error's line without the file's name in front: the fleet says it by the name it gives."""
-    return line.removeprefix(f"{name}: ")
-
-
-def version() -> str:
+def installed_version() -> str:
     """Return the version of traceview that a worker has."""
     from traceview import __version__
 

@@ -1,7 +1,7 @@
-"""Communicators from NCCL's NVTX payloads. No export at hand holds them, so they are written into a real one by hand.
+"""Communicators from NCCL's NVTX payloads, written by hand into a real export.
 
-The payload's layout is that of the real report (.nsys-rep) of the same kind of run; the header of a blob in SQLite and
-the JSON are those that newer versions of nsys write.
+The payload has the layout of the real report (.nsys-rep) of such a run; the blob header and the JSON are those of newer
+versions of nsys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from tests.captures import sample
 from tests.fleet.reports import merged
-from traceview.fleet.payload import communicators
+from traceview.fleet.collectives import communicator_calls
 from traceview.model.fleet import Fleet
 
 COMMUNICATOR, SCHEMA, DOMAIN = 0x95E12F85A4245600, 16777221, 1
@@ -33,7 +33,7 @@ def as_json(size: int) -> str:
     return json.dumps({"NCCL communicator ID": COMMUNICATOR, "Message size [bytes]": size})
 
 
-def with_payloads(folder: Path, column: str, made: Callable[[int], bytes | str]) -> Path:
+def with_payloads(folder: Path, column: str, payload: Callable[[int], bytes | str]) -> Path:
     path = Path(shutil.copyfile(sample("ddp2.sqlite"), folder / "with.sqlite"))
     with closing(sqlite3.connect(path)) as database:
         if column == "binaryData":
@@ -49,19 +49,19 @@ def with_payloads(folder: Path, column: str, made: Callable[[int], bytes | str])
         database.execute(
             f"UPDATE NVTX_EVENTS SET {column} = ? WHERE textId IN "
             "(SELECT id FROM StringIds WHERE value LIKE 'ncclAll%' OR value = 'ncclBroadcast')",
-            (made(4096),),
+            (payload(4096),),
         )
         database.commit()
     return path
 
 
-@pytest.mark.parametrize(("column", "made"), [("binaryData", blob), ("jsonText", as_json)])
-def test_named_communicators_match_as_order_does(
-    tmp_path: Path, two_in_one: Fleet, column: str, made: Callable[[int], bytes | str]
+@pytest.mark.parametrize(("column", "payload"), [("binaryData", blob), ("jsonText", as_json)])
+def test_matching_by_communicator_equals_matching_by_order(
+    tmp_path: Path, two_in_one: Fleet, column: str, payload: Callable[[int], bytes | str]
 ) -> None:
-    path = with_payloads(tmp_path, column, made)
-    found = communicators(path)
-    assert set(found["communicator"]) == {f"{COMMUNICATOR:016x}"} and len(found) == 2 * 78
+    path = with_payloads(tmp_path, column, payload)
+    calls = communicator_calls(path)
+    assert set(calls["communicator"]) == {f"{COMMUNICATOR:016x}"} and len(calls) == 2 * 78
     fleet = merged([path])
     (group,) = fleet.groups
     assert (group.name, group.how) == (f"communicator {COMMUNICATOR:016x}", "communicator")
@@ -83,5 +83,5 @@ def test_named_communicators_match_as_order_does(
         ("jsonText", "\ud800".encode("utf-8", "replace").decode()),
     ],
 )
-def test_what_is_no_payload_names_nothing(tmp_path: Path, column: str, value: bytes | str) -> None:
-    assert communicators(with_payloads(tmp_path, column, lambda _size: value)).is_empty()
+def test_invalid_payloads_are_ignored(tmp_path: Path, column: str, value: bytes | str) -> None:
+    assert communicator_calls(with_payloads(tmp_path, column, lambda _size: value)).is_empty()

@@ -1,4 +1,4 @@
-"""The form in which results travel: what went in comes out, and nothing else is taken."""
+"""Serialized results: a round trip, errors of a worker, and invalid data."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ import pytest
 
 from tests.captures import sample
 from tests.fleet.reports import ranks_of, result_of
-from traceview.fleet.form import packed, unpacked
-from traceview.fleet.job import Job
-from traceview.fleet.worker import work
+from traceview.fleet.serialization import deserialize, serialize
+from traceview.fleet.worker import Job, work
 from traceview.model.fleet import ReportResult
 
 
-def test_a_result_is_the_same_after_the_journey() -> None:
+def test_round_trip() -> None:
     result = result_of(ranks_of("slowhost")[1])
-    data = packed(result)
-    again = unpacked(data)
+    data = serialize(result)
+    again = deserialize(data)
     assert isinstance(again, ReportResult)
-    assert packed(again) == data
+    assert serialize(again) == data
     steps, other = result.ranks[0].steps, again.ranks[0].steps
     assert steps is not None and other is not None and steps.figure("wall").tolist() == other.figure("wall").tolist()
     assert again.ranks[0].collectives.channels == result.ranks[0].collectives.channels
-    # Small: thousands of them fit a process that merges.
+    # Small, so that thousands fit into the merging process.
     assert len(data) < 10_000
 
 
-def test_what_a_worker_cannot_read_comes_back_as_words() -> None:
-    text = unpacked(work(str(sample("README.md")), Job()))
+def test_an_unreadable_report_gives_its_error() -> None:
+    text = deserialize(work(str(sample("README.md")), Job()))
     assert text == "not an SQLite file; export it again: nsys export --type sqlite REPORT.nsys-rep"
-    reason = unpacked(work("/nowhere/none.sqlite", Job()))
+    reason = deserialize(work("/nowhere/none.sqlite", Job()))
     assert reason == "no such file; make it with: nsys export --type sqlite REPORT.nsys-rep"
 
 
 class Panic(BaseException):
-    """What polars raises when it panics is no Exception either."""
+    """A BaseException, like the panic of polars."""
 
 
 @pytest.mark.parametrize(
@@ -47,14 +46,14 @@ class Panic(BaseException):
         (MemoryError(), "not enough memory to read it"),
     ],
 )
-def test_whatever_goes_wrong_with_a_report_ends_with_it(
+def test_any_exception_gives_an_error(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("traceview.fleet.read_one.read_report", fail)
-    assert unpacked(work("x.sqlite", Job())) == words
+    monkeypatch.setattr("traceview.fleet.measure_report.measure_report", fail)
+    assert deserialize(work("x.sqlite", Job())) == words
 
 
 @pytest.mark.parametrize(
@@ -69,6 +68,6 @@ def test_whatever_goes_wrong_with_a_report_ends_with_it(
         zlib.compress(json.dumps({"form": 1}).encode()),
     ],
 )
-def test_anything_else_is_refused(data: bytes) -> None:
+def test_invalid_data_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        unpacked(data)
+        deserialize(data)

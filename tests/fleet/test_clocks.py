@@ -1,4 +1,4 @@
-"""A real report of two processes, split by hand into two whose clocks differ: the result must not show it."""
+"""Clocks of a real report of two processes, split by hand into two reports with different clocks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.captures import sample
 from tests.fleet.reports import merged, process_alone
 from traceview.model.fleet import Fleet
 
-# Ends of one collective are not quite simultaneous: on this run, whose processes share a clock, they are 7 µs apart.
-CLOSE = 25_000
+# The ends of one collective differ: by 7 µs in this run, whose processes share a clock.
+TOLERANCE_NS = 25_000
 PROCESSES = (701, 702)
 
 
@@ -21,29 +21,29 @@ def split(folder: Path, **clock: int) -> Fleet:
 
 
 @pytest.mark.parametrize("shift", [0, 3_141_592_653, -5_000_000_000])
-def test_a_shifted_clock_is_found_and_waits_stay(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
+def test_a_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
     fleet = split(tmp_path, shift=shift)
     reference, other = fleet.clocks
     assert (reference.method, other.method, other.drift) == ("reference", "collectives", 0)
-    assert abs(other.offset - shift) < CLOSE
-    assert other.uncertainty is not None and other.uncertainty < CLOSE
-    assert other.session is None  # a redacted sample does not say when its session began
+    assert abs(other.offset - shift) < TOLERANCE_NS
+    assert other.uncertainty is not None and other.uncertainty < TOLERANCE_NS
+    assert other.session is None  # a redacted sample has no session start
     for alone, together in zip(fleet.ranks, two_in_one.ranks, strict=True):
         assert alone.last_count == together.last_count
         assert alone.own == together.own
-        # Seven collectives an iteration, each off by no more than the clock.
-        assert abs(alone.wait - together.wait) < 7 * CLOSE
-    assert [one.rank for one in fleet.stragglers] == [one.rank for one in two_in_one.stragglers]
+        # Each of the seven collectives per iteration is off by no more than the clock.
+        assert abs(alone.wait - together.wait) < 7 * TOLERANCE_NS
+    assert [late.rank for late in fleet.stragglers] == [late.rank for late in two_in_one.stragglers]
 
 
-def test_a_clock_that_runs_away_is_followed(tmp_path: Path, two_in_one: Fleet) -> None:
-    drift = 400_000  # ns a second: 400 parts in a million, far more than any clock
+def test_a_drifting_clock(tmp_path: Path, two_in_one: Fleet) -> None:
+    drift = 400_000  # ns per second, far more than a real clock
     fleet = split(tmp_path, shift=1_000_000_000, drift=drift)
     assert fleet.clocks[1].drift == pytest.approx(drift, rel=0.2)
-    assert abs(fleet.ranks[1].wait - two_in_one.ranks[1].wait) < 7 * 3 * CLOSE
+    assert abs(fleet.ranks[1].wait - two_in_one.ranks[1].wait) < 7 * 3 * TOLERANCE_NS
 
 
-def test_reports_that_share_nothing_have_clocks_of_their_own(tmp_path: Path) -> None:
+def test_reports_without_shared_collectives(tmp_path: Path) -> None:
     fleet = merged([sample("dual.sqlite"), sample("quad.sqlite")])
     assert [clock.method for clock in fleet.clocks] == ["reference", "unknown"]
     assert fleet.groups == () and fleet.pairs == ()

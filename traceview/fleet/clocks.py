@@ -1,0 +1,142 @@
+"""Estimates one clock for all reports; every nsys session counts from its own zero.
+
+A collective ends at nearly the same moment on all its ranks. The median difference of the ends is therefore the offset
+of two clocks, and the median absolute deviation its uncertainty. If the difference changes steadily, the clocks drift.
+The times of day when the sessions began are reported too; they are used for reports without shared collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.fleet.groups import MIN_COLLECTIVES_FOR_CLOCKS
+from traceview.fleet.match import MatchedCollectives
+from traceview.intervals import Times
+from traceview.model.fleet import Clock
+
+SECOND = 10**9
+MIN_COLLECTIVES_FOR_DRIFT = 12
+DRIFT_TO_SCATTER = 4  # a drift counts if the clock moves by more than this times the scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clock of every report, and the time from which its drift counts."""
+
+    clocks: tuple[Clock, ...]
+    origin: Times
+
+    def to_common(self, times: NDArray[np.int64], reports: Times) -> NDArray[np.int64]:
+        """Return times (one row per rank) on the common clock; `reports` has the report of each row."""
+        offset = np.array([clock.offset for clock in self.clocks], np.int64)[reports, None]
+        drift = np.array([clock.drift for clock in self.clocks], np.int64)[reports, None]
+        moved: NDArray[np.int64] = times - offset - (times - self.origin[reports, None]) * drift // SECOND
+        return moved
+
+
+def estimate_clocks(
+    groups: Sequence[MatchedCollectives], reports: Times, files: Sequence[str], epochs: Sequence[int | None]
+) -> Clocks:
+    """Estimate every report's clock; `reports` has the index of each rank's report."""
+    clocks: list[Clock | None] = [None] * len(files)
+    origin = np.zeros(len(files), np.int64)
+    first_epoch = next((epoch for epoch in epochs if epoch is not None), None)
+    sessions = [None if epoch is None or first_epoch is None else first_epoch - epoch for epoch in epochs]
+    largest_first = sorted(groups, key=lambda group: -group.end.size)
+    for seed in range(len(files)):
+        if clocks[seed] is not None:
+            continue
+        clocks[seed] = _seed_clock(files[seed], sessions[seed], first=not any(clocks))
+        changed = True
+        while changed:
+            changed = False
+            for group in largest_first:
+                group_reports = reports[group.ranks]
+                known = np.array([clocks[report] is not None for report in group_reports])
+                if known.all() or not known.any():
+                    continue
+                _set_unknown_clocks(group, group_reports, known, clocks, origin, files, sessions)
+                changed = True
+    return Clocks(tuple(clock for clock in clocks if clock is not None), origin)
+
+
+def _seed_clock(file: str, session: int | None, *, first: bool) -> Clock:
+    """Return the clock of a report that shares no collective with earlier ones."""
+    if first:
+        return Clock(file, "reference", session or 0, 0, 0, 0, session)
+    if session is None:
+        return Clock(file, "unknown", 0, 0, None, 0, None)
+    return Clock(file, "session start", session, 0, None, 0, session)
+
+
+def _set_unknown_clocks(
+    group: MatchedCollectives,
+    group_reports: Times,
+    known: NDArray[np.bool_],
+    clocks: list[Clock | None],
+    origin: Times,
+    files: Sequence[str],
+    sessions: Sequence[int | None],
+) -> None:
+    """Set the unknown clocks of a group's reports from the known ones."""
+    known_clocks = Clocks(tuple(clock or Clock("", "unknown", 0, 0, None, 0, None) for clock in clocks), origin)
+    reference = np.median(known_clocks.to_common(group.end[known], group_reports[known]), axis=0)
+    kinds = np.array(group.kind)
+    for report in np.unique(group_reports[~known]):
+        at = np.median(group.end[group_reports == report], axis=0)
+        fits = [_fit_offset(at[rows], at[rows] - reference[rows]) for rows in _rows_by_kind(kinds)]
+        best = min(fits, key=lambda fit: (fit.uncertainty, -fit.collectives))
+        origin[report] = best.origin
+        clocks[report] = Clock(
+            files[report], "collectives", best.offset, best.drift, best.uncertainty, best.collectives, sessions[report]
+        )
+
+
+def _rows_by_kind(kinds: NDArray[np.str_]) -> list[NDArray[np.intp]]:
+    """Return the rows of each kind with enough collectives, or else all rows.
+
+    Kinds are fitted separately, because small collectives end most nearly at once.
+    """
+    rows_by_kind = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+    return [rows for rows in rows_by_kind if len(rows) >= 2 * MIN_COLLECTIVES_FOR_CLOCKS] or [np.arange(len(kinds))]
+
+
+class _ClockFit(NamedTuple):
+    """An offset at `origin`, its drift in ns per second, and the median absolute deviation from both."""
+
+    offset: int
+    drift: int
+    origin: int
+    uncertainty: int
+    collectives: int
+
+
+def _fit_offset(at: NDArray[np.float64], difference: NDArray[np.float64]) -> _ClockFit:
+    """Fit the differences at the times `at` by their median, and by a drift if it clearly exceeds the scatter.
+
+    The drift is the change from the first third of the collectives to the last.
+    """
+    origin = round(float(np.median(at)))
+    if len(at) >= MIN_COLLECTIVES_FOR_DRIFT:
+        third = len(at) // 3
+        order = np.argsort(at, kind="stable")
+        early, late = order[:third], order[-third:]
+        seconds = float(np.median(at[late]) - np.median(at[early])) / SECOND
+        moved = float(np.median(difference[late]) - np.median(difference[early]))
+        drift = round(moved / seconds) if seconds > 0 else 0
+        offset, scatter = _median_and_deviation(difference - (at - origin) * drift / SECOND)
+        if abs(moved) > DRIFT_TO_SCATTER * max(scatter, 1):
+            return _ClockFit(offset, drift, origin, scatter, len(at))
+    offset, scatter = _median_and_deviation(difference)
+    return _ClockFit(offset, 0, origin, scatter, len(at))
+
+
+def _median_and_deviation(values: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the median and the median absolute deviation, rounded to ns."""
+    median = np.median(values)
+    return round(float(median)), round(float(np.median(np.abs(values - median))))

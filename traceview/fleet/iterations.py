@@ -1,0 +1,174 @@
+"""The iterations of each rank, cut where its GPU finishes them, and their numbering across ranks.
+
+An NVTX range around a step ends when the host is done with it. Hosts run ahead of their GPUs by different amounts, so
+the ranges of one rank may be short while those of another wait. An iteration therefore lasts from the moment when the
+GPU finishes the previous iteration's work to the moment when it finishes this one's. The first iteration of a capture
+has no such start and is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceview.fleet.collectives import BEFORE_ALL
+from traceview.intervals import Times
+from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import IterationRanges
+from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import STEP_FIGURES, RankResult, Steps
+from traceview.model.trace import Trace
+
+NUMBER = re.compile(r"(?:(?<![\w.])-)?\d+")
+MAX_DIGITS = 15
+MAX_ITERATIONS = 2000  # per rank
+WARM_UP_RATIO = 1.5  # leading iterations that take longer than this times the median are warm-up
+
+
+def iteration_numbers(iterations: IterationRanges) -> tuple[Times, bool]:
+    """Return the last number in each iteration's name and True, or 0, 1, 2 ... and False if they do not ascend."""
+    texts = [NUMBER.findall(name) for name in iterations.names]
+    if all(texts) and all(len(digits[-1]) <= MAX_DIGITS for digits in texts):
+        numbers = np.array([int(digits[-1]) for digits in texts], np.int64)
+        if (np.diff(numbers) > 0).all():
+            return numbers, True
+    return np.arange(len(texts), dtype=np.int64), False
+
+
+def measure_steps(
+    trace: Trace,
+    threads: ThreadStates,
+    measured: MeasuredDevices,
+    iterations: IterationRanges,
+    number: Times,
+    named: bool,
+    skip: int | None,
+) -> Steps:
+    """Measure the first MAX_ITERATIONS iterations of the one GPU in `measured`; `skip` counts the warm-up."""
+    begin, end = iterations.start, iterations.end
+    done = finish_times(trace, measured.activities[0], iterations.process, begin)
+    cut = "range" if done is None or len(done) < 2 else "gpu"
+    if cut == "gpu" and done is not None:
+        begin, end, number = done[:-1], done[1:], number[1:]
+    begin, end, number = begin[:MAX_ITERATIONS], end[:MAX_ITERATIONS], number[:MAX_ITERATIONS]
+    parts = breakdown(trace, threads, measured, iterations.process, begin, end)
+    idle = tuple(parts.idle[code] for code in range(len(CAUSES)))
+    figures = {
+        "wall": end - begin,
+        "compute": parts.figures["compute_ns"],
+        "communication": parts.figures["communication_ns"],
+        "exposed_communication": parts.figures["exposed_communication_ns"],
+        "idle": parts.idle.sum(axis=0),
+        "blocked": parts.figures["blocked_ns"],
+        "kernels": parts.figures["kernel_count"],
+    }
+    return Steps(
+        name=iterations.range,
+        named=named,
+        cut=cut,
+        number=number,
+        skipped=_warm_up_count(end - begin, skip, cut),
+        figures=tuple(figures[name] for name in STEP_FIGURES),
+        idle=idle,
+    )
+
+
+def finish_times(trace: Trace, device: Activity, process: int, begin: Times) -> Times | None:
+    """Return when the GPU finishes the compute and communication that each iteration launched.
+
+    `begin` are the starts of the iterations' ranges. Copies do not count, because a prefetched batch belongs to the
+    next iteration. Return None if an iteration launches nothing.
+    """
+    operations = trace.operations
+    rows = device.rows[np.isin(device.codes, [COMPUTE, COMMUNICATION])]
+    rows = rows[operations["process"].to_numpy()[rows] == process]
+    launch = operations["launch"].gather(rows)
+    known = launch.is_not_null().to_numpy()
+    calls = launch.drop_nulls().to_numpy()
+    iteration = np.searchsorted(begin, trace.api["start"].to_numpy()[calls], side="right") - 1
+    inside = iteration >= 0
+    if (np.bincount(iteration[inside], minlength=len(begin)) == 0).any():
+        return None
+    done = np.full(len(begin), np.iinfo(np.int64).min)
+    np.maximum.at(done, iteration[inside], operations["end"].to_numpy()[rows[known][inside]])
+    latest: Times = np.maximum.accumulate(done)
+    return latest
+
+
+def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
+    if skip is not None:
+        # Cutting by the GPU has already dropped the first iteration.
+        return min(max(skip - (cut == "gpu"), 0), len(wall))
+    steady = np.flatnonzero(wall <= WARM_UP_RATIO * np.median(wall)) if len(wall) else wall
+    return int(steady[0]) if len(steady) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRanks:
+    """Ranks whose iterations are numbered alike.
+
+    If `anchored`, collectives are counted from the start of each iteration, else from the start of the capture.
+    """
+
+    ranks: tuple[RankResult, ...]
+    anchored: bool
+    notes: tuple[str, ...]
+
+
+def align_iterations(ranks: Sequence[RankResult], reports: Sequence[int]) -> AlignedRanks:
+    """Number the iterations of all ranks alike; `reports` has the index of each rank's report.
+
+    The numbers in the names are used if every rank has them and all ranks share some. Otherwise iterations are
+    counted, but across reports only if the names have no numbers: ranks of one report cover the same time, ranks of
+    several reports may not.
+    """
+    stepped = [rank for rank in ranks if rank.steps is not None]
+    if not stepped:
+        return AlignedRanks(tuple(ranks), False, ())
+    named = all(rank.steps is not None and rank.steps.named for rank in stepped)
+    has_common = _have_common_number(stepped)
+    if named and (has_common or len(set(reports)) > 1):
+        spans = _number_spans(stepped)
+        notes = () if has_common else (f"no iteration is in all captures: {spans}; capture the same steps",)
+        return AlignedRanks(tuple(ranks), True, notes)
+    counted = tuple(_with_counted_iterations(rank) for rank in ranks)
+    reason = (
+        "the numbers in the names of iterations differ between ranks" if named else "iteration names have no numbers"
+    )
+    note = f"{reason}: the n-th iterations of all ranks are treated as the same iteration"
+    return AlignedRanks(counted, not named, (note,) if len(stepped) > 1 else ())
+
+
+def _have_common_number(ranks: Sequence[RankResult]) -> bool:
+    numbers = np.concatenate([rank.steps.number for rank in ranks if rank.steps])
+    counts = np.unique(numbers, return_counts=True)[1]
+    return bool((counts == len(ranks)).any())
+
+
+def _number_spans(ranks: Sequence[RankResult]) -> str:
+    spans = sorted({(int(rank.steps.number[0]), int(rank.steps.number[-1])) for rank in ranks if rank.steps})
+    return ", ".join(f"{first} to {last}" for first, last in spans[:3]) + (", ..." if len(spans) > 3 else "")
+
+
+def _with_counted_iterations(rank: RankResult) -> RankResult:
+    """Return a rank with its iterations numbered 0, 1, 2 ..."""
+    steps = rank.steps
+    if steps is None:
+        return rank
+    collective_step = rank.collectives.step
+    # The first iteration has collectives, although its start on the GPU is unknown.
+    first = int(steps.cut == "gpu")
+    index = np.searchsorted(steps.number, collective_step) + first
+    index[collective_step < steps.number[0]] = 0
+    return replace(
+        rank,
+        steps=replace(steps, number=np.arange(first, first + len(steps.number), dtype=np.int64), named=False),
+        collectives=replace(
+            rank.collectives, step=np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)
+        ),
+    )

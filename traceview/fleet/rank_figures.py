@@ -1,0 +1,245 @@
+"""Figures per rank: matrices by iteration (heat map), lags behind the other ranks, and one summary row per rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.fleet.collectives import EMPTY
+from traceview.fleet.waits import Waits, WaitsByIteration, sum_by_iteration
+from traceview.intervals import Times
+from traceview.model.fleet import Heat, Rank, RankResult
+
+ABSENT = -1
+MAX_ITERATIONS = 4000  # distinct iterations of all ranks together
+MIN_ITERATIONS = 3  # to judge a rank
+STANDARD_ERROR = 1.2533 * 1.4826  # of a median, in median absolute deviations, for normal scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """How each rank's own time differs from the others of its set: medians over steady iterations, in ns.
+
+    `noise` is three times the standard error of `lag`, from the median absolute deviation. `count` is the number of
+    iterations; below MIN_ITERATIONS, a rank is not judged. `typical` is the median own time of an iteration of its
+    set, or ABSENT; `overall` is that of all ranks.
+    """
+
+    lag: Times
+    noise: Times
+    count: Times
+    typical: Times
+    overall: int | None
+
+
+def iteration_columns(ranks: Sequence[RankResult]) -> tuple[Times, Times]:
+    """Return the iteration numbers of all ranks, and those that are warm-up on no rank."""
+    stepped = [rank.steps for rank in ranks if rank.steps is not None]
+    if not stepped:
+        return EMPTY, EMPTY
+    numbers = np.unique(np.concatenate([steps.number for steps in stepped]))[:MAX_ITERATIONS]
+    warm_up = np.concatenate([steps.number[: steps.skipped] for steps in stepped])
+    return numbers, numbers[~np.isin(numbers, warm_up)]
+
+
+def build_heat(
+    ranks: Sequence[RankResult], waits: Waits, numbers: Times, steady: Times
+) -> tuple[Heat, WaitsByIteration] | None:
+    """Return the matrices and the waits by iteration, or None if no rank has iterations."""
+    if len(numbers) == 0:
+        return None
+    figures = {name: np.full((len(ranks), len(numbers)), ABSENT, np.int64) for name in ("wall", "own", "compute")}
+    for row, rank in enumerate(ranks):
+        if rank.steps is None:
+            continue
+        column = np.searchsorted(numbers, rank.steps.number)
+        known = column < len(numbers)
+        column = column[known]
+        figures["wall"][row, column] = rank.steps.figure("wall")[known]
+        figures["own"][row, column] = (rank.steps.figure("wall") - rank.steps.figure("exposed_communication"))[known]
+        figures["compute"][row, column] = rank.steps.figure("compute")[known]
+    by_iteration = sum_by_iteration(waits, numbers, len(ranks))
+    wait = np.where(figures["wall"] == ABSENT, ABSENT, by_iteration.wait)
+    return Heat(steps=numbers, steady=np.isin(numbers, steady).astype(np.int64), wait=wait, **figures), by_iteration
+
+
+def measure_lags(heat: Heat, sets: Times) -> Lags:
+    """Compare each rank's own time, iteration by iteration, with the median own time of the others of its set."""
+    own = heat.own[:, heat.steady == 1]
+    difference = np.zeros(own.shape, np.float64)
+    for column in range(own.shape[1]):
+        difference[:, column] = difference_within_sets(own[:, column], sets)
+    lag, noise, count, typical = (np.zeros(len(own), np.int64) for _ in range(4))
+    for row in range(len(own)):
+        values = difference[row][~np.isnan(difference[row])]
+        count[row] = len(values)
+        if len(values):
+            median = np.median(values)
+            deviation = float(np.median(np.abs(values - median)))
+            lag[row] = round(float(median))
+            noise[row] = round(3 * STANDARD_ERROR * deviation / len(values) ** 0.5)
+    for number in np.unique(sets):
+        typical_own = _median_present(own[sets == number])
+        typical[sets == number] = ABSENT if typical_own is None else typical_own
+    return Lags(lag, noise, count, typical, _median_present(own))
+
+
+def _median_present(own: Times) -> int | None:
+    present = own[own != ABSENT]
+    return int(np.median(present)) if len(present) else None
+
+
+def difference_within_sets(values: Times, sets: Times) -> NDArray[np.float64]:
+    """Return `difference_from_others` of each set."""
+    difference = np.full(len(values), np.nan)
+    for number in np.unique(sets):
+        difference[sets == number] = difference_from_others(values[sets == number])
+    return difference
+
+
+def difference_from_others(values: Times) -> NDArray[np.float64]:
+    """Return each value minus the median of the others, or NaN where a value is absent or has no others."""
+    difference = np.full(len(values), np.nan)
+    rows = np.flatnonzero(values != ABSENT)
+    count = len(rows)
+    if count < 2:
+        return difference
+    order = np.argsort(values[rows], kind="stable")
+    ordered = values[rows][order].astype(np.float64)
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    # Without the value at `place`, the values behind it move one place forward.
+    low, high = (count - 2) // 2, (count - 1) // 2
+    median = (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
+    difference[rows] = values[rows] - median
+    return difference
+
+
+@dataclass(frozen=True, slots=True)
+class TimeParts:
+    """The parts of a rank's time, in ns."""
+
+    wall: int
+    compute: int
+    exposed_communication: int
+    idle: int
+    causes: tuple[int, ...]
+    kernels: int
+
+    @property
+    def copies(self) -> int:
+        """The rest of the wall time: copies and memsets with nothing else beside them."""
+        return self.wall - self.compute - self.exposed_communication - self.idle
+
+
+def time_parts(rank: RankResult, steady: Times) -> TimeParts:
+    """Return the means over a rank's steady iterations, or the sums of its window if it has none.
+
+    `steady` are the numbers of the steady iterations. Means add up to the wall time; medians would not.
+    """
+    steps = rank.steps
+    rows = np.isin(EMPTY if steps is None else steps.number, steady)
+    if steps is None or not rows.any():
+        return TimeParts(
+            wall=rank.end - rank.start,
+            compute=rank.compute,
+            exposed_communication=rank.exposed_communication,
+            idle=sum(rank.idle),
+            causes=rank.idle,
+            kernels=rank.kernels,
+        )
+
+    def mean(values: Times) -> int:
+        return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
+
+    causes = tuple(mean(values) for values in steps.idle)
+    return TimeParts(
+        wall=mean(steps.figure("wall")),
+        compute=mean(steps.figure("compute")),
+        exposed_communication=mean(steps.figure("exposed_communication")),
+        idle=sum(causes),
+        causes=causes,
+        kernels=mean(steps.figure("kernels")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RankNames:
+    """Labels of the ranks, names of the reports, and the report and set of each rank."""
+
+    labels: tuple[str, ...]
+    files: tuple[str, ...]
+    reports: tuple[int, ...]
+    sets: tuple[int, ...]
+
+
+def build_rank_rows(
+    ranks: Sequence[RankResult],
+    names: RankNames,
+    waits: Waits,
+    heat: Heat | None,
+    by_iteration: WaitsByIteration | None,
+    lags: Lags | None,
+) -> tuple[Rank, ...]:
+    """Return the fleet's row for each rank."""
+    steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
+    return tuple(
+        _rank_row(rank, index, names, waits, lags, steady, _mean_waits(heat, by_iteration, index))
+        for index, rank in enumerate(ranks)
+    )
+
+
+def _rank_row(
+    rank: RankResult,
+    index: int,
+    names: RankNames,
+    waits: Waits,
+    lags: Lags | None,
+    steady: Times,
+    mean_waits: tuple[int, ...],
+) -> Rank:
+    parts = time_parts(rank, steady)
+    judged = lags is not None and bool(lags.count[index] >= MIN_ITERATIONS)
+    sums = (waits.waited, waits.exposed, waits.caused, waits.caused_exposed)
+    wait, bare_wait, caused, bare_caused = mean_waits or (int(values[index]) for values in sums)
+    return Rank(
+        label=names.labels[index],
+        file=names.files[names.reports[index]],
+        report=names.reports[index],
+        device=rank.device,
+        gpu=rank.gpu,
+        iterations=0 if rank.steps is None else int(np.isin(rank.steps.number, steady).sum()),
+        wall=parts.wall,
+        compute=parts.compute,
+        exposed_communication=parts.exposed_communication,
+        copies=parts.copies,
+        idle=parts.idle,
+        causes=parts.causes,
+        kernels=parts.kernels,
+        own=parts.wall - parts.exposed_communication,
+        lag=int(lags.lag[index]) if lags is not None and judged else None,
+        noise=int(lags.noise[index]) if lags is not None and judged else None,
+        wait=wait,
+        bare_wait=bare_wait,
+        caused=caused,
+        bare_caused=bare_caused,
+        last_count=int(waits.last[index]),
+        matched=int(waits.matched[index]),
+        set=names.sets[index],
+        typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
+    )
+
+
+def _mean_waits(heat: Heat | None, by_iteration: WaitsByIteration | None, index: int) -> tuple[int, ...]:
+    """Return mean wait, bare wait, caused and bare caused per steady iteration, or nothing without iterations."""
+    if heat is None or by_iteration is None:
+        return ()
+    steady = (heat.steady == 1) & (heat.wall[index] >= 0)
+    count = int(np.count_nonzero(steady))
+    if not count:
+        return ()
+    matrices = (by_iteration.wait, by_iteration.bare, by_iteration.caused, by_iteration.caused_bare)
+    return tuple(int(matrix[index][steady].sum()) // count for matrix in matrices)
