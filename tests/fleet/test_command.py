@@ -110,9 +110,9 @@ def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--workers", "2", "--scheduler", "tcp://x:1"], "give one of them"),
+        (["--workers", "2", "--scheduler", "tcp://x:1"], "use one of them"),
         (["--html", "-"], "--html needs a file name"),
-        (["--open", "--no-html"], "--open is about the page"),
+        (["--open", "--no-html"], "--open needs the page"),
         (["--fail-if", "speed > 5%"], "unknown quantity 'speed'"),
         (["--scheduler", "nonsense"], "cannot connect to a scheduler"),
         (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
@@ -251,10 +251,10 @@ def test_a_cluster_with_tls(tmp_path: Path) -> None:
 def test_tls_files_need_a_tls_address(traceview: Command, tmp_path: Path) -> None:
     pem = tmp_path / "any.pem"
     pem.write_text("nothing")
-    encrypted = "need an encrypted --scheduler tls://HOST:PORT"
+    needs_tls = "need --scheduler tls://HOST:PORT"
     for arguments, words in (
-        (("--scheduler", "tcp://127.0.0.1:1", "--tls-ca-file", pem, "--tls-cert", pem), encrypted),
-        (("--tls-ca-file", pem), encrypted),
+        (("--scheduler", "tcp://127.0.0.1:1", "--tls-ca-file", pem, "--tls-cert", pem), needs_tls),
+        (("--tls-ca-file", pem), needs_tls),
         (("--scheduler", "tls://127.0.0.1:1", "--tls-cert", pem), "--tls-ca-file and --tls-cert belong together"),
         (("--scheduler", "tls://127.0.0.1:1", "--tls-ca-file", tmp_path / "gone.pem"), "does not exist"),
     ):
@@ -263,7 +263,7 @@ def test_tls_files_need_a_tls_address(traceview: Command, tmp_path: Path) -> Non
 
 
 def test_help_warns_about_the_scheduler(traceview: Command) -> None:
-    assert "can run code here" in " ".join(traceview("fleet", "--help").out.split())
+    assert "can run code on this machine" in " ".join(traceview("fleet", "--help").out.split())
 
 
 def functions_sampled(address: str) -> list[str]:
