@@ -85,7 +85,7 @@ def test_a_broken_report_is_skipped(traceview: Command, runs: Path) -> None:
     reasons = {skipped["file"]: skipped["reason"].split(" ")[0:2] for skipped in document["skipped"]}
     assert reasons == {
         "gone.sqlite": ["no", "such"],
-        "slowhost_rank0.sqlite": ["cut", "off,"],
+        "slowhost_rank0.sqlite": ["cut", "off:"],
         "slowhost_rank9.sqlite": ["not", "an"],
     }
     assert [line.split(": ")[1] for line in result.err.splitlines()] == [f"skipped {name}" for name in sorted(reasons)]
