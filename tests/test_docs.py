@@ -10,21 +10,24 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT
+from traceview.measure import MEASURES
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+GENERATED = {"columns.md"}  # by `make docs`
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
-def test_the_column_reference_is_that_of_the_declarations() -> None:
+def test_the_column_reference_has_every_table() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "column-reference")]
     written = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert (ROOT / "docs" / "columns.md").read_text(encoding="utf-8") == written
+    assert [measure.table.title for measure in MEASURES if f"## {measure.table.title}\n" not in written] == []
+    assert "| `busy_ns` | ns | busy |" in written
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_lead_to_files(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [link for link in links if not (page.parent / link).exists() and link not in GENERATED] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
