@@ -46,7 +46,7 @@ KILLED_WHILE_WRITING = """
 import os, sys, time
 from pathlib import Path
 import torch
-from instrument.checkpoint import file as checkpoint_file
+from instrument.checkpoint import file
 path = Path(sys.argv[1])
 write = os.fsync
 def stop_here(handle):
@@ -77,7 +77,7 @@ WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
 import torch
-from instrument.checkpoint import file as checkpoint_file
+from instrument.checkpoint import file
 step = 0
 while True:
     step += 1
@@ -104,7 +104,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from instrument.checkpoint import file as checkpoint_file
+from instrument.checkpoint import file
 from instrument.errors import InstrumentError
 # A limit on the size of files stands in for a full disk: the write fails halfway, with an OSError.
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
