@@ -1,9 +1,9 @@
-"""What each format of `traceview export` takes.
+"""Measure the cost of each format of `traceview export`.
 
     python benchmarks/export.py REPORT [ROUNDS]
 
-Prints, for each format, the least time and memory of some runs, the size of what is written, and the same for reading
-the capture alone. `busy` is processor time; on two idle cores the clock shows less.
+Prints the minimum time and memory of some runs and the output size for each format, and the same for only reading the
+capture. `busy` is processor time, which exceeds the wall time on several cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAYS |= {"csv": "", "parquet": ""}
 
 
 class Run(NamedTuple):
-    """Seconds on the clock and of processors, and the most memory, in MB."""
+    """Wall and processor time in seconds, and peak memory in MB."""
 
     wall: float
     busy: float
@@ -40,28 +40,29 @@ def run(command: list[str]) -> Run:
 
 
 def size(path: Path) -> float:
-    """Return how large a file or folder is, in MB."""
+    """Return the size of a file or folder in MB."""
     files = path.iterdir() if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files) / 1e6
 
 
 def main() -> None:
-    """Measure every format, one run of each a round."""
+    """Measure all formats, one run of each per round."""
     report, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    found: dict[str, list[Run]] = {}
+    results: dict[str, list[Run]] = {}
     sizes = {}
     with tempfile.TemporaryDirectory(dir=Path(report).parent) as folder:
         for _ in range(rounds):
-            found.setdefault("reading alone", []).append(run([sys.executable, "-c", READ, report]))
+            results.setdefault("reading alone", []).append(run([sys.executable, "-c", READ, report]))
             for name, suffix in WAYS.items():
                 place = Path(folder) / f"out{suffix or name}"
                 form = name.partition(",")[0]
-                command = [sys.executable, "-m", "traceview", "export", report, "--format", form, "-o", str(place), "-q"]
-                found.setdefault(name, []).append(run(command))
+                arguments = ["export", report, "--format", form, "-o", str(place), "-q"]
+                command = [sys.executable, "-m", "traceview", *arguments]
+                results.setdefault(name, []).append(run(command))
                 sizes[name] = size(place)
     print(f"{report}: {size(Path(report)):.0f} MB")
     print("| format | clock | busy | memory | size |\n| --- | --- | --- | --- | --- |")
-    for name, runs in found.items():
+    for name, runs in results.items():
         wall, busy, memory = (min(column) for column in zip(*runs, strict=True))
         written = f"{sizes[name]:,.0f} MB" if name in sizes else ""
         print(f"| {name} | {wall:.1f} s | {busy:.1f} s | {memory:,.0f} MB | {written} |")

@@ -1,10 +1,10 @@
-"""Time and memory of `traceview fleet` over many reports: links to real ones, read by two local workers or by Dask.
+"""Measure time and memory of `traceview fleet` over many reports, with two local workers or with Dask.
 
     python benchmarks/fleet_scale.py [--sizes 100 300 1000] [--reports FILE...] [--only local|dask]
 
-Prints one row a size: wall time, processor time, the same for each report, peak memory of the first process and of
-the largest worker, and whether both ways gave the same bytes. The links are names for the same few reports, so the
-disk is not measured.
+Prints a row for each size: wall time, processor time, both per report, peak memory of the main process and of the
+largest worker, and whether both ways gave the same bytes. The reports are links to a few real ones, so disk reads are
+not measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1",
 
 
 class Run(NamedTuple):
-    """One run: seconds of wall and of all processors, peak MB of first process and largest worker, a digest."""
+    """A run: wall and processor time in seconds, peak MB of the main process and the largest worker, a digest."""
 
     seconds: float
     processor: float
@@ -41,19 +41,19 @@ class Run(NamedTuple):
 
 
 def unpacked(folder: Path, reports: list[Path]) -> list[Path]:
-    """Return the reports, those that are packed with xz unpacked: that is not what is measured."""
-    found = []
+    """Return the reports with .xz files unpacked, so that unpacking is not measured."""
+    paths = []
     for report in reports:
         plain = report.resolve()
         if report.suffix == ".xz":
             plain = folder / report.stem
             plain.write_bytes(lzma.decompress(report.read_bytes()))
-        found.append(plain)
-    return found
+        paths.append(plain)
+    return paths
 
 
 def links(folder: Path, reports: list[Path], size: int) -> Path:
-    """Make a folder of so many names for the given reports, in turn."""
+    """Create a folder with this many links to the reports, in turn."""
     made = folder / f"of_{size}"
     made.mkdir()
     for number in range(size):
@@ -62,7 +62,7 @@ def links(folder: Path, reports: list[Path], size: int) -> Path:
 
 
 def peak_mb(process: int) -> int:
-    """Return a process's peak resident memory so far; 0 where it has ended."""
+    """Return the peak resident memory of a process so far; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -71,7 +71,7 @@ def peak_mb(process: int) -> int:
 
 
 def processor_time(processes: list[int]) -> float:
-    """Return the processor time that running processes have used, in seconds."""
+    """Return the processor time of running processes in seconds."""
     ticks = 0
     for process in processes:
         with contextlib.suppress(OSError):
@@ -81,21 +81,21 @@ def processor_time(processes: list[int]) -> float:
 
 
 def below(process: int) -> list[int]:
-    """Return all processes that a process began, and theirs."""
-    found = []
+    """Return all descendants of a process."""
+    paths = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{process}/task").iterdir():
             for child in (task / "children").read_text().split():
-                found += [int(child), *below(int(child))]
-    return found
+                paths += [int(child), *below(int(child))]
+    return paths
 
 
 def measured(folder: Path, arguments: list[str], workers: list[int] | None = None) -> Run:
-    """Run the command over a folder; `workers` are processes that were there before."""
+    """Run the command over a folder; `workers` are processes that run already."""
     out = folder.parent / "out.json"
     page = folder.parent / "out.html"
     command = [sys.executable, "-m", "traceview", "fleet", str(folder), "--json", str(out), "--html", str(page), "-q"]
-    standing = [one for root in workers or [] for one in (root, *below(root))]
+    standing = [process for root in workers or [] for process in (root, *below(root))]
     used = processor_time(standing) + ended_children()
     begin = time.monotonic()
     process = subprocess.Popen([*command, *arguments], env=ENVIRONMENT, cwd=folder.parent)
@@ -121,14 +121,14 @@ def measured(folder: Path, arguments: list[str], workers: list[int] | None = Non
 
 
 def ended_children() -> float:
-    """Return the processor time of the processes that have ended here, and theirs, in seconds."""
+    """Return the processor time of ended child processes and their children in seconds."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Have a Dask scheduler and two workers of one thread each on this machine."""
+    """Run a Dask scheduler and two single-threaded workers on this machine."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -137,38 +137,39 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[int]]]:
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
     commands = [[*scheduler, "--no-dashboard"], *[[*worker, "--local-directory", str(folder)]] * WORKERS]
     with (folder / "dask.log").open("w") as log:
-        started = [subprocess.Popen(one, env=ENVIRONMENT, stdout=log, stderr=log, cwd=folder) for one in commands]
+        options = {"env": ENVIRONMENT, "stdout": log, "stderr": log, "cwd": folder}
+        started = [subprocess.Popen(command, **options) for command in commands]
         try:
             from distributed import Client
 
             with Client(address, timeout="60s", set_as_default=False) as client:
                 client.wait_for_workers(WORKERS, timeout=60)
-            yield address, [one.pid for one in started[1:]]
+            yield address, [process.pid for process in started[1:]]
         finally:
-            for one in reversed(started):
-                one.terminate()
-            for one in started:
-                one.wait(timeout=30)
+            for process in reversed(started):
+                process.terminate()
+            for process in started:
+                process.wait(timeout=30)
 
 
 def main() -> None:
-    """Measure every size both ways and print the table."""
+    """Measure all sizes both ways and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000])
     parser.add_argument(
         "--reports", type=Path, nargs="+", default=sorted((ROOT / "samples" / "ranks").glob("slowhost*"))
     )
     parser.add_argument("--only", choices=("local", "dask"))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(f"{'reports':>8}{'read by':>18}{'wall':>9}{'CPU':>9}{'each':>9}{'first':>9}{'worker':>9}  same bytes")
     with tempfile.TemporaryDirectory() as name:
-        reports = unpacked(Path(name), asked.reports)
-        for size in asked.sizes:
+        reports = unpacked(Path(name), options.reports)
+        for size in options.sizes:
             folder = links(Path(name), reports, size)
             runs: dict[str, Run] = {}
-            if asked.only != "dask":
+            if options.only != "dask":
                 runs["2 local workers"] = measured(folder, ["--workers", str(WORKERS)])
-            if asked.only != "local":
+            if options.only != "local":
                 with cluster(Path(name)) as (address, workers):
                     runs["2 Dask workers"] = measured(folder, ["--scheduler", address], workers)
             same = "yes" if len({run.digest for run in runs.values()}) == 1 and len(runs) > 1 else "-"

@@ -1,9 +1,9 @@
-"""Run one command, at most so many seconds, and see what it took.
+"""Run a command with a time limit, and measure its time and peak memory.
 
-python -S benchmarks/measured.py RESULT LIMIT_S COMMAND...
+    python -S benchmarks/measured.py RESULT LIMIT_S COMMAND...
 
-writes it as JSON, from a program that stays small: Linux counts as a process's peak what its parent held when it was
-forked.
+Writes the result as JSON. This program uses little memory, because Linux includes the parent's memory at the fork in
+the peak of a process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 
 class Measured(NamedTuple):
-    """What one whole process took, with all that it waited for; `processor` is of user and system together."""
+    """The cost of a process and the children it waited for. `processor` is user plus system time."""
 
     seconds: float
     processor: float
@@ -28,19 +28,19 @@ class Measured(NamedTuple):
 
 
 def main() -> None:
-    """Run the command line; where the command does not run, `error` says why."""
-    result, limit_s, *command = sys.argv[1:]
-    found: dict[str, Any]
+    """Run the command line. `error` is the reason if the command does not start."""
+    path, limit_s, *command = sys.argv[1:]
+    result: dict[str, Any]
     try:
-        found = run(command, float(limit_s))._asdict()
+        result = run(command, float(limit_s))._asdict()
     except OSError as error:
-        found = {"error": error.strerror}
-    with open(result, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib would double what this holds
-        json.dump(found, file)
+        result = {"error": error.strerror}
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123 - importing pathlib would double the memory
+        json.dump(result, file)
 
 
 def run(command: list[str], limit_s: float, **how: Any) -> Measured:
-    """Run a command to its end, or stop it with all that it started. `how` is subprocess.Popen's; raises OSError."""
+    """Run a command to its end, or kill its process group at the limit. `how` goes to Popen. Raises OSError."""
     started = time.perf_counter()
     process = subprocess.Popen(command, start_new_session=True, **how)
     stopped = False

@@ -1,8 +1,8 @@
-"""The yardstick: the columns an analysis needs, read by plain SQL and nothing done with them.
+"""The baseline of benchmarks: read the columns that an analysis needs with plain SQL.
 
-One aggregate over all of a table's columns is the cheapest query that must look at every cell.
+An aggregate over all columns of a table is the cheapest query that reads every cell.
 
-python benchmarks/plain_scan.py REPORT.sqlite
+    python benchmarks/plain_scan.py REPORT.sqlite
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 def scan(report: Path) -> int:
-    """Read every cell of COLUMNS that the report has; the number of rows."""
+    """Read all cells of COLUMNS that the report has, and return the number of rows."""
     export = sqlite3.connect(f"{report.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     count = 0
     for table, columns in COLUMNS.items():

@@ -1,6 +1,6 @@
-"""What a comparison holds tools against: a few figures of a capture by plain SQL and sorting, and nothing of traceview.
+"""Compute reference figures of a capture with plain SQL and sorting, without traceview.
 
-python benchmarks/plain_truth.py REPORT.sqlite [RANGE]
+    python benchmarks/plain_truth.py REPORT.sqlite [RANGE]
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ COMMUNICATION = ("nccl", "rccl", "nvshmem", "mscclpp")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Times in ns; on several GPUs the sum over them."""
+    """Reference figures: times in ns, summed over GPUs."""
 
-    hidden_ns: int  # host-to-device copies while a kernel ran that computes (COMMUNICATION does not)
-    idle_ns: int  # no kernel, copy or memset, from the first to the last of them
+    hidden_ns: int  # host-to-device copies during compute kernels (all kernels but COMMUNICATION)
+    idle_ns: int  # without kernel, copy or memset, from the first to the last operation
     sync_ns: int  # in the calls of BLOCKING
-    sync_some_ns: int  # in cudaDeviceSynchronize and cudaStreamSynchronize alone
-    launched: int  # kernels, copies and memsets whose launch began while a range of that name was open
+    sync_some_ns: int  # only in cudaDeviceSynchronize and cudaStreamSynchronize
+    launched: int  # kernels, copies and memsets whose launch began inside a range of that name
     launched_kernels: int
-    kernel_ns: int  # all kernels, one after the other
+    kernel_ns: int  # sum over all kernels
 
 
 def truth(report: Path, name: str) -> Truth:
-    """Compute the figures of a capture; `name` is an NVTX range's."""
+    """Compute the figures of a capture; `name` is the name of an NVTX range."""
     export = sqlite3.connect(f"{report.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    tables = {one for (one,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables = {item for (item,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     work = {kind: _rows(export, table) for kind, table in WORK.items() if table in tables}
     everything = np.concatenate(list(work.values()))
     kernels = work.get("kernel", everything[:0])
-    others = " AND ".join(f"lower(value) NOT LIKE '{one}%'" for one in COMMUNICATION)
+    others = " AND ".join(f"lower(value) NOT LIKE '{item}%'" for item in COMMUNICATION)
     compute = _rows(export, f"{WORK['kernel']} JOIN StringIds ON id = shortName", f"WHERE {others}")
     copies = _rows(export, WORK["memcpy"], "WHERE copyKind = 1") if "memcpy" in work else everything[:0]
     hidden = idle = 0
     for device in np.unique(everything[:, 2]):
-        on = [one[one[:, 2] == device] for one in (copies, compute, everything)]
+        on = [item[item[:, 2] == device] for item in (copies, compute, everything)]
         hidden += _both(on[0], on[1])
         idle += int(on[2][:, 1].max() - on[2][:, 0].min()) - _both(on[2], on[2])
     open_then = {kind: _launched(export, WORK[kind], name) for kind in work}
@@ -60,22 +60,22 @@ def truth(report: Path, name: str) -> Truth:
 
 
 def traced_idle_ns(trace: Path) -> int:
-    """Return how long a GPU of a torch.profiler trace did nothing, from its first to its last work; times are us."""
+    """Return the idle ns of the GPUs of a torch.profiler trace, from first to last operation."""
     data = trace.read_bytes()
     text = gzip.decompress(data) if trace.suffix == ".gz" else data
     events = json.loads(text, parse_float=Decimal)["traceEvents"]
-    found = [
-        (int(Decimal(one["ts"]) * 1000), int((Decimal(one["ts"]) + Decimal(one["dur"])) * 1000), one["args"]["device"])
-        for one in events
-        if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    rows = [
+        (int(Decimal(e["ts"]) * 1000), int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000), e["args"]["device"])
+        for e in events
+        if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
     ]
-    work = np.array(found, np.int64).reshape(-1, 3)
+    work = np.array(rows, np.int64).reshape(-1, 3)
     on = [work[work[:, 2] == device] for device in np.unique(work[:, 2])]
-    return sum(int(one[:, 1].max() - one[:, 0].min()) - _both(one, one) for one in on)
+    return sum(int(item[:, 1].max() - item[:, 0].min()) - _both(item, item) for item in on)
 
 
 def _in_calls(export: sqlite3.Connection, names: tuple[str, ...]) -> int:
-    """Return the time in API calls of these names, which may end in _v3020 and the like."""
+    """Return the time in API calls of these names. Suffixes such as _v3020 are ignored."""
     [(total,)] = export.execute(
         "SELECT coalesce(sum(end - start), 0) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
         f"WHERE substr(value, 1, instr(value || '_', '_') - 1) IN ({', '.join('?' * len(names))})",
@@ -85,12 +85,12 @@ def _in_calls(export: sqlite3.Connection, names: tuple[str, ...]) -> int:
 
 
 def _rows(export: sqlite3.Connection, table: str, where: str = "") -> Times:
-    found = export.execute(f"SELECT start, end, deviceId FROM {table} {where}").fetchall()
-    return np.array(found, np.int64).reshape(-1, 3)
+    rows = export.execute(f"SELECT start, end, deviceId FROM {table} {where}").fetchall()
+    return np.array(rows, np.int64).reshape(-1, 3)
 
 
 def _both(left: Times, right: Times) -> int:
-    """Return how long something of `left` and something of `right` ran: a count of each, moment by moment."""
+    """Return the time during which both an interval of `left` and one of `right` are open."""
     at = np.concatenate([left[:, 0], left[:, 1], right[:, 0], right[:, 1]])
     sizes = (len(left), len(left), len(right), len(right))
     steps = [np.repeat(np.array(signs), sizes) for signs in ((1, -1, 0, 0), (0, 0, 1, -1))]
@@ -100,7 +100,7 @@ def _both(left: Times, right: Times) -> int:
 
 
 def _launched(export: sqlite3.Connection, table: str, name: str) -> int:
-    """Return how many rows were launched while a range of that name was open in their process."""
+    """Return the number of rows launched inside a range of that name in their process."""
     ranges = export.execute(
         "SELECT globalTid >> 24, start, end FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId "
         "WHERE eventType IN (59, 60) AND end IS NOT NULL AND coalesce(text, value) = ?",

@@ -1,6 +1,6 @@
-"""Where the time of an analysis goes: each step once, in one process, as the command line takes them.
+"""Time each step of an analysis, once and in one process, in the order of the command line.
 
-python benchmarks/stages.py REPORT.sqlite
+    python benchmarks/stages.py REPORT.sqlite
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 class Clock:
-    """Prints what each step took: seconds, processor seconds of all cores, and the memory held after it."""
+    """Prints wall time, processor time and the resident memory after each step."""
 
     def __init__(self) -> None:
         self.wall, self.processor = time.perf_counter(), time.process_time()
 
     def lap(self, step: str) -> None:
-        """Print one step and begin the next."""
+        """Print a step and begin the next."""
         wall, processor = time.perf_counter(), time.process_time()
         held = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
         print(

@@ -1,4 +1,4 @@
-"""What benchmarks/compare_tools asks which tool, and where in the tool's output the answer stands."""
+"""The questions of benchmarks/compare_tools, the commands that answer them, and parsers of their output."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ KERNELS = (
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one tool is asked one question: `{report}` in the command is its copy; `read` finds the figure."""
+    """A tool's command for a question. `{report}` is replaced by a copy of the report; `read` parses the figure."""
 
     tool: str
     command: list[str]
     read: Callable[[str], float]
-    shown: str  # the command as a person would type it
+    shown: str  # the command as typed by a user
     remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One figure, with every value that plain arithmetic accepts for it, and the tools that have an answer."""
+    """A figure, its accepted reference values, and the tools that compute it."""
 
     text: str
     truths: tuple[int, ...]
     time: bool
     ways: tuple[Way, ...]
-    silent: tuple[tuple[str, str], ...] = ()  # tools without an answer, and what comes nearest
+    silent: tuple[tuple[str, str], ...] = ()  # tools without an answer, and their nearest report
 
-    def said(self, value: float) -> str:
-        """Return a figure as the table shows it."""
+    def formatted(self, value: float) -> str:
+        """Format a figure for the table."""
         return f"{value / MS:,.3f} ms" if self.time else f"{value:,.0f}"
 
 
 def traced(hta: str, idle_ns: int) -> Question:
-    """Return what is asked of a torch.profiler trace, which Holistic Trace Analysis reads and nsys does not."""
+    """Return the questions about a torch.profiler trace, which Holistic Trace Analysis reads and nsys does not."""
     ours = [sys.executable, "-m", "traceview", "analyze", "{report}", "--json", "-", "--no-html", "--quiet"]
     return Question(
         "GPU idle in a torch.profiler trace",
@@ -78,20 +78,20 @@ def traced(hta: str, idle_ns: int) -> Question:
 
 
 def rows(text: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of the table that nsys prints as CSV, after what it says of itself."""
+    """Yield the rows of the CSV table that nsys prints after its messages."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if "(ns)" in line and "," in line), len(lines))
     yield from csv.DictReader(lines[first:])
 
 
 def records(text: str) -> list[dict[str, Any]]:
-    """Return what a skill of nsys-ai prints as JSON, after what it says of itself."""
-    found: list[dict[str, Any]] = json.loads(text[text.index("[\n") :])
-    return found
+    """Return the JSON that a skill of nsys-ai prints after its messages."""
+    output: list[dict[str, Any]] = json.loads(text[text.index("[\n") :])
+    return output
 
 
 def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Question]:
-    """Return everything that is asked."""
+    """Return all questions."""
     python = [
         sys.executable,
         "-m",
@@ -112,28 +112,28 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
         return Way("nsys", command, lambda text: read(rows(text)), f"nsys {kind} {what}", remark)
 
     def skill(what: str, read: Callable[[list[dict[str, Any]]], float], *options: str, remark: str = "") -> Way:
-        given = [part for option in options for part in ("-p", option)]
-        command = [*nsys_ai, "skill", "run", what, "{report}", "--format", "json", *given]
-        return Way(
-            "nsys-ai", command, lambda text: read(records(text)), " ".join(["nsys-ai skill run", what, *given]), remark
-        )
+        arguments = [part for option in options for part in ("-p", option)]
+        command = [*nsys_ai, "skill", "run", what, "{report}", "--format", "json", *arguments]
+        shown = " ".join(["nsys-ai skill run", what, *arguments])
+        return Way("nsys-ai", command, lambda text: read(records(text)), shown, remark)
 
     def total(
         column: str, having: str = "", among: Sequence[str] = ("",)
     ) -> Callable[[Iterator[dict[str, str]]], float]:
-        return lambda found: sum(
-            float(row[column]) for row in found if not having or row[having].startswith(tuple(among))
+        return lambda output: sum(
+            float(row[column]) for row in output if not having or row[having].startswith(tuple(among))
         )
 
-    def of_range(found: Iterator[dict[str, str]]) -> float:
-        return sum(float(row["Total GPU Ops"]) for row in found if row["Range"].split(":")[-1] == name)
+    def operations_in_range(output: Iterator[dict[str, str]]) -> float:
+        return sum(float(row["Total GPU Ops"]) for row in output if row["Range"].split(":")[-1] == name)
 
-    def regions(found: list[dict[str, Any]]) -> float:
-        return sum(one["kernel_count"] for one in found if one.get("nvtx_region") == name)
+    def regions(output: list[dict[str, Any]]) -> float:
+        return sum(entry["kernel_count"] for entry in output if entry.get("nvtx_region") == name)
 
-    def pair(found: list[dict[str, Any]]) -> float:
+    def pair(output: list[dict[str, Any]]) -> float:
         wanted = {"compute", "memcpy_h2d"}
-        return sum(one["overlap_ns"] for one in found if {one.get("category_a"), one.get("category_b")} == wanted)
+        pairs = ((entry, {entry.get("category_a"), entry.get("category_b")}) for entry in output)
+        return sum(entry["overlap_ns"] for entry, categories in pairs if categories == wanted)
 
     return [
         Question(
@@ -142,8 +142,8 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
             True,
             (
                 ours(
-                    lambda found: sum(
-                        c["overlapped_ns"] for d in found["devices"] for c in d["copies"] if c["kind"] == "h2d"
+                    lambda output: sum(
+                        c["overlapped_ns"] for d in output["devices"] for c in d["copies"] if c["kind"] == "h2d"
                     )
                 ),
                 skill("kernel_overlap_matrix", pair),
@@ -155,14 +155,14 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
             (known.idle_ns,),
             True,
             (
-                ours(lambda found: sum(device["gaps"]["total_ns"] for device in found["devices"])),
+                ours(lambda output: sum(device["gaps"]["total_ns"] for device in output["devices"])),
                 stats(
                     "analyze",
                     "gpu_gaps:gap=0:rows=-1",
                     total("Duration (ns)"),
                     "asked for all; without options from 500 ms on",
                 ),
-                skill("pipeline_bubble_metrics", lambda found: sum(one["bubble_ms"] for one in found) * MS),
+                skill("pipeline_bubble_metrics", lambda output: sum(entry["bubble_ms"] for entry in output) * MS),
             ),
         ),
         Question(
@@ -170,7 +170,7 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
             (known.sync_ns, known.sync_some_ns),
             True,
             (
-                ours(lambda found: found["host"]["sync"]["blocked_ns"]),
+                ours(lambda output: output["host"]["sync"]["blocked_ns"]),
                 stats(
                     "analyze",
                     "cuda_api_sync:rows=-1",
@@ -179,7 +179,7 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
                 ),
                 skill(
                     "sync_cost_analysis",
-                    lambda found: found[0]["total_sync_wall_ms"] * MS,
+                    lambda output: output[0]["total_sync_wall_ms"] * MS,
                     remark="counts what streams wait, too",
                 ),
             ),
@@ -189,8 +189,8 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
             (known.launched, known.launched_kernels),
             False,
             (
-                ours(lambda found: sum(one["operation_count"] for one in found["nvtx"] if one["name"] == name)),
-                stats("stats", "nvtx_gpu_proj_sum", of_range),
+                ours(lambda output: sum(entry["operation_count"] for entry in output["nvtx"] if entry["name"] == name)),
+                stats("stats", "nvtx_gpu_proj_sum", operations_in_range),
                 skill("nvtx_layer_breakdown", regions, "auto_depth=false", "limit=1000000", remark="counts kernels"),
             ),
         ),
@@ -209,7 +209,7 @@ def questions(nsys: str, nsys_ai: list[str], name: str, known: Truth) -> list[Qu
                 stats("stats", "cuda_gpu_kern_sum", total("Total Time (ns)"), "a row for each kernel"),
                 skill(
                     "top_kernels",
-                    lambda found: sum(one.get("total_ms", 0) for one in found) * MS,
+                    lambda output: sum(entry.get("total_ms", 0) for entry in output) * MS,
                     "limit=1000000",
                     remark="a row for each kernel, each rounded",
                 ),

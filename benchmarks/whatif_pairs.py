@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Hold predictions against the runs after the change.
+"""Compare predictions with captures made after the change.
 
     python benchmarks/whatif_pairs.py BEFORE.sqlite AFTER.sqlite CHANGES ...
     python benchmarks/whatif_pairs.py --list benchmarks/whatif_pairs.txt --folder samples/trainer
 
-CHANGES are names of changes made together, as in pin,prefetch,sync (docs/whatif.md); ranks=2:253 is two GPUs that
-average 253 MB. A list has one such triple a line,
-`#` begins a comment, and names are files of the folder, without .sqlite. Nothing of AFTER is known to the
-prediction. Prints a Markdown table; a pair whose files are not there is left out and said.
+CHANGES are the names of changes made together, such as pin,prefetch,sync (docs/whatif.md). ranks=2:253 means two GPUs
+that average 253 MB. A list has one such triple in each line; names are files of the folder, without .sqlite, and `#`
+begins a comment. Predictions do not use AFTER. Prints a Markdown table; pairs with missing files are skipped and
+listed.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ HEAD = """| before | after | changes | before, ms | predicted, ms | range | meas
 
 
 def main() -> None:
-    """Print a row for each pair."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("triples", nargs="*", metavar="BEFORE AFTER CHANGES")
     parser.add_argument("--list", type=Path, dest="listed")
     parser.add_argument("--folder", type=Path, default=Path())
-    given = parser.parse_args()
-    if len(given.triples) % 3:
+    options = parser.parse_args()
+    if len(options.triples) % 3:
         parser.error("give BEFORE AFTER CHANGES, three for each pair")
-    pairs = [tuple(given.triples[at : at + 3]) for at in range(0, len(given.triples), 3)]
-    if given.listed:
-        lines = (line.partition("#")[0].split() for line in given.listed.read_text().splitlines())
+    pairs = [tuple(options.triples[at : at + 3]) for at in range(0, len(options.triples), 3)]
+    if options.listed:
+        lines = (line.partition("#")[0].split() for line in options.listed.read_text().splitlines())
         pairs += [tuple(line) for line in lines if line]
     print(HEAD)
-    missing = [pair for pair in pairs if not row(given.folder, *pair)]
+    missing = [pair for pair in pairs if not row(options.folder, *pair)]
     if missing:
         print(f"\nnot there: {', '.join(f'{before} → {after}' for before, after, _ in missing)}")
 
 
 def row(folder: Path, before: str, after: str, changes: str) -> bool:
-    """Print the row of one pair; False where a file is missing."""
+    """Print the row of a pair; return False if a file is missing."""
     paths = [folder / (name if name.endswith(".sqlite") else f"{name}.sqlite") for name in (before, after)]
     if not all(path.is_file() for path in paths):
         return False
     first, second = (opened(path) for path in paths)
     names = [name for name in changes.split(",") if "=" not in name]
     more = [data_parallel(*ranks(name)) for name in changes.split(",") if "=" in name]
-    found, truth = predict(first, names, more=more), measured(second)
-    low, high = found.low_ns / 1e6, found.high_ns / 1e6
-    error = found.iteration_ns / truth - 1
-    now, then = measured(first) / 1e6, found.iteration_ns / 1e6
+    prediction, truth = predict(first, names, more=more), measured(second)
+    low, high = prediction.low_ns / 1e6, prediction.high_ns / 1e6
+    error = prediction.iteration_ns / truth - 1
+    now, then = measured(first) / 1e6, prediction.iteration_ns / 1e6
     print(
         f"| {paths[0].stem} | {paths[1].stem} | {changes} | {now:.2f} | {then:.2f} "
         f"| {low:.2f} to {high:.2f} | {truth / 1e6:.2f} | {error:+.1%} | {replay_error(paths[0]):+.2%} |"
@@ -65,9 +65,9 @@ def row(folder: Path, before: str, after: str, changes: str) -> bool:
     return True
 
 
-def ranks(given: str) -> tuple[int, int]:
-    """Read ranks=2:253: GPUs, and bytes from MB."""
-    count, megabytes = given.partition("=")[2].split(":")
+def ranks(text: str) -> tuple[int, int]:
+    """Parse ranks=2:253 into the number of GPUs and the bytes."""
+    count, megabytes = text.partition("=")[2].split(":")
     return int(count), int(megabytes) * 10**6
 
 
@@ -79,10 +79,10 @@ def opened(path: Path) -> Analysis:
 
 @cache
 def replay_error(path: Path) -> float:
-    """Return how far the unchanged model is from the run."""
-    found = whatif(opened(path))
-    assert not isinstance(found, NotMeasured), f"{path.name} has iterations: it has been predicted from"
-    return found.error
+    """Return the relative error of the unchanged model."""
+    prediction = whatif(opened(path))
+    assert not isinstance(prediction, NotMeasured), f"{path.name} has iterations"
+    return prediction.error
 
 
 if __name__ == "__main__":

@@ -25,15 +25,15 @@ def script(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["dual", "ddp2"])
 def test_two_computations_agree(script: dict[str, Any], name: str) -> None:
     path = sample(f"{name}.sqlite")
-    known, found = script["truth"](path, "backward"), analyze(path)
-    assert isinstance(found.nvtx, tuple)
+    known, answers = script["truth"](path, "backward"), analyze(path)
+    assert isinstance(answers.nvtx, tuple)
     assert known.hidden_ns > 0 and known.launched_kernels > 0
-    assert known.hidden_ns == sum(c.overlapped_ns for d in found.devices for c in d.copies if c.kind == "h2d")
-    assert known.idle_ns == sum(device.gaps.total_ns for device in found.devices)
-    assert known.sync_ns == found.host.sync.blocked_ns
+    assert known.hidden_ns == sum(c.overlapped_ns for d in answers.devices for c in d.copies if c.kind == "h2d")
+    assert known.idle_ns == sum(device.gaps.total_ns for device in answers.devices)
+    assert known.sync_ns == answers.host.sync.blocked_ns
     if name == "ddp2":
         return  # there, threads with ranges of their own launch work meanwhile, which belongs to those
-    [backward] = [one for one in found.nvtx if one.name == "backward"]
+    [backward] = [one for one in answers.nvtx if one.name == "backward"]
     assert (known.launched, known.launched_kernels) == (backward.operation_count, backward.kernel_count)
 
 
@@ -70,8 +70,8 @@ def test_a_row_shows_how_far_an_answer_is_off(script: dict[str, Any], tmp_path: 
     rows = {}
     for answer in ("200", "150", "word"):
         way = script["Way"]("tool", [sys.executable, "-c", f"print('{answer}')", "{report}"], float, "tool ask")
-        found = script["asked"](report, way, 1, 30.0, tmp_path / "copies")
-        rows[answer] = [cell.strip() for cell in script["line"](question, way, found).split("|")[2:5]]
+        answers = script["run_rounds"](report, way, 1, 30.0, tmp_path / "copies")
+        rows[answer] = [cell.strip() for cell in script["line"](question, way, answers).split("|")[2:5]]
     assert rows == {
         "200": ["tool: `tool ask`", "200", "the same"],
         "150": ["tool: `tool ask`", "150", "-25.00%"],
@@ -92,6 +92,6 @@ def test_who_fails_is_asked_again_and_that_is_said(
     count = f"n=$(cat {tmp_path}/n 2>/dev/null || echo 0); echo $((n + 1)) > {tmp_path}/n"
     command = ["/bin/sh", "-c", f"{count}; [ $n -ge {failures} ] && echo 200 || {{ echo oh; exit 1; }}"]
     way = script["Way"]("tool", command, float, "tool ask")
-    found = script["asked"](report, way, 1, 30.0, tmp_path / "copies")
-    said = script["line"](script["Question"]("kernels", (200,), False, ()), way, found)
+    answers = script["run_rounds"](report, way, 1, 30.0, tmp_path / "copies")
+    said = script["line"](script["Question"]("kernels", (200,), False, ()), way, answers)
     assert said.split("|")[3].strip() == cell

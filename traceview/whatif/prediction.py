@@ -93,8 +93,8 @@ def whatif(
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphChange] = ()) -> Prediction:
     """Predict the named changes (`GraphChange.name`) together, with `more` applied after them.
 
-    Raises RequestError if a name is unknown, if a change does not apply, if there are no iterations, or if their times
-    are contradictory.
+    Raises RequestError if a name is unknown, if a change does not apply, if the capture has no iterations, or if
+    their times are contradictory.
     """
     known = {change.name: change for change in CHANGES}
     for name in names:
@@ -231,7 +231,7 @@ def _replayed_outcome(model: _Model, graph: DependencyGraph) -> _Outcome:
 def _min_compute_time(model: _Model, graph: DependencyGraph) -> int:
     """Return the minimum ns per iteration for compute on several streams, which share the GPU.
 
-    The overlap between streams stays as measured. With one stream there is no minimum (0).
+    The overlap between streams stays as measured. Returns 0 if compute runs on one stream.
     """
     ops = graph.operations
     compute = np.isin(ops.code, COUNTED[:1]) & (ops.iteration >= graph.first)

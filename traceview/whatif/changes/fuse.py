@@ -2,8 +2,8 @@
 
 Symptom: the same few operations repeat, each shorter than its launch, because Python code loops over elements. With the
 change, each operation of the repeated pattern runs once. The other rounds take no time on the GPU or the host. The host
-time directly before and after a storm, and before and after its backward pass, is shorter for each element: there are
-no views, list entries or autograd nodes.
+time directly before and after a storm, and before and after its backward pass, is shorter for each element: views,
+list entries and autograd nodes are not needed.
 """
 
 from __future__ import annotations

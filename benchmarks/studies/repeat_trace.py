@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Repeat a trace of torch.profiler N times, one after the other, to see how reading grows: time and memory.
+"""Repeat a torch.profiler trace N times, to measure how reading time and memory grow.
 
-python benchmarks/repeat_trace.py samples/torch_profiler/serial.json.gz 312 big.json [--without-operators]
-python benchmarks/repeat_trace.py --measure big.json
+    python benchmarks/studies/repeat_trace.py samples/torch_profiler/serial.json.gz 312 big.json [--without-operators]
+    python benchmarks/studies/repeat_trace.py --measure big.json
 
-Every repetition has its own times and correlation ids, so each kernel keeps its launch.
+Each repetition has separate times and correlation ids, so that each kernel keeps its launch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK = re.compile('"@([^"@]*)@"')
 
 
 def main() -> None:
-    """Write the trace, or read one and say how long that took."""
+    """Write the repeated trace, or measure how long a trace takes to read."""
     if sys.argv[1] == "--measure":
         measure(Path(sys.argv[2]))
         return
@@ -33,14 +33,14 @@ def main() -> None:
 
 
 def repeat(source: Path, times: int, out: Path, without: tuple[str, ...]) -> None:
-    """Write `times` repetitions of the events that are not of the categories `without`."""
+    """Write `times` repetitions of all events, except those of the categories `without`."""
     with gzip.open(source, "rt", encoding="utf-8") as file:
         document = json.load(file, parse_float=Decimal)
-    events = [one for one in document.pop("traceEvents") if one.get("cat") not in without]
-    begins = [int(one["ts"] * 1000) for one in events]
+    events = [event for event in document.pop("traceEvents") if event.get("cat") not in without]
+    begins = [int(event["ts"] * 1000) for event in events]
     span = max(begins) - min(begins) + 1_000_000
-    highest = 1 + max(one.get("args", {}).get("correlation", 0) for one in events)
-    templates = [template(one) for one in events]
+    highest = 1 + max(event.get("args", {}).get("correlation", 0) for event in events)
+    templates = [template(event) for event in events]
     with out.open("w", encoding="utf-8") as file:
         file.write(json.dumps(document, default=float)[:-1] + ', "traceEvents": [\n')
         for round_ in range(times):
@@ -54,7 +54,7 @@ def repeat(source: Path, times: int, out: Path, without: tuple[str, ...]) -> Non
 
 
 def template(event: dict[str, Any]) -> tuple[str, int]:
-    """Return an event's text with holes for its time and its correlation id, and that id."""
+    """Return an event's text with placeholders for its time and correlation id, and that id."""
     args = dict(event.get("args", {}))
     correlation = args.get("correlation", 0)
     if "correlation" in args:
@@ -68,7 +68,7 @@ def template(event: dict[str, Any]) -> tuple[str, int]:
 
 
 def measure(path: Path) -> None:
-    """Print how long a trace takes to read and to analyze, and the most memory that took."""
+    """Print the time to read and to analyze a trace, and the peak memory."""
     from traceview.pipeline import analyze, open_trace
 
     begin, processor = time.perf_counter(), time.process_time()

@@ -14,7 +14,7 @@ from tests.captures import ROOT, SAMPLES
 
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / "benchmarks" / "claims.py"), run_name="claims")
+    return runpy.run_path(str(ROOT / "benchmarks" / "studies" / "claims.py"), run_name="claims")
 
 
 def test_the_page_has_every_row_as_it_is_printed(script: dict[str, Any]) -> None:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 r"""Train as `python -m instrument.train` does, with torch.profiler around the captured steps.
 
-So one program is seen by two profilers, in two runs: CUPTI lets only one of them in, and where nsys is there
-already, torch.profiler records no GPU work.
+A program is captured by both profilers in two runs, because only one can use CUPTI: under nsys, torch.profiler records
+no GPU work.
 
-    python benchmarks/two_profilers.py out.json.gz --steps 30 --capture 20:30 ...
+    python benchmarks/studies/two_profilers.py out.json.gz --steps 30 --capture 20:30 ...
     nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx -s none --cpuctxsw=none -o out \
         python -m instrument.train --steps 30 --capture 20:30 ...
 
-The arguments after the first are the trainer's. Every NVTX range is a `record_function` as well, so that both
-captures hold the same names; with --sync-events before them, synchronizations are recorded too.
+The arguments after the first go to the trainer. Each NVTX range is also a `record_function`, so that both captures have
+the same names. With --sync-events before them, synchronizations are recorded too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
@@ -56,7 +56,7 @@ def _named_in_both(profile: torch.profiler.profile) -> None:
 
 
 def main() -> None:
-    """Run the trainer with the rest of the arguments and write what torch.profiler saw."""
+    """Run the trainer with the other arguments and write the torch.profiler trace."""
     arguments = sys.argv[1:]
     synchronizations = arguments[:1] == ["--sync-events"]
     out, *arguments = arguments[synchronizations:]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measure what matrix products and memory-bound kernels take on a GPU that works part of the time, and beside copies.
+"""Measure matrix products and memory-bound kernels on a GPU with idle phases, with and without concurrent copies.
 
-    python benchmarks/power_and_copies.py results.json
+    python benchmarks/studies/power_and_copies.py results.json
 
-A step is some products (8192 x 8192, bf16) and some multiplications of 512 MB; then the GPU rests, so that it works
-30 to 100% of the time. Every row holds the kernels' times in the first 0.3 s and behind 0.9 s, and the power and
-clock that nvidia-smi reads behind 0.6 s. Where `copies` is true a pinned copy of 256 MB runs beside each step. Needs
-a GPU, PyTorch and nvidia-smi; takes 70 s. traceview/whatif/constants.py (POWER, beside_slow) rests on it.
+A step has some matrix products (8192 x 8192, bf16) and some multiplications of 512 MB. Then the GPU is idle, so that it
+is busy 30 to 100% of the time. Each row holds the kernels' times in the first 0.3 s and after 0.9 s, and the power and
+clock from nvidia-smi after 0.6 s. If `copies` is true, a pinned copy of 256 MB runs during each step. Needs a GPU,
+PyTorch and nvidia-smi; takes 70 s. It is the source of POWER_LIMITS and beside_slow in traceview/whatif/constants.py.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Timed = tuple[torch.cuda.Event, torch.cuda.Event, int]
 
 
 class Work:
-    """The kernels of a step, and the copy beside it."""
+    """The kernels of a step, and the concurrent copy."""
 
     def __init__(self) -> None:
-        """Allocate everything once."""
+        """Allocate all tensors."""
         self.left, self.right = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self.product = torch.empty_like(self.left)
         self.values = torch.randn(256 << 20, device="cuda", dtype=torch.bfloat16)
@@ -46,21 +46,21 @@ class Work:
         self.side = torch.cuda.Stream()
 
     def multiply(self) -> None:
-        """Run one matrix product."""
+        """Run a matrix product."""
         torch.mm(self.left, self.right, out=self.product)
 
     def scale(self) -> None:
-        """Run one memory-bound kernel."""
+        """Run a memory-bound kernel."""
         torch.mul(self.values, 1.5, out=self.scaled)
 
     def copy(self) -> None:
-        """Begin one copy on a stream of its own."""
+        """Start a copy on a separate stream."""
         with torch.cuda.stream(self.side):
             self.there.copy_(self.host, non_blocking=True)
 
 
 def timed(kernel: Callable[[], None], count: int) -> Timed:
-    """Launch a kernel some times between two events."""
+    """Launch a kernel several times between two events."""
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     first.record()
     for _ in range(count):
@@ -78,23 +78,23 @@ def row(work: Work, mix: tuple[int, int], duty: float, copies: bool, read: list[
             work.copy()
         pairs = zip((work.multiply, work.scale), mix, strict=True)
         steps.append((time.time() - begun, [timed(kernel, count) if count else None for kernel, count in pairs]))
-        if duty < 1 or len(steps) % 4 == 0:  # a GPU that never rests is a few steps behind the host
+        if duty < 1 or len(steps) % 4 == 0:  # a GPU without idle phases is a few steps behind the host
             torch.cuda.synchronize()
         until = step_begun + (time.perf_counter() - step_begun) / duty
         while duty < 1 and time.perf_counter() < until:
             pass
     torch.cuda.synchronize()
-    found: dict[str, Any] = {"products": mix[0], "multiplications": mix[1], "duty": duty, "copies": copies}
+    result: dict[str, Any] = {"products": mix[0], "multiplications": mix[1], "duty": duty, "copies": copies}
     for place, name in enumerate(("gemm", "elem")):
         for label, chosen in (
             ("first", [s for at, s in steps if at < EARLY]),
             ("last", [s for at, s in steps if at > LATE]),
         ):
-            times = [1000 * one[0].elapsed_time(one[1]) / one[2] for step in chosen if (one := step[place])]
+            times = [1000 * events[0].elapsed_time(events[1]) / events[2] for step in chosen if (events := step[place])]
             if times:
-                found[f"{name}_{label}_us"] = statistics.mean(times)
+                result[f"{name}_{label}_us"] = statistics.mean(times)
     seen = [text.split(",") for at, text in read if begun + SETTLED < at < begun + SECONDS]
-    return found | {
+    return result | {
         "steps": len(steps),
         "power_w": statistics.mean(float(watts) for watts, _ in seen),
         "sm_mhz": statistics.mean(float(clock) for _, clock in seen),
@@ -102,7 +102,7 @@ def row(work: Work, mix: tuple[int, int], duty: float, copies: bool, read: list[
 
 
 def main() -> None:
-    """Measure every row and keep them."""
+    """Measure all rows and write them."""
     read: list[tuple[float, str]] = []
     with subprocess.Popen(QUERY, stdout=subprocess.PIPE, text=True) as watcher:
         lines = watcher.stdout or []

@@ -1,10 +1,9 @@
-"""What an annotation costs when no profiler listens: ns a call, as the median over rounds.
+"""Measure the cost of annotations without a profiler: ns per call, as the median over rounds.
 
-    python benchmarks/annotation_overhead.py [--rounds 25] [--json FILE]
+    python benchmarks/studies/annotation_overhead.py [--rounds 25] [--json FILE]
 
-Each figure is the annotated form less the bare one, measured in turns so that both meet the same machine.
-A module's figures are ns a module and step. Run it under `nsys profile -t nvtx` for what the same calls cost
-while a profiler listens.
+Each figure is the difference between the annotated and the plain form, measured in turns. Figures of modules are ns per
+module and step. Run it under `nsys profile -t nvtx` to measure the same calls with a profiler.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one kind of annotation adds, in ns a call: the median over rounds, and its middle half."""
+    """The cost of an annotation in ns per call: the median over rounds, and the quartiles."""
 
     what: str
     calls: int
@@ -42,7 +41,7 @@ class Cost:
 
 
 def measure(what: str, bare: Work, annotated: Work, *, calls: int, rounds: int, inside: int = 1) -> Cost:
-    """Measure both forms in turns, `calls` calls a round, each doing the thing `inside` times."""
+    """Measure both forms in turns, `calls` calls per round. Each call has `inside` annotations."""
     each = [(_ns(bare, calls) / inside, _ns(annotated, calls) / inside) for _ in range(rounds + 1)][1:]
     added = [with_it - without for without, with_it in each]
     low, _middle, high = quantiles(added, n=4)
@@ -57,7 +56,7 @@ def _ns(work: Work, calls: int) -> float:
 
 
 def costs(rounds: int) -> list[Cost]:
-    """Measure every kind of annotation."""
+    """Measure all kinds of annotations."""
     made = annotate("block")
     return [
         _block("with annotate, made once", lambda: made, rounds),
@@ -88,15 +87,15 @@ def _block(what: str, make: Callable[[], annotate], rounds: int) -> Cost:
 
 
 def _module(what: str, rounds: int, *, backward: bool, train: bool) -> Cost:
-    """Sixteen linear layers, as small as they come, so that their own time drowns nothing."""
+    """Return sixteen linear layers, so small that their own time does not hide the cost."""
     layers = 16
     models = [nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers))) for _ in range(2)]
     for layer in models[1]:
         annotate_module(layer, backward=backward, prefix="layer")
-    given = torch.ones(1, 4)
+    inputs = torch.ones(1, 4)
 
     def work(model: nn.Module) -> Work:
-        return (lambda: model(given).sum().backward()) if train else torch.no_grad()(lambda: model(given))
+        return (lambda: model(inputs).sum().backward()) if train else torch.no_grad()(lambda: model(inputs))
 
     return measure(what, work(models[0]), work(models[1]), calls=100, rounds=rounds, inside=layers)
 
@@ -110,7 +109,7 @@ def _versions() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table; write JSON where asked."""
+    """Print the table; write JSON if --json is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=25, help="rounds a figure is the median of (default 25)")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Programs with a loop over elements, and the same on the whole tensor: what `whatif`'s fuse is held against.
+"""Programs with a loop over elements, and without it, to check the `fuse` predictions of `traceview whatif`.
 
     nsys profile -t cuda,nvtx -s none --cpuctxsw=none -c cudaProfilerApi --capture-range-end=stop -o rows_loop \
-        python benchmarks/storms.py rows loop
+        python benchmarks/studies/storms.py rows loop
     nsys export --type sqlite -o rows_loop.sqlite rows_loop.nsys-rep          the same for `rows whole`
     python benchmarks/whatif_pairs.py --list benchmarks/whatif_storms.txt --folder FOLDER
 
-rows    each row of the input normalised by itself        loss    each row's cross-entropy, added up
-mask    a tail of another length in each row set to 0     adam    AdamW with foreach=False
-tables  32 embedding tables, one after the other          nested  each position scaled by its own weights, in a range
-pool    each row's mean over its own length               clip    gradients clipped one after the other
+rows    normalise each row of the input                   loss    sum the cross-entropy of each row
+mask    set a tail of varying length to 0 in each row     adam    AdamW with foreach=False
+tables  look up 32 embedding tables                       nested  scale each position by its weights, in a range
+pool    mean of each row over its length                  clip    clip the gradients one by one
 
-The first five surround it with small layers, the others with six transformer layers. Twelve iterations are captured.
+The first five have small layers around the loop, the others six transformer layers. Captures have 12 iterations.
 Needs a GPU and PyTorch.
 """
 
@@ -36,20 +36,20 @@ class Block(nn.Module):
     """A small residual layer."""
 
     def __init__(self, width: int) -> None:
-        """Make its two products and its norm."""
+        """Create the two linear layers and the norm."""
         super().__init__()
         self.a, self.b, self.n = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x and what the layer makes of it."""
+        """Return x plus the layer's output."""
         return x + self.b(F.gelu(self.a(self.n(x))))
 
 
 class Small(nn.Module):
-    """Six small layers on ROWS rows, with the loop that `name` says."""
+    """Six small layers on ROWS rows, with the loop `name`."""
 
     def __init__(self, name: str, loop: bool) -> None:
-        """Make the layers, and random rows with a class each."""
+        """Create the layers, and random rows with labels."""
         super().__init__()
         self.name, self.loop = name, loop
         self.blocks = nn.Sequential(*(Block(512) for _ in range(6)))
@@ -65,10 +65,10 @@ class Small(nn.Module):
         self.register_buffer("keep", torch.arange(ROWS) < torch.tensor(self.lengths)[:, None])
 
     def entering(self) -> Tensor:
-        """Return what the first layer gets."""
+        """Return the input of the first layer."""
         x: Tensor = self.x
         if self.name == "tables" and self.loop:
-            return self.join(torch.cat([F.embedding(x[:, i], one) for i, one in enumerate(self.tables)], 1))
+            return self.join(torch.cat([F.embedding(x[:, i], parameter) for i, parameter in enumerate(self.tables)], 1))
         if self.name == "tables":
             flat = x + 1000 * torch.arange(TABLES, device=x.device)
             return self.join(F.embedding(flat, torch.cat(list(self.tables))).flatten(1))
@@ -96,10 +96,10 @@ class Small(nn.Module):
 
 
 class Deep(nn.Module):
-    """Six transformer layers, with the loop that `name` says."""
+    """Six transformer layers, with the loop `name`."""
 
     def __init__(self, name: str, loop: bool) -> None:
-        """Make the layers, and random sequences."""
+        """Create the layers and random sequences."""
         super().__init__()
         self.name, self.loop = name, loop
         layers = (
@@ -115,13 +115,13 @@ class Deep(nn.Module):
         self.register_buffer("keep", torch.arange(POSITIONS) < torch.tensor(self.lengths)[:, None])
 
     def scaled(self, h: Tensor) -> Tensor:
-        """Return each position times its own weights and more."""
+        """Return each position scaled by its weights."""
         if not self.loop:
             return h * self.scale + 0.1 * h.tanh()
         return torch.stack([h[:, i] * self.scale[i] + 0.1 * h[:, i].tanh() for i in range(POSITIONS)], 1)
 
     def pooled(self, h: Tensor) -> Tensor:
-        """Return each row's mean over its own length."""
+        """Return the mean of each row over its length."""
         if self.loop:
             return torch.stack([h[i, :length].mean(0) for i, length in enumerate(self.lengths)])
         return (h * self.keep[..., None]).sum(1) / self.keep.sum(1, keepdim=True)
@@ -145,7 +145,7 @@ def clip(parameters: Iterable[nn.Parameter], loop: bool) -> None:
     if not loop:
         nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         return
-    grads = [one.grad for one in parameters if one.grad is not None]
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     total = torch.zeros((), device=grads[0].device)
     for grad in grads:
         total = total + grad.pow(2).sum()
@@ -159,11 +159,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=(*SMALL, *DEEP))
     parser.add_argument("form", choices=("loop", "whole"))
-    given = parser.parse_args()
-    loop = given.form == "loop"
+    options = parser.parse_args()
+    loop = options.form == "loop"
     torch.manual_seed(0)
-    model = (Small if given.name in SMALL else Deep)(given.name, loop).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=not (loop and given.name == "adam"))
+    model = (Small if options.name in SMALL else Deep)(options.name, loop).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=not (loop and options.name == "adam"))
     for number in range(WARM + CAPTURED):
         if number == WARM:
             torch.cuda.synchronize()
@@ -175,7 +175,7 @@ def main() -> None:
         push("backward")
         loss.backward()
         pop()
-        if given.name == "clip":
+        if options.name == "clip":
             clip(model.parameters(), loop)
         push("optimizer")
         optimizer.step()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Hold what people claim against what was measured, and against what `traceview whatif` predicts beforehand.
+"""Compare common claims with measurements and with predictions of `traceview whatif`.
 
-    python benchmarks/claims.py --folder CAPTURES               every row of docs/claims.md
-    python benchmarks/claims.py prompt --folder CAPTURES        the row of one claim
-    python benchmarks/claims.py prompt --again                  the commands that measure and capture it again, on a GPU
+    python benchmarks/studies/claims.py --folder CAPTURES               all rows of docs/claims.md
+    python benchmarks/studies/claims.py prompt --folder CAPTURES        the row of a claim
+    python benchmarks/studies/claims.py prompt --again                  the commands to repeat it on a GPU
 
-Measured: ms a step without a profiler, median of three rounds, least and most in parentheses, from benchmarks/results/.
-From the captures: the share of the time in which the GPU runs a kernel, and the prediction that the capture before
-allows, with its range; nothing of the capture after is known to it. A capture that is not in the folder is a dash.
+Measured: ms per step without a profiler, the median of three rounds, with minimum and maximum in parentheses, from
+benchmarks/results/. From the captures: the share of time in which the GPU runs a kernel, and the prediction from the
+capture before the change, with its range. A dash stands for a capture that is missing in the folder.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from traceview import Analysis, analyze
 from traceview.errors import TraceviewError
 from traceview.intervals import length, union
 from traceview.whatif import data_parallel, measured, predict
 
-RESULTS = Path(__file__).resolve().parent / "results"
-SETTLED = 19  # the step from which a training run of h200_ddp.json counts
-GRADIENTS = 253_000_000  # bytes of the small workload
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+SETTLED = 19  # first counted step of a training run in h200_ddp.json
+GRADIENTS = 253_000_000  # bytes, of the small workload
 HEAD = """| claim | setting | measured, ms a step | times as fast | GPU busy | predicted, times as fast | captured |
 | --- | --- | --- | --- | --- | --- | --- |"""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One comparison: `workload`, and setting before and after, of strategies.py; their captures; the change."""
+    """A comparison: workload, and settings before and after, of strategies.py; their captures; the change."""
 
     workload: str
     before: str
@@ -48,7 +48,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`low` to `high` times as fast is what is claimed; both 0 where nobody gives a figure."""
+    """A claim of `low` to `high` times as fast; both are 0 if the claim has no figure."""
 
     text: str
     low: float
@@ -104,31 +104,31 @@ CLAIMS = {
 
 
 def main() -> None:
-    """Print the rows that are asked for."""
+    """Print the chosen rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claim", nargs="*", metavar="CLAIM", help=", ".join(CLAIMS))
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--again", action="store_true")
-    given = parser.parse_args()
-    if unknown := set(given.claim) - set(CLAIMS):
+    options = parser.parse_args()
+    if unknown := set(options.claim) - set(CLAIMS):
         parser.error(f"no claim is called {', '.join(sorted(unknown))}; there are {', '.join(CLAIMS)}")
-    chosen = {name: CLAIMS[name] for name in given.claim or CLAIMS}
-    if given.again:
+    chosen = {name: CLAIMS[name] for name in options.claim or CLAIMS}
+    if options.again:
         print("\n".join(dict.fromkeys(line for claim in chosen.values() for line in again(claim))))
         return
     print(HEAD)
     for name, claim in chosen.items():
         for setting in claim.settings:
-            print(row(name, claim, setting, given.folder))
+            print(row(name, claim, setting, options.folder))
     if "sync" in chosen:
-        print("\n" + waits(given.folder))
+        print("\n" + waits(options.folder))
 
 
 def row(name: str, claim: Claim, setting: Setting, folder: Path) -> str:
-    """Return the row of one setting."""
+    """Return the row of a setting."""
     before, after = rounds_of(setting)
     times = setting.gpus * statistics.median(before) / statistics.median(after)
-    captures = [folder / f"{one}.sqlite" for one in setting.captures]
+    captures = [folder / f"{item}.sqlite" for item in setting.captures]
     busy = " to ".join(gpu_busy(path) for path in captures) if all(path.is_file() for path in captures) else "-"
     cells = [
         f"`{name}`: {claim.text}" if setting is claim.settings[0] else "",
@@ -153,37 +153,37 @@ def verdict(claim: Claim, times: float) -> str:
 
 @cache
 def recorded() -> list[dict[tuple[str, str], list[float]]]:
-    """Return the ms a step of each round, by workload and setting, of each file: its settings were alternated."""
+    """Return the ms per step of each round, by workload and setting, for each file."""
     files = []
     for name in ("h200_strategies.json", "h200_claims.json"):
-        found: dict[tuple[str, str], list[float]] = {}
-        for one in json.loads((RESULTS / name).read_text()):
-            found.setdefault((one["workload"], one["setting"]), []).append(one["step_ms"])
-        files.append(found)
-    ddp = [one for one in json.loads((RESULTS / "h200_ddp.json").read_text()) if one["step"] >= SETTLED]
-    found = {}
-    for gpus, number in sorted({(one["gpus"], one["round"]) for one in ddp}):
-        mine = [one["step_ms"] for one in ddp if (one["gpus"], one["round"]) == (gpus, number)]
-        found.setdefault(("small", f"{gpus} GPU{'s' if gpus > 1 else ''}"), []).append(statistics.median(mine))
-    return [*files, found]
+        results: dict[tuple[str, str], list[float]] = {}
+        for item in json.loads((RESULTS / name).read_text()):
+            results.setdefault((item["workload"], item["setting"]), []).append(item["step_ms"])
+        files.append(results)
+    ddp = [item for item in json.loads((RESULTS / "h200_ddp.json").read_text()) if item["step"] >= SETTLED]
+    results = {}
+    for gpus, number in sorted({(item["gpus"], item["round"]) for item in ddp}):
+        mine = [item["step_ms"] for item in ddp if (item["gpus"], item["round"]) == (gpus, number)]
+        results.setdefault(("small", f"{gpus} GPU{'s' if gpus > 1 else ''}"), []).append(statistics.median(mine))
+    return [*files, results]
 
 
 def rounds_of(setting: Setting) -> tuple[list[float], list[float]]:
-    """Return the ms a step of each round before and after, from the one file that holds both."""
+    """Return the ms per step of each round before and after, from the file that has both."""
     keys = [(setting.workload, name) for name in (setting.before, setting.after)]
-    file = next(one for one in recorded() if all(key in one for key in keys))
+    file = next(item for item in recorded() if all(key in item for key in keys))
     return file[keys[0]], file[keys[1]]
 
 
 def spread(rounds: list[float]) -> str:
-    """Return the median, and the least and most of several rounds."""
+    """Return the median, minimum and maximum of several rounds."""
     middle = f"{statistics.median(rounds):.2f}"
     return f"{middle} ({min(rounds):.2f} to {max(rounds):.2f})" if len(rounds) > 1 else f"{middle} (one run)"
 
 
 @cache
 def opened(path: Path) -> Analysis | None:
-    """Analyse a capture once; None where it is not there."""
+    """Return the analysis of a capture, None if it is missing."""
     return analyze(path) if path.is_file() else None
 
 
@@ -199,34 +199,34 @@ def gpu_busy(path: Path) -> str:
 
 
 def predicted(setting: Setting, before: Path) -> str:
-    """Return what the capture before allows to predict."""
+    """Return the prediction from the capture before the change."""
     analysis = opened(before)
     if analysis is None or not setting.change:
         return "-"
     ranks = setting.change == "ranks"
     try:
         more = [data_parallel(setting.gpus, GRADIENTS)] if ranks else []
-        found = predict(analysis, [] if ranks else setting.change.split(","), more=more)
+        results = predict(analysis, [] if ranks else setting.change.split(","), more=more)
     except TraceviewError as error:
         return f"nothing: {str(error).partition(': ')[2].partition(':')[0]}"
     now = measured(analysis) * setting.gpus
     return (
-        f"{now / found.iteration_ns:.2f} ({now / found.high_ns:.2f} to {now / found.low_ns:.2f}): "
-        f"{found.iteration_ns / 1e6:.2f} ms from {measured(analysis) / 1e6:.2f}"
+        f"{now / results.iteration_ns:.2f} ({now / results.high_ns:.2f} to {now / results.low_ns:.2f}): "
+        f"{results.iteration_ns / 1e6:.2f} ms from {measured(analysis) / 1e6:.2f}"
     )
 
 
 def captured(setting: Setting, captures: list[Path]) -> str:
-    """Return what the two captures say, and how far the prediction was from the second."""
+    """Return the times of both captures, and the error of the prediction."""
     both = [opened(path) for path in captures]
     if both[0] is None or both[1] is None:
         return "-"
-    now, then = (measured(one) for one in both if one)
+    now, then = (measured(item) for item in both if item)
     return f"{setting.gpus * now / then:.2f}: {then / 1e6:.2f} ms"
 
 
 def waits(folder: Path) -> str:
-    """Return how often and how long the host waits in captured steps."""
+    """Return the count and duration of host waits in captured steps."""
     lines = ["| captured steps | synchronizations in ten steps | the host waits, ms a step |", "| --- | ---: | ---: |"]
     for name in ("prefetch_every", "prefetch_b", "prefetch_event"):
         analysis = opened(folder / f"{name}.sqlite")
@@ -234,23 +234,23 @@ def waits(folder: Path) -> str:
             continue
         count = len(getattr(analysis.iterations, "per_iteration", ())) or 1
         sync = analysis.host.sync
-        calls = sum(one.count for one in sync.calls if one.api == "cudaEventSynchronize")
+        calls = sum(item.count for item in sync.calls if item.api == "cudaEventSynchronize")
         lines.append(f"| {name} | {10 * calls / count:.0f} | {sync.blocked_ns / 1e6 / count:.2f} |")
     return "\n".join(lines)
 
 
 def again(claim: Claim) -> list[str]:
-    """Return the commands that measure and capture the settings of a claim."""
+    """Return the commands that repeat a claim's measurements and captures."""
     lines = []
     small = "--batch 32 --sequence 256 --features 4096 --samples 128 --preload"
-    for one in claim.settings:
-        if one.gpus > 1:
-            runs = [f"torchrun --nproc-per-node {one.gpus} -m instrument.train", "python -m instrument.train"]
+    for item in claim.settings:
+        if item.gpus > 1:
+            runs = [f"torchrun --nproc-per-node {item.gpus} -m instrument.train", "python -m instrument.train"]
             lines += [f"{run} {small} --strategy prefetch --steps 60 --monitor-every 10" for run in runs]
         else:
-            settings = " ".join(f'--setting "{name}"' for name in (one.before, one.after))
-            lines.append(f"python benchmarks/strategies.py --rounds 3 --workload {one.workload} {settings}")
-            lines.append(f"python benchmarks/strategies.py --flags {one.workload} {settings}")
+            settings = " ".join(f'--setting "{name}"' for name in (item.before, item.after))
+            lines.append(f"python benchmarks/studies/strategies.py --rounds 3 --workload {item.workload} {settings}")
+            lines.append(f"python benchmarks/studies/strategies.py --flags {item.workload} {settings}")
     profiled = "nsys profile -t cuda,nvtx -s none --cpuctxsw=none -c cudaProfilerApi --capture-range-end=stop -o NAME"
     return [*lines, f"{profiled} python -m instrument.train FLAGS --steps 30 --capture 20:30"]
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Capture the trainer's default command and the same with `--strategy serial`, and print what the captures show.
+"""Capture the trainer's default command, with and without `--strategy serial`, and print the figures.
 
-    python benchmarks/default_command.py capture FOLDER           on a machine with a GPU and nsys
-    python benchmarks/default_command.py table FOLDER             anywhere, once FOLDER holds the .sqlite exports
-    python benchmarks/default_command.py table FOLDER --json OUT.json
+    python benchmarks/studies/default_command.py capture FOLDER           on a machine with a GPU and nsys
+    python benchmarks/studies/default_command.py table FOLDER             anywhere, with .sqlite exports in FOLDER
+    python benchmarks/studies/default_command.py table FOLDER --json OUT.json
 
-`capture` runs each command three times: without a profiler, captured whole, and captured from step 20 to 50. It exports
-each report, where nsys has its importer. Elsewhere it leaves a .qdstrm for QdstrmImporter on another machine.
+`capture` runs each command three times: without a profiler, with a capture of the full run, and with a capture of steps
+20 to 50. It exports each report if nsys has its importer. Otherwise it leaves a .qdstrm for QdstrmImporter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 TRAIN = (sys.executable, "-m", "instrument.train")
@@ -35,7 +35,7 @@ HEAD = ("command", "captured", "GPU busy", "compute", "copies hidden", "ms a ste
 
 
 def capture(folder: Path, nsys: str) -> None:
-    """Run every command without a profiler and under nsys, and keep what it prints."""
+    """Run all commands without a profiler and under nsys, and keep their output."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, flags in COMMANDS.items():
         _run((*TRAIN, *flags), folder / f"{name}.log")
@@ -55,14 +55,14 @@ def _run(command: tuple[str, ...], log: Path) -> None:
 
 
 def figures(folder: Path, name: str, what: str) -> dict[str, Any]:
-    """Return the figures of one capture by `traceview analyze`; shares are of the time from first to last GPU work."""
+    """Return figures of a capture from `traceview analyze`; shares refer to the time from first to last GPU work."""
     report = folder / f"{name}_{what}.sqlite"
     command = (sys.executable, "-m", "traceview", "analyze", str(report), "--json", "-", "--no-html", "--quiet")
     analysis = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
     device = analysis["devices"][0]
     window = device["window_ns"][1] - device["window_ns"][0]
-    copies = [one for one in device["copies"] if one["kind"] == "h2d"]
-    steps = [one for one in analysis["iterations"]["per_iteration"] if not one["skipped"]]
+    copies = [item for item in device["copies"] if item["kind"] == "h2d"]
+    steps = [item for item in analysis["iterations"]["per_iteration"] if not item["skipped"]]
     length = (steps[-1]["end_ns"] - steps[0]["start_ns"]) / len(steps)
     return {
         "command": name,
@@ -70,21 +70,21 @@ def figures(folder: Path, name: str, what: str) -> dict[str, Any]:
         "gpu": device["name"],
         "busy": device["busy_ns"] / window,
         "compute": device["compute_ns"] / window,
-        "copies_hidden": sum(one["overlapped_ns"] for one in copies) / sum(one["busy_ns"] for one in copies),
+        "copies_hidden": sum(item["overlapped_ns"] for item in copies) / sum(item["busy_ns"] for item in copies),
         "step_ms": length / 1e6,
-        "median_iteration_ms": statistics.median(one["wall_ns"] for one in steps) / 1e6,
+        "median_iteration_ms": statistics.median(item["wall_ns"] for item in steps) / 1e6,
         "step_ms_without_nsys": _own_step_ms(folder / f"{name}.log"),
     }
 
 
 def _own_step_ms(log: Path) -> float | None:
     """Return the last "ms/step" that the trainer printed."""
-    said = re.findall(r"([\d.]+) ms/step", log.read_text()) if log.is_file() else []
-    return float(said[-1]) if said else None
+    printed = re.findall(r"([\d.]+) ms/step", log.read_text()) if log.is_file() else []
+    return float(printed[-1]) if printed else None
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows in Markdown."""
+    """Return the Markdown table."""
     lines = [f"| {' | '.join(HEAD)} |", "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
     for row in rows:
         shares = (f"{row[name]:.1%}" for name in ("busy", "compute", "copies_hidden"))
@@ -95,21 +95,21 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Read the arguments; capture, or print the table and keep its figures."""
+    """Parse the arguments; capture, or print the table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("capture", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nsys", default="nsys")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    folder = given.folder.resolve()
-    if given.what == "capture":
-        capture(folder, given.nsys)
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    if options.what == "capture":
+        capture(folder, options.nsys)
         return
     rows = [figures(folder, name, what) for name in COMMANDS for what in CAPTURES]
     print(table(rows))
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
