@@ -91,7 +91,7 @@ def test_waiting_rank_and_start_up_copies() -> None:
 
 def test_whole_graphs() -> None:
     finding = only("h200_cudagraph.sqlite", "whole_graphs")
-    assert "there is no kernel table" in finding.title
+    assert "the kernel table is missing" in finding.title
     assert "--cuda-graph-trace=node" in finding.code
     assert measured("h200_cudagraph.sqlite").findings[1].id == "exposed_h2d"
 

@@ -5,7 +5,7 @@ Cause: a caching allocator that grows or fragments, `torch.cuda.empty_cache()` i
 allocated for each batch. cudaMalloc and cudaFree also wait for the GPU.
 Remedy: allocate before the loop and let the caching allocator keep its memory.
 
-Claims the idle cause `memory` of the steady gaps (of all gaps if there are no iterations).
+Claims the idle cause `memory` of the steady gaps (of all gaps in a capture without iterations).
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def _no_ranges(events: int, how_to: CaptureAdvice) -> FindingDraft:
             title=f"The capture has {quantity(events, 'NVTX event')} but no range: the ranges were lost during capture",
             advice="The program is annotated, but the profiler dropped its ranges: since version 0.2.12 the Python "
             "package `nvtx` writes ranges that nsys 2022.4 and 2024.2 discard, except for their domains. Use "
-            "nvtx 0.2.11, torch.cuda.nvtx or a newer nsys, and capture again. Without ranges there are no figures "
-            "per range or per iteration.",
+            "nvtx 0.2.11, torch.cuda.nvtx or a newer nsys, and capture again. Without ranges, figures per range and "
+            "per iteration are not available.",
             code="pip install 'nvtx<0.2.12'",
         )
     return FindingDraft(

@@ -41,7 +41,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, members: Times) -> FindingD
     inside = intervals.length(intervals.union(start, end, ordered=True))
     premise = inside >= MIN_PREMISE_SHARE * use.compute_ns
     kernels = (
-        "there is no kernel table"
+        "the kernel table is missing"
         if use.kernel_count == 0
         else quantity(use.kernel_count, "kernel") + " outside graphs"
     )
