@@ -16,18 +16,21 @@ from traceview.measure import devices
 from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.model.columns import Table, column
 from traceview.pipeline import analyze
+from traceview.report.analysis import page, terminal
 from traceview.report.analysis.document import to_json
 
 
-def test_the_example_measure_reaches_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_measure_reaches_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure.__doc__ is not None
     names: dict[str, Any] = {"dataclass": dataclass, "column": column, "pl": pl, "Table": Table, "__name__": __name__}
     names |= {"DeviceInput": DeviceInput, "DeviceMeasure": DeviceMeasure}
     exec(dedent(measure.__doc__.split("For example::")[1]), names)
     monkeypatch.setattr(devices, "MEASURES", (*measure.MEASURES, names["LONGEST_KERNELS"]))
     trace = made_trace([(0, 10, "compute", 0, None), (20, 50, "compute", 0, None), (60, 80, "compute", 1, None)])
-    document = json.loads(to_json(analyze(trace)))
-    assert document["devices"][0]["longest_kernels"] == [
+    analysis = analyze(trace)
+    assert "Longest kernels on GPU 0" in terminal.render(analysis)
+    assert '"Longest kernels"' in page.render(analysis)
+    assert json.loads(to_json(analysis))["devices"][0]["longest_kernels"] == [
         {"stream": 0, "duration_ns": 30},
         {"stream": 1, "duration_ns": 20},
     ]
