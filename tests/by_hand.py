@@ -1,4 +1,4 @@
-"""Figures worked out by hand: ask the oracle and traceview the same question, compare place by place."""
+"""Compare hand-computed figures with the oracle and with traceview."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def at(found: Any, where: str) -> Any:
 
 
 def holds(found: dict[str, Any], **expected: Any) -> None:
-    """Compare `where` (with __ for a dot) by `where`, so that a failure shows them all."""
+    """Assert figures by path (__ stands for a dot); a failure shows all of them."""
     places = {name.replace("__", "."): value for name, value in expected.items()}
     assert {where: at(found, where) for where in places} == places
 

@@ -1,4 +1,4 @@
-"""Where the real captures are, and what stands in for them on a machine that lacks them."""
+"""Paths of the real captures and of the samples that replace them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ALL = [*H200, *PUBLIC]
 
 
 def shared(name: str) -> Path:
-    """Return a capture of the shared folder, or else the sample that holds the same events.
+    """Return a capture of the shared folder, or the sample with the same events.
 
-    Skips the test where neither is there: the public captures are no part of a clone.
+    Skip the test if there is neither: a clone does not contain the public captures.
     """
     path = CAPTURES / name
     stand_in = SAMPLES / name.removeprefix("h200_")
@@ -38,18 +38,18 @@ def shared(name: str) -> Path:
 
 
 def original(name: str) -> Path:
-    """Return a capture of the shared folder itself, unredacted; skip the test where it is absent."""
+    """Return an unredacted capture of the shared folder; skip the test if it is missing."""
     path = CAPTURES / name
     if not path.is_file():
-        import pytest  # scripts/fuzz does without
+        import pytest  # scripts/fuzz runs without pytest
 
         pytest.skip(f"needs {name} in {CAPTURES} (set TRACEVIEW_CAPTURES to the folder that has it)")
     return path
 
 
 def sample(name: str) -> Path:
-    """Return a capture that every clone has; its absence is a broken clone, hence a failure."""
+    """Return a sample, which every clone contains."""
     path = SAMPLES / name
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: a clone holds every sample")
+        raise FileNotFoundError(f"{path} is missing: a clone contains every sample")
     return path

@@ -1,4 +1,4 @@
-"""What every test needs: a hypothesis profile that a slow machine cannot fail, and a real nsys where there is one."""
+"""Shared fixtures: a hypothesis profile without deadlines, and a real nsys if one is installed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, settings
 
 UNPACKED = Path(__file__).resolve().parent.parent / ".nsys" / "nsys"  # by `make nsys`
 
-# Timing is no property of the code: a loaded machine must not fail a test.
+# A loaded machine must not fail a test.
 settings.register_profile("traceview", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("traceview")
 
 
 @pytest.fixture(scope="session")
 def nsys() -> str:
-    """Return the program; skip the test where there is none, fail where the one that is named cannot be run."""
+    """Return the path of nsys. Skip the test without nsys; fail it if TRACEVIEW_NSYS cannot be run."""
     given = os.environ.get("TRACEVIEW_NSYS")
     found = shutil.which(given or "nsys") or (None if given else shutil.which(UNPACKED))
     if given and found is None:
-        pytest.fail(f"TRACEVIEW_NSYS={given} is no program that can be run")
+        pytest.fail(f"TRACEVIEW_NSYS={given} is not executable")
     if found is None:
         pytest.skip("needs a real nsys: on PATH, in TRACEVIEW_NSYS, or unpacked by `make nsys`")
     return str(Path(found).absolute())

@@ -1,4 +1,4 @@
-"""Texts that a spreadsheet may read as formulas, and texts that it does not. Hand-made."""
+"""Hand-made texts that a spreadsheet may read as formulas, and texts that it does not."""
 
 SIGNS = "=+-@\uff1d\uff0b\uff0d\uff20"
 IN_FRONT = ("", " ", "\t", "\n", "\r", "\r\n", "\v", "\f", "\xa0", "\u3000", "\u200b", "\ufeff", " \n\t ")

@@ -1,4 +1,4 @@
-"""A Trace made by hand, for cases that no capture has."""
+"""Hand-made traces, for cases that do not occur in the captures."""
 
 from __future__ import annotations
 

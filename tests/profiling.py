@@ -1,4 +1,4 @@
-"""A real nsys profiles a program for the tests."""
+"""Profile a program with a real nsys."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from tests.captures import ROOT
 
-# No osrt, which hangs torch on some machines, and no sampling, which needs rights that CI has not.
+# osrt hangs torch on some machines, and sampling needs rights that CI does not have.
 PROFILE = ("profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "--force-overwrite=true")
-# Now and then nsys's own agent dies on a loaded machine, and nsys says so: no property of what is tested.
+# On a loaded machine the agent of nsys sometimes dies with this message.
 LOST = "Connection to Agent lost"
 ATTEMPTS = 3
 
 
 def run(*command: object, again_if: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command from the root of the clone; what it said is shown where it fails.
+    """Run a command from the root of the clone, and assert that it succeeds.
 
-    A failure of whose words `again_if` is a part has further attempts.
+    A command that fails with the text `again_if` in its output runs again.
     """
     for _ in range(ATTEMPTS if again_if else 1):
         done = subprocess.run(
@@ -39,5 +39,5 @@ def run(*command: object, again_if: str | None = None, **environment: str) -> su
 
 
 def profiled(nsys: str, report: Path, *command: object, **environment: str) -> str:
-    """Profile `command` into `report`; return what the command told its user."""
+    """Profile `command` into `report`, and return its standard error."""
     return run(nsys, *PROFILE, "-o", report, *command, again_if=LOST, **environment).stderr

@@ -1,4 +1,4 @@
-"""Every figure of the JSON equals a slow, obvious, independent computation, on every real capture."""
+"""Tests of every figure of the JSON against the oracle, an independent computation, on every real capture."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_every_figure(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_figure_of_a_window_and_with_skip(name: str) -> None:
+def test_every_figure_of_a_window(name: str) -> None:
     path = shared(name)
     operations = open_trace(path).operations
     if operations.is_empty():
-        pytest.skip("no GPU work to look at through a window")
-    # From inside one operation to inside another, so that both are cut.
+        pytest.skip("no GPU work for a window")
+    # The window cuts its first and last operation.
     early, late = (
         operations.row(len(operations) // 3, named=True),
         operations.row(2 * len(operations) // 3, named=True),
@@ -47,5 +47,5 @@ def test_every_figure_of_a_window_and_with_skip(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["h200_ddp2.sqlite", "h200_dual.sqlite"])
-def test_every_figure_with_warm_up_set_aside(name: str) -> None:
+def test_every_figure_with_skip(name: str) -> None:
     compare(shared(name), skip=4)

@@ -1,4 +1,4 @@
-"""The names that `instrument` emits are those that `traceview` finds iterations and phases by."""
+"""Tests that `traceview` finds iterations and phases by the names that `instrument` emits."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from traceview.pipeline import analyze  # noqa: E402
 
 STEPS = 6
 OF_A_STEP = (ranges.DATA_LOAD, ranges.COPY, ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
-COPIES_AHEAD = ("load", "pin")  # what a thread does meanwhile is no phase of the step
+COPIES_AHEAD = ("load", "pin")  # ranges of another thread, which are not phases of the step
 
 
 @dataclass
 class Recorder:
-    """Stands in for nsys: what was open from when to when on which thread, on a clock that counts what happens."""
+    """Records ranges in place of nsys, on a clock that counts events."""
 
     ranges: list[Nvtx] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    # Not nvtx itself: phases are made when their modules are imported, with the nvtx that was there then.
+    # Phases are created at import with the nvtx module of that time, so patch `annotate` instead.
     made = Recorder()
     monkeypatch.setattr(annotate, "__enter__", lambda self: made.push(self._name))
     monkeypatch.setattr(annotate, "__exit__", lambda *_raised: made.pop())
@@ -65,7 +65,7 @@ def config(strategy: str = "prefetch", device: str = "cpu", **training: object) 
 
 
 def analyzed(recorder: Recorder, of: Config, folder: Path) -> Analysis:
-    """Run a configuration, and analyze the capture that nsys would have made of it."""
+    """Train with a configuration, and analyze the recorded ranges."""
     assert train(of, lambda _line: None).done == of.training.steps
     return analyze(build_export(folder / "run.sqlite", nvtx=recorder.ranges))
 
@@ -76,7 +76,7 @@ def iterations(of: Analysis) -> Iterations:
 
 
 def counts(of: Analysis) -> dict[str, int]:
-    """How often each range was open, but for those of whole steps."""
+    """Return the count of each range name, without the iterations."""
     assert isinstance(of.nvtx, tuple), of.nvtx
     whole = {one.name for one in iterations(of).per_iteration}
     return {use.name: use.count for use in of.nvtx if use.name not in whole}
@@ -89,7 +89,7 @@ def assert_finds_the_steps(found: Analysis) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_step_and_every_phase_is_found_and_nothing_unknown(
+def test_steps_and_phases_are_found(
     recorder: Recorder, strategy: str, tmp_path: Path
 ) -> None:
     found = analyzed(recorder, config(strategy), tmp_path)
@@ -99,7 +99,7 @@ def test_every_step_and_every_phase_is_found_and_nothing_unknown(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_on_a_gpu_the_names_are_the_same(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
+def test_names_are_the_same_on_a_gpu(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     found = analyzed(recorder, config(strategy, device="cuda"), tmp_path)
@@ -109,7 +109,7 @@ def test_on_a_gpu_the_names_are_the_same(recorder: Recorder, strategy: str, tmp_
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_a_step_does_is_inside_its_iteration(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
+def test_phases_lie_inside_their_iteration(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
     analyzed(recorder, config(strategy), tmp_path)
     whole = [one for one in recorder.ranges if one.registered.startswith("iteration ")]
     parts = [one for one in recorder.ranges if one.registered in OF_A_STEP]
@@ -119,7 +119,7 @@ def test_what_a_step_does_is_inside_its_iteration(recorder: Recorder, strategy: 
         assert len(around) == 1, part
 
 
-def test_steps_of_several_batches_are_still_the_iterations(recorder: Recorder, tmp_path: Path) -> None:
+def test_accumulation_steps_are_iterations(recorder: Recorder, tmp_path: Path) -> None:
     found = analyzed(recorder, config(accumulation=3), tmp_path)
     assert_finds_the_steps(found)
     times = counts(found)
@@ -127,15 +127,15 @@ def test_steps_of_several_batches_are_still_the_iterations(recorder: Recorder, t
     assert times["optimizer"] == STEPS
 
 
-def test_a_checkpoint_is_a_phase(recorder: Recorder, tmp_path: Path) -> None:
+def test_checkpoint_is_a_phase(recorder: Recorder, tmp_path: Path) -> None:
     of = replace(config(), checkpoint=Checkpoint(folder=tmp_path / "kept", every=4))
     found = analyzed(recorder, of, tmp_path)
     assert_finds_the_steps(found)
-    assert set(counts(found)) == {*ranges.PHASES} - {ranges.VALIDATE, ranges.REPLAY}  # Hugging Face's, and a graph's
+    assert set(counts(found)) == {*ranges.PHASES} - {ranges.VALIDATE, ranges.REPLAY}  # these are of Hugging Face and of graphs
     assert counts(found)[ranges.CHECKPOINT] == 2  # after the fourth step, and the last
 
 
-def test_ranges_of_modules_hide_neither_steps_nor_phases(recorder: Recorder, tmp_path: Path) -> None:
+def test_module_ranges_hide_no_steps_or_phases(recorder: Recorder, tmp_path: Path) -> None:
     plain = counts(analyzed(recorder, config(), tmp_path))
     recorder.ranges.clear()
     found = analyzed(recorder, config(annotate_modules=3), tmp_path)
@@ -145,7 +145,7 @@ def test_ranges_of_modules_hide_neither_steps_nor_phases(recorder: Recorder, tmp
     assert {name: times[name] for name in plain} == plain
 
 
-def test_steps_whose_numbers_start_again_are_one_kind_of_iteration(tmp_path: Path) -> None:
+def test_wrapped_step_numbers_are_the_same_iteration(tmp_path: Path) -> None:
     steps = range(ranges.MAX_ITERATION_NAMES - 3, ranges.MAX_ITERATION_NAMES + 3)
     names = map(ranges.iteration_name, steps)
     rows = [Nvtx(10 * at, 10 * at + 9, registered=name) for at, name in enumerate(names, start=1)]

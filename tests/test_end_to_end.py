@@ -1,4 +1,4 @@
-"""The whole way on a CPU: a real nsys profiles the trainer and exports, `traceview analyze` finds steps and phases."""
+"""End-to-end test on a CPU: nsys profiles the trainer, and `traceview analyze` finds steps and phases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAIN = (
 
 @pytest.fixture(scope="module")
 def told(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Return what the trainer said while it was profiled, and the export of its capture."""
+    """Return the output of the profiled trainer, and the export of its capture."""
     if problem := unseen_ranges():
         pytest.skip(problem)
     report = tmp_path_factory.mktemp("profiled") / "report"
@@ -47,19 +47,19 @@ def analyzed(told: tuple[str, Path]) -> Mapping[str, Any]:
     return found
 
 
-def test_the_trainer_has_nothing_to_say_but_that_it_is_done(told: tuple[str, Path]) -> None:
+def test_trainer_prints_only_that_it_is_done(told: tuple[str, Path]) -> None:
     said = [line for line in told[0].splitlines() if line.startswith("instrument: ")]
     assert [line.split(":")[1] for line in said] == [f" done at step {STEPS}"], told[0]
 
 
-def test_the_iterations_are_found(analyzed: Mapping[str, Any]) -> None:
+def test_iterations_are_found(analyzed: Mapping[str, Any]) -> None:
     found = analyzed["iterations"]
     assert (found["range"], found["count"]) == ("iteration #", STEPS)
     assert [one["name"] for one in found["per_iteration"]] == [ranges.iteration_name(step) for step in range(STEPS)]
     assert all(one["wall_ns"] > 0 for one in found["per_iteration"])
 
 
-def test_every_phase_is_found_as_often_as_it_ran(analyzed: Mapping[str, Any]) -> None:
+def test_phases_are_counted(analyzed: Mapping[str, Any]) -> None:
     whole = {one["name"] for one in analyzed["iterations"]["per_iteration"]}
     phases = {use["name"]: use["count"] for use in analyzed["nvtx"] if use["name"] not in whole}
     each_step = (ranges.DATA_LOAD, ranges.COPY, ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
@@ -67,19 +67,19 @@ def test_every_phase_is_found_as_often_as_it_ran(analyzed: Mapping[str, Any]) ->
     assert all(use["host_ns"] > 0 and use["domain"] == "" for use in analyzed["nvtx"])
 
 
-def test_the_phases_of_the_steps_are_inside_them(analyzed: Mapping[str, Any]) -> None:
+def test_phases_fit_into_the_steps(analyzed: Mapping[str, Any]) -> None:
     whole = {one["name"] for one in analyzed["iterations"]["per_iteration"]}
     of_phases = sum(use["host_ns"] for use in analyzed["nvtx"] if use["name"] not in whole)
     assert of_phases <= sum(one["wall_ns"] for one in analyzed["iterations"]["per_iteration"])
 
 
-def test_that_there_is_no_gpu_work_is_said(analyzed: Mapping[str, Any]) -> None:
+def test_missing_gpu_work_is_a_finding(analyzed: Mapping[str, Any]) -> None:
     assert analyzed["devices"] == []
     assert [finding["id"] for finding in analyzed["findings"]] == ["no_gpu_work"]
     assert all(use["operation_count"] == 0 for use in analyzed["nvtx"])
 
 
-def test_an_nvtx_that_nsys_loses_is_noticed_under_it(nsys: str, tmp_path: Path) -> None:
+def test_unrecorded_nvtx_version_is_reported(nsys: str, tmp_path: Path) -> None:
     metadata = tmp_path / "nvtx-0.2.12.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: nvtx\nVersion: 0.2.12\n")

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and nothing is left behind."""
+"""Tests of atomic writes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from traceview.errors import OutputError
 from traceview.files import check_file, write_text
 
 
-def test_a_file_is_written_as_it_is(tmp_path: Path) -> None:
+def test_text_is_written_as_utf8(tmp_path: Path) -> None:
     write_text(tmp_path / "a.json", "é\n{}\n")
     assert (tmp_path / "a.json").read_bytes() == "é\n{}\n".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_new_file_has_the_access_that_the_shell_would_give(tmp_path: Path) -> None:
+def test_new_file_respects_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_text(tmp_path / "a.json", "{}")
@@ -27,7 +27,7 @@ def test_a_new_file_has_the_access_that_the_shell_would_give(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt(), SystemExit(143), OSError(28, "No space left on device")])
-def test_the_old_file_survives_whatever_goes_wrong(
+def test_old_file_survives_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
 ) -> None:
     place = tmp_path / "a.json"
@@ -45,7 +45,7 @@ def test_the_old_file_survives_whatever_goes_wrong(
         assert str(caught.value) == ("a.json: cannot be written (No space left on device); name another path")
 
 
-def test_a_link_keeps_pointing(tmp_path: Path) -> None:
+def test_symbolic_link_stays(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
     write_text(tmp_path / "link.json", "new")
@@ -53,7 +53,7 @@ def test_a_link_keeps_pointing(tmp_path: Path) -> None:
     assert (tmp_path / "real.json").read_text() == "new"
 
 
-def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
+def test_pipe_is_written_in_place(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -66,7 +66,7 @@ def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
         os.close(reader)
 
 
-def test_places_that_cannot_be_written_are_refused_early(tmp_path: Path) -> None:
+def test_unwritable_paths_are_refused_early(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is a folder"):
         check_file(tmp_path)
     with pytest.raises(OutputError, match=r"a\.json: its folder does not exist"):
@@ -77,14 +77,14 @@ def test_places_that_cannot_be_written_are_refused_early(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+def test_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="no write permission for its folder"):
         check_file(tmp_path / "a.json")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line() -> None:
+def test_full_disk_is_one_line() -> None:
     with pytest.raises(OutputError, match="full: cannot be written"):
         write_text(Path("/dev/full"), "text")
     assert not Path("/dev/full").is_file()

@@ -1,7 +1,7 @@
-"""The figures of the five strategies stay what the oracle once computed.
+"""Tests of the five strategies' figures against golden files.
 
-tests/golden/NAME.json was written by `python -m tests.oracle`, not by traceview. A figure that changes on purpose
-changes there too, in a diff that a reviewer reads; what was found instead is saved as NAME.actual.json.
+`python -m tests.oracle` writes tests/golden/NAME.json; traceview does not. An intended change of a figure changes this
+file too. A failed test saves the actual figures as NAME.actual.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES = ["h200_serial", "h200_dual", "h200_quad", "h200_ddp2", "h200_cudagraph"]
 
 
 def as_in(golden: Any, found: Any) -> Any:
-    """The part of `found` that a golden file speaks of, in the golden file's order of keys."""
+    """Return the part of `found` that the golden file has, with its order of keys."""
     if isinstance(golden, dict) and isinstance(found, dict):
         return {key: as_in(value, found[key]) for key, value in golden.items() if key in found}
     if isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
@@ -45,16 +45,16 @@ def check(name: str, capture: Path, golden_folder: Path = GOLDEN) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sample_gives_its_golden_figures(name: str) -> None:
+def test_samples_have_golden_figures(name: str) -> None:
     check(name, sample(f"{name.removeprefix('h200_')}.sqlite"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_original_gives_its_golden_figures(name: str) -> None:
+def test_originals_have_golden_figures(name: str) -> None:
     check(name, shared(f"{name}.sqlite"))
 
 
-def test_a_changed_figure_fails_and_is_saved_beside_the_expected_one(tmp_path: Path) -> None:
+def test_changed_figure_fails_and_is_saved(tmp_path: Path) -> None:
     golden = json.loads((GOLDEN / "h200_cudagraph.json").read_text(encoding="utf-8"))
     right = golden["devices"][0]["busy_ns"]
     golden["devices"][0]["busy_ns"] = right + 1

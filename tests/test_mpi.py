@@ -1,4 +1,4 @@
-"""Calls of MPI in real captures of four ranks (samples/mpi), in exports of two versions."""
+"""Tests of MPI calls in real captures of four ranks (samples/mpi), exported by two versions of nsys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from traceview.redact import redact
 RING, AS_2022, AS_2024 = (sample(f"mpi/{name}.sqlite") for name in ("ring", "ring_as_2022.4", "ring_as_2024.2"))
 HEAT = sample("mpi/heat.sqlite")
 RANKS, STEPS = 4, 12
-# What ring.c calls.
+# The calls in ring.c.
 CALLS = {
     "MPI_Irecv": 2 * RANKS * STEPS,
     "MPI_Isend": 2 * RANKS * STEPS,
@@ -40,12 +40,12 @@ def calls(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", [RING, AS_2022, AS_2024], ids=lambda path: path.stem)
-def test_every_call_is_a_range_of_the_domain_mpi(path: Path) -> None:
+def test_calls_are_ranges_of_the_mpi_domain(path: Path) -> None:
     assert {name: one["count"] for name, one in calls(path).items()} == CALLS
     assert dict(describe(path).ranges).items() >= CALLS.items()
 
 
-def test_a_call_for_several_messages_is_one_call_as_long_as_it_took() -> None:
+def test_wait_for_several_messages_is_one_call() -> None:
     with closing(sqlite3.connect(f"{RING.as_uri()}?mode=ro", uri=True)) as export:
         rows = export.execute('SELECT "start", "end", globalTid, requestHandle FROM MPI_START_WAIT_EVENTS').fetchall()
     lengths = {(start, thread): end - start for start, end, thread, _ in rows}
@@ -53,8 +53,8 @@ def test_a_call_for_several_messages_is_one_call_as_long_as_it_took() -> None:
     assert calls(RING)["MPI_Waitall"]["host_ns"] == sum(lengths.values())
 
 
-def test_the_same_report_in_two_versions_of_the_export_has_the_same_figures() -> None:
-    """nsys 2022.4 exports calls of MPI as ranges, later versions as tables of their own."""
+def test_export_versions_have_the_same_figures() -> None:
+    """nsys 2022.4 exports MPI calls as ranges, later versions as separate tables."""
     older, newer = figures(AS_2022), figures(AS_2024)
     assert older.pop("report")["schema_version"] == "3.0.0"
     assert newer.pop("report")["schema_version"] == "3.11.1"
@@ -64,7 +64,7 @@ def test_the_same_report_in_two_versions_of_the_export_has_the_same_figures() ->
     assert older_ranges.with_columns(named).equals(newer_ranges.with_columns(named))
 
 
-def test_calls_lie_in_the_ranges_that_made_them() -> None:
+def test_calls_lie_in_the_calling_ranges() -> None:
     ranges = open_trace(RING).ranges.with_columns(pl.col("name").cast(pl.String))
     outer = ranges.filter(pl.col("name") == "exchange")
     inner = ranges.filter(pl.col("name") == "MPI_Waitall")
@@ -78,13 +78,13 @@ def test_calls_lie_in_the_ranges_that_made_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "ring_as_2022.4"])
-def test_a_redacted_copy_has_the_figures(tmp_path: Path, name: str) -> None:
+def test_redacted_copy_has_the_figures(tmp_path: Path, name: str) -> None:
     expected = figures(sample(f"mpi/{name}.sqlite"))
     redact(sample(f"mpi/{name}.sqlite"), tmp_path / "copy.sqlite")
     assert figures(tmp_path / "copy.sqlite") == expected
 
 
-def test_beside_gpu_work_calls_are_ranges_that_launched_nothing() -> None:
+def test_calls_launch_no_gpu_work() -> None:
     found = calls(HEAT)
     assert {name: one["count"] for name, one in found.items() if one["count"] > 2} == {
         "MPI_Irecv": 2 * 2 * STEPS,
@@ -98,10 +98,10 @@ def test_beside_gpu_work_calls_are_ranges_that_launched_nothing() -> None:
     assert {one["operation_count"] for one in found.values()} == {0}
 
 
-def test_beside_gpu_work_the_steps_are_the_programs_own() -> None:
+def test_iterations_are_the_programs_ranges() -> None:
     answer = figures(HEAT)
     assert (answer["iterations"]["range"], answer["iterations"]["count"]) == ("step", STEPS)
-    # Both ranks work on one GPU, and launch kernels in steps alone.
+    # Both ranks use one GPU, and launch kernels only inside steps.
     (device,) = answer["devices"]
     step = next(one for one in answer["nvtx"] if one["name"] == "step")
     with closing(sqlite3.connect(f"{HEAT.as_uri()}?mode=ro", uri=True)) as export:
@@ -110,12 +110,12 @@ def test_beside_gpu_work_the_steps_are_the_programs_own() -> None:
 
 
 @pytest.mark.parametrize("path", [RING, AS_2022, AS_2024, HEAT], ids=lambda path: path.stem)
-def test_the_samples_say_nothing_of_the_machine_that_made_them(path: Path) -> None:
+def test_samples_name_no_paths(path: Path) -> None:
     assert not [text for text in texts(path) if text.startswith("/") or "/tmp" in text or "=" in text]
 
 
-def test_without_ranges_and_without_an_end() -> None:
-    """By hand, for no capture has it: MPI traced alone, and cut off in a call."""
+def test_mpi_without_nvtx_and_with_an_open_call() -> None:
+    """Hand-made: MPI without NVTX, and a capture that ends inside a call."""
     row = {"start": [5, 5, 9], "end": [7, 7, None], "globalTid": [1 << 24 | 1] * 3, "textId": [3, 3, 4]}
     tables = with_library_calls({"MPI_START_WAIT_EVENTS": pl.DataFrame(row), "StringIds": pl.DataFrame()})
     assert set(tables) == {raw.NVTX, "StringIds"}

@@ -1,7 +1,6 @@
-"""OpenACC: a program on an H200 (samples/openacc), one report as two versions of nsys exported it; and its own events.
+"""Tests of OpenACC: a program on an H200 (samples/openacc), exported by two versions of nsys, and OpenACC events.
 
-Those are made by hand, as real ones lie in them: nsys records them of NVIDIA's compilers alone, and captures of theirs
-are other people's.
+The events are hand-made, because nsys records them only for programs of NVIDIA's compilers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NAMES = ["openacc/heat_as_2023.4.sqlite", "openacc/heat_as_2024.2.sqlite"]
 STEPS, SWEEPS, PLATE = 12, 10, 4 << 20  # of heat.c; the plate in bytes
 
 
-def test_the_same_report_in_two_versions_of_the_export_has_the_same_figures() -> None:
+def test_export_versions_have_the_same_figures() -> None:
     older, newer = (figures(sample(name)) for name in NAMES)
     assert older.pop("report")["schema_version"] == "3.7.2"
     assert newer.pop("report")["schema_version"] == "3.11.1"
@@ -32,11 +31,11 @@ def test_the_same_report_in_two_versions_of_the_export_has_the_same_figures() ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_figure_equals_the_independent_computation(name: str) -> None:
+def test_figures_equal_the_oracle(name: str) -> None:
     compare(sample(name))
 
 
-def test_constructs_are_kernels_and_copies_in_the_ranges_around_them() -> None:
+def test_constructs_belong_to_enclosing_ranges() -> None:
     found = figures(sample(NAMES[0]))
     kernels = {one["name"]: one["kernel_count"] for one in found["nvtx"]}
     assert kernels == {"step": STEPS * (SWEEPS + 2), "load": 0, "sweeps": STEPS * (SWEEPS + 1), "sum": STEPS}
@@ -48,7 +47,7 @@ def test_constructs_are_kernels_and_copies_in_the_ranges_around_them() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_samples_say_nothing_of_the_machine_that_made_them(name: str) -> None:
+def test_samples_name_no_paths(name: str) -> None:
     assert not [text for text in texts(sample(name)) if text.startswith("/") or "/tmp" in text or "=" in text]
 
 
@@ -80,7 +79,7 @@ def with_events(path: Path, **more: Any) -> Path:
     return build_export(path, kernels=kernels, api=calls, statements=[*made, *texts, *rows], **more)
 
 
-def test_events_of_openacc_are_ranges_with_the_work_of_their_constructs(tmp_path: Path) -> None:
+def test_openacc_events_are_ranges_with_gpu_work(tmp_path: Path) -> None:
     path = with_events(tmp_path / "report.sqlite")
     found = {one["name"]: one for one in figures(path)["nvtx"]}
     assert {one["domain"] for one in found.values()} == {"OpenACC"}
@@ -92,13 +91,13 @@ def test_events_of_openacc_are_ranges_with_the_work_of_their_constructs(tmp_path
     assert dict(describe(path).ranges) == {"Compute Construct": 3, "Enqueue Launch": 1, "Enter Data": 1}
 
 
-def test_what_no_program_named_is_no_iteration(tmp_path: Path) -> None:
+def test_openacc_ranges_are_never_iterations(tmp_path: Path) -> None:
     assert figures(with_events(tmp_path / "report.sqlite"))["iterations"]["range"] is None
     steps = [Nvtx(start=start, end=start + 150, text="step") for start in (90, 290, 490)]
     assert figures(with_events(tmp_path / "report.sqlite", nvtx=steps))["iterations"]["range"] == "step"
 
 
-def test_a_copy_to_share_has_the_events_and_no_path(tmp_path: Path) -> None:
+def test_redacted_copy_has_events_without_paths(tmp_path: Path) -> None:
     path, copy = with_events(tmp_path / "report.sqlite"), tmp_path / "copy.sqlite"
     redact(path, copy)
     assert figures(copy)["nvtx"] == figures(path)["nvtx"]

@@ -1,4 +1,4 @@
-"""Overlap, ranges, calls and iterations worked out by hand, on exports of a few rows."""
+"""Tests of overlap, ranges, calls and iterations against hand-computed figures of small exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @by_both
-def test_overlap_is_of_unions_and_memories_are_told_apart(measure: Figures, path: Path) -> None:
+def test_overlap_by_memory(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[
@@ -49,7 +49,7 @@ def test_overlap_is_of_unions_and_memories_are_told_apart(measure: Figures, path
 
 
 @by_both
-def test_backward_belongs_to_the_range_of_the_annotating_thread(measure: Figures, path: Path) -> None:
+def test_backward_belongs_to_the_annotating_thread(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[
@@ -75,7 +75,7 @@ def test_backward_belongs_to_the_range_of_the_annotating_thread(measure: Figures
 
 
 @by_both
-def test_waiting_starving_and_pageable_copies(measure: Figures, path: Path) -> None:
+def test_synchronizations_and_pageable_copies(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[Kernel(100, 200, correlation=1), Kernel(300, 310, correlation=4)],
@@ -106,7 +106,7 @@ def test_waiting_starving_and_pageable_copies(measure: Figures, path: Path) -> N
 
 
 @by_both
-def test_a_correlation_id_belongs_to_its_process(measure: Figures, path: Path) -> None:
+def test_correlation_ids_are_per_process(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[Kernel(100, 110), Kernel(100, 110, process=20), Kernel(150, 160, correlation=2, process=20)],
@@ -125,7 +125,7 @@ def test_a_correlation_id_belongs_to_its_process(measure: Figures, path: Path) -
 
 
 @by_both
-def test_two_processes_on_one_gpu_share_a_device(measure: Figures, path: Path) -> None:
+def test_processes_share_a_device(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[Kernel(0, 10), Kernel(20, 30, process=20)],
@@ -140,7 +140,7 @@ def test_two_processes_on_one_gpu_share_a_device(measure: Figures, path: Path) -
 
 
 @by_both
-def test_a_whole_graph_is_compute_unless_its_nodes_were_traced(measure: Figures, path: Path) -> None:
+def test_graph_is_compute_unless_nodes_are_traced(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[Kernel(0, 10, correlation=1), Kernel(15, 20, correlation=1)],
@@ -155,7 +155,7 @@ def test_a_whole_graph_is_compute_unless_its_nodes_were_traced(measure: Figures,
 
 
 @by_both
-def test_iterations_are_found_folded_and_warmed_up(measure: Figures, path: Path) -> None:
+def test_iterations_and_warm_up(measure: Figures, path: Path) -> None:
     starts, walls = (0, 200, 300, 400), (100, 20, 30, 40)
     build_export(
         path,
@@ -190,11 +190,11 @@ def test_iterations_are_found_folded_and_warmed_up(measure: Figures, path: Path)
 
 
 @by_both
-def test_a_row_that_ends_before_it_starts_is_left_out(measure: Figures, path: Path) -> None:
+def test_rows_that_end_before_they_start_are_left_out(measure: Figures, path: Path) -> None:
     build_export(path, kernels=[Kernel(0, 10), Kernel(90, 80), Kernel("soon", 95), Kernel(20, 30)])
     holds(measure(path), devices__0__window_ns=[0, 30], devices__0__kernel_count=2, devices__0__idle_ns=10)
 
 
-def test_a_capture_without_gpu_work_has_no_devices(path: Path) -> None:
+def test_capture_without_gpu_work_has_no_devices(path: Path) -> None:
     build_export(path, api=[Call()])
     assert figures(path)["devices"] == []

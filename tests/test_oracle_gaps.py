@@ -1,4 +1,4 @@
-"""Idle gaps worked out by hand: the oracle and traceview both find every nanosecond of them."""
+"""Tests of idle gaps against hand-computed figures, for the oracle and for traceview."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @by_both
-def test_every_ns_of_a_gap_has_the_first_cause_that_fits(measure: Figures, path: Path) -> None:
+def test_gap_causes_by_precedence(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[Kernel(1000, 1100, correlation=1), Kernel(2000, 2100, correlation=2)],
@@ -57,7 +57,7 @@ def test_every_ns_of_a_gap_has_the_first_cause_that_fits(measure: Figures, path:
 
 
 @by_both
-def test_work_launched_before_the_gap_was_queued(measure: Figures, path: Path) -> None:
+def test_work_launched_before_the_gap_is_queued(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[Kernel(100, 200, correlation=1), Kernel(230, 300, correlation=2)],
@@ -67,7 +67,7 @@ def test_work_launched_before_the_gap_was_queued(measure: Figures, path: Path) -
 
 
 @by_both
-def test_a_call_longer_than_the_gap_and_a_lost_launch(measure: Figures, path: Path) -> None:
+def test_long_call_and_missing_launch(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[
@@ -87,7 +87,7 @@ def test_a_call_longer_than_the_gap_and_a_lost_launch(measure: Figures, path: Pa
 
 
 @by_both
-def test_an_operation_of_no_length_neither_splits_nor_ends_a_gap(measure: Figures, path: Path) -> None:
+def test_operations_without_length_do_not_end_gaps(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[
@@ -109,7 +109,7 @@ def test_an_operation_of_no_length_neither_splits_nor_ends_a_gap(measure: Figure
 
 
 @by_both
-def test_what_other_streams_ran_is_tried_first_in_a_streams_gap(measure: Figures, path: Path) -> None:
+def test_stream_gaps_prefer_other_streams(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[
@@ -135,7 +135,7 @@ def test_what_other_streams_ran_is_tried_first_in_a_streams_gap(measure: Figures
 
 
 @by_both
-def test_a_window_clips_and_ends_gaps_with_the_next_operation(measure: Figures, path: Path) -> None:
+def test_window_clips_gaps(measure: Figures, path: Path) -> None:
     build_export(
         path,
         kernels=[

@@ -1,4 +1,4 @@
-"""What the samples may say: they are what `traceview redact` writes."""
+"""Tests that the samples are the output of `traceview redact`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def texts(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sample_says_nothing_of_the_machine_that_made_it(name: str) -> None:
+def test_samples_name_no_machine(name: str) -> None:
     path = sample(f"{name}.sqlite")
     private = {"ANALYSIS_FILE", "ProcessStreams", "TARGET_INFO_SESSION_START_TIME"}
     assert not tables(path) & private
@@ -70,7 +70,7 @@ def test_a_sample_says_nothing_of_the_machine_that_made_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
+def test_samples_have_every_event(name: str) -> None:
     whole, scrubbed = original(f"h200_{name}.sqlite"), sample(f"{name}.sqlite")
     compared = [table for table in EVENT_TABLES if table in tables(whole)]
     assert "CUPTI_ACTIVITY_KIND_RUNTIME" in compared
@@ -80,7 +80,7 @@ def test_a_sample_is_the_capture_event_by_event(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
+def test_samples_have_the_figures_of_their_captures(name: str) -> None:
     whole = json.loads(to_json(analyze(original(f"h200_{name}.sqlite"))))
     scrubbed = json.loads(to_json(analyze(sample(f"{name}.sqlite"))))
     assert whole["devices"]
@@ -89,13 +89,13 @@ def test_a_sample_has_the_figures_of_its_capture(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_sample_is_what_redact_writes(name: str, tmp_path: Path) -> None:
+def test_samples_are_the_output_of_redact(name: str, tmp_path: Path) -> None:
     source = original(f"h200_{name}.sqlite")
     redact(source, tmp_path / "made.sqlite")
     assert texts(tmp_path / "made.sqlite") == texts(sample(f"{name}.sqlite"))
 
 
-def test_redact_has_nothing_to_take_out_of_a_sample(tmp_path: Path) -> None:
+def test_redact_leaves_a_sample_unchanged(tmp_path: Path) -> None:
     redact(sample("dual.sqlite"), tmp_path / "again.sqlite")
     assert texts(tmp_path / "again.sqlite") == texts(sample("dual.sqlite"))
 
@@ -111,7 +111,7 @@ def test_redact_has_nothing_to_take_out_of_a_sample(tmp_path: Path) -> None:
         ("ddp", "exposed_h2d", 16),
     ],
 )
-def test_the_trainers_captures_show_its_strategies(name: str, finding: str, steps: int) -> None:
+def test_trainer_samples_show_their_strategies(name: str, finding: str, steps: int) -> None:
     analysis = analyze(sample(f"trainer/{name}.sqlite"))
     assert analysis.findings[0].id == finding
     assert isinstance(analysis.iterations, Iterations) and isinstance(analysis.nvtx, tuple)

@@ -1,4 +1,4 @@
-"""Every promise of docs/trust.md names a test that exists."""
+"""Test that every promise of docs/trust.md names an existing test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 ROW = re.compile(r"^\| (?!\*\*|---|promise|run|\[)(.+?) \| (.+) \|$", re.MULTILINE)
 
 
-def test_every_promise_names_a_test_that_exists() -> None:
+def test_promises_name_existing_tests() -> None:
     table = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8").partition("## ")[0]
     rows = ROW.findall(table)
     assert len(rows) > 20

@@ -16,7 +16,7 @@ import errno
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that there is no memory left, also for a new thread or process."""
+    """Return whether an error means that memory is exhausted, also for a new thread or process."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOMEM, errno.EAGAIN)
     if isinstance(error, RuntimeError):

@@ -52,7 +52,7 @@ def analyze(
     iterations. `top` is the number of longest gaps to list; all gaps are counted. `progress` is called before each step
     with its name and the fraction that is done.
 
-    Raises TraceviewError (see errors.py) if there is no result.
+    Raises TraceviewError (see errors.py) if the analysis fails.
     """
     report_step = progress or (lambda _step, _done: None)
     report_step("read", 0.0)

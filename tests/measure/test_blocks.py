@@ -1,4 +1,4 @@
-"""Work is cut into blocks and batches for the processor's cache and for memory; where it is cut changes no figure."""
+"""Tests that the size of blocks and batches changes no figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = st.lists(st.tuples(st.integers(-30, 30), st.integers(0, 9)), max_size=30
 
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "ddp2.sqlite"])
-def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_changes_no_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = to_json(analyze(sample(name)))
     monkeypatch.setattr(intervals, "BLOCK", 1001)
     monkeypatch.setattr(sums, "MAX_BATCH", 500)
@@ -30,7 +30,7 @@ def test_the_size_of_blocks_changes_no_figure(name: str, monkeypatch: pytest.Mon
 
 
 @given(PAIRS, st.integers(1, 5))
-def test_a_union_is_measured_without_making_it(pairs: list[tuple[int, int]], block: int) -> None:
+def test_union_length(pairs: list[tuple[int, int]], block: int) -> None:
     ordered = sorted((start, start + length) for start, length in pairs)
     start, end = (np.array([pair[side] for pair in ordered], np.int64) for side in (0, 1))
     moments = {moment for first, last in ordered for moment in range(first, last)}
@@ -40,7 +40,7 @@ def test_a_union_is_measured_without_making_it(pairs: list[tuple[int, int]], blo
 
 
 @given(PAIRS)
-def test_a_union_knows_what_each_member_begins_with(pairs: list[tuple[int, int]]) -> None:
+def test_ordered_union_returns_first_intervals(pairs: list[tuple[int, int]]) -> None:
     ordered = sorted((start, start + length) for start, length in pairs)
     start, end = (np.array([pair[side] for pair in ordered], np.int64) for side in (0, 1))
     union, first = intervals.ordered_union(start, end)
@@ -52,7 +52,7 @@ def test_a_union_knows_what_each_member_begins_with(pairs: list[tuple[int, int]]
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(0, 7), st.integers(1, 9))
-def test_the_largest_come_first_and_of_equals_the_first(values: list[int], count: int, block: int) -> None:
+def test_largest_positions_are_ordered(values: list[int], count: int, block: int) -> None:
     expected = sorted((row for row, value in enumerate(values) if value), key=lambda row: (-values[row], row))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "BLOCK", block)

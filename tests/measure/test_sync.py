@@ -1,4 +1,4 @@
-"""Blocking calls against a nanosecond-by-nanosecond reading of METRICS.md."""
+"""Tests of synchronizing calls against the definition, nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_calls_by_the_nanosecond(trace: Trace) -> None:
     assert sum(call.count for call in host.sync.calls) == host.sync.count
 
 
-def test_a_wait_for_real_work_costs_nothing() -> None:
+def test_waiting_for_gpu_work_has_no_cost() -> None:
     trace = made_trace(
         [(0, 100, "compute", 0, 0), (130, 200, "compute", 0, 1)],
         [(0, 2, "api", 0), (120, 125, "api", 0), (5, 105, "sync", 0)],

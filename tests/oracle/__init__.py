@@ -1,7 +1,6 @@
-"""Every figure of METRICS.md, computed slowly and obviously: plain Python, one loop a sentence.
+"""Every figure of docs/definitions.md, computed by slow and simple Python.
 
-Nothing here comes from traceview: not its reader, not its interval algebra, not its name lists. Points that
-METRICS.md leaves open are read as docs/decisions.md says.
+Nothing here imports traceview: the reader, the interval algebra and the name lists are independent.
 """
 
 from tests.oracle.figures import figures

@@ -1,4 +1,4 @@
-"""Where a document contradicts what the slow computation found."""
+"""The differences between a document and the oracle's figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def differences(expected: object, found: object, path: str = "") -> Iterator[str]:
-    """Yield each place where `found` lacks or contradicts `expected`; it may hold more."""
+    """Yield each place where `found` differs from `expected`. It may have more keys."""
     if isinstance(expected, dict):
         if not isinstance(found, dict):
             yield f"{path}: {found!r} instead of an object"

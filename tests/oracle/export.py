@@ -1,4 +1,4 @@
-"""The export as plain records, read with sqlite3 and nothing else."""
+"""The export as plain records, read with sqlite3 only."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def process_of(identifier: int | None) -> int:
 
 
 def size_of(value: object) -> int:
-    """Bytes; what no copy can have is unknown, hence nothing."""
+    """Return a copy's bytes, 0 for impossible values."""
     return value if isinstance(value, int) and 0 <= value <= 2**50 else 0
 
 
 def correlation_of(value: object) -> int:
-    """A correlation id; what has more than CUPTI's 32 bits is none."""
+    """Return a correlation id, 0 for values that exceed the 32 bits of CUPTI."""
     return value if isinstance(value, int) and 0 <= value < 2**32 else 0
 
 
@@ -74,7 +74,7 @@ class Export:
         self.connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True)
         self.connection.row_factory = sqlite3.Row
         self.tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        # Of several with one id the first counts.
+        # The first of several rows with one id counts.
         self.strings = {row["id"]: row["value"] for row in reversed(list(self.rows("StringIds")))}
         self.low, self.high = self._around()
         self.operations = self._operations()
@@ -100,7 +100,7 @@ class Export:
         return isinstance(time, int) and self.low <= time <= self.high
 
     def _around(self) -> tuple[int, int]:
-        """What lies within thirteen days of the middle, and in 62 bits."""
+        """Return the valid times: within thirteen days of the median, and in 62 bits."""
         self.low, self.high = -(2**62 - 1), 2**62 - 1
         tables = [f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")]
         starts = [row["start"] for table in (*tables, "PROFILER_OVERHEAD") for row in self.timed(table)]
@@ -210,7 +210,7 @@ class Export:
 
     @staticmethod
     def _shallow(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-        """Without those inside 128 others of their thread: of two at one moment, the longer or the first is outside."""
+        """Return the ranges inside fewer than 128 others of their thread; the longer of equal starts is outside."""
         open_on: dict[object, list[int]] = {}
         kept = []
         endless = [2**62 if row["end"] is None else row["end"] for row in rows]
@@ -230,7 +230,7 @@ class Export:
         return "(unnamed)" if text is None else str(text)
 
     def _devices(self) -> list[list[tuple[int, int]]]:
-        """Groups of (process, deviceId) pairs that are one GPU."""
+        """Return groups of (process, deviceId) pairs that are the same GPU."""
         pairs = sorted({(one.process, one.device) for one in self.operations})
         uuids = {
             ((row["pid"] or 0) & 0xFFFFFF, row["cudaId"]): row.get("uuid")

@@ -1,4 +1,4 @@
-"""The document of docs/definitions.md "JSON", less what is text."""
+"""The document of docs/definitions.md "JSON", without its texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idle time and its causes: piece by piece, in the order that METRICS.md gives."""
+"""Idle time and its causes, piece by piece, in the order of docs/definitions.md."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def clipped(start: int, end: int, window: Window) -> Span:
 
 
 def syncs(export: Export, busy: dict[int, list[Span]], window: Window) -> dict[str, object]:
-    """`busy` is, for each process, when any GPU that it uses was busy."""
+    """Return the synchronizing calls; `busy` has the busy times of each process's GPUs."""
     groups: dict[str, dict[str, dict[str, int]]] = {"sync": {}, "implicit_sync": {}}
     for call in export.calls:
         if not (call.role == "sync" or call.implicit) or not touches(call.start, call.end, window):
@@ -56,7 +56,7 @@ def summed(rows: dict[str, dict[str, int]]) -> dict[str, object]:
 
 
 class Open:
-    """Which ranges of a thread are open at a moment."""
+    """The ranges of a thread that are open at a moment."""
 
     def __init__(self, ranges: list[Range]) -> None:
         self.by_thread: dict[int, list[Range]] = defaultdict(list)
@@ -66,7 +66,7 @@ class Open:
 
     @staticmethod
     def _timeline(ranges: list[Range]) -> tuple[list[int], list[list[Range]]]:
-        """At each moment when a range opens or closes: the ranges open from then on."""
+        """Return the moments at which ranges open or close, and the ranges that are open from each on."""
         moments = sorted({one.start for one in ranges} | {one.end for one in ranges})
         opening: dict[int, list[Range]] = defaultdict(list)
         for one in ranges:

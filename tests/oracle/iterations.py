@@ -1,4 +1,4 @@
-"""Iterations: which ranges they are, and what each was made of."""
+"""The ranges that are iterations, and the breakdown of each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:
 
 
 def nested_out(ranges: list[Range]) -> list[Range]:
-    """Leave out every range that lies inside another of the same thread; one pass, longest first."""
+    """Return the ranges that lie inside no other range of their thread."""
     kept = []
     reach: dict[int, int] = {}
     for one in sorted(ranges, key=lambda one: (one.thread, one.start, -one.end)):

@@ -37,7 +37,7 @@ def intersect(left: list[Span], right: list[Span]) -> list[Span]:
 
 
 def inside(spans: list[Span], start: int, end: int) -> list[Span]:
-    """The part of a union inside [start, end)."""
+    """Return the part of a union inside [start, end)."""
     first = max(bisect_right(spans, (start, start)) - 1, 0)
     found = []
     for low, high in spans[first:]:
@@ -49,7 +49,7 @@ def inside(spans: list[Span], start: int, end: int) -> list[Span]:
 
 
 def free(spans: list[Span], start: int, end: int) -> list[Span]:
-    """The part of [start, end) that a union leaves free."""
+    """Return the part of [start, end) that a union does not cover."""
     left = []
     at = start
     for low, high in inside(spans, start, end):

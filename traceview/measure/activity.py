@@ -174,7 +174,7 @@ def _host_contents(trace: Trace) -> str:
 def window_of_range(trace: Trace, name: str) -> Window:
     """Return the time from the first start to the last end of the NVTX ranges with this name.
 
-    Raises RequestError, with the most frequent names, if there is no such range.
+    Raises RequestError, with the most frequent names, if no range has it.
     """
     matches = trace.ranges.filter(pl.col("name").cast(pl.String) == name)
     if matches.is_empty():

@@ -1,4 +1,4 @@
-"""What charts show, against slow and obvious counts: one nanosecond, one gap, one copy, one iteration at a time."""
+"""Tests of the charts against counts of single nanoseconds, gaps, copies and iterations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_streams_at_once_counts_shared_nanoseconds(
         assert [row[at] for at, row in enumerate(expected)] == sorted((len(one) for one in busy.values()), reverse=True)
 
 
-def test_the_busiest_streams_are_kept() -> None:
+def test_limit_keeps_the_busiest_streams() -> None:
     trace = made_trace([(0, 10 * (stream + 1), "compute", stream, None) for stream in range(6)])
     [device] = analyze(trace).devices
     found = streams_at_once(trace, device, limit=3)
@@ -67,7 +67,7 @@ def test_the_busiest_streams_are_kept() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 9)), min_size=1, max_size=25), st.booleans())
-def test_gaps_by_length_add_up(steps: list[tuple[int, int]], launched: bool) -> None:
+def test_gap_lengths_add_up(steps: list[tuple[int, int]], launched: bool) -> None:
     at, operations, calls = 10_000, [], []
     for place, (gap, length) in enumerate(steps):
         calls.append((at, at + gap // 2, "api", 0))
@@ -88,7 +88,7 @@ def test_gaps_by_length_add_up(steps: list[tuple[int, int]], launched: bool) -> 
     assert sum(one.count for one in chart.gaps) == len(gaps)
 
 
-def test_edges_are_what_a_person_reads() -> None:
+def test_edges_are_round_numbers() -> None:
     assert LENGTH_EDGES[:7].tolist() == [1, 2, 5, 10, 20, 50, 100]
     assert (LENGTH_EDGES[1:] > LENGTH_EDGES[:-1]).all()
 
@@ -115,7 +115,7 @@ def trace_of_copies(copies: list[tuple[int, int, int, str, str]]) -> Trace:
 
 @settings(deadline=None)
 @given(st.lists(COPY, min_size=1, max_size=40), st.sampled_from([6, 12, 100]))
-def test_copy_groups_lose_no_copy(copies: list[tuple[int, int, int, str, str]], most: int) -> None:
+def test_copy_groups_have_every_copy(copies: list[tuple[int, int, int, str, str]], most: int) -> None:
     analysis = analyze(trace := trace_of_copies(copies))
     [device] = analysis.devices
     groups, left_out = copy_groups(trace, device, most)
@@ -132,7 +132,7 @@ def test_copy_groups_lose_no_copy(copies: list[tuple[int, int, int, str, str]], 
 
 
 def is_one_of(group: CopyGroup, copies: list[tuple[int, int, int, str, str]]) -> bool:
-    """The slowest of a group is a copy of its kind, and no faster than the group as a whole."""
+    """Return whether the slowest copy of a group is one of `copies` and not faster than the group's average."""
     length = group.slowest.end - group.slowest.start
     sizes = [
         size
@@ -148,7 +148,7 @@ def made_iteration(place: int, skipped: bool, wall: int) -> Iteration:
 
 
 @given(st.integers(0, 5), st.lists(st.integers(0, 50), max_size=60), st.integers(1, 20))
-def test_bars_hold_every_iteration_once(warm_up: int, walls: list[int], most: int) -> None:
+def test_bars_have_every_iteration_once(warm_up: int, walls: list[int], most: int) -> None:
     each = [made_iteration(place, place < warm_up, wall) for place, wall in enumerate(walls)]
     bars = iteration_bars(each, most)
     assert [at for bar in bars for at in range(bar.first, bar.first + bar.count)] == list(range(len(each)))
@@ -164,7 +164,7 @@ def test_bars_hold_every_iteration_once(warm_up: int, walls: list[int], most: in
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
-def test_charts_of_captures_agree_with_the_analysis(name: str) -> None:
+def test_charts_add_up_to_the_analysis(name: str) -> None:
     analysis = analyze(shared(name))
     for device, chart in zip(analysis.devices, charts_of(analysis).devices, strict=True):
         busy = {use.stream: use.busy_ns for use in device.streams}

@@ -1,4 +1,4 @@
-"""How long a thread was in calls, against every ns one by one."""
+"""Tests of CallTimeIndex against sets of single nanoseconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from traceview import intervals
 from traceview.measure.gaps import call_times
 from traceview.measure.gaps.call_times import CallTimeIndex
 
-# Mostly one after the other, as calls are; now and then one inside another.
+# Mostly one after the other, like calls; sometimes nested.
 CALLS = st.lists(st.tuples(st.sampled_from([0, 1, 3, 3, 9, -2]), st.integers(0, 4), st.integers(0, 1)), max_size=40)
 QUESTIONS = st.lists(st.tuples(st.integers(-9, 150), st.integers(-3, 120)), max_size=9)
 
 
-@example([(0, 4, 1), (0, 4, 1), (-2, 4, 1)], [(0, 99)], 0, 1)  # what overlaps is not taken at once
+@example([(0, 4, 1), (0, 4, 1), (-2, 4, 1)], [(0, 99)], 0, 1)  # overlapping calls
 @given(CALLS, QUESTIONS, st.sampled_from([0, 1, 100]), st.integers(1, 3))
-def test_any_calls_and_questions(
+def test_lookups_equal_counted_nanoseconds(
     calls: list[tuple[int, int, int]], questions: list[tuple[int, int]], near: int, at_once: int
 ) -> None:
     spans, at = [], 0

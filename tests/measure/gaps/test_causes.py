@@ -1,4 +1,4 @@
-"""Every nanosecond of a gap has one cause: against a nanosecond-by-nanosecond reading of METRICS.md."""
+"""Tests of gap causes against the definition, nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_a_gap_without_a_launch_is_unknown(missing: bool) -> None:
+def test_gap_without_launch_is_unknown(missing: bool) -> None:
     trace = made_trace(
         [(0, 10, "compute", 0, 0), (30, 40, "compute", 0, None if missing else 1)],
         [(0, 2, "api", 0), (20, 25, "api", 0)],

@@ -1,4 +1,4 @@
-"""Iterations: which ranges they are, and what each was made of, nanosecond by nanosecond."""
+"""Tests of iterations and their breakdown, nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def expected(trace: Trace, found: Iteration) -> dict[str, object]:
 
 @settings(max_examples=150, deadline=None)
 @given(runs(), st.sampled_from([None, "step", "forward|load"]))
-def test_each_iteration_by_the_nanosecond(trace: Trace, pattern: str | None) -> None:
+def test_iterations_by_the_nanosecond(trace: Trace, pattern: str | None) -> None:
     assume(device_activity(trace, 0) is not None)  # a device that does nothing in the window is in no report
     try:
         found = measure(trace, pattern)
@@ -142,7 +142,7 @@ def often(trace: Trace, rows: list[int]) -> dict[tuple[int, str], list[int]]:
 
 @settings(max_examples=200, deadline=None)
 @given(runs())
-def test_the_outermost_name_that_repeats_with_the_most_time(trace: Trace) -> None:
+def test_longest_outermost_name_is_the_iteration(trace: Trace) -> None:
     trace = trace if trace.window is None else made_whole(trace)
     candidates = sorted(row for rows in often(trace, list(range(len(trace.ranges)))).values() for row in rows)
     groups = often(trace, outermost(trace, candidates))
@@ -163,7 +163,7 @@ def made_whole(trace: Trace) -> Trace:
 
 
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=30))
-def test_percentiles_lie_linearly_between_ranks(values: list[int]) -> None:
+def test_percentiles_interpolate_between_ranks(values: list[int]) -> None:
     found = spread(np.array(values))
     ordered = sorted(values)
     for percent, value in ((50, found.median), (5, found.p5), (95, found.p95)):
@@ -192,7 +192,7 @@ def steps(*lengths: int) -> Trace:
         ((90, 10, 10, 10), 0, 0, "--skip 0"),
     ],
 )
-def test_warm_up_is_set_aside(lengths: tuple[int, ...], skip: int | None, skipped: int, why: str) -> None:
+def test_warm_up_is_skipped(lengths: tuple[int, ...], skip: int | None, skipped: int, why: str) -> None:
     found = measure(steps(*lengths), skip=skip)
     assert isinstance(found, Iterations)
     assert (found.count, found.skipped, found.skipped_why) == (len(lengths), skipped, why)
@@ -202,22 +202,22 @@ def test_warm_up_is_set_aside(lengths: tuple[int, ...], skip: int | None, skippe
 
 
 @pytest.mark.parametrize("skip", [4, 400, -1])
-def test_skipping_everything_is_refused(skip: int) -> None:
+def test_skip_must_leave_an_iteration(skip: int) -> None:
     with pytest.raises(RequestError, match=rf"made\.sqlite.*--skip {skip}"):
         measure(steps(10, 10, 10, 10), skip=skip)
 
 
-def test_a_pattern_that_matches_nothing_names_what_there_is() -> None:
+def test_unmatched_pattern_lists_names() -> None:
     with pytest.raises(RequestError, match=r"made\.sqlite.*'epoch'.*'step 0'"):
         measure(steps(10, 10, 10), pattern="epoch")
 
 
-def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
+def test_invalid_pattern_is_refused() -> None:
     with pytest.raises(RequestError, match=r"made\.sqlite.*'step \('.*regular expression"):
         measure(steps(10, 10, 10), pattern="step (")
 
 
-def test_nothing_repeats() -> None:
+def test_without_repeats_there_are_no_iterations() -> None:
     found = measure(steps(10, 10))
     assert isinstance(found, NotMeasured)
     assert "--iteration" in found.reason
@@ -234,7 +234,7 @@ def test_iterations_of_real_runs(name: str, count: int, process: int | None) -> 
     assert found.per_iteration[0].name == ("iteration -3" if "ddp2" in name else "iteration 0")
 
 
-def test_one_device_is_measured_with_the_process_that_uses_it() -> None:
+def test_one_device_has_the_iterations_of_its_process() -> None:
     trace = open_trace(shared("h200_ddp2.sqlite"))
     of = ThreadStates.from_trace(trace)
     every = MeasuredDevices.from_trace(trace, of)
@@ -248,7 +248,7 @@ def test_one_device_is_measured_with_the_process_that_uses_it() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_iteration_adds_up(name: str) -> None:
+def test_iterations_add_up(name: str) -> None:
     found = measure(open_trace(shared(name)))
     if isinstance(found, NotMeasured):
         assert found.reason

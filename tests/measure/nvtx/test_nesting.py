@@ -1,4 +1,4 @@
-"""Open ranges against the obvious definition."""
+"""Tests of open ranges against their definition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def columns(rows: list[tuple[int, ...]], count: int) -> list[np.ndarray]:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(RANGE, max_size=12), st.lists(QUERY, max_size=10))
-def test_all_open_ranges_from_the_inside_out(
+def test_open_ranges_innermost_first(
     ranges: list[tuple[int, int, int]], queries: list[tuple[int, int]]
 ) -> None:
     start, length, thread = columns(ranges, 3)

@@ -1,4 +1,4 @@
-"""Ranges as they lie on a GPU agree with what is measured of their names, and with a plain reading."""
+"""Tests of projected ranges against the figures of range names."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_spans_and_operations_add_up_by_name(name: str) -> None:
     assert all(operations[name] == use.operation_count for name, use in measured.items())
 
 
-def test_by_device_and_start() -> None:
+def test_rows_are_sorted() -> None:
     frame = project_ranges(analyze(sample("ddp2.sqlite")).trace)
     assert frame["device"].n_unique() == 2
     assert frame.equals(frame.sort("device", "start", "end", "range", descending=[False, False, True, False]))
 
 
-def test_a_window_keeps_what_touches_it() -> None:
+def test_window_keeps_overlapping_work() -> None:
     trace = analyze(sample("dual.sqlite")).trace
     whole = project_ranges(trace)
     start, end = int(whole["start"][20]), int(whole["end"][40])

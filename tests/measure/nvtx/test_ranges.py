@@ -1,4 +1,4 @@
-"""NVTX ranges projected on the GPU, operation by operation and nanosecond by nanosecond."""
+"""Tests of NVTX projection, operation by operation and nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def expected_use(trace: Trace, name: str) -> RangeUse:
 
 @settings(max_examples=120, deadline=None)
 @given(annotated())
-def test_every_name_by_the_nanosecond(trace: Trace) -> None:
+def test_range_names_by_the_nanosecond(trace: Trace) -> None:
     names = sorted(set(trace.ranges["name"].to_list()))
     wanted = [use for name in names if (use := expected_use(trace, name)).count]
     found = measure_ranges(trace)
@@ -129,7 +129,7 @@ def test_every_name_by_the_nanosecond(trace: Trace) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(annotated())
-def test_each_operation_belongs_to_all_that_was_open(trace: Trace) -> None:
+def test_operations_belong_to_all_open_ranges(trace: Trace) -> None:
     projection = project_operations(trace)
     found: dict[int, set[int]] = {}
     for operation, owner in zip(*(column.tolist() for column in pairs(projection)), strict=True):
@@ -147,7 +147,7 @@ def test_each_operation_belongs_to_all_that_was_open(trace: Trace) -> None:
             assert innermost[index] == -1
 
 
-def test_backward_owns_what_the_autograd_thread_launched() -> None:
+def test_backward_has_the_work_of_the_autograd_thread() -> None:
     uses = measure_ranges(open_trace(shared("h200_dual.sqlite")))
     assert isinstance(uses, tuple)
     backward = next(use for use in uses if use.name == "backward")
@@ -157,7 +157,7 @@ def test_backward_owns_what_the_autograd_thread_launched() -> None:
     assert backward.name == uses[0].name
 
 
-def test_its_kernel_time_is_what_was_launched_while_it_was_open() -> None:
+def test_backward_kernel_time() -> None:
     trace = open_trace(shared("h200_dual.sqlite"))
     operation, owner = pairs(project_operations(trace))
     chosen = (trace.ranges["name"] == "backward").to_numpy()[owner]
@@ -184,7 +184,7 @@ def test_membership_on_real_captures(name: str) -> None:
         assert bool(via_process[row]) == via
 
 
-def test_times_far_beyond_any_clock_do_not_overflow() -> None:
+def test_large_times_do_not_overflow() -> None:
     far = 1 << 61
     trace = made_trace(
         [(far + 20, far + 50, "compute", 0, 0), (10, 30, "compute", 0, 1), (20, 40, "compute", 0, 1)],
@@ -199,7 +199,7 @@ def test_times_far_beyond_any_clock_do_not_overflow() -> None:
     ]
 
 
-def test_a_capture_without_ranges_says_how_to_get_some() -> None:
+def test_missing_ranges_have_a_remedy() -> None:
     found = measure_ranges(made_trace([(0, 10, "compute", 0, None)]))
     assert isinstance(found, NotMeasured)
     assert "range_push" in found.reason

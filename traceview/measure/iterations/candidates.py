@@ -71,7 +71,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     """Return the ranges of the outermost name that repeats on a thread with the most total time; None if none repeats.
 
     `ranges` is model.RANGES with the column `row`. A range inside a range of another repeating name does not count
-    (docs/decisions.md "Iterations"), nor does a range of the OpenACC runtime.
+    (docs/definitions.md "Iterations"), nor does a range of the OpenACC runtime.
     """
     ranges = ranges.filter(ranges["domain"].cast(pl.String) != OPENACC)
     names = ranges["name"].cast(pl.String)
