@@ -131,7 +131,7 @@ def test_checkpoint_is_a_phase(recorder: Recorder, tmp_path: Path) -> None:
     of = replace(config(), checkpoint=Checkpoint(folder=tmp_path / "kept", every=4))
     found = analyzed(recorder, of, tmp_path)
     assert_finds_the_steps(found)
-    assert set(counts(found)) == {*ranges.PHASES} - {ranges.VALIDATE, ranges.REPLAY}  # these are of Hugging Face and of graphs
+    assert set(counts(found)) == {*ranges.PHASES} - {ranges.VALIDATE, ranges.REPLAY}  # not in this strategy
     assert counts(found)[ranges.CHECKPOINT] == 2  # after the fourth step, and the last
 
 
