@@ -11,8 +11,8 @@ from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.timeline.bands import bands
 from traceview.report.timeline.build import rows
-from traceview.report.timeline.mark_styles import LOOKS
 from traceview.report.timeline.marks import Names
+from traceview.report.timeline.rows import LOOKS
 from traceview.whatif import whatif
 
 __all__ = ["traceview"]

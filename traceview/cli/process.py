@@ -120,9 +120,7 @@ def _unexpected_error_text(error: BaseException) -> str:
         return f"cannot write standard output ({os.strerror(errno.ENOSPC)})"
     frames = [frame for frame in extract_tb(error.__traceback__) if "traceview" in Path(frame.filename).parts]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return (
-        f"internal error ({type(error).__name__}{where}); run again with TRACEVIEW_DEBUG=1 and report what it prints"
-    )
+    return f"internal error ({type(error).__name__}{where}); run again with TRACEVIEW_DEBUG=1 and report what it prints"
 
 
 def _limit_memory_and_threads() -> None:

@@ -20,9 +20,7 @@ from traceview.files import check_outputs, is_stdout, write_text
 )
 @ITERATION
 @SKIP
-@click.option(
-    "--faster", multiple=True, metavar="KERNEL=TIMES", help="Assume KERNEL runs TIMES x faster. Repeatable."
-)
+@click.option("--faster", multiple=True, metavar="KERNEL=TIMES", help="Assume KERNEL runs TIMES x faster. Repeatable.")
 @click.option(
     "--ranks",
     type=click.IntRange(min=2),
@@ -66,8 +64,7 @@ def whatif(
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze
     from traceview.report.analysis import render as render_page
-    from traceview.report.whatif.document import to_json
-    from traceview.report.whatif.terminal import render
+    from traceview.report.whatif import render, to_json
     from traceview.whatif import data_parallel
     from traceview.whatif import whatif as run
 

@@ -1,4 +1,4 @@
-"""Figures and names as people read them; floats begin and end here."""
+"""Formatting of durations, sizes, shares and names for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def milliseconds(ns: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share, `12.3%`; `-` of nothing."""
+    """Return a share, `12.3%`; `-` where the total is 0."""
     return f"{100 * part / whole:.1f}%" if whole else "-"
 
 
@@ -47,12 +47,12 @@ def size(count: int) -> str:
 
 
 def bandwidth(count: int, busy_ns: int) -> str:
-    """Return bytes over busy time (METRICS.md "Overlap"), in GB/s or MB/s."""
+    """Return bytes over busy time (docs/definitions.md "Overlap"), in GB/s or MB/s."""
     return figure(count / busy_ns if busy_ns else None, "bytes_per_ns")
 
 
 def figure(value: Any, unit: Unit) -> str:
-    """Return one figure of a declared column as people read it; `-` where it is undefined."""
+    """Return a figure of a declared column as text; `-` where it is undefined."""
     if value is None:
         return "-"
     if unit == "ns":
@@ -66,14 +66,14 @@ def figure(value: Any, unit: Unit) -> str:
     return f"{value:,}" if unit == "count" else str(value)
 
 
-def _shown(char: str) -> str:
-    # Control, format (which can turn the direction of a line) and surrogate characters are not.
+def _printable(char: str) -> str:
+    # Control, format (which can reverse a line) and surrogate characters are unsafe on a terminal.
     return " " if char.isspace() else UNKNOWN if unicodedata.category(char)[0] == "C" else char
 
 
 def plain(name: str, longest: int = 60) -> str:
-    """Return a name from a trace on one line, without control characters, cut in the middle when long."""
-    safe = name if name.isprintable() else "".join(map(_shown, name))
+    """Return a name on one line, without control characters, shortened in the middle to `longest` characters."""
+    safe = name if name.isprintable() else "".join(map(_printable, name))
     if len(safe) <= longest:
         return safe
     tail = longest // 3

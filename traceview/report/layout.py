@@ -1,4 +1,4 @@
-"""Text in terminal columns: how wide it is, cut, padded and wrapped; East Asian letters take two."""
+"""Text in terminal columns: width, cutting, padding and wrapping. East Asian letters take two columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 80
 
 
 def width(text: str) -> int:
-    """Return the terminal columns that a text takes."""
+    """Return the width of a text in terminal columns."""
     return len(text) if text.isascii() else sum(_columns(char) for char in text)
 
 
@@ -20,7 +20,7 @@ def _columns(char: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """Shorten a text to so many columns, with `…` where it was cut."""
+    """Shorten a text to `columns`; a cut text ends with `…`."""
     if width(text) <= columns:
         return text
     return _head(text, columns - 1).rstrip() + "…"
@@ -36,15 +36,15 @@ def _head(text: str, columns: int) -> str:
 
 
 def left(text: str, columns: int) -> str:
-    """Cut or pad a text on the right to exactly so many columns."""
+    """Cut or pad a text on the right to exactly `columns`."""
     short = cut(text, columns)
     return short + " " * (columns - width(short))
 
 
 def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> list[str]:
-    """Break a text at spaces into lines of so many columns; a word longer than a line is broken anywhere."""
+    """Break a text at spaces into lines of at most `columns`; break a longer word anywhere."""
     lines, line = [], first
-    empty = True  # nothing but the indentation so far
+    empty = True  # the line holds only its indentation
     for word in _words(text, columns - max(width(first), width(rest))):
         if not empty and width(line) + 1 + width(word) > columns:
             lines.append(line)
@@ -64,7 +64,7 @@ def _words(text: str, longest: int) -> Iterator[str]:
 
 
 def code_lines(code: str, indent: str) -> Iterator[str]:
-    """Yield lines of code that fit: a comment goes above its line, a long line goes on after a backslash."""
+    """Yield code in lines that fit: move comments above their line, continue long lines after a backslash."""
     for source in code.splitlines():
         if width(indent + source) <= WIDTH:
             yield indent + source

@@ -18,11 +18,10 @@ from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.report.timeline.build import works
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.marks import LONGEST_NAME, Marks, Names
-from traceview.report.timeline.merge import merged
+from traceview.report.timeline.levels import merged
+from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks, Names
 from traceview.report.timeline.rows import Group, Row
-from traceview.report.timeline.search_index import SEARCHED
-from traceview.report.timeline.sums import Work, device_sums
+from traceview.report.timeline.summary import SEARCHED, Work, device_sums
 
 MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into bins
 MAX_LANE_BINS = 1 << 16  # per lane and answer; bins become wider than requested beyond this
@@ -198,8 +197,8 @@ def whole_number(query: Query, name: str, minimum: int, maximum: int) -> int:
 def search_text(query: Query, name: str) -> str:
     """Return the text to search for, in lower case. Raises RequestError if it is longer than any name."""
     text = _text_of(query, name)
-    if len(text) > LONGEST_NAME:
-        raise RequestError(f"{name}: at most {LONGEST_NAME} characters")
+    if len(text) > MAX_NAME_LENGTH:
+        raise RequestError(f"{name}: at most {MAX_NAME_LENGTH} characters")
     return text.strip().lower()
 
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.report.analysis import render
-from traceview.report.timeline.mark_styles import LOOKS
+from traceview.report.timeline.rows import LOOKS
 
 Colour = NDArray[np.float64]
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.

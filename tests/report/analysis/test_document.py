@@ -15,7 +15,7 @@ from traceview.model.analysis import CAUSES
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document, to_json
-from traceview.report.json import indented_text, plain
+from traceview.report.json import indented_text, plain_values
 
 CONTRACT = [
     "schema_version",
@@ -228,13 +228,13 @@ class Outer:
 
 def test_a_dataclass_becomes_an_object_of_its_fields() -> None:
     value = [Outer(3, Inner(0.5, ("a", "b")), {"lag": 1})]
-    assert plain(value) == [{"lag": 3, "inner": {"ratio": 0.5, "names": ["a", "b"]}, "causes": {"lag": 1}}]
-    assert plain(value, {"lag": "lag_ns"})[0]["lag_ns"] == 3  # type: ignore[index, call-overload]
-    assert plain(value, {"lag": "lag_ns"})[0]["causes"] == {"lag": 1}  # type: ignore[index, call-overload]
+    assert plain_values(value) == [{"lag": 3, "inner": {"ratio": 0.5, "names": ["a", "b"]}, "causes": {"lag": 1}}]
+    assert plain_values(value, {"lag": "lag_ns"})[0]["lag_ns"] == 3  # type: ignore[index, call-overload]
+    assert plain_values(value, {"lag": "lag_ns"})[0]["causes"] == {"lag": 1}  # type: ignore[index, call-overload]
 
 
 def test_a_value_without_json_is_refused() -> None:
-    with pytest.raises(AssertionError, match="has no JSON"):
-        plain(object())
+    with pytest.raises(AssertionError, match="cannot be written as JSON"):
+        plain_values(object())
     with pytest.raises(ValueError, match="not JSON compliant"):
         indented_text(float("nan"))

@@ -11,15 +11,12 @@ from traceview.intervals import EMPTY
 from traceview.model.analysis import Analysis
 from traceview.report.timeline.bands import bands
 from traceview.report.timeline.build import origin, rows, works
-from traceview.report.timeline.chunks import ChunkBudget
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.detail import PackedLane, pack_levels
-from traceview.report.timeline.lane import Lane, merged_lanes
-from traceview.report.timeline.levels import Level, Widths, coarser, levels
+from traceview.report.timeline.detail import ChunkBudget, PackedLane, pack_levels
+from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged, merged_count, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.merge import merged, merged_count
 from traceview.report.timeline.rows import Row
-from traceview.report.timeline.sums import device_sums
+from traceview.report.timeline.summary import device_sums
 
 SPAN = 1 << 34
 

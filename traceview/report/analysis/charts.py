@@ -11,7 +11,7 @@ from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, 
 from traceview.report.timeline.bands import COPY_CLASSES
 
 Json = dict[str, Any]
-MOST_ITERATIONS = 2000  # in the table: of more, the slowest; the bars hold them all
+MAX_LISTED_ITERATIONS = 2000  # of more, the table lists the slowest; the bars show all
 # What an iteration was made of, in the order in which the bars and the table show it.
 FIELDS = (
     "wall",
@@ -32,7 +32,7 @@ def charts(analysis: Analysis, zero: int) -> Json:
     measured = analysis.charts() if analysis.charts is not None else Charts()
     used = {device.device: device for device in analysis.devices}
     return {
-        "devices": [_device(analysis, used[one.device], one, zero) for one in measured.devices],
+        "devices": [_device(analysis, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
     }
 
@@ -44,8 +44,8 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
         "streams": [names[row] for row in measured.streams.streams],
         "together": measured.streams.together_ns,
         "streams_left_out": measured.streams.left_out,
-        "gaps": [_gaps(one, zero) for one in measured.gaps],
-        "copies": [_copies(one, names[one.stream], zero) for one in measured.copies],
+        "gaps": [_gaps(bucket, zero) for bucket in measured.gaps],
+        "copies": [_copies(group, names[group.stream], zero) for group in measured.copies],
         "copies_left_out": measured.copies_left_out,
     }
 
@@ -54,29 +54,29 @@ def _stream(device: DeviceUse, use: StreamUse) -> str:
     return f"{use.label}, process {use.process_id}" if len(device.process_ids) > 1 else use.label
 
 
-def _gaps(one: GapLengths, zero: int) -> Json:
+def _gaps(bucket: GapLengths, zero: int) -> Json:
     return {
-        "from": one.from_ns,
-        "to": one.to_ns,
-        "count": one.count,
-        "causes": dict(one.causes),
-        "start": one.longest.start - zero,
-        "end": one.longest.end - zero,
+        "from": bucket.from_ns,
+        "to": bucket.to_ns,
+        "count": bucket.count,
+        "causes": dict(bucket.causes),
+        "start": bucket.longest.start - zero,
+        "end": bucket.longest.end - zero,
     }
 
 
-def _copies(one: CopyGroup, stream: str, zero: int) -> Json:
+def _copies(group: CopyGroup, stream: str, zero: int) -> Json:
     return {
-        "kind": one.kind,
-        "memory": one.memory,
-        "look": COPY_CLASSES.get(one.kind, "copy"),
-        "count": one.count,
-        "bytes": one.bytes,
-        "ns": one.duration_ns,
+        "kind": group.kind,
+        "memory": group.memory,
+        "look": COPY_CLASSES.get(group.kind, "copy"),
+        "count": group.count,
+        "bytes": group.bytes,
+        "ns": group.duration_ns,
         "stream": stream,
-        "row": f"s:{one.stream}",
-        "start": one.slowest.start - zero,
-        "end": one.slowest.end - zero,
+        "row": f"s:{group.stream}",
+        "start": group.slowest.start - zero,
+        "end": group.slowest.end - zero,
     }
 
 
@@ -84,11 +84,13 @@ def _iterations(analysis: Analysis, bars: Sequence[IterationBar], zero: int) -> 
     if not isinstance(analysis.iterations, Iterations):
         return None
     each = analysis.iterations.per_iteration
-    slowest = sorted(range(len(each)), key=lambda at: (-each[at].wall_ns, at))[:MOST_ITERATIONS]
+    slowest = sorted(range(len(each)), key=lambda at: (-each[at].wall_ns, at))[:MAX_LISTED_ITERATIONS]
     return {
         "bars": [_bar(each, bar, zero) for bar in bars],
         "fields": FIELDS,
-        "causes": [cause for cause in (each[0].idle if each else ()) if any(one.idle[cause] for one in each)],
+        "causes": [
+            cause for cause in (each[0].idle if each else ()) if any(iteration.idle[cause] for iteration in each)
+        ],
         "each": [_iteration(each[at], zero) for at in sorted(slowest)],
     }
 
@@ -106,15 +108,15 @@ def _bar(each: Sequence[Iteration], bar: IterationBar, zero: int) -> Json:
     }
 
 
-def _place(one: Iteration, zero: int) -> Json:
-    return {"name": one.name, "start": one.start_ns - zero, "end": one.end_ns - zero}
+def _place(iteration: Iteration, zero: int) -> Json:
+    return {"name": iteration.name, "start": iteration.start_ns - zero, "end": iteration.end_ns - zero}
 
 
-def _iteration(one: Iteration, zero: int) -> Json:
+def _iteration(iteration: Iteration, zero: int) -> Json:
     return {
-        **_place(one, zero),
-        "skipped": one.skipped,
-        "ns": NS(one),
-        "idle": {cause: ns for cause, ns in one.idle.items() if ns},
-        "kernels": one.kernel_count,
+        **_place(iteration, zero),
+        "skipped": iteration.skipped,
+        "ns": NS(iteration),
+        "idle": {cause: ns for cause, ns in iteration.idle.items() if ns},
+        "kernels": iteration.kernel_count,
     }

@@ -20,11 +20,11 @@ from traceview.model.analysis import (
     SyncUse,
 )
 from traceview.model.columns import Table
-from traceview.report.json import Json, plain, rounded, row_text
+from traceview.report.json import Json, plain_values, rounded, row_text
 
 SCHEMA_VERSION = 1
-OF_AN_ITERATION = tuple(field.name for field in fields(Iteration))
-FIGURES = attrgetter(*OF_AN_ITERATION)
+ITERATION_FIELDS = tuple(field.name for field in fields(Iteration))
+ITERATION_VALUES = attrgetter(*ITERATION_FIELDS)
 
 
 def to_json(analysis: Analysis) -> str:
@@ -50,7 +50,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
         **_tables(analysis.tables),
         "iterations": _iterations(analysis.iterations),
         "findings": [_finding(finding, analysis) for finding in analysis.findings],
-        "unmatched": plain(analysis.unmatched),
+        "unmatched": plain_values(analysis.unmatched),
         "notes": list(analysis.notes),
     }
 
@@ -79,7 +79,9 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
 def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:
     """Return the declared tables, each a list of rows or, where it is single, one object."""
     return {
-        table.name: plain(table.rows[0] if table.single else table.rows) for table in tables.values() if table.in_json
+        table.name: plain_values(table.rows[0] if table.single else table.rows)
+        for table in tables.values()
+        if table.in_json
     }
 
 
@@ -105,7 +107,7 @@ def _sync(use: SyncUse) -> Json:
         "waited_ns": use.waited_ns,
         "starved_ns": use.starved_ns,
         "refill_ns": use.refill_ns,
-        "calls": plain(use.calls),
+        "calls": plain_values(use.calls),
     }
 
 
@@ -120,7 +122,9 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
             "per_iteration": [],
             "not_measured": iterations.reason,
         }
-    spreads: dict[str, Json] = {name: _spread(one) for name, one in iterations.spreads.items() if name != "wall_ns"}
+    spreads: dict[str, Json] = {
+        name: _spread(spread) for name, spread in iterations.spreads.items() if name != "wall_ns"
+    }
     return {
         "range": iterations.range,
         "process_id": iterations.process_id,
@@ -129,12 +133,12 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         "skipped_why": iterations.skipped_why,
         "wall_ns": _spread(iterations.wall_ns),
         **spreads,
-        "per_iteration": [_iteration(one) for one in iterations.per_iteration],
+        "per_iteration": [_iteration(iteration) for iteration in iterations.per_iteration],
     }
 
 
-def _iteration(one: Iteration) -> Json:
-    return dict(zip(OF_AN_ITERATION, FIGURES(one), strict=True)) | {"idle": dict(one.idle)}
+def _iteration(iteration: Iteration) -> Json:
+    return dict(zip(ITERATION_FIELDS, ITERATION_VALUES(iteration), strict=True)) | {"idle": dict(iteration.idle)}
 
 
 def _spread(spread: Spread) -> Json:

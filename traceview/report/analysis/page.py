@@ -1,22 +1,96 @@
-"""The page of an Analysis."""
+"""The page of an analysis: one HTML document from its template, styles, scripts and data."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.sections import sections
-from traceview.report.html import build, packed_json, pieces
+from traceview.report.assets import ANALYSIS, escaped_json, sha256
 from traceview.report.timeline.bands import bands
-from traceview.report.timeline.build import MergedRows, Timeline, origin, rows, timeline
+from traceview.report.timeline.build import MergedRows, PackedTimeline, origin, rows, timeline
+from traceview.report.timeline.columns import pack
 from traceview.report.timeline.marks import Names
 from traceview.report.timeline.rows import Group
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
+
+FILE = "package_data/plotly.min.js"
+LEVEL = 3  # isal packs the library in 20 ms; its best level, 10% larger than zlib's level 6
+STYLE = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """`packed` is deflated, as base64; a policy allows its text by `digest`; it needs style elements of `style_ids`."""
+
+    packed: str
+    digest: str
+    style_ids: tuple[str, ...]
+
+
+@cache
+def library() -> Library:
+    """Return the packed library. Raises ModuleNotFoundError and OSError."""
+    text = _text()
+    own = {name.decode("ascii") for name in STYLE.findall(text)}
+    return Library(pack(text, LEVEL), sha256(text), ("plotly.js-style-global", *sorted(own)))
+
+
+def _text() -> bytes:
+    # Importing plotly takes longer than reading the one file that the page needs.
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("plotly is not installed")
+    return (Path(spec.origin).parent / FILE).read_bytes()
+
+
+# plotly.js adds its rules to style elements that exist already; the policy does not let it create any.
+LIBRARY_STYLE = "/* plotly.js */"
+
+
+def build(title: str, content: object, charts: str, timeline: PackedTimeline, *, live: bool = False) -> str:
+    """Return the document. `content` is written as JSON, escaped for HTML; `charts` is packed JSON.
+
+    What the first screen needs comes before the script, the rest after it. The policy allows only the styles and
+    scripts of this package, by their hashes; `live` also lets the page send requests to its own server.
+    """
+    return "".join(pieces(title, content, charts, timeline, live=live))
+
+
+def pieces(title: str, content: object, charts: str, timeline: PackedTimeline, *, live: bool = False) -> list[str]:
+    """Return the document's text in pieces, all ASCII."""
+    plotly = library()
+    parts = {
+        "content": [escaped_json(content)],
+        "charts": [charts],
+        "columns": [timeline.chunks[0]],
+        "chunks": [
+            text
+            for number, chunk in enumerate(timeline.chunks[1:], 1)
+            for text in (f'<script type="application/octet-stream" id="chunk-{number}">', chunk, "</script>")
+        ],
+        "names": [packed_json(timeline.names)],
+        "library": [plotly.packed],
+        "library_styles": [f'<style id="{style_id}">{LIBRARY_STYLE}</style>' for style_id in plotly.style_ids],
+    }
+    # plotly.js writes style attributes.
+    more = ["style-src-attr 'unsafe-inline'", *(["connect-src 'self'"] if live else [])]
+    return ANALYSIS.document(title, parts, scripts=[plotly.digest], styles=[sha256(LIBRARY_STYLE)], more=more)
+
+
+def packed_json(content: object) -> str:
+    """Return JSON, deflated, as base64."""
+    return pack(escaped_json(content).encode("utf-8"))
+
 
 DETAIL = 15_000_000  # bytes of the file
 LIVE = 5_000_000  # of a page that has a server to ask
@@ -48,7 +122,7 @@ def _page(
     content = {**sections(analysis, zero, work), "live": server}
     shown = packed_json(charts(analysis, zero))
     # The page without its timeline: its size leaves the budget of the timeline.
-    rest = pieces(title, {**content, "timeline": {}}, shown, Timeline({}, [""], []))
+    rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
     merged = MergedRows.within(analysis, groups, max(left, LEAST))
     for _ in range(TRIES):

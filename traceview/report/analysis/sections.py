@@ -19,7 +19,7 @@ from traceview.model.columns import Table
 from traceview.model.trace import MEMORIES
 from traceview.report.format import CAUSE_WORDS, plain
 from traceview.report.timeline.bands import Bands
-from traceview.report.timeline.mark_styles import WORDS
+from traceview.report.timeline.rows import WORDS
 
 Json = dict[str, Any]
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceview.model.comparison import CaptureDifference, Comparison, FigureChange, KernelChange
-from traceview.report.json import Json, indented_text, plain, rounded
+from traceview.report.json import Json, indented_text, plain_values, rounded
 
 SCHEMA_VERSION = 1
 
@@ -21,28 +21,28 @@ def document(comparison: Comparison) -> dict[str, Json]:
         "cut_why": comparison.cut_why,
         "level": comparison.level,
         "least": comparison.min_change,
-        "base": plain(comparison.base),
-        "against": [_against(one) for one in comparison.against],
+        "base": plain_values(comparison.base),
+        "against": [_against(against) for against in comparison.against],
         "notes": list(comparison.notes),
     }
 
 
-def _against(one: CaptureDifference) -> Json:
+def _against(against: CaptureDifference) -> Json:
     return {
-        "capture": plain(one.capture),
-        "verdict": one.verdict,
-        "why": one.why,
-        "confidence": rounded(one.confidence),
-        "ratio": rounded(one.ratio),
-        "ratio_low": rounded(one.ratio_low),
-        "ratio_high": rounded(one.ratio_high),
-        "wall": _change(one.wall),
-        "parts": {part.name: _change(part) for part in one.parts},
-        "left_over_ns": one.left_over_ns,
-        "idle": _change(one.idle),
-        "host": {change.name: _change(change) for change in one.host},
-        "kernels": [_kernel(kernel) for kernel in one.kernels],
-        "notes": list(one.notes),
+        "capture": plain_values(against.capture),
+        "verdict": against.verdict,
+        "why": against.why,
+        "confidence": rounded(against.confidence),
+        "ratio": rounded(against.ratio),
+        "ratio_low": rounded(against.ratio_low),
+        "ratio_high": rounded(against.ratio_high),
+        "wall": _change(against.wall),
+        "parts": {part.name: _change(part) for part in against.parts},
+        "left_over_ns": against.left_over_ns,
+        "idle": _change(against.idle),
+        "host": {change.name: _change(change) for change in against.host},
+        "kernels": [_kernel(kernel) for kernel in against.kernels],
+        "notes": list(against.notes),
     }
 
 

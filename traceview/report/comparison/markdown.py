@@ -29,23 +29,23 @@ def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
 
     Names come from a trace, so they stand in code spans, where nothing in them is read as markup.
     """
-    parts = [line for one in comparison.against for line in _against(comparison, one, top)]
-    told = [f"- {_text(note)}" for note in notes(comparison)]
-    return "\n".join([*parts, *told]) + "\n"
+    parts = [line for against in comparison.against for line in _against(comparison, against, top)]
+    note_lines = [f"- {_text(note)}" for note in notes(comparison)]
+    return "\n".join([*parts, *note_lines]) + "\n"
 
 
-def _against(comparison: Comparison, one: CaptureDifference, top: int) -> Iterator[str]:
-    yield f"### {_code(comparison.base.file)} → {_code(one.capture.file)}: {one.verdict}"
+def _against(comparison: Comparison, against: CaptureDifference, top: int) -> Iterator[str]:
+    yield f"### {_code(comparison.base.file)} → {_code(against.capture.file)}: {against.verdict}"
     yield ""
-    yield _sentence(headline(one, comparison.cut))
-    if told := accounts(one):
-        yield _sentence(told)
+    yield _sentence(headline(against, comparison.cut))
+    if parts := accounts(against):
+        yield _sentence(parts)
     yield ""
-    yield from _table(one, "medians per iteration" if comparison.cut != "whole" else "the whole capture")
-    yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(one.capture, comparison.cut)}."
+    yield from _table(against, "medians per iteration" if comparison.cut != "whole" else "the whole capture")
+    yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(against.capture, comparison.cut)}."
     yield ""
-    yield from _folded("The host, mean per iteration", list(_host(one)))
-    kernels = shown_kernels(one)
+    yield from _folded("The host, mean per iteration", list(_host(against)))
+    kernels = shown_kernels(against)
     yield from _folded(f"Kernels: {len(kernels)} changed", list(_kernels(kernels[:top])) if kernels else [])
 
 
@@ -57,14 +57,14 @@ def _side(capture: ComparedCapture, cut: str) -> str:
     return _text(compared(capture, cut))
 
 
-def _table(one: CaptureDifference, title: str) -> Iterator[str]:
+def _table(against: CaptureDifference, title: str) -> Iterator[str]:
     yield f"| {title} | before | after | difference | 95% interval | |"
     yield "| :-- | --: | --: | --: | --: | --: |"
-    yield _row("**wall**", one.wall)
-    for part in shown_parts(one):
+    yield _row("**wall**", against.wall)
+    for part in shown_parts(against):
         yield _row(_text(part_words(part.name)), part)
-    if one.left_over_ns:
-        yield f"| left over: not in medians | | | {signed(one.left_over_ns)} | | |"
+    if against.left_over_ns:
+        yield f"| left over: not in medians | | | {signed(against.left_over_ns)} | | |"
     yield ""
 
 
@@ -86,8 +86,8 @@ def _share(change: FigureChange) -> str:
     return {"~": "noise"}.get(own_share(change), own_share(change))
 
 
-def _host(one: CaptureDifference) -> Iterator[str]:
-    rows = shown_host(one)
+def _host(against: CaptureDifference) -> Iterator[str]:
+    rows = shown_host(against)
     if rows:
         yield "| | before | after |"
         yield "| :-- | --: | --: |"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.report.format import milliseconds, plain
 
-ACCOUNTS = 3
-WORTH = 0.05  # the share of the difference from which on a part is named
+MAX_NAMED_PARTS = 3
+MIN_NAMED_SHARE = 0.05  # of the difference; smaller parts are not named
 PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host alone, no GPU", "twice": "two of these at once"}
 HOST_WORDS = {
     "sync.count": "synchronizations",
@@ -72,62 +72,68 @@ def own_share(change: FigureChange) -> str:
     return f"{100 * (ratio - 1):+.{1 if abs(ratio - 1) < 0.01 else 0}f}%"
 
 
-def difference(one: CaptureDifference) -> str:
+def difference(against: CaptureDifference) -> str:
     """Return by how much an iteration changed: `-51.5% (95% interval -51.9% to -49.5%)`."""
-    if one.ratio_low is None or one.ratio_high is None:
-        return relative(one.ratio)
-    return f"{relative(one.ratio)} (95% interval {relative(one.ratio_low)} to {relative(one.ratio_high)})"
+    if against.ratio_low is None or against.ratio_high is None:
+        return relative(against.ratio)
+    return f"{relative(against.ratio)} (95% interval {relative(against.ratio_low)} to {relative(against.ratio_high)})"
 
 
-def headline(one: CaptureDifference, cut: str) -> str:
+def headline(against: CaptureDifference, cut: str) -> str:
     """Return the verdict as one sentence without the names of the captures."""
     what = "the whole capture" if cut == "whole" else "an iteration"
-    times = f"{what} took {milliseconds(one.wall.before)}, now {milliseconds(one.wall.after)}"
-    why = f"; {one.why}" if one.verdict in ("noise", "unjudged") else ""
-    return f"{one.verdict}: {times}, {difference(one)}{why}"
+    times = f"{what} took {milliseconds(against.wall.before)}, now {milliseconds(against.wall.after)}"
+    why = f"; {against.why}" if against.verdict in ("noise", "unjudged") else ""
+    return f"{against.verdict}: {times}, {difference(against)}{why}"
 
 
-def accounts(one: CaptureDifference) -> str:
+def accounts(against: CaptureDifference) -> str:
     """Return the parts that account for most of the difference, and those against it; nothing where it is noise."""
-    whole = one.wall.difference
-    if one.verdict == "noise" or not whole:
+    total = against.wall.difference
+    if against.verdict == "noise" or not total:
         return ""
-    large = [part for part in one.parts if abs(part.difference) >= WORTH * abs(whole) and part.verdict != "noise"]
+    large = [
+        part
+        for part in against.parts
+        if abs(part.difference) >= MIN_NAMED_SHARE * abs(total) and part.verdict != "noise"
+    ]
     ordered = sorted(large, key=lambda part: -abs(part.difference))
-    with_it = [part for part in ordered if part.difference * whole > 0][:ACCOUNTS]
-    against = [part for part in ordered if part.difference * whole < 0][:ACCOUNTS]
-    most = abs(sum(part.difference for part in with_it)) >= abs(whole) / 2
-    told = (
-        f"{'most' if most else 'a part'} of the {signed(whole)} is {_shares(with_it, whole)}" if with_it else "",
-        f"against it: {_shares(against, whole)}" if against else "",
+    contributing = [part for part in ordered if part.difference * total > 0][:MAX_NAMED_PARTS]
+    opposing = [part for part in ordered if part.difference * total < 0][:MAX_NAMED_PARTS]
+    most = abs(sum(part.difference for part in contributing)) >= abs(total) / 2
+    texts = (
+        f"{'most' if most else 'a part'} of the {signed(total)} is {_shares(contributing, total)}"
+        if contributing
+        else "",
+        f"against it: {_shares(opposing, total)}" if opposing else "",
     )
-    return "; ".join(text for text in told if text)
+    return "; ".join(text for text in texts if text)
 
 
-def _shares(parts: Sequence[FigureChange], whole: int) -> str:
+def _shares(parts: Sequence[FigureChange], total: int) -> str:
     return ", ".join(
-        f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / whole:.0f}%)" for part in parts
+        f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / total:.0f}%)" for part in parts
     )
 
 
-def shown_parts(one: CaptureDifference) -> tuple[FigureChange, ...]:
+def shown_parts(against: CaptureDifference) -> tuple[FigureChange, ...]:
     """Return the parts that either capture has, the largest difference first."""
-    some = (part for part in one.parts if part.before or part.after or part.difference)
+    some = (part for part in against.parts if part.before or part.after or part.difference)
     return tuple(sorted(some, key=lambda part: -abs(part.difference)))
 
 
-def shown_host(one: CaptureDifference) -> tuple[FigureChange, ...]:
+def shown_host(against: CaptureDifference) -> tuple[FigureChange, ...]:
     """Return what the host did in either capture; starved and refill are in their sum."""
     return tuple(
         change
-        for change in one.host
+        for change in against.host
         if (change.mean_before or change.mean_after) and not change.name.endswith((".starved", ".refill"))
     )
 
 
-def shown_kernels(one: CaptureDifference) -> tuple[KernelChange, ...]:
+def shown_kernels(against: CaptureDifference) -> tuple[KernelChange, ...]:
     """Return the kernels that appeared, vanished or changed."""
-    return tuple(kernel for kernel in one.kernels if kernel.status != "same")
+    return tuple(kernel for kernel in against.kernels if kernel.status != "same")
 
 
 def compared(capture: ComparedCapture, cut: str) -> str:
@@ -138,14 +144,14 @@ def compared(capture: ComparedCapture, cut: str) -> str:
     return f"{capture.count} of {plain(capture.range or '', 40)}{aside}"
 
 
-def uneven(one: CaptureDifference) -> str:
+def uneven(against: CaptureDifference) -> str:
     """Say so where medians and means tell different stories: then single iterations decide."""
-    wall = one.wall
+    wall = against.wall
     by_mean = wall.mean_after - wall.mean_before
     if abs(by_mean - wall.difference) <= max(0.02 * wall.before, 0.2 * abs(wall.difference)):
         return ""
     return (
-        f"{plain(one.capture.file, 40)}: the mean went from {milliseconds(int(wall.mean_before))} to "
+        f"{plain(against.capture.file, 40)}: the mean went from {milliseconds(int(wall.mean_before))} to "
         f"{milliseconds(int(wall.mean_after))}, so single iterations weigh more than the median shows"
     )
 
@@ -154,7 +160,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
     """Yield how iterations were cut, and what else to know."""
     yield f"How: {comparison.cut_why}"
     yield from comparison.notes
-    for one in comparison.against:
-        yield from one.notes
-        if comparison.cut != "whole" and (told := uneven(one)):
-            yield told
+    for against in comparison.against:
+        yield from against.notes
+        if comparison.cut != "whole" and (text := uneven(against)):
+            yield text

@@ -46,16 +46,16 @@ def render(comparison: Comparison, *, top: int = 10, unicode: bool = True) -> st
 
 
 def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
-    one = comparison.against[0]
+    against = comparison.against[0]
     yield [
-        *wrap(f"{_file(comparison.base)} → {_file(one.capture)}"),
+        *wrap(f"{_file(comparison.base)} → {_file(against.capture)}"),
         f"  before  {compared(comparison.base, comparison.cut)}",
-        f"  after   {compared(one.capture, comparison.cut)}",
+        f"  after   {compared(against.capture, comparison.cut)}",
     ]
-    yield _verdict(one, comparison.cut)
-    yield _parts(one, "The whole capture" if comparison.cut == "whole" else "Medians per iteration")
-    yield _host(one, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
-    yield _kernels(one, top)
+    yield _verdict(against, comparison.cut)
+    yield _parts(against, "The whole capture" if comparison.cut == "whole" else "Medians per iteration")
+    yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
+    yield _kernels(against, top)
     yield _notes(comparison)
 
 
@@ -63,34 +63,39 @@ def _file(capture: ComparedCapture) -> str:
     return plain(capture.file, 60)
 
 
-def _verdict(one: CaptureDifference, how: str) -> list[str]:
-    told = accounts(one)
-    text = headline(one, how)
-    return [*wrap(_begun(text), "", "  "), *(wrap(_begun(told), "  ", "    ") if told else [])]
+def _verdict(against: CaptureDifference, cut_mode: str) -> list[str]:
+    parts = accounts(against)
+    return [
+        *wrap(_capitalized(headline(against, cut_mode)), "", "  "),
+        *(wrap(_capitalized(parts), "  ", "    ") if parts else []),
+    ]
 
 
-def _begun(text: str) -> str:
-    """Return a sentence with its first letter as one begins."""
+def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _parts(one: CaptureDifference, title: str) -> list[str]:
-    rest = [f"  {'left over: not in medians':<26}{'':>22}{signed(one.left_over_ns):>13}"] if one.left_over_ns else []
-    judged = bool(interval(one.wall))
+def _parts(against: CaptureDifference, title: str) -> list[str]:
+    rest = (
+        [f"  {'left over: not in medians':<26}{'':>22}{signed(against.left_over_ns):>13}"]
+        if against.left_over_ns
+        else []
+    )
+    judged = bool(interval(against.wall))
     return [
         f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
-        *(_time(part_words(part.name), part).rstrip() for part in shown_parts(one)),
+        *(_time(part_words(part.name), part).rstrip() for part in shown_parts(against)),
         *rest,
-        _time("= wall", one.wall).rstrip(),
+        _time("= wall", against.wall).rstrip(),
         *(["  ~ within the noise"] if judged else []),
     ]
 
 
 def _time(name: str, change: FigureChange) -> str:
     mark = "~" if change.verdict == "noise" and change.difference else ""
-    told = f"{mark}{' ' if mark else ''}{signed(change.difference)}"
+    difference = f"{mark}{' ' if mark else ''}{signed(change.difference)}"
     return (
-        f"  {left(name, 26)}{milliseconds(change.before):>11}{milliseconds(change.after):>11}{told:>13}"
+        f"  {left(name, 26)}{milliseconds(change.before):>11}{milliseconds(change.after):>11}{difference:>13}"
         f"{_short(interval(change)):>17}"
     )
 
@@ -99,8 +104,8 @@ def _short(text: str) -> str:
     return text.replace(" to ", "..").removesuffix(" ms").replace(" ns", "ns")
 
 
-def _host(one: CaptureDifference, title: str) -> list[str]:
-    rows = shown_host(one)
+def _host(against: CaptureDifference, title: str) -> list[str]:
+    rows = shown_host(against)
     if not rows:
         return []
     head = f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}"
@@ -109,12 +114,12 @@ def _host(one: CaptureDifference, title: str) -> list[str]:
 
 def _mean(change: FigureChange) -> str:
     write: Callable[[float], str] = _count if change.unit == "count" else lambda ns: milliseconds(int(ns))
-    gap = change.mean_after - change.mean_before
-    told = write(abs(gap))
-    sign = "+" if gap > 0 else "-" if gap < 0 else ""
+    difference = change.mean_after - change.mean_before
+    amount = write(abs(difference))
+    sign = "+" if difference > 0 else "-" if difference < 0 else ""
     return (
         f"  {left(HOST_WORDS[change.name], 26)}{write(change.mean_before):>11}{write(change.mean_after):>11}"
-        f"{sign + told:>13}"
+        f"{sign + amount:>13}"
     )
 
 
@@ -122,16 +127,16 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-def _kernels(one: CaptureDifference, top: int) -> list[str]:
-    kernels = shown_kernels(one)
+def _kernels(against: CaptureDifference, top: int) -> list[str]:
+    kernels = shown_kernels(against)
     if not kernels:
         return ["Kernels: none appeared, vanished or changed"]
     tally = Counter(kernel.status for kernel in kernels)
-    told = ", ".join(f"{tally[status]} {status}" for status in STATUSES if tally[status])
-    same = len(one.kernels) - len(kernels)
+    counts = ", ".join(f"{tally[status]} {status}" for status in STATUSES if tally[status])
+    same = len(against.kernels) - len(kernels)
     first = f", first {top} of {len(kernels)}" if len(kernels) > top else ""
     head = f"  {'':<31}{'':<9}{'count':>14}{'before':>11}{'after':>11}"
-    return [f"Kernels: {told}, {same} the same{first}", head, *(_kernel(kernel) for kernel in kernels[:top])]
+    return [f"Kernels: {counts}, {same} the same{first}", head, *(_kernel(kernel) for kernel in kernels[:top])]
 
 
 def _kernel(kernel: KernelChange) -> str:
@@ -150,19 +155,20 @@ def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
     yield [
         f"{'base':<10}{left(_file(comparison.base), 34)} {milliseconds(_base_wall(comparison)):>10}",
         *(
-            f"{one.verdict:<10}{left(_file(one.capture), 34)} {milliseconds(one.wall.after):>10}  {_percents(one)}"
-            for one in comparison.against
+            f"{against.verdict:<10}{left(_file(against.capture), 34)} {milliseconds(against.wall.after):>10}"
+            f"  {_percents(against)}"
+            for against in comparison.against
         ),
     ]
     for first in range(0, len(comparison.against), COLUMNS):
         yield _block(comparison, comparison.against[first : first + COLUMNS])
-    for one in comparison.against:
-        told = accounts(one)
-        if told:
-            yield wrap(f"{_file(one.capture)}: {told}", "", "  ")
-    for one in comparison.against:
-        lines = _kernels(one, min(top, 3))
-        yield [*wrap(f"{_file(one.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
+    for against in comparison.against:
+        parts = accounts(against)
+        if parts:
+            yield wrap(f"{_file(against.capture)}: {parts}", "", "  ")
+    for against in comparison.against:
+        lines = _kernels(against, min(top, 3))
+        yield [*wrap(f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
     yield _notes(comparison)
 
 
@@ -170,25 +176,27 @@ def _base_wall(comparison: Comparison) -> int:
     return comparison.against[0].wall.before
 
 
-def _percents(one: CaptureDifference) -> str:
-    if one.ratio_low is None:
-        return relative(one.ratio)
-    return f"{relative(one.ratio)} [{relative(one.ratio_low)}, {relative(one.ratio_high)}]"
+def _percents(against: CaptureDifference) -> str:
+    if against.ratio_low is None:
+        return relative(against.ratio)
+    return f"{relative(against.ratio)} [{relative(against.ratio_low)}, {relative(against.ratio_high)}]"
 
 
 def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
     """Return one table with a column for the base and each member."""
-    names = (comparison.base, *(one.capture for one in members))
-    head = f"{'medians/iteration':<{NAME}}" + "".join(f"{_stem(one):>{CELL}}" for one in names)
+    names = (comparison.base, *(against.capture for against in members))
+    head = f"{'medians/iteration':<{NAME}}" + "".join(f"{_stem(capture):>{CELL}}" for capture in names)
     rows = [head]
     for index, base in enumerate(members[0].parts):
-        changes = [one.parts[index] for one in members]
+        changes = [against.parts[index] for against in members]
         if base.before or any(change.after for change in changes):
             rows.append(_row(part_words(base.name), changes))
-    rows.append(_row("= wall", [one.wall for one in members]))
+    rows.append(_row("= wall", [against.wall for against in members]))
     for index, base in enumerate(members[0].host):
-        changes = [one.host[index] for one in members]
-        if base.name in ("sync.count", "sync.cost", "launches") and any(one.before or one.after for one in changes):
+        changes = [against.host[index] for against in members]
+        if base.name in ("sync.count", "sync.cost", "launches") and any(
+            change.before or change.after for change in changes
+        ):
             rows.append(_row({"sync.cost": "their cost"}.get(base.name, HOST_WORDS[base.name]), changes))
     return rows
 

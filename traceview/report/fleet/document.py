@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import CollectiveGroup, Fleet, Heat, Rank
-from traceview.report.json import DIGITS, Json, indented_text, plain
+from traceview.report.json import DIGITS, Json, indented_text, plain_values
 
 SCHEMA_VERSION = 1
 # The keys of fields that have a unit.
@@ -37,15 +37,17 @@ def document(fleet: Fleet) -> dict[str, Json]:
     return {
         "schema_version": SCHEMA_VERSION,
         "reports": list(fleet.reports),
-        "skipped": plain(fleet.skipped),
+        "skipped": plain_values(fleet.skipped),
         "typical_own_ns": fleet.typical,
         "margin_fraction": fleet.margin,
         "ranks": [_rank(rank) for rank in fleet.ranks],
-        "stragglers": plain([replace(one, share=round(one.share, DIGITS)) for one in fleet.stragglers], STRAGGLER),
-        "advice": plain(fleet.advice, ADVICE),
+        "stragglers": plain_values(
+            [replace(straggler, share=round(straggler.share, DIGITS)) for straggler in fleet.stragglers], STRAGGLER
+        ),
+        "advice": plain_values(fleet.advice, ADVICE),
         "collectives": [_group(group) for group in fleet.groups],
-        "waits": {"count": fleet.pair_count, "longest": plain(fleet.pairs, {"waited": "waited_ns"})},
-        "clocks": plain(fleet.clocks, CLOCK),
+        "waits": {"count": fleet.pair_count, "longest": plain_values(fleet.pairs, {"waited": "waited_ns"})},
+        "clocks": plain_values(fleet.clocks, CLOCK),
         "unmatched_collectives": fleet.unmatched,
         "heat": None if fleet.heat is None else _heat(fleet.heat),
         "notes": list(fleet.notes),

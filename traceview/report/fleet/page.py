@@ -1,10 +1,83 @@
-"""From a Fleet to the text of the page, which needs no other file and no network."""
+"""The page of a fleet: one HTML document that needs no other file and no network."""
 
 from __future__ import annotations
 
-from traceview.model.fleet import Fleet
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.model.analysis import CAUSES
+from traceview.model.fleet import Fleet, Heat
 from traceview.report.assets import FLEET, escaped_json
-from traceview.report.fleet.content import content
+from traceview.report.fleet.phrases import clock_line, headline, price, session_line, title, verdict
+from traceview.report.format import plain
+from traceview.report.timeline.columns import Columns
+
+MAX_HEAT_COLUMNS = 500  # more iterations share a column
+FIGURES = ("own", "wait", "compute", "wall")
+MAX_NAME = 400  # letters
+
+
+def content(fleet: Fleet) -> tuple[dict[str, object], str]:
+    """Return the page's values and the packed matrices."""
+    columns = Columns()
+    values = {
+        "title": title(fleet),
+        "facts": headline(fleet),
+        "verdict": "" if fleet.stragglers else verdict(fleet),  # the title says it
+        "sets": max(rank.set for rank in fleet.ranks) + 1,
+        "reports": len(fleet.reports),
+        "each": fleet.heat is not None,
+        "causes": list(CAUSES),
+        "ranks": _ranks(fleet),
+        "advice": [
+            {
+                "title": plain(advice.title, MAX_NAME),
+                "text": advice.text,
+                "price": price(fleet, advice),
+                "rank": advice.rank,
+            }
+            for advice in fleet.advice
+        ],
+        "groups": [asdict(group) | {"ranks": len(group.ranks)} for group in fleet.groups],
+        "pairs": [asdict(pair) for pair in fleet.pairs],
+        "pairCount": fleet.pair_count,
+        "clocks": [
+            asdict(clock) | {"words": clock_line(clock), "session": session_line(clock)} for clock in fleet.clocks
+        ],
+        "skipped": [asdict(report) for report in fleet.skipped],
+        "notes": [plain(note, 2000) for note in fleet.notes],
+        "heat": None if fleet.heat is None else _heat(fleet.heat, columns),
+    }
+    return values, columns.packed()
+
+
+def _ranks(fleet: Fleet) -> list[dict[str, object]]:
+    late = {straggler.rank for straggler in fleet.stragglers}
+    return [
+        asdict(rank) | {"label": plain(rank.label, MAX_NAME), "straggler": row in late}
+        for row, rank in enumerate(fleet.ranks)
+    ]
+
+
+def _heat(heat: Heat, columns: Columns) -> dict[str, object]:
+    merged = -(-len(heat.steps) // MAX_HEAT_COLUMNS) or 1
+    edges = np.arange(0, len(heat.steps), merged)
+    ends = np.minimum(edges + merged, len(heat.steps)) - 1
+    first, last = heat.steps[edges], heat.steps[ends]
+    return {
+        "names": [str(begin) if begin == end else f"{begin} to {end}" for begin, end in zip(first, last, strict=True)],
+        "steady": np.maximum.reduceat(heat.steady, edges).tolist(),
+        "merged": merged,
+        **{name: columns.add(_largest(getattr(heat, name), edges)) for name in FIGURES},
+    }
+
+
+def _largest(values: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the largest of each column's iterations, row by row; absent ones, -1, become 0."""
+    largest: NDArray[np.int64] = np.maximum.reduceat(values, edges, axis=1).reshape(-1) + 1
+    return largest
 
 
 def render(fleet: Fleet) -> str:

@@ -37,8 +37,8 @@ def title(fleet: Fleet) -> str:
 def verdict(fleet: Fleet) -> str:
     """Return whether there are stragglers, in a sentence."""
     if fleet.stragglers:
-        found = len(fleet.stragglers)
-        return f"{found:,} straggler{'s' * (found != 1)} of {len(fleet.ranks):,} ranks."
+        count = len(fleet.stragglers)
+        return f"{count:,} straggler{'s' * (count != 1)} of {len(fleet.ranks):,} ranks."
     if not any(rank.lag is not None for rank in fleet.ranks):
         return "Stragglers cannot be told: that takes two ranks with three iterations in common."
     least = f"{100 * fleet.margin:g}%"

@@ -13,8 +13,8 @@ from traceview.report.layout import WIDTH, cut, left, wrap
 NAME = 22
 CELL = 8
 COLUMNS = ("wall", "own", "lag", "compute", "copies", "idle", "wait")
-MOST = 12  # ranks that are shown one by one
-ENDS = 4  # of more, so many slowest and fastest
+MAX_RANKS = 12  # shown one by one; also bounds the notes
+MAX_AT_ENDS = 4  # slowest and fastest ranks that are shown of more ranks
 
 
 def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
@@ -27,7 +27,7 @@ def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
 
 def _ranks(fleet: Fleet) -> list[str]:
     what = "means of a steady iteration" if fleet.heat is not None else "whole captures"
-    late = {one.rank for one in fleet.stragglers}
+    late = {straggler.rank for straggler in fleet.stragglers}
     lines = [
         f"Ranks, {what}, ms; slowest first",
         f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
@@ -46,10 +46,10 @@ def _shown(fleet: Fleet) -> Iterator[tuple[int, int]]:
     """
     order = sorted(range(len(fleet.ranks)), key=lambda row: (-_slowness(fleet.ranks[row]), row))
     places = set(range(len(order)))
-    if len(order) > MOST:
-        stragglers = {one.rank for one in fleet.stragglers[:MOST]}
+    if len(order) > MAX_RANKS:
+        stragglers = {straggler.rank for straggler in fleet.stragglers[:MAX_RANKS]}
         places = {place for place, row in enumerate(order) if row in stragglers}
-        places |= {*range(ENDS), (len(order) - 1) // 2, *range(len(order) - ENDS, len(order))}
+        places |= {*range(MAX_AT_ENDS), (len(order) - 1) // 2, *range(len(order) - MAX_AT_ENDS, len(order))}
     last = -1
     for place in sorted(places):
         yield place - last - 1, order[place]
@@ -74,10 +74,10 @@ def _ms(value: int | None) -> str:
 
 def _advice(fleet: Fleet) -> list[str]:
     lines = ["What to change first", *wrap(verdict(fleet), "  ", "  ")]
-    for number, one in enumerate(fleet.advice, 1):
-        lines += wrap(plain(one.title, 400), f"{number}. ", "   ")
-        lines += wrap(price(fleet, one), "   ", "   ")
-        lines += wrap(plain(one.text, 2000), "   ", "   ")
+    for number, advice in enumerate(fleet.advice, 1):
+        lines += wrap(plain(advice.title, 400), f"{number}. ", "   ")
+        lines += wrap(price(fleet, advice), "   ", "   ")
+        lines += wrap(plain(advice.text, 2000), "   ", "   ")
     return lines
 
 
@@ -125,11 +125,14 @@ def _clocks(fleet: Fleet, top: int) -> list[str]:
 
 
 def _notes(fleet: Fleet) -> list[str]:
-    skipped = [f"{plain(one.file, 200)}: SKIPPED, {plain(one.reason, 400)}" for one in fleet.skipped]
-    texts = [*skipped[:MOST], *([f"and {len(skipped) - MOST:,} more skipped"] if len(skipped) > MOST else [])]
-    texts += [plain(note, 2000) for note in fleet.notes[:MOST]]
-    if len(fleet.notes) > MOST:
-        texts.append(f"and {len(fleet.notes) - MOST:,} more notes in the page and the JSON")
+    skipped = [f"{plain(report.file, 200)}: SKIPPED, {plain(report.reason, 400)}" for report in fleet.skipped]
+    texts = [
+        *skipped[:MAX_RANKS],
+        *([f"and {len(skipped) - MAX_RANKS:,} more skipped"] if len(skipped) > MAX_RANKS else []),
+    ]
+    texts += [plain(note, 2000) for note in fleet.notes[:MAX_RANKS]]
+    if len(fleet.notes) > MAX_RANKS:
+        texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
     return ["To know", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
 
 

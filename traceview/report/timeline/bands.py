@@ -1,4 +1,4 @@
-"""What a device did at each moment, each nanosecond once: compute, then communication, copies, memset, idle."""
+"""The work of a device at each moment by class. Of overlapping classes, the first of WORK_CLASSES counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceview.intervals import Intervals
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.trace import CLASSES, KINDS
 
-# Copy kinds share a colour by direction; everything else among the copies is "copy".
+# The look of each copy kind, by direction. Other kinds have the look "copy".
 COPY_CLASSES = {
     "h2d": "h2d",
     "um_h2d": "h2d",
@@ -27,7 +27,7 @@ WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One class of work of a device: all of it, and how much nothing before it in WORK_CLASSES hides, in ns."""
+    """One class of work of a device: its union, and the ns that no earlier class of WORK_CLASSES covers."""
 
     name: str
     all: Intervals
@@ -38,7 +38,7 @@ Bands = tuple[Band, ...]
 
 
 def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
-    """Return for each row of Trace.operations its place in WORK_CLASSES."""
+    """Return the index in WORK_CLASSES of each row of Trace.operations."""
     operations = analysis.trace.operations
     of_class = [WORK_CLASSES.index("copy" if name == "copy" else name) for name in CLASSES]
     of_kind = [WORK_CLASSES.index(COPY_CLASSES.get(kind, "copy")) for kind in KINDS]
@@ -50,9 +50,9 @@ def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
 
 
 def bands(analysis: Analysis) -> dict[int, Bands]:
-    """Split each device's busy time by class inside its window, by row of Trace.devices.
+    """Return each device's work by class inside its window, by row of Trace.devices.
 
-    What is exposed adds up to `busy_ns`.
+    The exposed times of a device add up to its `busy_ns`.
     """
     codes = work_codes(analysis)
     return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}

@@ -14,26 +14,23 @@ import polars as pl
 from traceview.intervals import EMPTY, Intervals
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.timeline.bands import Bands
-from traceview.report.timeline.chunks import ChunkBudget, Json
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.detail import Extra, pack_lanes
-from traceview.report.timeline.lane import Lane, merged_lanes
+from traceview.report.timeline.detail import ChunkBudget, Extra, Json, pack_lanes
 from traceview.report.timeline.lanes import HostLanes, StreamLanes, projected_rows
-from traceview.report.timeline.mark_styles import LOOKS
+from traceview.report.timeline.levels import Lane, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
 from traceview.report.timeline.places import kept_marks, places
-from traceview.report.timeline.rows import Group, Row, device_bands, unions
-from traceview.report.timeline.search_index import Index
-from traceview.report.timeline.sums import tally
+from traceview.report.timeline.rows import LOOKS, Group, Row, device_bands, unions
+from traceview.report.timeline.summary import Index, tally
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
 
-SHOWN_ROWS = 16
-AFFORDED = 0.105  # marks of all rows' levels for a byte of the file: marks of a level take 4 to 15 bytes each
-ISLANDS = 0.33  # of the budget, for the places that stay in full
-MARK_BYTES = 12  # of one mark in full, in the file; only to bound the places
-# What the critical path is made of (model_whatif.PATH), in the styles of what it waits for.
+MAX_UNFOLDED_ROWS = 16  # of a group
+MARKS_PER_BYTE = 0.105  # of all levels; a mark of a level takes 4 to 15 bytes of the file
+KEPT_SHARE = 0.33  # of the budget, for the places in full detail
+MARK_BYTES = 12  # of the file for one mark in full detail; limits the places
+# The looks of the parts of the critical path (traceview/model/whatif.py).
 PATH_LOOKS = {
     "compute": "compute",
     "communication": "communication",
@@ -48,16 +45,16 @@ PATH_LOOKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The stretch that the timeline covers, in ns on the capture's clock."""
+class TimeSpan:
+    """The time that the timeline covers, in ns on the capture's clock."""
 
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
-    """What the page needs to draw the timeline: `content` as JSON, packed chunks of columns, names by number."""
+class PackedTimeline:
+    """The data of the timeline: `content` as JSON, packed chunks of columns, and names by number."""
 
     content: dict[str, object]
     chunks: list[str]
@@ -65,14 +62,12 @@ class Timeline:
 
 
 def origin(analysis: Analysis) -> int:
-    """Return the moment from which the page counts time: the first event, or the window's start."""
+    """Return the page's zero time: the first event, or the start of the window."""
     return _span(analysis).start
 
 
-def rows(
-    analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()
-) -> list[Group]:
-    """Return every row with all its marks, a critical path first. `work` is what each device did (bands.py)."""
+def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequence[PathSpan] = ()) -> list[Group]:
+    """Return every row with all its marks, the critical path first. `work` comes from `bands`, by device."""
     groups = [Group("", "", (_path(path, names),))] if path else []
     if isinstance(analysis.iterations, Iterations):
         groups.append(_ruler(analysis.iterations, names))
@@ -87,27 +82,27 @@ def rows(
 
 @dataclass(frozen=True)
 class MergedRows:
-    """All rows, and the lanes of each, merged into levels."""
+    """All rows, and the lanes of each row with their levels."""
 
     groups: Sequence[Group]
     lanes: Mapping[str, Sequence[Lane]]  # by row id
 
     @classmethod
     def within(cls, analysis: Analysis, groups: Sequence[Group], budget: int) -> MergedRows:
-        """Merge the rows into levels, the finest as fine as `budget` bytes of the file may hold."""
+        """Merge the rows into levels that fit into `budget` bytes of the file."""
         span = _span(analysis)
         every = [row for group in groups for row in group.rows]
-        lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * AFFORDED))
+        lanes = merged_lanes(every, span.start, span.end - span.start, int(budget * MARKS_PER_BYTE))
         return cls(groups, {row.id: mine for row, mine in zip(every, lanes, strict=True)})
 
     @cached_property
     def index(self) -> Index:
-        """The places of names."""
+        """The search index."""
         return Index.from_groups(self.groups)
 
 
-def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) -> Timeline:
-    """Fit the rows into `budget` bytes of the file."""
+def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) -> PackedTimeline:
+    """Pack the rows into `budget` bytes of the file."""
     span = _span(analysis)
     length = span.end - span.start
     chunks = ChunkBudget.from_bytes(span.start, budget)
@@ -128,14 +123,14 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
     }
     if extra is not None:
         content |= {**extra.content, "summary_chunk": chunk}
-    return Timeline(content, chunks.chunks, _used_names(names, chunks))
+    return PackedTimeline(content, chunks.chunks, _used_names(names, chunks))
 
 
 def _extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int) -> Extra:
     """Return the parts of a page whose timeline does not fit into `budget` bytes."""
     span, columns = _span(analysis), Columns()
     length = span.end - span.start
-    cover = places(analysis, length, every, int(budget * ISLANDS / MARK_BYTES))
+    cover = places(analysis, length, every, int(budget * KEPT_SHARE / MARK_BYTES))
     idle = [merged.lanes[row.id][0] for group in merged.groups for row in group.rows if row.kind == "idle"]
     content = {
         "tally": tally(analysis, works(merged.groups), idle, span.start, length, budget, columns),
@@ -145,7 +140,7 @@ def _extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget
 
 
 def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:
-    """Return what each device did by class, in the order of Analysis.devices."""
+    """Return the busy time of each device by class, in the order of Analysis.devices."""
     return [unions(row) for group in groups for row in group.rows if row.kind == "overlap"]
 
 
@@ -154,7 +149,7 @@ def _used_looks(lanes: Sequence[Lane]) -> list[str]:
 
 
 def _annotating(analysis: Analysis) -> dict[int, str]:
-    """Return each process's thread with the most range time, whose ranges hold for threads without any."""
+    """Return the thread with the most range time of each process; it annotates threads without ranges."""
     frame = analysis.trace.ranges
     totals = (
         frame.group_by("process", "thread")
@@ -171,40 +166,40 @@ def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
 
 
 def _used_names(names: Names, chunks: ChunkBudget) -> list[str]:
-    """Return the names by number; a name that no mark of the page has is empty."""
+    """Return the names by number; unused names are empty."""
     used = set(np.unique(np.concatenate(chunks.names)).tolist()) if chunks.names else set()
     return [text if number in used else "" for number, text in enumerate(names.texts)]
 
 
-def _span(analysis: Analysis) -> Span:
+def _span(analysis: Analysis) -> TimeSpan:
     if analysis.trace.window is not None:
-        return Span(analysis.trace.window.start, analysis.trace.window.end)
+        return TimeSpan(analysis.trace.window.start, analysis.trace.window.end)
     frames = (analysis.trace.operations, analysis.trace.api, analysis.trace.ranges)
     starts = [int(frame["start"].to_numpy()[0]) for frame in frames if len(frame)]
     ends = [int(frame["end"].to_numpy().max()) for frame in frames if len(frame)]
-    return Span(min(starts, default=0), max(ends, default=1))
+    return TimeSpan(min(starts, default=0), max(ends, default=1))
 
 
 def _ruler(iterations: Iterations, names: Names) -> Group:
     each = iterations.per_iteration
-    start = np.array([one.start_ns for one in each], np.int64)
+    start = np.array([iteration.start_ns for iteration in each], np.int64)
     order = np.argsort(start, kind="stable")
     marks = Marks(
         start,
-        np.array([one.end_ns for one in each], np.int64),
-        np.array([names.number(one.name) for one in each], np.int64),
-        np.array([LOOKS.index("skipped" if one.skipped else "iteration") for one in each], np.int64),
+        np.array([iteration.end_ns for iteration in each], np.int64),
+        np.array([names.number(iteration.name) for iteration in each], np.int64),
+        np.array([LOOKS.index("skipped" if iteration.skipped else "iteration") for iteration in each], np.int64),
     ).take(order)
     return Group("", "", (Row("ruler", "ruler", "iterations", iterations.range, (marks,)),))
 
 
 def _path(spans: Sequence[PathSpan], names: Names) -> Row:
-    ordered = sorted(spans, key=lambda one: (one.start_ns, one.end_ns))
+    ordered = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
     marks = Marks(
-        np.array([one.start_ns for one in ordered], np.int64),
-        np.array([one.end_ns for one in ordered], np.int64),
-        np.array([names.number(one.name or one.kind) for one in ordered], np.int64),
-        np.array([LOOKS.index(PATH_LOOKS[one.kind]) for one in ordered], np.int64),
+        np.array([span.start_ns for span in ordered], np.int64),
+        np.array([span.end_ns for span in ordered], np.int64),
+        np.array([names.number(span.name or span.kind) for span in ordered], np.int64),
+        np.array([LOOKS.index(PATH_LOOKS[span.kind]) for span in ordered], np.int64),
     )
     return Row("ruler", "path", "critical path", "as it ran", (marks,))
 
@@ -219,7 +214,7 @@ def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:
                 "id": row.id,
                 "label": row.label,
                 "note": row.note,
-                "more": row.more or place >= SHOWN_ROWS,
+                "more": row.more or place >= MAX_UNFOLDED_ROWS,
                 "process": row.process,
                 "part": row.part,
                 "events": row.events,

@@ -1,4 +1,4 @@
-"""Marks as packed columns, not as objects: a page of a million marks stays small and opens at once."""
+"""Packed columns of numbers, which keep a page of a million marks small. core/columns.js unpacks them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 
 try:
-    from isal import isal_zlib as packer  # the same format in a fifth of the time
-except ImportError:  # it is made for 64-bit x86 and ARM alone
+    from isal import isal_zlib as packer  # same format, a fifth of the time
+except ImportError:  # isal exists for 64-bit x86 and ARM only
     import zlib as packer  # type: ignore[no-redef]
 
 Packed = list[int]  # [offset in bytes, bytes of each number]
-LEVEL = 2  # of either
+COMPRESSION_LEVEL = 2
 
 
 @dataclass(slots=True)
 class Columns:
-    """One buffer of columns; of each column first all lowest bytes, then all second bytes, and so on.
+    """A buffer of columns. Each column stores all lowest bytes, then all second bytes, and so on.
 
-    Bytes of one order look like each other, so this packs smaller and faster than number after number.
+    Bytes of the same order are alike, so this layout packs smaller and faster than whole numbers.
     """
 
     _parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
     def add(self, values: NDArray[np.integer]) -> Packed:
-        """Append whole numbers from 0 to 2^53, in as many bytes as the largest needs; return where they lie."""
+        """Append whole numbers from 0 to 2^53 with the bytes that the largest needs; return their place."""
         top = int(values.max()) if len(values) else 0
         count = max(1, -(-top.bit_length() // 8))
         place = self.size
@@ -41,26 +41,26 @@ class Columns:
         return [place, count]
 
     def add_ascending(self, values: Times) -> Packed:
-        """Append ascending numbers as the steps between them, which pack better."""
+        """Append ascending numbers as differences, which pack better."""
         return self.add(np.diff(values, prepend=np.int64(0)))
 
     def add_steps(self, values: NDArray[np.integer]) -> Packed:
-        """Append numbers in any order as the steps between them, 0 -1 1 -2 2 written as 0 1 2 3 4."""
+        """Append numbers in any order as signed differences."""
         return self.add_signed(np.diff(values, prepend=np.int64(0)))
 
     def add_signed(self, values: Times) -> Packed:
-        """Append numbers of either sign, 0 -1 1 -2 2 written as 0 1 2 3 4."""
+        """Append signed numbers in zigzag form: 0 -1 1 -2 2 become 0 1 2 3 4."""
         return self.add((values << 1) ^ (values >> 63))
 
     def raw(self) -> bytes:
-        """Return the buffer as it is."""
+        """Return the buffer."""
         return b"".join(self._parts)
 
     def packed(self) -> str:
-        """Return the buffer, deflated, as base64."""
+        """Return the deflated buffer as base64."""
         return pack(self.raw())
 
 
-def pack(data: bytes, level: int = LEVEL) -> str:
-    """Deflate and return as base64; the page inflates it with the browser's own DecompressionStream."""
+def pack(data: bytes, level: int = COMPRESSION_LEVEL) -> str:
+    """Return deflated data as base64. The page inflates it with DecompressionStream."""
     return base64.b64encode(packer.compress(data, level)).decode("ascii")

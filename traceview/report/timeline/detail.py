@@ -1,4 +1,4 @@
-"""How much detail the page holds: every event where the budget allows, else levels and the places that matter.
+"""The detail of the page: every event where the byte budget allows, else levels and the places that matter.
 
 The first chunk shows every row at a glance. The chunks behind it go from coarse to fine, so that a page of any
 size draws at once and sharpens.
@@ -8,17 +8,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from traceview.intervals import Intervals, Times
-from traceview.report.timeline.chunks import ChunkBudget, Json
 from traceview.report.timeline.columns import Columns
-from traceview.report.timeline.lane import Lane
-from traceview.report.timeline.levels import Level, coarser
-from traceview.report.timeline.marks import Marks
+from traceview.report.timeline.levels import Lane, Level, coarser
+from traceview.report.timeline.marks import Marks, used
 
-SAMPLE = 1 << 14  # marks of a lane from which the packed size of the whole lane is estimated
-GPU_FINER = 2  # doublings by which the GPU's rows are finer than the host's, while the budget lasts
-# Of what is left, for one level of the GPU's rows and of the host's: the GPU's may not leave the host nothing.
+MAX_UNPACKED = 7  # bytes of browser memory per byte of the budget
+CHUNK_BYTES = 1_000_000  # of memory; the page unpacks one chunk at a time
+MIN_RATIO_SHARE = 0.9  # of the last packing ratio; marks rarely pack better, and packing takes time
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class ChunkBudget:
+    """The packed chunks, and the rest of the budget in bytes of the file and of memory."""
+
+    zero: int
+    left: int
+    memory: int
+    ratio: float = 0.0  # bytes of the file per byte of memory, for the chunks packed last
+    chunks: list[str] = field(default_factory=list)
+    names: list[Times] = field(default_factory=list)  # numbers of the names in the chunks
+
+    @classmethod
+    def from_bytes(cls, zero: int, budget: int) -> ChunkBudget:
+        """Return a budget of `budget` bytes of the file without chunks; times count from `zero`."""
+        return cls(zero, budget, budget * MAX_UNPACKED)
+
+    def add(self, marks: Sequence[Marks], *, share: float = 1.0, ratio: float = 0.0) -> list[Json]:
+        """Pack marks if they fit into `share` of the rest; return their places, or an empty list.
+
+        `ratio` is the packing ratio of similar marks. Marks that cannot fit at that ratio are not packed.
+        """
+        parts, places = self._columns(marks)
+        size = sum(part.size for part in parts)
+        room = self.left * share
+        if size > self.memory or size * ratio * MIN_RATIO_SHARE > room:
+            return []
+        texts = [part.packed() for part in parts]
+        if sum(map(len, texts)) > room:
+            return []
+        return self._keep(marks, texts, size, places)
+
+    def require(self, marks: Sequence[Marks]) -> list[Json]:
+        """Pack marks even where the budget is spent; return their places."""
+        parts, places = self._columns(marks)
+        return self._keep(marks, [part.packed() for part in parts], sum(part.size for part in parts), places)
+
+    def require_columns(self, columns: Columns) -> int:
+        """Pack columns as a separate chunk even where the budget is spent; return the chunk's number."""
+        self._keep([], [columns.packed()], columns.size, [])
+        return len(self.chunks) - 1
+
+    def _columns(self, marks: Sequence[Marks]) -> tuple[list[Columns], list[tuple[int, Json]]]:
+        """Return the marks as columns of one or more chunks, and the chunk and place of each."""
+        parts, places = [Columns()], []
+        for lane in marks:
+            if parts[-1].size > CHUNK_BYTES:
+                parts.append(Columns())
+            places.append((len(parts) - 1, lane.write(parts[-1], self.zero)))
+        return parts, places
+
+    def _keep(
+        self, marks: Sequence[Marks], texts: Sequence[str], size: int, places: Sequence[tuple[int, Json]]
+    ) -> list[Json]:
+        packed = sum(map(len, texts))
+        self.ratio = packed / max(size, 1)
+        self.left -= packed
+        self.memory -= size
+        self.names.extend(used(lane.name) for lane in marks if len(lane))
+        first = len(self.chunks)
+        self.chunks.extend(texts)
+        return [{"chunk": first + part, "marks": place} for part, place in places]
+
+
+SAMPLE = 1 << 14  # marks of a lane that are packed to estimate the size of the lane
+GPU_FINER = 2  # doublings by which the rows of the GPU are finer than those of the host
+# The share of the remaining budget for one level, by on_gpu: the GPU leaves a part for the host.
 SHARES = {True: 2 / 3, False: 1.0}
 
 
@@ -26,9 +95,9 @@ SHARES = {True: 2 / 3, False: 1.0}
 class Extra:
     """The parts of a page that does not hold every event.
 
-    `columns` are sums and places of names, `content` says where they lie, `names` are the numbers of those names.
-    `cover` are the stretches in which every lane is in full, `kept` the marks of each lane there, or that launched
-    what is there.
+    `columns` holds sums and places of names, `content` the places of these columns, `names` the numbers of the names.
+    `cover` are the stretches where every lane has full detail; `kept` are the marks of each lane in these stretches,
+    and the calls that launched them.
     """
 
     columns: Columns
@@ -40,11 +109,11 @@ class Extra:
 
 @dataclass(slots=True)
 class PackedLane:
-    """A lane, and the places of what is packed of it."""
+    """A lane and the places of its packed parts."""
 
     lane: Lane
-    levels: list[Level]  # not packed yet, the finest first
-    packed: list[Json] = field(default_factory=list)  # levels, the coarsest first
+    levels: list[Level]  # not packed yet, finest first
+    packed: list[Json] = field(default_factory=list)  # levels, coarsest first
     exact: Json | None = None
     whole: bool = False
 
@@ -56,14 +125,14 @@ class PackedLane:
 def pack_lanes(
     lanes: Sequence[Lane], budget: ChunkBudget, extra: Callable[[], Extra]
 ) -> tuple[list[PackedLane], Extra | None, int]:
-    """Pack lanes in one pass from coarse to fine, as far as the budget goes.
+    """Pack lanes in one pass from coarse to fine until the budget is spent.
 
-    Return the packed lanes, and what `extra` gives with the chunk of its columns; None and 0 where every event fits.
+    Return the packed lanes, the result of `extra` and the chunk of its columns; None and 0 where every event fits.
     """
     packed = [PackedLane(lane, list(lane.levels)) for lane in lanes]
     _pack_glance(packed, budget)
     if _estimated_size(packed, budget) * 1.1 < budget.left:
-        for lane in sorted(packed, key=lambda one: not one.lane.on_gpu):
+        for lane in sorted(packed, key=lambda lane: not lane.lane.on_gpu):
             _pack_whole(lane, budget)
     beside, chunk = None, 0
     if not all(lane.whole for lane in packed):
@@ -76,14 +145,14 @@ def pack_lanes(
 
 
 def _pack_kept(lanes: Sequence[PackedLane], kept: Sequence[Marks], budget: ChunkBudget) -> None:
-    """Pack the marks of the places in full, of lanes that are not whole."""
+    """Pack the kept marks of the lanes that are not whole."""
     partial = [(lane, marks) for lane, marks in zip(lanes, kept, strict=True) if not lane.whole]
     for (lane, _), place in zip(partial, budget.require([marks for _, marks in partial]), strict=True):
         lane.exact = place
 
 
 def _pack_glance(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
-    """Pack the first chunk: the coarsest level of each lane, or all of one that has few marks."""
+    """Pack the first chunk: the coarsest level of each lane, or a whole lane that has few marks."""
     coarsest = [lane.levels.pop() if lane.levels else None for lane in lanes]
     marks = [lane.lane.marks if level is None else level.marks for lane, level in zip(lanes, coarsest, strict=True)]
     for lane, level, place in zip(lanes, coarsest, budget.require(marks), strict=True):
@@ -94,7 +163,7 @@ def _pack_glance(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
 
 
 def _estimated_size(lanes: Sequence[PackedLane], budget: ChunkBudget) -> float:
-    """Return the packed bytes of every lane that is not whole yet, estimated; infinite where far too many."""
+    """Return the estimated packed bytes of all lanes that are not whole; infinity when they exceed the budget."""
     total = 0.0
     for marks in sorted((lane.lane.marks for lane in lanes if not lane.whole), key=len, reverse=True):
         first = max(0, (len(marks) - SAMPLE) // 2)
@@ -112,13 +181,13 @@ def _pack_whole(lane: PackedLane, budget: ChunkBudget) -> None:
     marks = lane.lane.marks
     if not lane.whole and (places := budget.add([marks])):
         lane.exact, lane.whole = places[0], True
-        # Bins that hardly merge are no better than the events themselves.
+        # Drop levels that merge little: the events themselves are as good.
         lane.levels = [level for level in lane.levels if len(level.marks) * 2 < len(marks)]
 
 
 def pack_levels(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
-    """Pack finer and finer levels while they fit. The side that no longer fits gets one level in wider bins instead."""
-    ratios = {True: 0.0, False: 0.0}  # of the side's last level; a side without an entry is done
+    """Pack finer and finer levels while they fit. A side whose level does not fit gets a last level in wider bins."""
+    ratios = {True: 0.0, False: 0.0}  # packing ratio of the last level by on_gpu; a finished side is removed
     for on_gpu, due in _ordered_levels(lanes):
         if on_gpu not in ratios:
             continue
@@ -140,7 +209,7 @@ def _pack_level(
 
 
 def _wider(due: Sequence[tuple[PackedLane, Level]], zero: int) -> list[tuple[PackedLane, Level]]:
-    """Return levels between those that did not fit and the packed ones before them."""
+    """Return levels between those that did not fit and the coarser packed levels."""
     wider = [(lane, coarser(level, zero)) for lane, level in due]
     return [(lane, level) for lane, level in wider if not lane.packed or level.shift < lane.packed[-1]["shift"]]
 

@@ -13,16 +13,15 @@ from traceview.intervals import Times
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import work_codes
-from traceview.report.timeline.mark_styles import LOOKS
 from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted
-from traceview.report.timeline.rows import Group, Row
+from traceview.report.timeline.rows import LOOKS, Group, Row
 
-DEEPEST = 11
+MAX_DEPTH = 11
 COSTS = ("waited", "starved", "refill")
 
 
 def _inside(analysis: Analysis, start: Times, end: Times) -> Rows:
-    """Return the rows that the window shows; all of them as a slice, which copies nothing."""
+    """Return the rows inside the window; a slice, which copies nothing, without a window."""
     window = analysis.trace.window
     if window is None:
         return ALL
@@ -31,7 +30,7 @@ def _inside(analysis: Analysis, start: Times, end: Times) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose each event is that the window shows: the row of a stream or a thread."""
+    """The events inside the window, and the row of the stream or thread that owns each."""
 
     rows: Rows
     owner: NDArray[np.int32]  # of each of `rows`
@@ -46,9 +45,9 @@ class Owners:
         """Return how many events each owner has."""
         return counted(self.owner, owners)
 
-    def rows_of(self, one: int) -> Rows:
-        """Return the rows of one owner's events; where all are its own, they are not copied."""
-        mine = self.owner == one
+    def rows_of(self, owner: int) -> Rows:
+        """Return the rows of one owner's events."""
+        mine = self.owner == owner
         if mine.all():
             return self.rows
         at = np.flatnonzero(mine)
@@ -57,7 +56,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class StreamLanes:
-    """All operations, as marks of one stream after the other."""
+    """All operations as marks, stream by stream."""
 
     analysis: Analysis
     owners: Owners
@@ -66,13 +65,13 @@ class StreamLanes:
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, names: Names) -> StreamLanes:
-        """Look at the operations inside the window."""
+        """Collect the operations inside the window."""
         frame = analysis.trace.operations
         owners = Owners.from_frame(analysis, frame, "stream")
         return cls(analysis, owners, names.column(frame["name"]), work_codes(analysis))
 
     def rows(self, device: DeviceUse) -> Iterator[Row]:
-        """Yield the device's streams, the busiest first; those that did nothing come last, folded."""
+        """Yield the device's streams, busiest first; unused streams come last, folded."""
         several = len(device.process_ids) > 1
         for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
             marks = self._marks(self.owners.rows_of(use.stream))
@@ -94,20 +93,20 @@ class StreamLanes:
             self.name.numbers(rows),
             self.look[rows],
             {"bytes": size.to_numpy()[rows]},
-            # 0 is none, so that a column of none is left out.
-            {"correlation": correlation.to_numpy()[rows], "host_memory": _from_one(memory)[rows]},
+            # 0 means none; a column of zeros is left out.
+            {"correlation": correlation.to_numpy()[rows], "host_memory": _category_numbers(memory)[rows]},
         )
 
 
-def _from_one(column: pl.Series) -> NDArray[np.uint8]:
-    """Return the numbers of a few categories, counted from 1; 0 for none."""
+def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
+    """Return the numbers of categories from 1; 0 for null."""
     numbers: NDArray[np.uint8] = (column.to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()
     return numbers
 
 
 @dataclass(frozen=True, slots=True)
 class HostLanes:
-    """All NVTX ranges and API calls, as marks of one thread after the other."""
+    """All NVTX ranges and API calls as marks, thread by thread."""
 
     analysis: Analysis
     ranges: Owners
@@ -117,7 +116,7 @@ class HostLanes:
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, names: Names) -> HostLanes:
-        """Look at what the host did inside the window."""
+        """Collect the ranges and calls inside the window."""
         ranges, calls = analysis.trace.ranges, analysis.trace.api
         return cls(
             analysis,
@@ -128,14 +127,14 @@ class HostLanes:
         )
 
     def groups(self) -> Iterator[Group]:
-        """Yield a group for each process, the thread with most to show first."""
+        """Yield a group for each process, the thread with most events first."""
         threads = self.analysis.trace.threads
         calls = self.calls.count(len(threads))
         count = self.ranges.count(len(threads)) + calls
         process = threads["process"].to_numpy()
-        for one in sorted({int(process[row]) for row in np.flatnonzero(count)}):
-            mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == one and count[row]]
-            yield Group(f"process {one}", "", tuple(row for thread in mine for row in self._rows(thread)))
+        for process_id in sorted({int(process[row]) for row in np.flatnonzero(count)}):
+            mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == process_id and count[row]]
+            yield Group(f"process {process_id}", "", tuple(row for thread in mine for row in self._rows(thread)))
 
     def _rows(self, thread: int) -> Iterator[Row]:
         name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
@@ -169,7 +168,7 @@ class HostLanes:
         )
 
     def _costs(self, rows: Rows, count: int) -> dict[str, Times]:
-        """Return what each of some API calls waited, starved or let the GPU idle, in ns; nothing where none did."""
+        """Return the costs of API calls in ns, by name; empty where they have none."""
         costs: dict[str, Times] = {}
         for use in (self.analysis.host.sync, self.analysis.host.implicit_sync):
             at = use.frame["api"].to_numpy()
@@ -186,7 +185,7 @@ class HostLanes:
 
 
 def by_depth(marks: Marks) -> list[Marks]:
-    """Split ranges by how many others were open when each began; the deepest lanes share one."""
+    """Split ranges by depth; the deepest share the last lane."""
     if not bool((marks.start[1:] > marks.start[:-1]).all()):
         marks = marks.take(np.lexsort((-marks.end, marks.start)))
     depth = _depth(marks.start, marks.end)
@@ -195,14 +194,14 @@ def by_depth(marks: Marks) -> list[Marks]:
 
 
 def _depth(start: Times, end: Times) -> Times:
-    """Return how many others were open when each range of one thread began; ranges by start, longest first."""
+    """Return how many ranges of the thread were open when each range began; ranges by start, longest first."""
     ended = np.searchsorted(np.sort(end), start, side="right")
-    depth: Times = np.clip(np.arange(len(start)) - ended, 0, DEEPEST)
+    depth: Times = np.clip(np.arange(len(start)) - ended, 0, MAX_DEPTH)
     return depth
 
 
 def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
-    """Return for each device the ranges as they lie on it, a row for each depth that they have on their threads."""
+    """Return the projected ranges of each device, a row for each depth on their threads."""
     if analysis.projected is None or (frame := analysis.projected()).is_empty():
         return {}
     ranges = analysis.trace.ranges
@@ -219,7 +218,7 @@ def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
         np.full(len(frame), LOOKS.index("range"), np.uint8),
         {"operations": frame["operations"].to_numpy()},
     )
-    return {int(one): _projected(analysis, marks, depth[owner], device == one, int(one)) for one in np.unique(device)}
+    return {int(row): _projected(analysis, marks, depth[owner], device == row, int(row)) for row in np.unique(device)}
 
 
 def _projected(analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int) -> list[Row]:

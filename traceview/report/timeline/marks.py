@@ -1,4 +1,4 @@
-"""The marks of one row of the timeline, and how they are written into the page."""
+"""The marks of a row of the timeline as columns, and the names of all marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, blocks, is_sorted
 from traceview.report.timeline.columns import Columns, Packed
 
-LONGEST_NAME = 400
+MAX_NAME_LENGTH = 400
 NEAR = 1024
 Numbers = NDArray[np.integer]
 Rows = Numbers | slice
@@ -21,10 +21,10 @@ ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What is known of marks that stand for several events each.
+    """Columns of marks that stand for several events each.
 
-    `count` events, `busy` ns in them all, `top` ns in the longest, whose name the mark has. `shares` has the
-    ns of each class in `looks`, one column a class, or is empty where the row has one class alone.
+    `count` is the number of events, `busy` their total ns and `top` the ns of the longest, which names the mark.
+    `shares` has one column of ns per class in `looks`; it is empty where the row has one class.
     """
 
     count: Times
@@ -34,7 +34,7 @@ class Merge:
     shares: tuple[Times, ...] = ()
 
     def take(self, rows: Rows) -> Merge:
-        """Return what is known of some of the marks."""
+        """Return the columns of some of the marks."""
         count, busy, top, *shares = (column[rows] for column in (self.count, self.busy, self.top, *self.shares))
         return Merge(count, busy, top, self.looks, tuple(shares))
 
@@ -43,9 +43,8 @@ class Merge:
 class Marks:
     """Columns of equal length: ns on the capture's clock, the name's number, the class's number.
 
-    Numbers that are small come in few bytes, because a capture has millions of them. Starts ascend. `sums` are
-    further columns that add up when marks are merged (bytes, ns of a cause); `details` hold for a single event
-    alone (its correlation id).
+    Small numbers have small types, because a capture has millions of marks. Starts ascend. Columns in `sums` add up
+    when marks are merged (bytes, ns of a cause). Columns in `details` apply to single events (correlation id).
     """
 
     start: Times
@@ -60,7 +59,7 @@ class Marks:
         return len(self.start)
 
     def take(self, rows: Rows) -> Marks:
-        """Return some of the marks, in the order of `rows`; all of them, in order, as they are."""
+        """Return some of the marks, in the order of `rows`."""
         if isinstance(rows, slice) and rows == ALL:
             return self
         return Marks(
@@ -74,15 +73,15 @@ class Marks:
         )
 
     def without_zeros(self) -> Marks:
-        """Return the marks without columns that say nothing."""
+        """Return the marks without columns of zeros."""
         return replace(
             self,
-            sums={key: column for key, column in self.sums.items() if anything(column)},
-            details={key: column for key, column in self.details.items() if anything(column)},
+            sums={key: column for key, column in self.sums.items() if has_nonzero(column)},
+            details={key: column for key, column in self.details.items() if has_nonzero(column)},
         )
 
     def write(self, columns: Columns, zero: int) -> dict[str, Packed | int]:
-        """Put the columns into a buffer; return where each lies. Times count from `zero`."""
+        """Write the columns to a buffer; return their places. Times count from `zero`."""
         length = self.end - self.start
         places: dict[str, Packed | int] = {
             "n": len(self),
@@ -92,10 +91,10 @@ class Marks:
             "look": columns.add(self.look),
         }
         for key, column in self.sums.items():
-            if anything(column):
+            if has_nonzero(column):
                 places[key] = columns.add(column)
         for key, detail in self.details.items():
-            if anything(detail):
+            if has_nonzero(detail):
                 places[key] = columns.add_steps(detail)
         if self.merge is not None:
             places["count"] = columns.add(self.merge.count - 1)
@@ -104,11 +103,11 @@ class Marks:
 
 
 def joined(parts: Sequence[Marks]) -> Marks:
-    """Return merged marks of one row, part after part."""
+    """Concatenate parts of one row's merged marks."""
     if len(parts) == 1:
         return parts[0]
     merges = [part.merge for part in parts if part.merge is not None]
-    columns = zip(*((one.count, one.busy, one.top, *one.shares) for one in merges), strict=True)
+    columns = zip(*((merge.count, merge.busy, merge.top, *merge.shares) for merge in merges), strict=True)
     count, busy, top, *shares = (np.concatenate(column) for column in columns)
     return Marks(
         np.concatenate([part.start for part in parts]),
@@ -121,20 +120,20 @@ def joined(parts: Sequence[Marks]) -> Marks:
     )
 
 
-def anything(column: Numbers) -> bool:
-    """Is anything not 0? Mostly something is, near the front."""
+def has_nonzero(column: Numbers) -> bool:
+    """Return whether any number is not 0. The first numbers usually decide."""
     return bool(column[:NEAR].any() or column.any())
 
 
 def reach(end: Times) -> Times:
-    """Return the latest end so far; where marks are disjoint that is each mark's own, and nothing is made."""
+    """Return the latest end up to each mark; ascending ends are returned unchanged."""
     return end if is_sorted(end) else np.maximum.accumulate(end)
 
 
 def counted(numbers: Numbers, least: int = 0) -> Times:
-    """Return how often each small number occurs, from 0 to the largest, or to `least` - 1 where that is more.
+    """Return how often each number from 0 occurs, for at least `least` numbers.
 
-    Block by block, since NumPy counts numbers of 64 bits alone and copies all others first.
+    The function counts block by block, because np.bincount copies other types to 64 bits first.
     """
     count = np.zeros(max(least, int(numbers.max()) + 1 if len(numbers) else 0), np.int64)
     for block in blocks(len(numbers)):
@@ -143,30 +142,30 @@ def counted(numbers: Numbers, least: int = 0) -> Times:
 
 
 def used(numbers: Numbers) -> Times:
-    """Return which small numbers there are, ascending."""
-    if len(numbers) and (one := int(numbers.min())) == int(numbers.max()):
-        return np.array([one], np.int64)
+    """Return the distinct small numbers, ascending."""
+    if len(numbers) and (number := int(numbers.min())) == int(numbers.max()):
+        return np.array([number], np.int64)
     return np.flatnonzero(counted(numbers))
 
 
 @dataclass(slots=True)
 class Names:
-    """Every name that the timeline shows, once."""
+    """The names of the timeline, each with a number."""
 
     texts: list[str] = field(default_factory=list)
     _known: dict[str, int] = field(default_factory=dict)
 
     def number(self, text: str) -> int:
-        """Return the number of a name, new or known; an endless name is cut."""
-        if len(text) > LONGEST_NAME:
-            text = text[: LONGEST_NAME - 1] + "…"
+        """Return the number of a name; a name above MAX_NAME_LENGTH is cut."""
+        if len(text) > MAX_NAME_LENGTH:
+            text = text[: MAX_NAME_LENGTH - 1] + "…"
         if text not in self._known:
             self._known[text] = len(self.texts)
             self.texts.append(text)
         return self._known[text]
 
     def column(self, names: pl.Series) -> NameColumn:
-        """Give every name of a column of categories a number."""
+        """Give a number to every name in a column of categories."""
         codes = names.to_physical().to_numpy()
         texts = _categories(names)
         lookup = np.zeros(max(len(texts), 1), np.int32)
@@ -177,7 +176,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class NameColumn:
-    """A column of categories, and the number of each category that it has."""
+    """A column of categories, and the name's number of each category."""
 
     codes: Numbers
     lookup: NDArray[np.int32]

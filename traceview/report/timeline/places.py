@@ -1,4 +1,4 @@
-"""Where full detail matters: around every listed finding, gap and stall, and three telling iterations."""
+"""Places with full detail: around listed findings, gaps and stalls, and in three iterations."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Times, sorted_unique
 from traceview.model.analysis import Analysis, Iterations
-from traceview.report.timeline.lane import Lane
+from traceview.report.timeline.levels import Lane
 from traceview.report.timeline.marks import Marks, Numbers, reach
 
-LONGEST_CALLS = 10
-AROUND = 0.5  # of a place's own length, on both sides
-LEAST_AROUND = 50_000  # ns
-SHORT = 100  # a place longer than the capture divided by this is kept at both its ends alone
+MAX_CALLS = 10
+MARGIN_SHARE = 0.5  # of the length of a place, on both sides
+MIN_MARGIN = 50_000  # ns
+MAX_PLACE_FRACTION = 100  # of a place longer than the capture divided by this, only both ends are kept
 LOW_BITS = (1 << 20) - 1
 
 Place = tuple[int, int]
 
 
 def places(analysis: Analysis, length: int, lanes: Sequence[Lane], max_events: int) -> Intervals:
-    """Return the union of the places that stay in full; `length` is the whole span in ns.
+    """Return the union of the places with full detail; `length` is the timeline's span in ns.
 
-    The most telling come first. A place is left out if it brings the kept events above `max_events`.
+    The most important places come first. A place is left out when the events would exceed `max_events`.
     """
     kept, events = [], 0
     for start, end in _with_surroundings(analysis, length):
         starts = (lane.marks.start for lane in lanes)
-        more = sum(int(np.searchsorted(one, end) - np.searchsorted(one, start)) for one in starts)
+        more = sum(
+            int(np.searchsorted(lane_starts, end) - np.searchsorted(lane_starts, start)) for lane_starts in starts
+        )
         if events + more <= max_events:
             kept.append((start, end))
             events += more
@@ -40,42 +42,46 @@ def places(analysis: Analysis, length: int, lanes: Sequence[Lane], max_events: i
 
 
 def _with_surroundings(analysis: Analysis, length: int) -> Iterator[Place]:
-    longest = length // SHORT
-    for start, end in _telling(analysis):
-        around = min(max(int((end - start) * AROUND), LEAST_AROUND), longest)
+    longest = length // MAX_PLACE_FRACTION
+    for start, end in _important_places(analysis):
+        margin = min(max(int((end - start) * MARGIN_SHARE), MIN_MARGIN), longest)
         if end - start <= longest:
-            yield start - around, end + around
+            yield start - margin, end + margin
         else:
-            yield start - around, start + around
-            yield end - around, end + around
+            yield start - margin, start + margin
+            yield end - margin, end + margin
 
 
-def _telling(analysis: Analysis) -> Iterator[Place]:
+def _important_places(analysis: Analysis) -> Iterator[Place]:
     evidence = [finding.evidence for finding in analysis.findings]
-    # The worst place of every finding before the second of any.
-    for rank in range(max((len(one) for one in evidence), default=0)):
-        yield from ((one[rank].start_ns, one[rank].end_ns) for one in evidence if rank < len(one))
+    # The first place of every finding comes before the second place of any.
+    for rank in range(max((len(finding_places) for finding_places in evidence), default=0)):
+        yield from (
+            (finding_places[rank].start_ns, finding_places[rank].end_ns)
+            for finding_places in evidence
+            if rank < len(finding_places)
+        )
     yield from _iterations(analysis)
     for device in analysis.devices:
         yield from ((gap.start_ns, gap.end_ns) for gap in device.gaps.longest)
     for use in (analysis.host.sync, analysis.host.implicit_sync):
         cost = (use.frame["starved"] + use.frame["refill"]).to_numpy()
-        worst = np.argsort(-cost, kind="stable")[:LONGEST_CALLS]
+        worst = np.argsort(-cost, kind="stable")[:MAX_CALLS]
         yield from use.frame.select("start", "end")[worst].iter_rows()
 
 
 def _iterations(analysis: Analysis) -> Iterator[Place]:
-    """Yield the median, the best and the worst of the iterations that count."""
+    """Yield the median, the fastest and the slowest of the steady iterations."""
     if not isinstance(analysis.iterations, Iterations):
         return
-    each = [one for one in analysis.iterations.per_iteration if not one.skipped]
-    each.sort(key=lambda one: (one.wall_ns, one.start_ns))
+    each = [iteration for iteration in analysis.iterations.per_iteration if not iteration.skipped]
+    each.sort(key=lambda iteration: (iteration.wall_ns, iteration.start_ns))
     if each:
-        yield from ((one.start_ns, one.end_ns) for one in (each[len(each) // 2], each[0], each[-1]))
+        yield from ((iteration.start_ns, iteration.end_ns) for iteration in (each[len(each) // 2], each[0], each[-1]))
 
 
 def kept_marks(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
-    """Return the marks of each lane that touch the places in full, and the host calls that launched them."""
+    """Return the marks of each lane that touch the stretches in `cover`, and the calls that launched them."""
     touching = {id(lane): _touching(lane.marks, cover) for lane in lanes}
     for lane in lanes:
         if not lane.on_gpu and "correlation" in lane.marks.details:
@@ -95,7 +101,7 @@ def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times])
 
 
 def _rows_with(values: Numbers, numbers: Numbers) -> Times:
-    """Return the rows whose value is one of some numbers. A table of the lowest bits finds the candidates."""
+    """Return the rows whose value is among `numbers`. A table of the lowest bits selects candidates."""
     table = np.zeros(LOW_BITS + 1, np.bool_)
     table[numbers & LOW_BITS] = True
     rows = np.flatnonzero(table[values & LOW_BITS])
@@ -103,7 +109,7 @@ def _rows_with(values: Numbers, numbers: Numbers) -> Times:
 
 
 def _touching(marks: Marks, cover: Intervals) -> Times:
-    """Return the rows of the marks that touch one of some disjoint stretches, ascending."""
+    """Return the rows of marks that touch any of the disjoint stretches, ascending."""
     first = np.searchsorted(reach(marks.end), cover.start, "left")
     last = np.maximum(np.searchsorted(marks.start, cover.end, "right"), first)
     first = np.maximum(first, np.append(np.zeros(1, np.int64), last[:-1])[: len(first)])

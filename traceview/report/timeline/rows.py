@@ -1,4 +1,4 @@
-"""Rows and groups of the timeline, and the bands that lead each device."""
+"""Rows and groups of the timeline, the styles of marks, and the two bands that lead each device."""
 
 from __future__ import annotations
 
@@ -10,18 +10,37 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, blocks
 from traceview.model.analysis import CAUSES, Analysis, DeviceUse
+from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import WORK_CLASSES, Band, Bands
-from traceview.report.timeline.mark_styles import LOOKS, WORDS
 from traceview.report.timeline.marks import Marks, Names
+
+LOOKS = (
+    *WORK_CLASSES,
+    *(f"call_{role}" for role in ROLES),
+    "range",
+    "iteration",
+    "skipped",
+    *(f"idle_{cause}" for cause in CAUSES),
+)
+WORDS = {
+    "compute": "compute",
+    "communication": "communication",
+    "h2d": "copy h2d",
+    "d2h": "copy d2h",
+    "d2d": "copy d2d, p2p",
+    "copy": "other copy",
+    "memset": "memset",
+}
+
 
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row. `id` is what evidence points at; `events` is what of the capture it shows, bands nothing.
+    """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
-    A row has one lane of marks or several, none where a stream did nothing. Rows of one `part` fold as one.
+    A row has one or more lanes of marks, and none for an unused stream. Rows of the same `part` fold together.
     """
 
     kind: str  # ruler, overlap, idle, stream, range, call, projected
@@ -30,7 +49,7 @@ class Row:
     note: str
     lanes: tuple[Marks, ...]
     events: int = 0
-    more: bool = False  # folded away at first
+    more: bool = False  # folded initially
     process: int | None = None
     part: str = ""
 
@@ -56,7 +75,7 @@ def _overlap(device: DeviceUse, work: Bands, names: Names) -> Row:
 
 
 def unions(overlap: Row) -> dict[str, Intervals]:
-    """Return what a device did by class, each a union, from its overlap row."""
+    """Return the busy time of a device by class, from its overlap row."""
     classes = {}
     for names, lane in zip(OVERLAP_LANES, overlap.lanes, strict=True):
         for name in names:
@@ -78,15 +97,15 @@ def _lane(bands: list[Band], names: Names) -> Marks:
 
 
 def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
-    """Return for each of `count` rows the number of its first largest column; 0 where none has anything.
+    """Return for each of `count` rows the number of its largest column (the first of equals); 0 where all are 0.
 
-    The columns come by ascending number.
+    The columns are in ascending order of their numbers.
     """
     numbers = np.zeros(count, np.uint8)
     for block in blocks(count):
         largest = np.zeros(block.stop - block.start, np.int64)
         for number, column in columns.items():
-            # Of ascending numbers the largest is the last: far faster than to put one where there is more.
+            # Numbers ascend, so maximum() replaces a masked assignment, which is much slower.
             more = (column[block] > largest).view(np.uint8) * np.uint8(number)
             np.maximum(numbers[block], more, out=numbers[block])
             np.maximum(largest, column[block], out=largest)

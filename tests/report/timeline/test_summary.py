@@ -1,4 +1,4 @@
-"""Where names stand: the places kept of each are spread evenly over all of its events, whatever row they lie in."""
+"""The search index keeps places of each name, spread evenly over all of its events in all rows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.report.timeline import search_index
+from traceview.report.timeline import summary
 from traceview.report.timeline.marks import Marks
 from traceview.report.timeline.rows import Group, Row
-from traceview.report.timeline.search_index import Index
+from traceview.report.timeline.summary import Index
 
 lanes = st.lists(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 300)), max_size=40), max_size=5)
 
@@ -26,7 +26,7 @@ def row(number: int, events: list[tuple[int, int]]) -> Row:
 def test_places_are_spread_over_the_events_of_a_name(events: list[list[tuple[int, int]]], most: int) -> None:
     rows = [row(number, one) for number, one in enumerate(events)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_index, "PLACES", most)
+        patch.setattr(summary, "MAX_PLACES_OF_NAME", most)
         found = Index.from_groups([Group("", "", tuple(rows))])
     of_name: dict[int, list[tuple[int, str, int]]] = {}
     for one in rows:

@@ -8,7 +8,7 @@ import zlib
 
 from plotly.offline import get_plotlyjs
 
-from traceview.report.plotly import library
+from traceview.report.analysis.page import library
 
 
 def test_the_library_is_plotly_js_and_packed_once() -> None:

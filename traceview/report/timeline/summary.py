@@ -1,0 +1,189 @@
+"""The parts of a page that cannot hold every event: sums per bin for measuring, places of names for searching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from traceview import intervals
+from traceview.intervals import Coverage, Intervals, Times, index_ranges
+from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.trace import CLASSES
+from traceview.report.timeline.columns import Columns, Packed
+from traceview.report.timeline.levels import Lane
+from traceview.report.timeline.marks import Marks, Numbers, counted
+from traceview.report.timeline.rows import Group
+
+MAX_BINS = 1 << 16
+BIN_BYTES = 60  # per device and bin, unpacked; an estimate that limits the bins
+NOT_COPIES = ("compute", "communication", "memset")
+
+
+Work = Mapping[str, Intervals]  # busy time of a device by class, each a union
+
+
+def tally(
+    analysis: Analysis,
+    work: Sequence[Work],
+    idle: Sequence[Lane],
+    zero: int,
+    length: int,
+    budget: int,
+    columns: Columns,
+) -> dict[str, object]:
+    """Write each device's sums per bin to `columns`; return their places. A larger `budget` gives finer bins.
+
+    `idle` holds the gaps of each device as marks.
+    """
+    bins = min(MAX_BINS, max(1, budget // (BIN_BYTES * max(1, len(work)))))
+    shift = max(0, (length // bins).bit_length())
+    edges = zero + (np.arange((length >> shift) + 2) << shift)
+    devices = [
+        {"id": device.id, "columns": _written(device_sums(analysis, device, mine, lane.at_most(shift), edges), columns)}
+        for device, mine, lane in zip(analysis.devices, work, idle, strict=True)
+    ]
+    return {"shift": shift, "count": len(edges) - 1, "devices": devices}
+
+
+def device_sums(analysis: Analysis, device: DeviceUse, work: Work, idle: Marks, edges: Times) -> dict[str, Times]:
+    """Return times in ns and counts of a device in each bin; `edges` are the ascending borders of the bins.
+
+    compute, communication, copies and idle are unions; `hidden` is the part of the copies during compute. kernels,
+    copy_count and the sums by cause count the events that start in the bin. A mark in `idle` must not merge gaps
+    from two bins.
+    """
+    copies = _union([union for name, union in work.items() if name not in NOT_COPIES])
+    gaps = device.gaps.frame
+    times = {
+        "compute": work["compute"],
+        "communication": work["communication"],
+        "copies": copies,
+        "hidden": intervals.intersect(work["compute"], copies),
+        "idle": Intervals(gaps["start"].to_numpy(), gaps["end"].to_numpy()),
+    }
+    sums = {name: np.diff(Coverage.from_union(union).length_before(edges)) for name, union in times.items()}
+    sums |= _counts(analysis, device, edges)
+    first = np.searchsorted(idle.start, edges)
+    for cause, column in idle.sums.items():
+        total = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(column, out=total[1:])
+        sums[cause] = np.diff(total[first])
+    return sums
+
+
+def _union(parts: list[Intervals]) -> Intervals:
+    parts = [part for part in parts if len(part.start)]
+    if len(parts) < 2:
+        return parts[0] if parts else intervals.EMPTY
+    return intervals.union(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
+
+
+def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Times]:
+    operations = analysis.trace.operations
+    start, work = operations["start"].to_numpy(), operations["class"].to_physical().to_numpy()
+    mine = operations["device"].to_numpy() == device.device
+    if not mine.all():
+        start, work = start[mine], work[mine]
+    first = np.searchsorted(start, edges)
+    copy, others = work == CLASSES.index("copy"), work == CLASSES.index("memset")
+    # Most operations are kernels and whole graphs, so count the others and subtract.
+    copies, no_kernels = (np.searchsorted(np.flatnonzero(rows), first) for rows in (copy, copy | others))
+    return {"kernels": np.diff(first - no_kernels), "copy_count": np.diff(copies)}
+
+
+def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
+    return {name: columns.add(values) for name, values in sums.items() if values.any()}
+
+
+SEARCHED = ("ruler", "stream", "call", "range")
+MAX_PLACES_OF_NAME = 128
+MAX_PLACES = 120_000  # of all names
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Places of names as columns, in order of (name, start). `rows` are ids of rows; `row` indexes them."""
+
+    rows: list[str]
+    name: Times
+    count: Times  # all events of that name
+    row: Times
+    start: Times
+    length: Times
+
+    @classmethod
+    def from_groups(cls, groups: Sequence[Group]) -> Index:
+        """Choose the places of every name."""
+        lanes = [
+            (row.id, marks) for group in groups for row in group.rows if row.kind in SEARCHED for marks in row.lanes
+        ]
+        ids = sorted({row for row, _ in lanes})
+        known = 1 + max((int(marks.name.max(initial=-1)) for _, marks in lanes), default=0)
+        counts = [counted(marks.name, known) for _, marks in lanes]
+        count = sum(counts, np.zeros(known, np.int64))
+        name, rank = _spread(count)
+        before, parts = np.zeros(known, np.int64), [_LanePlaces.none()]
+        # Sort lane by lane to limit memory.
+        for (row_id, marks), mine in zip(lanes, counts, strict=True):
+            place = rank - before[name]
+            here = np.flatnonzero((place >= 0) & (place < mine[name]))
+            parts.append(_LanePlaces.nth(marks, mine, name[here], place[here], ids.index(row_id)))
+            before += mine
+        name, row, start, length = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.lexsort((start, name))
+        name = name[order]
+        return cls(ids, name, count[name], row[order], start[order], length[order])
+
+    def write(self, zero: int, columns: Columns) -> dict[str, object]:
+        """Write the index to `columns`, times in ns from `zero`; return the places of its columns."""
+        places: dict[str, Packed] = {
+            "name": columns.add_ascending(self.name),
+            "count": columns.add(self.count),
+            "row": columns.add(self.row),
+            "start": columns.add_steps(self.start - zero),
+            "length": columns.add(self.length),
+        }
+        return {"n": len(self.name), "rows": self.rows, "columns": places}
+
+
+def _narrow(numbers: Numbers) -> Numbers:
+    """Return numbers from 0 in the smallest type that fits: 1 or 2 bytes sort much faster."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))), copy=False)
+
+
+class _LanePlaces(NamedTuple):
+    """Some events of one lane."""
+
+    name: Times
+    row: Times
+    start: Times
+    length: Times
+
+    @classmethod
+    def none(cls) -> _LanePlaces:
+        """Return no event."""
+        return cls(*(np.empty(0, np.int64) for _ in cls._fields))
+
+    @classmethod
+    def nth(cls, marks: Marks, count: Times, name: Times, place: Times, row: int) -> _LanePlaces:
+        """Return the `place`-th event of each name; `count` is the number of events by name."""
+        if len(name) == 0:
+            return cls.none()
+        # A stable sort keeps the order of time.
+        order = np.argsort(_narrow(marks.name), kind="stable")
+        rows = order[(np.cumsum(count) - count)[name] + place]
+        start = marks.start[rows]
+        return cls(name, np.full(len(rows), row, np.int64), start, marks.end[rows] - start)
+
+
+def _spread(count: Times) -> tuple[Times, Times]:
+    """Return the name and the rank of each kept event: all events of a rare name, some of a frequent name."""
+    kept = np.minimum(count, MAX_PLACES_OF_NAME)
+    if kept.sum() > MAX_PLACES:
+        kept = np.minimum(kept, max(1, MAX_PLACES // max(1, int((count > 0).sum()))))
+    owner = np.repeat(np.arange(len(count)), kept)
+    rank = index_ranges(np.zeros_like(kept), kept)
+    return owner[:MAX_PLACES], (rank * count[owner] // np.maximum(kept[owner], 1))[:MAX_PLACES]

@@ -1,0 +1,110 @@
+"""A what-if analysis as JSON and on a terminal of 80 columns (docs/whatif.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from traceview.model.whatif import Prediction, WhatIf
+from traceview.report.analysis.terminal import IN_ASCII
+from traceview.report.format import milliseconds, percent, plain
+from traceview.report.json import Json, indented_text, plain_values, rounded
+from traceview.report.layout import WIDTH, cut, left, wrap
+
+SCHEMA_VERSION = 1
+PREDICTION = {"path": "path_ns"}
+
+
+def to_json(result: WhatIf) -> str:
+    """Return the document as text."""
+    return indented_text(document(result))
+
+
+def document(result: WhatIf) -> dict[str, Json]:
+    """Return the document as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": result.info.file,
+        "range": result.range,
+        "counted": result.counted,
+        "modelled": result.modelled,
+        "measured_ns": result.measured_ns,
+        "replayed_ns": result.replayed_ns,
+        "replay_error": rounded(result.error),
+        "path_ns": plain_values(result.path),
+        "spans": plain_values(result.spans),
+        "predictions": plain_values(result.predictions, PREDICTION),
+        "together": plain_values(result.together, PREDICTION),
+        "left_out": plain_values(result.left_out),
+        "notes": list(result.notes),
+    }
+
+
+PATH_WORDS = {
+    "compute": "compute",
+    "communication": "communication",
+    "copy": "copies",
+    "memset": "memsets",
+    "gap": "gaps between operations",
+    "launch": "launches reaching the GPU",
+    "host": "host between CUDA calls",
+    "call": "CUDA calls",
+    "wait": "returning from waits",
+}
+
+
+def render(result: WhatIf, *, unicode: bool = True) -> str:
+    """Return the tables as text. Without `unicode` it is ASCII."""
+    lines = [cut(line, WIDTH) for part in _parts(result) if part for line in (*part, "")]
+    text = "\n".join(lines).rstrip() + "\n"
+    return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def _parts(result: WhatIf) -> Iterator[list[str]]:
+    yield wrap(
+        f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} an iteration on the GPU, mean of "
+        f"{result.counted} of {plain(result.range, 100)}; the model of {result.modelled} of them gives "
+        f"{milliseconds(result.replayed_ns)} ({result.error:+.2%})"
+    )
+    yield ["What an iteration waits for now", *_path(result.path, result.replayed_ns)]
+    yield _changes("Each change alone", result, result.predictions)
+    if len(result.together) > 1:
+        yield _changes("One after the other, each on top of those above", result, result.together)
+    if result.together:
+        last = result.together[-1]
+        then = "all of these made" if len(result.together) > 1 else plain(last.title, 100)
+        yield [*wrap(f"What an iteration waits for then ({then})"), *_path(last.path, last.iteration_ns)]
+    if result.left_out:
+        yield [
+            "Not here",
+            *(
+                line
+                for omitted in result.left_out
+                for line in wrap(f"{omitted.title}: {plain(omitted.reason, 300)}", "  ", "    ")
+            ),
+        ]
+    yield [line for note in result.notes for line in wrap(plain(note, 400), "", "  ")]
+
+
+def _path(path: Mapping[str, int], total: int) -> list[str]:
+    parts = sorted(path.items(), key=lambda pair: -pair[1])
+    return [f"  {PATH_WORDS[kind]:<28}{milliseconds(ns):>11}{percent(ns, total):>8}" for kind, ns in parts if ns]
+
+
+def _changes(title: str, result: WhatIf, rows: Sequence[Prediction]) -> list[str]:
+    if not rows:
+        return [f"{title}: none applies"]
+    lines = [f"{title:<48}{'predicted':>11}{'':>3}{'range':>18}"]
+    for prediction in rows:
+        gain = f"{prediction.iteration_ns / result.measured_ns - 1:+.0%}"
+        between = f"{_bare(prediction.low_ns)} to {_bare(prediction.high_ns)}"
+        lines.append(
+            f"  {left(plain(prediction.title, 100), 46)}{milliseconds(prediction.iteration_ns):>11}"
+            f"{gain:>6}{between:>15}"
+        )
+        rests = f"{prediction.note}; " if prediction.note else ""
+        lines += wrap(f"{rests}rests on: {plain(prediction.rests_on, 300)}", "      ", "      ")
+    return lines
+
+
+def _bare(ns: int) -> str:
+    return milliseconds(ns).removesuffix(" ms")

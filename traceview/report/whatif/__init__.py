@@ -1,1 +1,0 @@
-"""Reports of a what-if: terminal and JSON."""
