@@ -109,7 +109,7 @@ def test_condition_that_does_not_hold_exits_with_0(traceview: Command, report: P
         (["--range", "nothing"], "report.sqlite: no NVTX range is called 'nothing'"),
         (["--device", "9"], "report.sqlite: no device is called '9'"),
         (["--iteration", "("], "is not a regular expression"),
-        (["--skip", "5000"], "--skip 5000 leaves nothing"),
+        (["--skip", "5000"], "--skip 5000 leaves none of 20 iterations"),
         (["--skip", "-1"], "(see traceview analyze --help)"),
         (["--top", "0"], "(see traceview analyze --help)"),
         (["--nothing"], "No such option '--nothing'"),
