@@ -1,4 +1,4 @@
-"""Every oddity of an export ends in the same Trace that a slow, plain reading of its rows gives."""
+"""The Trace of every kind of export equals that of a slow and simple reader."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SIZES = st.sampled_from([0, 1, 1 << 40, None])
 
 
 def lasting(row: type, /, **fields: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
-    """Rows of one kind; now and then one that ends before it starts."""
+    """Return rows of a kind; some end before they start."""
     length = st.sampled_from([0, 0, 1, 5, 30, -1])
     made = st.tuples(TIMES, length, st.fixed_dictionaries(fields)).map(
         lambda drawn: row(start=drawn[0], end=drawn[0] + drawn[1], **drawn[2])
@@ -118,19 +118,19 @@ EXPORTS = st.fixed_dictionaries(
 
 
 def agrees(path: Path) -> Trace:
-    """Hold a Trace against the plain reading of the same file, row by row."""
+    """Compare a Trace with that of the simple reader, row by row."""
     expected, trace = Export(path), open_trace(path)
     calls = sorted(expected.calls, key=lambda call: (call.start, call.end))
     row_of = {id(call): row for row, call in enumerate(calls)}
     assert _operations(trace) == [
         (
-            one.start, one.end, one.cls, one.table, one.kind, one.memory, one.size, one.process, one.context,
-            one.stream, one.correlation, None if one.launch is None else row_of[id(one.launch)],
+            item.start, item.end, item.cls, item.table, item.kind, item.memory, item.size, item.process, item.context,
+            item.stream, item.correlation, None if item.launch is None else row_of[id(item.launch)],
         )
-        for one in expected.operations
+        for item in expected.operations
     ]  # fmt: skip
-    found = trace.api.with_columns(trace.threads["tid"].gather(trace.api["thread"]).alias("thread"))
-    assert found.rows() == [
+    actual = trace.api.with_columns(trace.threads["tid"].gather(trace.api["thread"]).alias("thread"))
+    assert actual.rows() == [
         (
             call.start, call.end, call.name, call.role, call.implicit, call.thread & 0xFFFFFF, call.process,
             call.correlation,
@@ -139,13 +139,13 @@ def agrees(path: Path) -> Trace:
     ]  # fmt: skip
     ranges = trace.ranges.with_columns(trace.threads["tid"].gather(trace.ranges["thread"]).alias("thread"))
     assert ranges.drop("open").rows() == [
-        (one.start, one.end, one.name, one.domain, one.thread & 0xFFFFFF, one.process)
-        for one in expected.ranges
+        (item.start, item.end, item.name, item.domain, item.thread & 0xFFFFFF, item.process)
+        for item in expected.ranges
     ]
-    assert trace.overhead.rows() == sorted(one for one in expected.overhead if one[0] <= one[1])
+    assert trace.overhead.rows() == sorted(item for item in expected.overhead if item[0] <= item[1])
     groups = {pair: number for number, pairs in enumerate(expected.devices) for pair in pairs}
     assert in_order_of_appearance(trace.operations["device"].to_list()) == in_order_of_appearance(
-        [groups[one.process, one.device] for one in expected.operations]
+        [groups[item.process, item.device] for item in expected.operations]
     )
     return trace
 
@@ -166,26 +166,26 @@ def in_order_of_appearance(values: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["serial", "dual", "quad", "ddp2", "cudagraph"])
-def test_the_samples(name: str) -> None:
+def test_samples(name: str) -> None:
     trace = agrees(sample(f"{name}.sqlite"))
     assert len(trace.operations) > 0
     assert trace.info.problems == ()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_captures(name: str) -> None:
+def test_shared_captures(name: str) -> None:
     assert agrees(shared(name)).info.problems == ()
 
 
 @settings(max_examples=60)
 @given(EXPORTS)
-def test_any_export(parts: dict[str, list[object]]) -> None:
+def test_random_exports(parts: dict[str, list[object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         agrees(build_export(Path(folder) / "made.sqlite", **parts))
 
 
-def test_two_exports_of_one_capture_give_one_trace(tmp_path: Path) -> None:
-    """Versions differ in columns and in where a range's text stands; the trace does not."""
+def test_export_versions_give_the_same_trace(tmp_path: Path) -> None:
+    """Versions of nsys differ in columns and in the place of a range's text."""
     kernels, copies = [Kernel(10, 20)], [Copy(12, 30, correlation=2)]
     api = [Call(5, 9), Call(9, 11, "cudaMemcpyAsync", correlation=2)]
     old = build_export(
@@ -204,7 +204,7 @@ def test_two_exports_of_one_capture_give_one_trace(tmp_path: Path) -> None:
     assert (second.info.nsys_version, second.info.schema_version) == ("2024.2.3.38", "3.11.1")
 
 
-def test_correlation_ids_repeat_across_processes_and_the_first_call_wins_within_one(tmp_path: Path) -> None:
+def test_repeated_correlation_ids(tmp_path: Path) -> None:
     kernels = [
         Kernel(10, 20),
         Kernel(11, 20, process=11),
@@ -217,28 +217,28 @@ def test_correlation_ids_repeat_across_processes_and_the_first_call_wins_within_
     assert trace.operations["launch"].to_list() == [2, 1, None, None]
 
 
-def test_an_id_wider_than_cupti_s_is_none_and_is_counted(tmp_path: Path) -> None:
-    """Made by hand: in 32 bits the first two would be ids that others have."""
-    kernels = [Kernel(10 * row, 10 * row + 5, correlation=one) for row, one in enumerate([1 << 32, -1, 2**32 - 1])]
+def test_correlation_ids_above_32_bits(tmp_path: Path) -> None:
+    """Hand-made: in 32 bits the first two ids would equal others."""
+    kernels = [Kernel(10 * row, 10 * row + 5, correlation=item) for row, item in enumerate([1 << 32, -1, 2**32 - 1])]
     calls = [Call(1, 2, correlation=2**32 - 1), Call(2, 3, correlation=1 << 32), Call(3, 4, correlation=-5)]
     trace = agrees(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls))
     assert trace.operations["launch"].to_list() == [None, None, 0]
-    said = "CUPTI_ACTIVITY_KIND_{}: 2 rows have an impossible correlation id, which is ignored"
-    assert set(trace.info.problems) == {said.format("KERNEL"), said.format("RUNTIME")}
+    message = "CUPTI_ACTIVITY_KIND_{}: 2 rows have an impossible correlation id, which is ignored"
+    assert set(trace.info.problems) == {message.format("KERNEL"), message.format("RUNTIME")}
 
 
-def test_a_stream_whose_graph_was_traced_as_nodes_takes_no_other_work(tmp_path: Path) -> None:
-    """The graph's row is left out, its stream has no work, and the kernel of device 0 stays where it ran."""
+def test_stream_of_a_traced_graph(tmp_path: Path) -> None:
+    """The graph is left out, its stream has no work, and the kernel keeps its device."""
     kernels = [Kernel(10, 20, device=0, stream=8), Kernel(30, 40, device=1, correlation=2)]
     graphs = [Graph(9, 21, device=1, stream=5)]
     trace = open_trace(build_export(tmp_path / "e.sqlite", kernels=kernels, graphs=graphs))
     devices = trace.devices["device_id"].to_list()
-    assert [devices[one] for one in trace.operations["device"].to_list()] == [0, 1]
+    assert [devices[item] for item in trace.operations["device"].to_list()] == [0, 1]
     streams = trace.streams["stream_id"].to_list()
-    assert [streams[one] for one in trace.operations["stream"].to_list()] == [8, 7]
+    assert [streams[item] for item in trace.operations["stream"].to_list()] == [8, 7]
 
 
-def test_a_graph_counts_unless_its_kernels_were_traced(tmp_path: Path) -> None:
+def test_traced_graphs_are_left_out(tmp_path: Path) -> None:
     trace = open_trace(
         build_export(
             tmp_path / "made.sqlite",
@@ -249,7 +249,7 @@ def test_a_graph_counts_unless_its_kernels_were_traced(tmp_path: Path) -> None:
     assert trace.operations["name"].to_list() == ["gemm", "CUDA graph 2", "CUDA graph 2"]
 
 
-def test_equal_times_are_ordered_by_table_and_row(tmp_path: Path) -> None:
+def test_order_of_equal_times(tmp_path: Path) -> None:
     trace = open_trace(
         build_export(
             tmp_path / "made.sqlite",
@@ -263,18 +263,18 @@ def test_equal_times_are_ordered_by_table_and_row(tmp_path: Path) -> None:
     assert trace.operations["name"].to_list() == names
 
 
-def test_one_gpu_on_the_machine_is_one_device_for_all_processes(tmp_path: Path) -> None:
+def test_single_gpu_is_one_device(tmp_path: Path) -> None:
     kernels = [Kernel(10, 20), Kernel(30, 40, process=11)]
     path = tmp_path / "made.sqlite"
-    one = open_trace(build_export(path, kernels=kernels, gpus=[Gpu()]))
-    assert one.devices.rows() == [("GPU 0", 0, "NVIDIA H200", [10, 11])]
+    item = open_trace(build_export(path, kernels=kernels, gpus=[Gpu()]))
+    assert item.devices.rows() == [("GPU 0", 0, "NVIDIA H200", [10, 11])]
     empty_table = open_trace(
         build_export(path, kernels=kernels, gpus=[Gpu()], empty=["TARGET_INFO_CUDA_DEVICE"])
     )
-    assert empty_table.devices.equals(one.devices)
+    assert empty_table.devices.equals(item.devices)
 
 
-def test_ranks_that_each_see_device_0_are_not_merged_by_guesswork(tmp_path: Path) -> None:
+def test_device_0_of_several_processes(tmp_path: Path) -> None:
     path, kernels = tmp_path / "made.sqlite", [Kernel(10, 20), Kernel(30, 40, process=11)]
     two = open_trace(build_export(path, kernels=kernels, gpus=[Gpu(), Gpu(1, device=1)]))
     assert two.devices["id"].to_list() == ["GPU 0 (process 10)", "GPU 0 (process 11)"]
@@ -286,7 +286,7 @@ def test_ranks_that_each_see_device_0_are_not_merged_by_guesswork(tmp_path: Path
     assert len(open_trace(build_export(path, kernels=kernels, cuda_devices=other)).devices) == 2
 
 
-def test_streams_are_called_what_the_export_calls_them(tmp_path: Path) -> None:
+def test_stream_labels(tmp_path: Path) -> None:
     trace = open_trace(
         build_export(
             tmp_path / "made.sqlite",
@@ -301,7 +301,7 @@ def test_streams_are_called_what_the_export_calls_them(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_thread_name_carries_no_path(tmp_path: Path) -> None:
+def test_thread_names_have_no_path(tmp_path: Path) -> None:
     names = ["python3", "/home/someone/secret/train.py --key=1", "C:\\Users\\someone\\train.exe", "x" * 60]
     trace = open_trace(
         build_export(
@@ -313,7 +313,7 @@ def test_a_thread_name_carries_no_path(tmp_path: Path) -> None:
     assert trace.threads["name"].to_list() == ["python3", "train.py", "train.exe", "x" * 40]
 
 
-def test_only_push_pop_and_start_end_are_ranges_and_an_open_one_lasts_to_the_end(tmp_path: Path) -> None:
+def test_range_types_and_open_ranges(tmp_path: Path) -> None:
     rows = [
         Nvtx(kind=75, text="my domain", domain=3, end=None),
         Nvtx(1, 5, text="a", domain=3),
@@ -360,7 +360,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("times", BAD)
-def test_a_row_whose_times_cannot_be_right_is_left_out_and_counted(
+def test_rows_with_invalid_times_are_left_out(
     tmp_path: Path, times: tuple[object, object]
 ) -> None:
     start, end = times
@@ -419,12 +419,12 @@ def test_an_optional_column_that_lacks_is_said(tmp_path: Path, column: str) -> N
         ("cuLibraryLoadData", "cuLibraryLoadData", "api"),
     ],
 )
-def test_an_api_name_without_its_suffix_says_what_the_call_does(name: str, bare: str, role: str) -> None:
+def test_api_roles(name: str, bare: str, role: str) -> None:
     assert without_suffix(name) == bare
     assert role_of(bare) == role
 
 
-def test_an_export_of_nothing_is_an_empty_trace(tmp_path: Path) -> None:
+def test_empty_export(tmp_path: Path) -> None:
     trace = open_trace(
         build_export(tmp_path / "made.sqlite", empty=["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"])
     )

@@ -1,4 +1,4 @@
-"""What a user can hand over by mistake: one clear line or an honest analysis, the input untouched."""
+"""Invalid files give a one-line error or a correct analysis, and are not modified."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_an_empty_file_and_a_text_file(tmp_path: Path, content: bytes, word: str
     says(NotAnExportError, path, word)
 
 
-def test_another_programs_database(tmp_path: Path) -> None:
+def test_other_database(tmp_path: Path) -> None:
     path = change(tmp_path / "places.sqlite", "CREATE TABLE bookmarks (id INTEGER, url TEXT)")
     says(NotAnExportError, path, "not an export of Nsight Systems")
 
 
-def test_an_export_without_names(copy: Path) -> None:
+def test_export_without_string_ids(copy: Path) -> None:
     says(DamagedExportError, change(copy, "DROP TABLE StringIds"), "StringIds")
 
 
@@ -82,15 +82,15 @@ def test_a_renamed_column(copy: Path) -> None:
     says(DamagedExportError, changed, "CUPTI_ACTIVITY_KIND_KERNEL", "'start'")
 
 
-def test_a_file_that_is_being_written(copy: Path) -> None:
+def test_unfinished_export(copy: Path) -> None:
     copy.with_name(copy.name + "-journal").write_bytes(b"half a transaction")
     says(DamagedExportError, copy, "still being written")
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_export(copy: Path, share: float) -> None:
-    whole = copy.read_bytes()
-    copy.write_bytes(whole[: int(len(whole) * share)])
+    content = copy.read_bytes()
+    copy.write_bytes(content[: int(len(content) * share)])
     says(DamagedExportError, copy, "cut off")
 
 
@@ -109,27 +109,27 @@ def test_no_gpu_work(copy: Path) -> None:
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 9223372036854775807 WHERE rowid = 5",
     ],
 )
-def test_a_row_that_cannot_be_right_is_left_out_and_said(copy: Path, damage: str) -> None:
+def test_invalid_rows_are_left_out_with_a_note(copy: Path, damage: str) -> None:
     kernels = analyze(copy).devices[0].kernel_count
-    found = analyze(change(copy, damage))
-    assert found.devices[0].kernel_count == kernels - 1
-    assert any("CUPTI_ACTIVITY_KIND_KERNEL: 1 rows left out" in note for note in found.notes)
+    actual = analyze(change(copy, damage))
+    assert actual.devices[0].kernel_count == kernels - 1
+    assert any("CUPTI_ACTIVITY_KIND_KERNEL: 1 rows left out" in note for note in actual.notes)
 
 
 @pytest.mark.parametrize(
     "table",
     ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "TARGET_INFO_GPU"],
 )
-def test_a_missing_table_is_not_an_error(copy: Path, table: str) -> None:
-    found = analyze(change(copy, f"DROP TABLE {table}"))
-    assert found.devices[0].kernel_count == analyze(sample("dual.sqlite")).devices[0].kernel_count
+def test_missing_tables(copy: Path, table: str) -> None:
+    actual = analyze(change(copy, f"DROP TABLE {table}"))
+    assert actual.devices[0].kernel_count == analyze(sample("dual.sqlite")).devices[0].kernel_count
     if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
-        causes = found.devices[0].gaps.causes
-        assert causes["unknown"] + causes["profiler"] == found.devices[0].idle_ns
-        assert found.unmatched.kernels == found.devices[0].kernel_count
+        causes = actual.devices[0].gaps.causes
+        assert causes["unknown"] + causes["profiler"] == actual.devices[0].idle_ns
+        assert actual.unmatched.kernels == actual.devices[0].kernel_count
 
 
-def test_a_view_in_the_place_of_a_table_is_not_run(copy: Path) -> None:
+def test_views_are_not_run(copy: Path) -> None:
     changed = change(
         copy,
         "ALTER TABLE NVTX_EVENTS RENAME TO moved",
@@ -150,21 +150,21 @@ def blank(data: bytearray, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, blank])
-def test_damaged_bytes_never_end_in_a_traceback(
+def test_damaged_exports(
     tmp_path: Path, damage: Callable[[bytearray, random.Random], None]
 ) -> None:
-    whole = sample(CAPTURE).read_bytes()
+    content = sample(CAPTURE).read_bytes()
     path = tmp_path / "report.sqlite"
-    said = 0
+    message = 0
     for seed in range(40):
-        data = bytearray(whole)
+        data = bytearray(content)
         damage(data, random.Random(seed))
         path.write_bytes(data)
         try:
             to_json(analyze(path))
         except TraceviewError as error:
             assert "\n" not in str(error)
-            said += 1
+            message += 1
         assert path.read_bytes() == data
         assert list(tmp_path.iterdir()) == [path]
-    assert said > 0
+    assert message > 0

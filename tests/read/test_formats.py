@@ -1,4 +1,4 @@
-"""The same capture in every form it comes in: the same figures, or one clear line and nothing left behind."""
+"""The same capture in every format gives the same figures; errors are one line and leave no files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from traceview.read.raw import STRINGS, TABLES
 from traceview.redact import redact
 from traceview.report.analysis.document import to_json
 
-# How a report of nsys begins; nothing behind it is one.
+# The first bytes of a report of nsys; the rest is not a report.
 REPORT = b"NVIDIA Tegra Profiler Report 2026@1@0@1-0v0." + bytes(200)
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2024.2.3.38-242334140272v0!" + bytes(200)
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give the reader a folder for temporary files; nothing may be left in it."""
+    """Set the folder for temporary files, and check that it is empty at the end."""
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
@@ -41,16 +41,16 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def profiled(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a real report, of a program that does nothing: a machine without a GPU can make it too."""
+    """Return a real report of a program that does nothing: it needs no GPU."""
     report = tmp_path_factory.mktemp("profiled") / "nothing.nsys-rep"
     profiling.profiled(nsys, report, "sleep", 0.1)
     return report
 
 
 def figures(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(to_json(analyze(path)))
-    assert found["report"].pop("file") == path.name
-    return found
+    actual: dict[str, Any] = json.loads(to_json(analyze(path)))
+    assert actual["report"].pop("file") == path.name
+    return actual
 
 
 def says(error: type[TraceviewError], path: Path, *words: str) -> None:
@@ -72,7 +72,7 @@ PACKED = [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstd)]
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_packed_export_has_the_figures_of_the_export(
+def test_compressed_exports(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / f"dual.sqlite.{suffix}"
@@ -82,7 +82,7 @@ def test_a_packed_export_has_the_figures_of_the_export(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_file_is_called_does_not_matter(tmp_path: Path) -> None:
+def test_names_do_not_matter(tmp_path: Path) -> None:
     misnamed = tmp_path / "dual.nsys-rep"
     misnamed.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes()))
     assert figures(misnamed) == figures(sample("dual.sqlite"))
@@ -92,17 +92,17 @@ def test_what_a_file_is_called_does_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
 @pytest.mark.parametrize("share", [0.3, 0.99])
-def test_a_packed_export_that_is_cut_off(
+def test_truncated_compressed_exports(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], share: float
 ) -> None:
     path = tmp_path / f"cut.sqlite.{suffix}"
-    whole = pack(sample("cudagraph.sqlite").read_bytes())
-    path.write_bytes(whole[: int(len(whole) * share)])
+    content = pack(sample("cudagraph.sqlite").read_bytes())
+    path.write_bytes(content[: int(len(content) * share)])
     says(DamagedExportError, path, "cut off")
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_bomb_is_not_unpacked(
+def test_decompression_bombs_are_refused(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("traceview.read.compressed.MIN_SUSPICIOUS", 1 << 20)
@@ -111,14 +111,14 @@ def test_a_bomb_is_not_unpacked(
     says(ReportError, path, "200 times its size", f"bomb.sqlite.{suffix}")
 
 
-def test_a_full_disk_is_noticed_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.read.compressed.MIN_FREE", 1 << 60)
     path = tmp_path / "dual.sqlite.gz"
     path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
     says(ReportError, path, "TMPDIR", "gunzip -k dual.sqlite.gz")
 
 
-def test_packed_nonsense(tmp_path: Path) -> None:
+def test_invalid_compressed_files(tmp_path: Path) -> None:
     for name, data, word in (
         ("text.sqlite.gz", gzip.compress(b"hello"), "not an SQLite file"),
         ("empty.sqlite.gz", gzip.compress(b""), "is empty inside"),
@@ -128,7 +128,7 @@ def test_packed_nonsense(tmp_path: Path) -> None:
         says(NotAnExportError, tmp_path / name, word)
 
 
-def test_zstd_without_the_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstd_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "dual.sqlite.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
 
@@ -140,7 +140,7 @@ def test_zstd_without_the_package_says_what_to_install(tmp_path: Path, monkeypat
 
 
 def as_directory(export: Path, folder: Path, suffix: str) -> Path:
-    """Write an export's tables as nsys writes a parquetdir or an arrowdir (made by hand: CI has no such export)."""
+    """Write an export's tables like nsys's parquetdir or arrowdir (hand-made: CI has no such export)."""
     folder.mkdir()
     connection = sqlite3.connect(f"{export.as_uri()}?mode=ro", uri=True)
     present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -159,67 +159,67 @@ def as_directory(export: Path, folder: Path, suffix: str) -> Path:
 
 @pytest.mark.parametrize("name", ["dual.sqlite", "cudagraph.sqlite"])
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_a_directory_of_tables_has_the_figures_of_the_export(tmp_path: Path, name: str, suffix: str) -> None:
+def test_table_folders(tmp_path: Path, name: str, suffix: str) -> None:
     folder = as_directory(sample(name), tmp_path / "tables", suffix)
     assert figures(folder) == figures(sample(name))
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_damaged_tables_are_named(tmp_path: Path, suffix: str) -> None:
+def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
     folder = as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", suffix)
     path = folder / f"CUPTI_ACTIVITY_KIND_RUNTIME{suffix}"
-    whole = path.read_bytes()
-    for damaged in (b"", b"PAR1 text", whole[: len(whole) // 2], whole[:100] + bytes(5000) + whole[5100:]):
+    content = path.read_bytes()
+    for damaged in (b"", b"PAR1 text", content[: len(content) // 2], content[:100] + bytes(5000) + content[5100:]):
         path.write_bytes(damaged)
         try:
             analyze(folder)
         except TraceviewError as error:
             assert "\n" not in str(error) and "CUPTI_ACTIVITY_KIND_RUNTIME" in str(error)
-    path.write_bytes(whole[: len(whole) // 2])
+    path.write_bytes(content[: len(content) // 2])
     says(DamagedExportError, folder, "cut off or damaged")
 
 
-def test_tables_of_the_wrong_types_and_a_bomb(tmp_path: Path) -> None:
+def test_tables_of_wrong_types_and_too_many_rows(tmp_path: Path) -> None:
     folder = as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", ".parquet")
     path = folder / "CUPTI_ACTIVITY_KIND_MEMCPY.parquet"
-    whole = pl.read_parquet(path)
-    whole.with_columns(pl.col("start").cast(pl.Float64)).write_parquet(path)
+    content = pl.read_parquet(path)
+    content.with_columns(pl.col("start").cast(pl.Float64)).write_parquet(path)
     assert any("CUPTI_ACTIVITY_KIND_MEMCPY" in note and "left out" in note for note in analyze(folder).notes)
-    whole.with_columns(pl.lit("x").alias("bytes")).write_parquet(path)
+    content.with_columns(pl.lit("x").alias("bytes")).write_parquet(path)
     assert any("wrong type" in note for note in analyze(folder).notes)
-    whole.drop("start").write_parquet(path)
+    content.drop("start").write_parquet(path)
     says(DamagedExportError, folder, "no column 'start'")
-    pl.select(pl.repeat(0, 4_000_000).alias(whole.columns[0])).select(
-        pl.col(whole.columns[0]).alias(name) for name in whole.columns
+    pl.select(pl.repeat(0, 4_000_000).alias(content.columns[0])).select(
+        pl.col(content.columns[0]).alias(name) for name in content.columns
     ).write_parquet(path)
     says(DamagedExportError, folder, "claims 4000000 rows")
 
 
-def test_a_directory_without_tables_is_a_directory(tmp_path: Path) -> None:
+def test_folder_without_tables(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     says(ReportError, tmp_path / "folder", "is a directory")
     as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", ".parquet")
     redact(tmp_path / "tables", tmp_path / "copy.sqlite")
     assert figures(tmp_path / "copy.sqlite") == figures(sample("cudagraph.sqlite"))
-    found, expected = describe(tmp_path / "tables"), describe(sample("cudagraph.sqlite"))
-    assert (found.tables, found.streams, found.ranges) == (expected.tables, expected.streams, expected.ranges)
+    actual, expected = describe(tmp_path / "tables"), describe(sample("cudagraph.sqlite"))
+    assert (actual.tables, actual.streams, actual.ranges) == (expected.tables, expected.streams, expected.ranges)
 
 
 @pytest.mark.parametrize("name", ["report.nsys-rep", "old.qdrep"])
-def test_a_report_that_is_text(tmp_path: Path, name: str) -> None:
+def test_text_named_like_a_report(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("hello")
     says(NotAnExportError, path, "not a report of Nsight Systems")
 
 
-def test_a_stream_gets_advice(tmp_path: Path) -> None:
+def test_raw_streams_are_refused(tmp_path: Path) -> None:
     for name in ("run.qdstrm", "run.nsys-rep"):
         (tmp_path / name).write_bytes(STREAM)
         says(NotAnExportError, tmp_path / name, "QdstrmImporter --input-file")
 
 
 def script(folder: Path, text: str) -> str:
-    """Write a program that stands in for nsys where it would do what a real one seldom does."""
+    """Write a fake nsys that behaves as a real one seldom does."""
     path = folder / "nsys"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -255,7 +255,7 @@ OLD = "echo NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0"
         (f'{OLD.replace("2024", "2027")}; for last; do :; done; echo text > "$5"', NotAnExportError, "not an SQLite"),
     ],
 )
-def test_an_nsys_that_fails(
+def test_failing_nsys(
     tmp_path: Path, text: str, error: type[TraceviewError], word: str, chosen: Callable[[str], None]
 ) -> None:
     path = tmp_path / "run.nsys-rep"
@@ -264,10 +264,10 @@ def test_an_nsys_that_fails(
     says(error, path, word)
 
 
-def test_an_nsys_older_than_a_report_that_says_its_version_at_its_end(
+def test_old_nsys_and_old_report(
     tmp_path: Path, chosen: Callable[[str], None]
 ) -> None:
-    """As those of 2022 and before do."""
+    """Until 2022, reports have their version at the end."""
     path = tmp_path / "run.qdrep"
     path.write_bytes(b"NVIDIA Tegra Profiler Report 1.\n" + bytes(5000) + b"\x1a\x122022.4.2.1-df9881f\x20")
     chosen(script(tmp_path, f'[ "$1" = --version ] && {OLD.replace("2024.2.3.38", "2020.4.3.7")}; exit 1'))
@@ -276,28 +276,28 @@ def test_an_nsys_older_than_a_report_that_says_its_version_at_its_end(
 
 def test_a_real_report(nsys: str, profiled: Path, tmp_path: Path, chosen: Callable[[str], None]) -> None:
     chosen(nsys)
-    whole = profiled.read_bytes()
+    content = profiled.read_bytes()
     old = tmp_path / "-o old.qdrep"
-    old.write_bytes(whole)
+    old.write_bytes(content)
     packed = tmp_path / "packed.nsys-rep.gz"
-    packed.write_bytes(gzip.compress(whole))
+    packed.write_bytes(gzip.compress(content))
     export = tmp_path / "by_hand.sqlite"
     profiling.run(nsys, "export", "-t", "sqlite", "-o", export, profiled)
     expected = describe(export)
     for path in (profiled, old, packed):
-        found = describe(path)
-        assert (found.file, found.schema_version) == (path.name, expected.schema_version)
-        assert found.tables == expected.tables and STRINGS in found.tables
-    assert profiled.read_bytes() == whole
+        actual = describe(path)
+        assert (actual.file, actual.schema_version) == (path.name, expected.schema_version)
+        assert actual.tables == expected.tables and STRINGS in actual.tables
+    assert profiled.read_bytes() == content
     cut = tmp_path / "cut.nsys-rep"
-    cut.write_bytes(whole[: len(whole) // 2])
+    cut.write_bytes(content[: len(content) // 2])
     says(DamagedExportError, cut, "cut off or damaged")
     newer = tmp_path / "newer.nsys-rep"
-    newer.write_bytes(whole.replace(b"Report 20", b"Report 90", 1))
+    newer.write_bytes(content.replace(b"Report 20", b"Report 90", 1))
     says(ReportError, newer, "is too old to read it")
 
 
 @pytest.mark.parametrize("name", H200[:1])
-def test_nothing_of_a_capture_of_the_shared_folder_is_lost(tmp_path: Path, name: str) -> None:
-    whole = original(name)
-    assert figures(as_directory(whole, tmp_path / "tables", ".parquet")) == figures(whole)
+def test_table_folder_of_a_shared_capture(tmp_path: Path, name: str) -> None:
+    content = original(name)
+    assert figures(as_directory(content, tmp_path / "tables", ".parquet")) == figures(content)

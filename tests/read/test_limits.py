@@ -1,4 +1,4 @@
-"""Small files that decode to gigabytes: memory stays bounded, or one line refuses them. All are made by hand."""
+"""Hand-made small files that decode to gigabytes: little memory, or a one-line error."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >
 
 
 def peak(command: str, path: Path, *more: str) -> tuple[int, int, str]:
-    """Run a command in a process of its own; return its exit code, its peak memory in MB and its errors."""
+    """Run a command in its own process; return its exit code, peak memory in MB and errors."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}
     ended = subprocess.run(
         [sys.executable, "-c", MEASURED, command, str(path), *more],
         env=environment, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
-    code, memory, said = ended.stdout.split(" ", 2)
-    return int(code), int(memory), said.strip()
+    code, memory, message = ended.stdout.split(" ", 2)
+    return int(code), int(memory), message.strip()
 
 
 def repeated(count: int, length: int = MEGABYTE) -> pl.Series:
-    """Return rows of two texts that share their bytes in memory."""
+    """Return rows of two long texts that share their memory."""
     texts = pl.Series("value", ["x" * length, "y" * length])
     return texts.gather([row % 2 for row in range(count)])
 
 
 def folder_with(folder: Path, suffix: str, texts: pl.Series, **options: object) -> Path:
-    """Write a sample as a folder of tables whose StringIds has these texts too."""
+    """Write a sample as a folder of tables with these texts added to StringIds."""
     made = as_directory(sample("cudagraph.sqlite"), folder / suffix[1:], suffix)
     path = made / f"StringIds{suffix}"
     known = pl.read_parquet(path) if suffix == ".parquet" else pl.read_ipc_stream(path)
@@ -68,13 +68,13 @@ def folder_with(folder: Path, suffix: str, texts: pl.Series, **options: object) 
 
 @pytest.mark.parametrize("command", ["analyze", "info"])
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_a_dictionary_with_long_texts_takes_little_memory(tmp_path: Path, suffix: str, command: str) -> None:
-    """1.5 GB of names, below the limit: each is kept once."""
+def test_long_dictionary_texts_take_little_memory(tmp_path: Path, suffix: str, command: str) -> None:
+    """1.5 GB of names, below the limit, are stored once each."""
     texts = repeated(1500) if suffix == ".parquet" else repeated(1500).cast(pl.Categorical)
     folder = folder_with(tmp_path, suffix, texts)
     assert (folder / f"StringIds{suffix}").stat().st_size < 3 * MEGABYTE
-    code, memory, said = peak(command, folder, *(["--no-html"] if command == "analyze" else []))
-    assert (code, said) == (0, "")
+    code, memory, message = peak(command, folder, *(["--no-html"] if command == "analyze" else []))
+    assert (code, message) == (0, "")
     assert memory < PEAK // 2
 
 
@@ -82,18 +82,18 @@ def test_a_dictionary_with_long_texts_takes_little_memory(tmp_path: Path, suffix
     ("suffix", "options"),
     [(".parquet", {}), (".parquet", {"use_dictionary": False}), (".arrow", {"compression": "zstd"})],
 )
-def test_tables_beyond_the_limit_are_refused(tmp_path: Path, suffix: str, options: dict[str, object]) -> None:
-    """600 MB of names in a dictionary, in compressed pages, and in compressed buffers."""
+def test_tables_above_the_limit(tmp_path: Path, suffix: str, options: dict[str, object]) -> None:
+    """600 MB of names in a dictionary, compressed pages and compressed buffers."""
     if options.pop("use_dictionary", True) is False:
-        texts = pl.Series("value", [f"{row:08}{'x' * MEGABYTE}" for row in range(600)])  # no two are equal
+        texts = pl.Series("value", [f"{row:08}{'x' * MEGABYTE}" for row in range(600)])  # all different
         folder, limit = folder_with(tmp_path, suffix, texts, compression="zstd", **options), "600MB"
     else:
         if suffix == ".arrow":
             options["compat_level"] = pl.CompatLevel.oldest()  # later levels share the bytes of equal texts
         folder, limit = folder_with(tmp_path, suffix, repeated(600), **options), "600MB"
     assert (folder / f"StringIds{suffix}").stat().st_size < MEGABYTE
-    code, memory, said = peak("analyze", folder, "--no-html", "--max-decoded", limit)
-    assert (code, said) == (
+    code, memory, message = peak("analyze", folder, "--no-html", "--max-decoded", limit)
+    assert (code, message) == (
         2,
         f"traceview: error: {folder.name}: decodes to more than 600MB; if you trust it, raise the limit: "
         "--max-decoded 1.2GB",
@@ -101,7 +101,7 @@ def test_tables_beyond_the_limit_are_refused(tmp_path: Path, suffix: str, option
     assert memory < 400
 
 
-def test_a_parquet_page_whose_values_share_prefixes_counts_them_whole(
+def test_shared_prefixes_count_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -112,74 +112,74 @@ def test_a_parquet_page_whose_values_share_prefixes_counts_them_whole(
     assert page_headers.check_pages(path)["value"] > 1000 * 10
 
 
-def test_the_decoded_size_of_an_arrow_stream(tmp_path: Path) -> None:
+def test_decoded_size_of_arrow_streams(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     numbers = pl.DataFrame({"a": range(10_000), "b": range(10_000)})
     for compression in ("uncompressed", "lz4", "zstd"):
         numbers.write_ipc_stream(path, compression=compression)  # type: ignore[arg-type]
         assert decoded_size(path) in range(160_000, 161_000)
-    whole = path.read_bytes()
-    for cut in range(0, len(whole), 97):  # never another error than the one that is caught
-        path.write_bytes(whole[:cut] + bytes(40) + whole[cut + 40 :])
+    content = path.read_bytes()
+    for cut in range(0, len(content), 97):  # only ValueError may be raised
+        path.write_bytes(content[:cut] + bytes(40) + content[cut + 40 :])
         try:
             assert decoded_size(path) >= 0
         except ValueError:
             continue
 
 
-def test_categories_and_bytes_become_texts() -> None:
+def test_as_text() -> None:
     assert as_text(pl.Series(["a", None, "b", "a"], dtype=pl.Categorical)).to_list() == ["a", None, "b", "a"]
     assert as_text(pl.Series(["a", None, "b"], dtype=pl.Enum(["b", "a"]))).to_list() == ["a", None, "b"]
     assert as_text(pl.Series([b"a", None, b"\xff", b"a"])).to_list() == ["a", None, "\ufffd", "a"]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_a_text_of_more_than_64_mb_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_texts_above_64_mb(tmp_path: Path, suffix: str) -> None:
     folder = folder_with(tmp_path, suffix, repeated(1, 65 * MEGABYTE))
-    code, memory, said = peak("analyze", folder, "--no-html")
-    assert (code, said.count("\n")) == (2, 0)
-    assert said.startswith(f"traceview: error: {folder.name}: holds a text of 68.2MB, and the limit is 67.1MB; ")
+    code, memory, message = peak("analyze", folder, "--no-html")
+    assert (code, message.count("\n")) == (2, 0)
+    assert message.startswith(f"traceview: error: {folder.name}: holds a text of 68.2MB, and the limit is 67.1MB; ")
     assert memory < PEAK
 
 
 @pytest.mark.parametrize("length", [120, 240])
-def test_a_trace_with_a_name_of_many_megabytes_is_refused(tmp_path: Path, length: int) -> None:
+def test_trace_events_above_64_mb(tmp_path: Path, length: int) -> None:
     path = trace(tmp_path / "run.json", {**KERNEL, "name": "k" * (length * MEGABYTE)}, CALL)
-    code, memory, said = peak("analyze", path, "--no-html")
-    assert (code, said.count("\n")) == (2, 0)
-    assert said.startswith("traceview: error: run.json: ") and "holds an event of more than 64 MB" in said
+    code, memory, message = peak("analyze", path, "--no-html")
+    assert (code, message.count("\n")) == (2, 0)
+    assert message.startswith("traceview: error: run.json: ") and "holds an event of more than 64 MB" in message
     assert memory < PEAK
 
 
-def test_a_trace_with_names_below_64_mb_takes_little_memory(tmp_path: Path) -> None:
+def test_long_trace_names_take_little_memory(tmp_path: Path) -> None:
     path = trace(tmp_path / "run.json", *[{**KERNEL, "name": name * (40 * MEGABYTE)} for name in "abcd"], CALL)
-    code, memory, said = peak("analyze", path, "--no-html")
-    assert (code, said) == (0, "")
+    code, memory, message = peak("analyze", path, "--no-html")
+    assert (code, message) == (0, "")
     assert memory < PEAK
 
 
-def test_a_trace_beyond_the_limit_is_refused(traceview: Command, tmp_path: Path) -> None:
+def test_traces_above_the_limit(traceview: Command, tmp_path: Path) -> None:
     path = trace(tmp_path / "run.json", *[KERNEL] * 100, CALL)
     assert traceview("analyze", path, "--no-html", "--quiet", "--max-decoded", "100kB").code == 0
-    code, _, said = traceview("analyze", path, "--no-html", "--max-decoded", "5kB")
-    assert (code, said.count("\n")) == (2, 1) and "run.json: decodes to more than 5kB" in said
+    code, _, message = traceview("analyze", path, "--no-html", "--max-decoded", "5kB")
+    assert (code, message.count("\n")) == (2, 1) and "run.json: decodes to more than 5kB" in message
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstd)])
-def test_unpacking_stops_at_the_limit(
+def test_decompression_stops_at_the_limit(
     traceview: Command, tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / f"bomb.sqlite.{suffix}"
     path.write_bytes(pack(b"SQLite format 3\x00" + bytes(20 * MEGABYTE)))
-    code, out, said = traceview("analyze", path, "--max-decoded", "10MB")
-    assert (code, out, said) == (
+    code, out, message = traceview("analyze", path, "--max-decoded", "10MB")
+    assert (code, out, message) == (
         2, "",
         f"traceview: error: {path.name}: unpacks to more than 10MB; if you trust it, raise the limit: "
         "--max-decoded 20MB\n",
     )  # fmt: skip
 
 
-def test_a_disk_without_room_is_noticed_before_the_first_byte(
+def test_disk_space_is_checked_first(
     traceview: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.sqlite.gz"
@@ -187,12 +187,12 @@ def test_a_disk_without_room_is_noticed_before_the_first_byte(
     usage = shutil.disk_usage(tmp_path)._replace(free=(256 << 20) + path.stat().st_size - 1)
     monkeypatch.setattr("traceview.read.compressed.shutil.disk_usage", lambda _: usage)
     monkeypatch.setattr("traceview.read.compressed._copy", None)  # nothing may be written
-    code, _, said = traceview("analyze", path)
-    assert (code, said.count("\n")) == (2, 1) and "no room for it; set TMPDIR" in said
+    code, _, message = traceview("analyze", path)
+    assert (code, message.count("\n")) == (2, 1) and "no room for it; set TMPDIR" in message
 
 
 def shared_overflow(path: Path, rows: int, length: int) -> Path:
-    """Write a database in which the texts of all rows lie on the same overflow pages, which SQLite does not check."""
+    """Write a database whose rows share their overflow pages, which SQLite does not check."""
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA page_size = {PAGE}")
     connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
@@ -240,8 +240,8 @@ def _varint(data: bytearray, at: int) -> tuple[int, int]:
             return value, at
 
 
-def test_rows_that_share_a_long_text_in_a_database(tmp_path: Path) -> None:
-    """Each row may point at the same pages. The texts are cut off as they are read, and counted."""
+def test_rows_that_share_overflow_pages(tmp_path: Path) -> None:
+    """The texts are cut off as they are read, and counted."""
     path = shared_overflow(tmp_path / "a.sqlite", 40, 3 * MEGABYTE)
     with open_read_only(path) as connection:
         texts = {text for (text,) in connection.execute("SELECT value FROM StringIds")}
@@ -255,32 +255,32 @@ def test_rows_that_share_a_long_text_in_a_database(tmp_path: Path) -> None:
         MAX_DECODED.reset(before)
 
 
-def test_numbers_of_a_database_count_too(traceview: Command, tmp_path: Path) -> None:
+def test_numbers_count_toward_the_limit(traceview: Command, tmp_path: Path) -> None:
     path = Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "run.sqlite"))
-    code, _, said = traceview("analyze", path, "--no-html", "--max-decoded", "10kB")
-    assert (code, said.count("\n")) == (2, 1) and "decodes to more than 10kB" in said
+    code, _, message = traceview("analyze", path, "--no-html", "--max-decoded", "10kB")
+    assert (code, message.count("\n")) == (2, 1) and "decodes to more than 10kB" in message
 
 
-def test_an_export_that_nsys_makes_beyond_the_limit_is_stopped(traceview: Command, tmp_path: Path) -> None:
+def test_nsys_export_above_the_limit(traceview: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(REPORT)
     endless = script(tmp_path, 'while :; do head -c 1000000 /dev/zero >> "$5"; done')
-    code, _, said = traceview("analyze", path, "--nsys", endless, "--max-decoded", "5MB")
-    assert (code, said.count("\n")) == (2, 1) and "run.nsys-rep: decodes to more than 5MB" in said
+    code, _, message = traceview("analyze", path, "--nsys", endless, "--max-decoded", "5MB")
+    assert (code, message.count("\n")) == (2, 1) and "run.nsys-rep: decodes to more than 5MB" in message
 
 
-def test_the_workers_of_a_fleet_have_the_limit(traceview: Command, tmp_path: Path) -> None:
+def test_fleet_workers_have_the_limit(traceview: Command, tmp_path: Path) -> None:
     path = Path(shutil.copyfile(sample("ddp2.sqlite"), tmp_path / "run.sqlite"))
-    code, _, said = traceview("fleet", path, "--no-html", "--workers", 1, "--max-decoded", "10kB")
-    assert (code, said.count("\n")) == (2, 1) and "decodes to more than 10kB" in said
+    code, _, message = traceview("fleet", path, "--no-html", "--workers", 1, "--max-decoded", "10kB")
+    assert (code, message.count("\n")) == (2, 1) and "decodes to more than 10kB" in message
 
 
 @pytest.mark.parametrize("command", ["analyze", "compare", "export", "fleet", "info", "redact", "serve", "whatif"])
-def test_every_command_that_reads_has_the_option(traceview: Command, command: str) -> None:
+def test_commands_have_the_option(traceview: Command, command: str) -> None:
     assert "--max-decoded SIZE" in traceview(command, "--help").out
 
 
-def test_sizes_are_written_as_the_option_takes_them() -> None:
+def test_size_text() -> None:
     assert [size_text(count) for count in (4 * 10**9, 1_500_000_000, 64 << 20, 2000, 7)] == [
         "4GB", "1.5GB", "67.1MB", "2kB", "7B",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Exports that traceview does not read are refused in one line, by every command; nsys's json can be scanned."""
+"""Every command refuses unsupported exports with a one-line error; the scanner of JSON exports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NVTX = {name: pl.String() for name in ("Timestamp", "EndTimestamp", "Text")}
     ("content", "kind"), [(HDF5, "HDF5"), (JSON, "JSON"), (JSON_LINES, "JSON"), (gzip.compress(JSON), "JSON")]
 )
 @pytest.mark.parametrize("command", ["analyze", "info", "compare", "whatif", "redact", "export", "fleet", "serve"])
-def test_an_export_that_is_not_read(
+def test_unsupported_exports_are_refused(
     tmp_path: Path, traceview: Command, command: str, content: bytes, kind: str
 ) -> None:
     path = tmp_path / "capture.data"
@@ -45,7 +45,7 @@ def test_an_export_that_is_not_read(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_real_report_in_the_other_forms(nsys: str, tmp_path: Path) -> None:
+def test_real_unsupported_exports(nsys: str, tmp_path: Path) -> None:
     report = tmp_path / "nothing.nsys-rep"
     profiled(nsys, report, "sleep", 0.1)
     for kind in ("hdf", "json", "text", "info", "arrow"):
@@ -54,7 +54,7 @@ def test_a_real_report_in_the_other_forms(nsys: str, tmp_path: Path) -> None:
         says(NotAnExportError, path, f"--type {kind}", AS_SQLITE)
 
 
-def test_the_scanner_reads_the_ranges_of_a_real_json_export(nsys: str, tmp_path: Path) -> None:
+def test_json_scanner_on_a_real_export(nsys: str, tmp_path: Path) -> None:
     report = tmp_path / "ranges.nsys-rep"
     program = "import nvtx\nfor i in range(20):\n    with nvtx.annotate(f'step {i}'):\n        pass"
     profiled(nsys, report, sys.executable, "-c", program)
@@ -74,7 +74,7 @@ def nvtx(index: int) -> str:
 
 
 @pytest.mark.parametrize("block", [1, 7, 97, 1 << 20])
-def test_the_scanner_reads_the_same_records_for_blocks_of_any_size(
+def test_json_scanner_with_any_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(nsys_json, "BLOCK_BYTES", block)
@@ -87,7 +87,7 @@ def test_the_scanner_reads_the_same_records_for_blocks_of_any_size(
 @pytest.mark.parametrize(
     "damage", [lambda text: text[:-9], lambda text: text.replace('"NvtxEvent": {', '"NvtxEvent": [{', 1)]
 )
-def test_the_scanner_refuses_a_damaged_record(tmp_path: Path, damage: object) -> None:
+def test_json_scanner_refuses_damaged_records(tmp_path: Path, damage: object) -> None:
     assert callable(damage)
     path = tmp_path / "report.json"
     path.write_text(damage("\n".join(map(nvtx, range(3)))), encoding="utf-8")
@@ -95,7 +95,7 @@ def test_the_scanner_refuses_a_damaged_record(tmp_path: Path, damage: object) ->
         list(nsys_json.records(path, "NvtxEvent", NVTX))
 
 
-def test_the_scanner_bounds_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_scanner_limits_line_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys_json, "BLOCK_BYTES", 10)
     monkeypatch.setattr(nsys_json, "MAX_LINE_BYTES", 100)
     path = tmp_path / "report.json"

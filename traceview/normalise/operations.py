@@ -35,7 +35,7 @@ from traceview.normalise.codes import (
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
 from traceview.normalise.links import Links
-from traceview.normalise.order import MergedRows, Part
+from traceview.normalise.order import MergedEvents, Part
 from traceview.normalise.threads import process_ids
 from traceview.read import raw
 from traceview.read.raw import TIMES
@@ -97,7 +97,7 @@ def operations_frame(
     parts = [_source_rows(table, source, tables, lookup) for source, table in by_source.items() if len(table)]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
-    merged = MergedRows.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
+    merged = MergedEvents.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
     columns = {
         "start": merged.start,
         "end": merged.end,
@@ -145,7 +145,7 @@ def _integers_or_zero(table: pl.DataFrame, name: str) -> Part:
     return integers(table[name]) if name in table.columns else 0
 
 
-def _merged_names(merged: MergedRows, names: Sequence[RowNames]) -> pl.Series:
+def _merged_names(merged: MergedEvents, names: Sequence[RowNames]) -> pl.Series:
     """Return one column of names from those of each source."""
     texts = list(dict.fromkeys(text for part in names for text in part.texts))
     code = {text: index for index, text in enumerate(texts)}

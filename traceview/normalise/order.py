@@ -55,7 +55,7 @@ def _is_sorted(start: Times, end: Times) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedRows:
+class MergedEvents:
     """The sorted times of several tables' rows; `places` are the new rows of each table's rows."""
 
     start: Times
@@ -63,7 +63,7 @@ class MergedRows:
     places: tuple[slice | NDArray[np.intp], ...]
 
     @classmethod
-    def by_time(cls, starts: Sequence[Times], ends: Sequence[Times]) -> MergedRows:
+    def by_time(cls, starts: Sequence[Times], ends: Sequence[Times]) -> MergedEvents:
         """Sort rows by (start, end); rows equal in both keep the order of the tables and of their rows."""
         edges = np.cumsum([0, *(len(times) for times in starts)]).tolist()
         own = tuple(slice(first, last) for first, last in pairwise(edges))

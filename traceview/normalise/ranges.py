@@ -21,7 +21,7 @@ from traceview.read import raw
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class EventLibrary:
     """A library whose calls have tables of their own."""
 
     domain: str
@@ -31,7 +31,7 @@ class Library:
     has_instants: bool  # rows without a length (Alloc, Create), which are not ranges
 
 
-LIBRARIES = (Library("MPI", -1, raw.MPI, "textId", False), Library(OPENACC, -2, raw.OPENACC, "nameId", True))
+LIBRARIES = (EventLibrary("MPI", -1, raw.MPI, "textId", False), EventLibrary(OPENACC, -2, raw.OPENACC, "nameId", True))
 
 
 def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end: int) -> pl.DataFrame:
@@ -101,7 +101,7 @@ def with_library_calls(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataF
     return rest | {raw.NVTX: pl.concat([*before, *events], how="diagonal").drop("domain")}
 
 
-def _library_ranges(library: Library, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+def _library_ranges(library: EventLibrary, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     frames = [tables[name] for name in library.tables if name in tables and not tables[name].is_empty()]
     if not frames:
         return None

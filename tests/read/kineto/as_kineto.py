@@ -1,8 +1,8 @@
-"""An export of nsys written as torch.profiler would have written the same run: a hand-made fixture.
+"""Writes an export of nsys as torch.profiler would have written the same run: a hand-made fixture.
 
-No run can be captured by both profilers at once, so that their figures can only be held against each other exactly
-on the same events in both forms. The layout and the words are Kineto's (libkineto/src/output_json.cpp and
-cupti_strings.cpp); whole graphs, unified memory and ranges of other domains, which Kineto has not, are left out.
+No run can be captured by both profilers at once: only converted events allow an exact comparison. Layout and words are
+Kineto's (libkineto/src/output_json.cpp and cupti_strings.cpp). Graphs without nodes, unified memory and ranges of other
+domains, which Kineto does not record, are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SYNCS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context 
 
 
 def microseconds(ns: int) -> str:
-    """us with three decimals, as a mark that `written` turns into a number: json has no decimals."""
+    """Return µs with three decimals as a mark that `written` turns into a number: json has no decimals."""
     return f"@{ns // 1000}.{ns % 1000:03}@"
 
 

@@ -18,24 +18,24 @@ GRAPH, SERIAL = "torch_profiler/graph.json.gz", "torch_profiler/serial.json.gz"
 
 
 def run(*arguments: str | Path) -> Result:
-    found = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found
+    actual = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if actual.exception is not None and not isinstance(actual.exception, SystemExit):
+        raise actual.exception
+    return actual
 
 
 def test_analyze_writes_page_and_json(tmp_path: Path) -> None:
     page, figures = tmp_path / "page.html", tmp_path / "out.json"
-    found = run("analyze", sample(GRAPH), "--html", page, "--json", figures)
-    assert "graph.json.gz · torch.profiler" in found.output and "NVIDIA H200" in found.output
+    actual = run("analyze", sample(GRAPH), "--html", page, "--json", figures)
+    assert "graph.json.gz · torch.profiler" in actual.output and "NVIDIA H200" in actual.output
     assert json.loads(figures.read_text(encoding="utf-8"))["report"]["profiler"] == "torch.profiler"
     assert '"profiler":"torch.profiler"' in page.read_text(encoding="utf-8").replace(": ", ":")
 
 
 def test_compare_names_the_two_profilers() -> None:
-    found = run("compare", sample("trainer/serial.sqlite"), sample(SERIAL))
-    assert "was captured by torch.profiler" in found.output.replace("\n  ", " ")
-    assert "279        279            0" in found.output, "as many launches and kernels an iteration"
+    actual = run("compare", sample("trainer/serial.sqlite"), sample(SERIAL))
+    assert "was captured by torch.profiler" in actual.output.replace("\n  ", " ")
+    assert "279        279            0" in actual.output, "as many launches and kernels an iteration"
 
 
 @pytest.mark.parametrize("command", ["whatif", "info"])
@@ -43,26 +43,26 @@ def test_other_commands(command: str) -> None:
     assert "graph.json.gz" in run(command, sample(GRAPH)).output
 
 
-def test_a_redacted_trace_has_its_figures_and_not_its_secrets(tmp_path: Path) -> None:
+def test_redacted_trace(tmp_path: Path) -> None:
     plain, copy = tmp_path / "run.json", tmp_path / "copy.sqlite"
     token = "hf_" + "aB3" * 12
     text = gzip.decompress(sample(GRAPH).read_bytes()).decode().replace('"iteration 22"', f'"iteration 22 {token}"')
     plain.write_text(text, encoding="utf-8")
     run("redact", plain, copy)
     assert token.encode() not in copy.read_bytes() and b"/tmp" not in copy.read_bytes()
-    found, expected = (document(analyze(path)) for path in (copy, plain))
-    assert found["report"].pop("file") != expected["report"].pop("file")
-    assert found["report"] == expected["report"] and found["devices"] == expected["devices"]
-    assert found["notes"] == expected["notes"] and len(found["nvtx"]) == len(expected["nvtx"])
+    actual, expected = (document(analyze(path)) for path in (copy, plain))
+    assert actual["report"].pop("file") != expected["report"].pop("file")
+    assert actual["report"] == expected["report"] and actual["devices"] == expected["devices"]
+    assert actual["notes"] == expected["notes"] and len(actual["nvtx"]) == len(expected["nvtx"])
 
 
-def test_advice_is_in_the_profilers_own_words(tmp_path: Path) -> None:
-    """A trace of the CPU alone: what to profile with, not what to ask nsys for."""
+def test_advice_names_the_right_profiler(tmp_path: Path) -> None:
+    """A trace of the CPU alone: the advice is about torch.profiler, not nsys."""
     text = gzip.decompress(sample(GRAPH).read_bytes()).decode()
     path = tmp_path / "run.json"
     for category in ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"):
         text = text.replace(f'"cat": "{category}"', '"cat": "cpu_op"')
     path.write_text(text, encoding="utf-8")
     for command in ("analyze", "info"):
-        found = run(command, path, *(["--no-html"] if command == "analyze" else []))
-        assert "ProfilerActivity.CUDA" in found.output and "nsys profile" not in found.output
+        actual = run(command, path, *(["--no-html"] if command == "analyze" else []))
+        assert "ProfilerActivity.CUDA" in actual.output and "nsys profile" not in actual.output

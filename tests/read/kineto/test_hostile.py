@@ -1,4 +1,4 @@
-"""What is no whole trace of torch.profiler ends in one line; what is odd in one is left out and said."""
+"""Invalid traces give one-line errors; unusual events are left out and noted."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def trace(path: Path, *events: Any, **around: Any) -> Path:
 
 
 def test_a_small_trace(tmp_path: Path) -> None:
-    found = open_trace(trace(tmp_path / "a.json", KERNEL, CALL))
-    assert found.operations.select("start", "end", pl.col("name").cast(pl.String), "launch").rows() == [
+    actual = open_trace(trace(tmp_path / "a.json", KERNEL, CALL))
+    assert actual.operations.select("start", "end", pl.col("name").cast(pl.String), "launch").rows() == [
         (10_500, 11_750, "f", 0)
     ]
 
 
-def test_a_trace_that_is_cut_off_anywhere(tmp_path: Path) -> None:
+def test_truncated_traces(tmp_path: Path) -> None:
     path = trace(tmp_path / "run.json", KERNEL, CALL, KERNEL, traceName="x" * 50)
-    whole = path.read_bytes()
-    for size in range(1, len(whole) - 1, 3):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes()
+    for size in range(1, len(content) - 1, 3):
+        path.write_bytes(content[:size])
         with pytest.raises((DamagedExportError, NotAnExportError)) as caught:
             open_trace(path)
         assert "\n" not in str(caught.value) and "run.json" in str(caught.value)
-    path.write_bytes(whole[: len(whole) // 2])
+    path.write_bytes(content[: len(content) // 2])
     says(DamagedExportError, path, "cut off", "torch leaves such a file when it is killed", "export_chrome_trace")
 
 
@@ -73,7 +73,7 @@ def test_a_trace_that_is_cut_off_anywhere(tmp_path: Path) -> None:
         ('{"traceEvents": [{"cat": "x"}]} and more', "not JSON around"),
     ],
 )
-def test_what_is_no_trace(tmp_path: Path, text: str, word: str) -> None:
+def test_invalid_traces_are_refused(tmp_path: Path, text: str, word: str) -> None:
     path = tmp_path / "run.pt.trace.json"
     path.write_text(text, encoding="utf-8")
     says(ReportError, path, word)
@@ -83,7 +83,7 @@ def test_what_is_no_trace(tmp_path: Path, text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("odd", [1e300, -1e300, "x", None, True, 10**40, "1e5000", float("nan")])
-def test_odd_times_are_left_out_and_counted(tmp_path: Path, odd: Any) -> None:
+def test_invalid_times_are_left_out(tmp_path: Path, odd: Any) -> None:
     for key in ("ts", "dur"):
         path = trace(tmp_path / "run.json", KERNEL, CALL, {**KERNEL, key: odd})
         analysis = analyze(path)
@@ -91,7 +91,7 @@ def test_odd_times_are_left_out_and_counted(tmp_path: Path, odd: Any) -> None:
         assert any("1 rows left out" in note for note in analysis.notes)
 
 
-def test_odd_ids_and_names(tmp_path: Path) -> None:
+def test_unusual_ids_and_names(tmp_path: Path) -> None:
     odd = {**ARGS, "stream": "0x7", "device": 10**30, "correlation": "five", "bytes": -(10**30)}
     events = [
         {**KERNEL, "args": odd},
@@ -102,26 +102,26 @@ def test_odd_ids_and_names(tmp_path: Path) -> None:
         {**CALL, "args": {"correlation": 5, "memory bandwidth (GB/s)": float("inf"), "x": float("nan")}},
         {"ph": "M", "name": "thread_name", "pid": 9, "tid": 9, "args": {"name": 5}},
     ]
-    found = open_trace(trace(tmp_path / "run.json", KERNEL, CALL, *events))
-    assert (len(found.operations), len(found.api)) == (4, 4)
-    assert 'a "quoted\\" {[ name \u2028 é 🚀' in found.api["name"].cast(pl.String).to_list()
+    actual = open_trace(trace(tmp_path / "run.json", KERNEL, CALL, *events))
+    assert (len(actual.operations), len(actual.api)) == (4, 4)
+    assert 'a "quoted\\" {[ name \u2028 é 🚀' in actual.api["name"].cast(pl.String).to_list()
 
 
-def test_half_a_character_in_the_name_of_a_gpu(tmp_path: Path) -> None:
+def test_invalid_unicode_in_a_gpu_name(tmp_path: Path) -> None:
     """Seed 62002529."""
     gpus = [{"id": 0, "name": "\ud800NVIDIA H200"}]
-    found = open_trace(trace(tmp_path / "run.json", KERNEL, CALL, deviceProperties=gpus))
-    assert found.devices["name"].to_list() == ["?NVIDIA H200"]
+    actual = open_trace(trace(tmp_path / "run.json", KERNEL, CALL, deviceProperties=gpus))
+    assert actual.devices["name"].to_list() == ["?NVIDIA H200"]
 
 
-def test_damaged_bytes_of_a_trace(tmp_path: Path) -> None:
-    """Bytes of a trace changed at random: an analysis, or one line; never anything else."""
+def test_damaged_traces(tmp_path: Path) -> None:
+    """Randomly changed bytes give an analysis or a one-line error."""
     path = trace(tmp_path / "run.json", *(KERNEL, CALL) * 20, deviceProperties=[{"id": 0, "name": "GPU"}])
-    whole, chance = path.read_bytes(), random.Random(7)
+    content, chance = path.read_bytes(), random.Random(7)
     for _ in range(150):
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         for _ in range(chance.choice((1, 1, 3, 30))):
-            damaged[chance.randrange(len(whole))] = chance.choice(b'"{}[]\\,:0eE-\x00\xff\x1e\n ')
+            damaged[chance.randrange(len(content))] = chance.choice(b'"{}[]\\,:0eE-\x00\xff\x1e\n ')
         path.write_bytes(damaged)
         try:
             open_trace(path)
@@ -144,14 +144,14 @@ def test_no_nanosecond_is_lost(us: int, ns: int) -> None:
 
 
 @given(st.text("0123456789.eE+-", max_size=25))
-def test_what_is_no_number_is_no_time(text: str) -> None:
-    found = pl.DataFrame({"text": [text]}).select(nanoseconds(pl.col("text"))).item()
+def test_invalid_numbers_are_not_times(text: str) -> None:
+    actual = pl.DataFrame({"text": [text]}).select(nanoseconds(pl.col("text"))).item()
     try:
         expected = Decimal(text) * 1000
     except ArithmeticError:
-        assert found == NOT_A_TIME
+        assert actual == NOT_A_TIME
     else:
-        assert found == NOT_A_TIME or abs(found - expected) <= 1
+        assert actual == NOT_A_TIME or abs(actual - expected) <= 1
 
 
 JSON = st.recursive(
@@ -163,25 +163,25 @@ JSON = st.recursive(
 
 @settings(max_examples=60)
 @given(st.lists(st.dictionaries(st.text(max_size=5), JSON, max_size=4), max_size=12), st.integers(1, 90), st.booleans())
-def test_pieces_are_the_events(events: list[Any], block: int, compact: bool) -> None:
-    """Whatever the size of a block, the pieces hold every event once, and the rest is what is around them."""
+def test_pieces_hold_every_event(events: list[Any], block: int, compact: bool) -> None:
+    """For any block size, the pieces hold every event once, and the document the rest."""
     kept = {"deviceProperties": [{"id": 1}], 'odd "traceEvents": [': ["}", "]"]}
     indent, separators = (None, (",", ":")) if compact else (2, None)
     text = json.dumps({**kept, "traceEvents": events, "after": {"a": []}}, indent=indent, separators=separators)
     pieces = Pieces(BytesIO(text.encode()), block)
-    found = [json.loads(one) for piece in pieces for one in piece.decode().split(chr(SEPARATOR))]
-    assert found == events
+    actual = [json.loads(item) for piece in pieces for item in piece.decode().split(chr(SEPARATOR))]
+    assert actual == events
     assert json.loads(pieces.document) == {**kept, "traceEvents": [], "after": {"a": []}}
 
 
-def test_a_list_of_events_is_looked_for_once() -> None:
-    """A hundred thousand keys of that name deeper inside, or in a text, are not the document's."""
+def test_nested_event_lists_are_ignored() -> None:
+    """A hundred thousand nested keys of that name, or the name in a text, do not count."""
     inner = [{"traceEvents": [1]}] * 100_000
     text = json.dumps({"a": inner, 'b "traceEvents": [': 1, "traceEvents": [{"ph": "X"}]})
     assert list(Pieces(BytesIO(text.encode()))) == [b'{"ph": "X"}']
 
 
-def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_events_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.read.kineto.pieces.MAX_TEXT", 1000)
     with pytest.raises(NotJsonError, match="more than"):
         list(Pieces(BytesIO(b'{"traceEvents": [{"a": "' + b"x" * 5000), 64))

@@ -1,4 +1,4 @@
-"""The same events in the form of both profilers give the same figures, to the nanosecond."""
+"""The same events in both profilers' formats give the same figures, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TIMES = ("start_ns", "end_ns")
 
 
 def first(trace: Trace) -> int:
-    """When the first event begins: what a trace of torch.profiler counts from."""
+    """Return the start of the first event, from which times of a trace count."""
     frames = (trace.operations, trace.api, trace.ranges, trace.overhead)
     return min(int(frame["start"].min()) for frame in frames if len(frame))  # type: ignore[arg-type]
 
 
 def figures(path: Path, zero: int = 0) -> Any:
-    """Everything but what the two forms cannot share: names of files, versions, notes and NVTX domains."""
-    found = moved(document(analyze(path)), zero)
-    del found["report"], found["notes"]
-    for use in found["nvtx"]:
+    """Return all figures but those that differ between formats: file, versions, notes and NVTX domains."""
+    actual = moved(document(analyze(path)), zero)
+    del actual["report"], actual["notes"]
+    for use in actual["nvtx"]:
         del use["domain"]
-    return found
+    return actual
 
 
 def moved(value: Any, by: int, key: str = "") -> Any:
@@ -43,7 +43,7 @@ def moved(value: Any, by: int, key: str = "") -> Any:
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_the_figures_of_a_capture_are_those_of_its_events_as_a_trace(tmp_path: Path, name: str) -> None:
+def test_same_figures_as_the_export(tmp_path: Path, name: str) -> None:
     export = sample(name)
     trace = as_kineto(export, tmp_path / "run.pt.trace.json")
     expected = figures(export, first(analyze(export).trace))
@@ -66,7 +66,7 @@ def test_nanoseconds_survive_every_clock(tmp_path: Path, clock: int, base: int |
     assert figures(packed) == figures(late) == figures(plain)
 
 
-def test_what_the_format_lacks_is_said(tmp_path: Path) -> None:
+def test_notes_name_missing_data(tmp_path: Path) -> None:
     trace = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "run.json")
     analysis = analyze(trace)
     assert (analysis.info.profiler, analysis.info.nsys_version) == ("torch.profiler", None)
@@ -79,10 +79,10 @@ def test_what_the_format_lacks_is_said(tmp_path: Path) -> None:
     assert any("stream waits are not measured" in note for note in notes)
 
 
-def test_info_names_what_a_trace_holds(tmp_path: Path) -> None:
+def test_info_of_a_trace(tmp_path: Path) -> None:
     export = sample("trainer/serial.sqlite")
-    found, expected = describe(as_kineto(export, tmp_path / "run.json")), describe(export)
-    assert found.profiler == "torch.profiler" and found.streams == expected.streams
-    assert found.ranges == expected.ranges and found.gpus == expected.gpus
-    assert found.tables["CUPTI_ACTIVITY_KIND_KERNEL"] == expected.tables["CUPTI_ACTIVITY_KIND_KERNEL"]
-    assert any("record_function" in line for line in found.missing)
+    actual, expected = describe(as_kineto(export, tmp_path / "run.json")), describe(export)
+    assert actual.profiler == "torch.profiler" and actual.streams == expected.streams
+    assert actual.ranges == expected.ranges and actual.gpus == expected.gpus
+    assert actual.tables["CUPTI_ACTIVITY_KIND_KERNEL"] == expected.tables["CUPTI_ACTIVITY_KIND_KERNEL"]
+    assert any("record_function" in line for line in actual.missing)

@@ -1,4 +1,4 @@
-"""Pages that claim what no page can hold are refused before polars asks for the memory; sound files are left alone."""
+"""Impossible page headers are refused before polars allocates memory; valid files pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(path: Path, **options: object) -> Path:
 
 @pytest.mark.parametrize("compression", ["uncompressed", "snappy", "zstd", "gzip", "lz4"])
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 50}, {"data_page_size": 64}, {"statistics": False}])
-def test_sound_files_pass(tmp_path: Path, compression: str, options: dict[str, object]) -> None:
+def test_valid_files_pass(tmp_path: Path, compression: str, options: dict[str, object]) -> None:
     check_pages(written(tmp_path / "t.parquet", compression=compression, **options))
 
 
@@ -45,14 +45,14 @@ def test_an_empty_table_passes(tmp_path: Path) -> None:
     check_pages(tmp_path / "t.parquet")
 
 
-def test_a_page_of_less_than_no_values_is_damage(tmp_path: Path) -> None:
+def test_negative_number_of_values(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pl.DataFrame({"start": range(ROWS)}).write_parquet(path, compression="uncompressed", statistics=False)
     raw = path.read_bytes()
     at = raw.index(AS_WRITTEN, 4)
-    assert at < 40, "the number of values stands in the header of the first page"
+    assert at < 40, "the number of values is in the header of the first page"
     path.write_bytes(raw[:at] + BELOW_ZERO + raw[at + 2 :])
-    # What polars makes of it ends a process: so it is asked in another one.
+    # polars crashes on this file: run it in another process.
     alone = subprocess.run([sys.executable, "-c", f"import polars; polars.read_parquet({str(path)!r})"], check=False)
     assert alone.returncode != 0
     with pytest.raises(DamagedExportError, match="cut off or damaged"):
@@ -61,7 +61,7 @@ def test_a_page_of_less_than_no_values_is_damage(tmp_path: Path) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
-def test_any_damage_is_refused_with_an_error_that_the_reader_knows(
+def test_random_damage(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("damaged") / "t.parquet"

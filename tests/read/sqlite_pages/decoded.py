@@ -1,4 +1,4 @@
-"""Tables as their pages are decoded, without the reader around it."""
+"""Decodes tables without the reader."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from traceview.read.sqlite_pages import table_decoder
 
 
 def read_integers(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> pl.DataFrame | None:
-    """Return integer columns of a table from its pages, in row order; None where SQLite must read them."""
+    """Return integer columns of a table from its pages, in row order; None if SQLite must read them."""
     decoder = table_decoder(path, connection, table, columns)
     return None if decoder is None else decoded_frame(decoder)

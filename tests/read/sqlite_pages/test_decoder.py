@@ -1,4 +1,4 @@
-"""Columns decoded from pages equal what SQLite answers, on real captures and on databases made at random."""
+"""Decoded columns equal those that SQLite reads, for real captures and random databases."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ def made(folder: str, rows: list[tuple[object, ...]], page: int, times: int, col
 def both(path: Path, table: str, columns: list[str]) -> tuple[list[tuple[int, ...]] | None, list[tuple[int, ...]]]:
     connection = sqlite3.connect(path)
     try:
-        found = read_integers(path, connection, table, columns)
+        actual = read_integers(path, connection, table, columns)
         names = ", ".join(f'"{column}"' for column in columns)
         expected = connection.execute(f"SELECT {names} FROM {table}").fetchall()
     finally:
         connection.close()
-    return None if found is None else found.rows(), expected
+    return None if actual is None else actual.rows(), expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.sampled_from([512, 1024, 4096, 65536]), st.sampled_from([1, 30, 400]))
-def test_any_integers_in_any_page_size(rows: list[tuple[object, ...]], page: int, times: int) -> None:
+def test_random_integers(rows: list[tuple[object, ...]], page: int, times: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = made(folder, rows, page, times)
-        found, expected = both(path, "t", ["d", "a", "c"])
-        assert found == expected or (found is None and len(expected) == 0)
+        actual, expected = both(path, "t", ["d", "a", "c"])
+        assert actual == expected or (actual is None and len(expected) == 0)
 
 
 @settings(max_examples=30, deadline=None)
 @given(ROWS, st.text(max_size=30))
-def test_text_between_the_columns_is_stepped_over_or_left_to_sqlite(rows: list[tuple[object, ...]], text: str) -> None:
+def test_text_columns_between_integers(rows: list[tuple[object, ...]], text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = [(a, b, text, d) for a, b, _, d in rows]
-        found, expected = both(made(folder, rows, 4096, 20, "c TEXT"), "t", ["a", "d"])
-        assert found == expected or found is None
+        actual, expected = both(made(folder, rows, 4096, 20, "c TEXT"), "t", ["a", "d"])
+        assert actual == expected or actual is None
 
 
 @pytest.mark.parametrize("value", [1.5, "noon", b"\x01", "x" * 9000])
-def test_what_is_no_integer_is_left_to_sqlite(tmp_path: Path, value: object) -> None:
+def test_other_values_are_left_to_sqlite(tmp_path: Path, value: object) -> None:
     path = made(str(tmp_path), [(1, 2, 3, 4)] * 9 + [(1, 2, value, 4)], 4096, 10, "c")
     assert both(path, "t", ["a", "c"])[0] is None
 
 
-def test_a_rowid_column_and_another_encoding_are_left_to_sqlite(tmp_path: Path) -> None:
+def test_rowid_columns_and_utf16_are_left_to_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "odd.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA encoding = 'UTF-16le'")
@@ -90,21 +90,21 @@ def test_a_rowid_column_and_another_encoding_are_left_to_sqlite(tmp_path: Path) 
 
 @settings(max_examples=25, deadline=None)
 @given(first=ROWS, then=ROWS, columns=st.sampled_from([["a"], ["d"], ["a", "d"], ["a", "b", "c", "d"]]))
-def test_records_that_are_wider_than_those_of_pages_before(
+def test_wider_records_on_later_pages(
     first: list[tuple[object, ...]], then: list[tuple[object, ...]], columns: list[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = made(folder, [*first * (400 // len(first)), *then * (400 // len(then)), *first], 512, 1)
-        found, expected = both(path, "t", columns)
-        assert found == expected
+        actual, expected = both(path, "t", columns)
+        assert actual == expected
 
 
 @pytest.mark.parametrize("value", [0, 1, 2, None])
-def test_a_column_between_that_is_0_or_1_or_neither(tmp_path: Path, value: object) -> None:
+def test_skipped_column_of_0_and_1(tmp_path: Path, value: object) -> None:
     path = made(str(tmp_path), [(5, 0, 1, 300), (6, 1, value, 70_000), (7, value, 0, 1)], 1024, 300)
     for columns in (["a", "d"], ["b", "d"], ["c"], ["a", "b", "c", "d"]):
-        found, expected = both(path, "t", columns)
-        assert found == expected
+        actual, expected = both(path, "t", columns)
+        assert actual == expected
 
 
 @pytest.mark.parametrize("name", ["samples/dual.sqlite", *ALL])
@@ -118,15 +118,15 @@ def test_every_table_of_every_capture(name: str) -> None:
         columns = [column for column in wanted.columns if column in columns and column not in wanted.text]
         if table not in present or not columns:
             continue
-        found, expected = both(path, table, columns)
-        assert found == expected or (found is None and (not expected or wanted.text))
-        decoded += found is not None
+        actual, expected = both(path, table, columns)
+        assert actual == expected or (actual is None and (not expected or wanted.text))
+        decoded += actual is not None
     connection.close()
     assert decoded > 0 or "textid_only" in name
 
 
 @pytest.mark.parametrize("added", ["e INTEGER DEFAULT 5", "e INTEGER"])
-def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path, added: str) -> None:
+def test_added_columns_are_left_to_sqlite(tmp_path: Path, added: str) -> None:
     path = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 500)
     connection = sqlite3.connect(path)
     connection.execute(f"ALTER TABLE t ADD COLUMN {added}")
@@ -134,29 +134,29 @@ def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path, added: str) -> N
         connection.execute("INSERT INTO t VALUES (1, 2, 3, 4, 5)")
     connection.close()
     assert both(path, "t", ["a", "e"])[0] is None
-    found, expected = both(path, "t", ["d", "a"])
-    assert found == expected
+    actual, expected = both(path, "t", ["d", "a"])
+    assert actual == expected
 
 
 def test_rows_far_apart_are_decoded_or_left_to_sqlite(tmp_path: Path) -> None:
     path = made(str(tmp_path), [(1, 2, 3, 4)], 1024, 900)
-    found, expected = both(path, "t", ["a", "d"])
-    assert found == expected
+    actual, expected = both(path, "t", ["a", "d"])
+    assert actual == expected
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("INSERT INTO t (rowid, a) VALUES (?, 1)", (2**40,))
         connection.execute("INSERT INTO t (rowid, a) VALUES (-5, 1)")
     connection.close()
-    found, expected = both(path, "t", ["a", "d"])
-    assert found is None or found == expected
+    actual, expected = both(path, "t", ["a", "d"])
+    assert actual is None or actual == expected
 
 
 @pytest.mark.parametrize("left", [50, 4096, 20_000])
 def test_a_file_cut_off_after_it_was_opened_is_left_to_sqlite(tmp_path: Path, left: int) -> None:
-    whole = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 5000)
+    content = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 5000)
     cut = tmp_path / "cut.sqlite"
-    cut.write_bytes(whole.read_bytes()[:left])
-    connection = sqlite3.connect(whole)  # what SQLite knew of it before
-    assert read_integers(whole, connection, "t", ["a"]) is not None
+    cut.write_bytes(content.read_bytes()[:left])
+    connection = sqlite3.connect(content)  # what SQLite knew of it before
+    assert read_integers(content, connection, "t", ["a"]) is not None
     assert read_integers(cut, connection, "t", ["a"]) is None
     connection.close()

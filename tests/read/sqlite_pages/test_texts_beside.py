@@ -1,4 +1,4 @@
-"""Tables with a column of texts are the same whether their numbers are decoded from pages or read by SQLite."""
+"""Tables with texts are the same whether their numbers are decoded or read by SQLite."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def the_same_by_sqlite_alone(path: Path) -> bool:
-    one = read_sqlite(path)
+def equals_sqlite_result(path: Path) -> bool:
+    item = read_sqlite(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decoder, "MIN_TABLE_BYTES", NEVER)
         other = read_sqlite(path)
-    return one.problems == other.problems and all(
+    return item.problems == other.problems and all(
         frame.equals(other.tables[name]) and frame.schema == other.tables[name].schema
-        for name, frame in one.tables.items()
+        for name, frame in item.tables.items()
     )
 
 
 @pytest.mark.parametrize("name", ["samples/dual.sqlite", *ALL])
 def test_real_captures(name: str) -> None:
-    assert the_same_by_sqlite_alone(sample("dual.sqlite") if name.startswith("samples") else shared(name))
+    assert equals_sqlite_result(sample("dual.sqlite") if name.startswith("samples") else shared(name))
 
 
 def test_sqlite_reads_only_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_sqlite_reads_only_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(st.tuples(NUMBERS, TEXTS, NUMBERS), min_size=1, max_size=12), times=st.sampled_from([1, 60]))
-def test_any_texts_between_any_numbers(rows: list[tuple[object, object, object]], times: int) -> None:
+def test_random_texts_between_numbers(rows: list[tuple[object, object, object]], times: int) -> None:
     nvtx = [Nvtx(end=end, text=text, domain=domain) for end, text, domain in rows] * times  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
-        assert the_same_by_sqlite_alone(build_export(Path(folder) / "made.sqlite", nvtx=nvtx))
+        assert equals_sqlite_result(build_export(Path(folder) / "made.sqlite", nvtx=nvtx))

@@ -27,7 +27,7 @@ from traceview.read.sqlite.database import (
     versions,
 )
 from traceview.read.sqlite.write import product_of
-from traceview.read.sqlite_pages import Column, TableDecoder, table_decoder
+from traceview.read.sqlite_pages import IntegerColumn, TableDecoder, table_decoder
 
 BATCH_ROWS = 200_000
 DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
@@ -111,7 +111,7 @@ def decoded_frame(decoder: TableDecoder) -> pl.DataFrame | None:
     return None if columns is None else pl.DataFrame([_series(name, column) for name, column in columns.items()])
 
 
-def _series(name: str, column: Column) -> pl.Series:
+def _series(name: str, column: IntegerColumn) -> pl.Series:
     series = pl.Series(name, column.values)
     return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)
 

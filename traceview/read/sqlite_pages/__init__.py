@@ -28,6 +28,6 @@ integers nor NULL.
 """
 
 from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
-from traceview.read.sqlite_pages.records import Column
+from traceview.read.sqlite_pages.records import IntegerColumn
 
-__all__ = ["Column", "TableDecoder", "table_decoder"]
+__all__ = ["IntegerColumn", "TableDecoder", "table_decoder"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from traceview.read.sqlite_pages.pages import LEAF, Leaves, NotPlainError, Pages, children, leaf_pages
-from traceview.read.sqlite_pages.records import Column, Layout, decode
+from traceview.read.sqlite_pages.records import IntegerColumn, Layout, decode
 
 MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
 PAGES_PER_CHUNK = 256  # a chunk and its columns fit into the processor's cache
@@ -27,7 +27,7 @@ class TableDecoder:
     names: tuple[str, ...]
     columns: tuple[str, ...]
 
-    def decode(self) -> dict[str, Column] | None:
+    def decode(self) -> dict[str, IntegerColumn] | None:
         """Return the columns in the order of the table's rows; None if SQLite must read them."""
         wanted = sorted(self.names.index(column) for column in self.columns)
         try:
@@ -87,10 +87,10 @@ def _is_small(path: Path, root: int) -> bool:
         return True
 
 
-def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int]) -> dict[int, Column]:
+def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int]) -> dict[int, IntegerColumn]:
     edges = leaves.edges
     rows = int(edges[-1])
-    columns = {place: Column(np.empty(rows, np.int64)) for place in wanted}
+    columns = {place: IntegerColumn(np.empty(rows, np.int64)) for place in wanted}
     narrow = layout
 
     def decode_chunk(first: int) -> slice:

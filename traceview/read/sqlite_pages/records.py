@@ -41,7 +41,7 @@ _NULL, _ZERO, _ONE = 0, 8, 9
 
 
 @dataclass(slots=True)
-class Column:
+class IntegerColumn:
     """A decoded integer column; `null` marks its nulls, and is None while there are none."""
 
     values: Numbers
@@ -53,9 +53,10 @@ class Column:
             self.null = np.zeros(len(self.values), np.bool_)
         return self.null
 
-    def join_parts(self, parts: list[slice]) -> Column:
+    def join_parts(self, parts: list[slice]) -> IntegerColumn:
         """Return ascending parts of the column as one column."""
-        return Column(_join_parts(self.values, parts), None if self.null is None else _join_parts(self.null, parts))
+        null = None if self.null is None else _join_parts(self.null, parts)
+        return IntegerColumn(_join_parts(self.values, parts), null)
 
 
 def _join_parts(values: NDArray[Item], parts: list[slice]) -> NDArray[Item]:
@@ -100,7 +101,7 @@ def _whole_words(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
-def decode(block: Bytes, layout: Layout, columns: Mapping[int, Column], first: int) -> tuple[int, int]:
+def decode(block: Bytes, layout: Layout, columns: Mapping[int, IntegerColumn], first: int) -> tuple[int, int]:
     """Decode leaf pages into rows `first`, `first + 1`, ... of the columns.
 
     Returns the number of rows, and the largest distance from a cell's first byte to the end of the last wanted column.
@@ -203,7 +204,7 @@ class _Shape:
             raise NotPlainError
 
     def put(
-        self, records: Bytes, rows: Rows, common: _Shape | None, columns: Mapping[int, Column], first: int
+        self, records: Bytes, rows: Rows, common: _Shape | None, columns: Mapping[int, IntegerColumn], first: int
     ) -> None:
         """Decode the records `rows`, which have this shape, into the same rows of the columns from `first` on.
 
@@ -241,7 +242,7 @@ def _varint_end(record: bytes, at: int, longest: int) -> int:
     raise NotPlainError
 
 
-def _put_by_column(cells: _Cells, columns: Mapping[int, Column], rows: Numbers) -> None:
+def _put_by_column(cells: _Cells, columns: Mapping[int, IntegerColumn], rows: Numbers) -> None:
     """Decode records with any headers, column by column."""
     count, width = cells.bytes.shape
     if count == 0:

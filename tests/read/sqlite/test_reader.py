@@ -1,4 +1,4 @@
-"""Every column of a row comes from that row, whatever indices, keys and columns a table has: hand-made tables."""
+"""Rows keep their columns together for any indices, keys and columns of a table; hand-made tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHANGES = [
     "VACUUM",
     "ANALYZE",
 ]
-# Types or constraints of start, of text and of a spare column, and what follows the columns.
+# Types or constraints of the columns start, text and spare, and the table options.
 KINDS = [
     ("INTEGER", "TEXT", "INTEGER", ""),
     ("INTEGER", "TEXT", "INTEGER", ""),
@@ -64,12 +64,12 @@ def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def text_of(start: int) -> str | None:
-    """Return the text of the range that begins at `start`: its order is not that of the numbers."""
+    """Return the text of the range that begins at `start`; texts and numbers sort differently."""
     return None if start % 11 == 5 else f"range {start * 7919 % 1000} {start}"
 
 
 def write_export(path: Path, kind: tuple[str, str, str, str], starts: list[int], pragmas: list[str]) -> None:
-    """Write an export with ranges that begin at these times, in this order of rows."""
+    """Write an export with ranges that begin at these times, in this row order."""
     start, text, spare, suffix = kind
     connection = sqlite3.connect(path, isolation_level=None)
     for pragma in ("synchronous=OFF", *pragmas):
@@ -99,7 +99,7 @@ def run_all(path: Path, statements: list[str]) -> None:
 
 
 def rows_in_order(path: Path, columns: list[str], without_rowid: bool) -> list[tuple[object, ...]]:
-    """Return the rows as SQLite reads them in one statement, in the order of the rowid or the primary key."""
+    """Return the rows as SQLite reads them in one statement, by rowid or primary key."""
     connection = sqlite3.connect(path)
     keys = [row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)") if row[5]]
     order = ", ".join(f'"{key}"' for key in keys) if without_rowid else "rowid"
@@ -122,7 +122,7 @@ def rows_in_order(path: Path, columns: list[str], without_rowid: bool) -> list[t
     encoding=st.sampled_from(["UTF-8", "UTF-8", "UTF-16le", "UTF-16be"]),
     journal=st.sampled_from(["DELETE", "DELETE", "WAL"]),
 )
-def test_each_range_keeps_its_name(
+def test_ranges_keep_their_names(
     kind: tuple[str, str, str, str],
     starts: list[int],
     count: int,
@@ -146,7 +146,7 @@ def test_each_range_keeps_its_name(
             assert (end, text) == (start + 5, text_of(start))
 
 
-def test_an_index_on_texts_changes_nothing_where_numbers_are_decoded(tmp_path: Path) -> None:
+def test_text_index_with_decoded_numbers(tmp_path: Path) -> None:
     path = tmp_path / "made.sqlite"
     write_export(path, KINDS[0], list(range(900, 0, -1)), [])
     before = read_sqlite(path).tables[raw.NVTX]
@@ -159,7 +159,7 @@ def test_an_index_on_texts_changes_nothing_where_numbers_are_decoded(tmp_path: P
 
 
 @pytest.mark.parametrize("index", ["(text)", "(text) WHERE text IS NOT NULL", "(lower(text), text)", "(text, start)"])
-def test_an_index_on_the_texts_of_a_capture_changes_nothing(tmp_path: Path, index: str) -> None:
+def test_text_index_of_a_capture(tmp_path: Path, index: str) -> None:
     path = tmp_path / "dual.sqlite"
     shutil.copy(sample("dual.sqlite"), path)
     before = read_sqlite(path)
@@ -174,7 +174,7 @@ def test_an_index_on_the_texts_of_a_capture_changes_nothing(tmp_path: Path, inde
     assert all(after.tables[name].equals(frame) for name, frame in before.tables.items() if name != raw.NVTX)
 
 
-def test_rows_without_rowid_come_in_the_order_of_their_key(tmp_path: Path) -> None:
+def test_without_rowid_order(tmp_path: Path) -> None:
     path = tmp_path / "made.sqlite"
     write_export(path, KINDS[8], list(range(500, 0, -1)), [])
     run_all(path, [INDICES[8], "ANALYZE"])

@@ -21,7 +21,7 @@ def write_export(path: Path, statements: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("table", PLACED)
-def test_a_view_is_named(tmp_path: Path, table: str) -> None:
+def test_note_for_views(tmp_path: Path, table: str) -> None:
     statements = [f"ALTER TABLE {table} RENAME TO moved", f"CREATE VIEW {table} AS SELECT * FROM moved"]
     capture = read_sqlite(write_export(tmp_path / "made.sqlite", statements))
     assert table not in capture.tables
@@ -30,7 +30,7 @@ def test_a_view_is_named(tmp_path: Path, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", PLACED)
-def test_a_virtual_table_is_named(tmp_path: Path, table: str) -> None:
+def test_note_for_virtual_tables(tmp_path: Path, table: str) -> None:
     statements = [f"DROP TABLE {table}", f"CREATE VIRTUAL TABLE {table} USING fts5(start)"]
     capture = read_sqlite(write_export(tmp_path / "made.sqlite", statements))
     assert table not in capture.tables
@@ -38,7 +38,7 @@ def test_a_virtual_table_is_named(tmp_path: Path, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", PLACED)
-def test_a_table_in_another_letter_case_is_named(tmp_path: Path, table: str) -> None:
+def test_note_for_other_letter_case(tmp_path: Path, table: str) -> None:
     statements = [f"ALTER TABLE {table} RENAME TO moved", f"ALTER TABLE moved RENAME TO {table.lower()}"]
     capture = read_sqlite(write_export(tmp_path / "made.sqlite", statements))
     assert table not in capture.tables
@@ -46,11 +46,11 @@ def test_a_table_in_another_letter_case_is_named(tmp_path: Path, table: str) -> 
     assert [line for line in capture.problems if line.startswith(note)]
 
 
-def test_a_sound_export_has_no_such_note(tmp_path: Path) -> None:
+def test_no_note_for_valid_exports(tmp_path: Path) -> None:
     assert read_sqlite(write_export(tmp_path / "made.sqlite", ["CREATE VIEW other AS SELECT 1"])).problems == ()
 
 
-def test_a_view_in_place_of_the_names_is_refused(tmp_path: Path) -> None:
+def test_view_in_place_of_string_ids(tmp_path: Path) -> None:
     statements = ["ALTER TABLE StringIds RENAME TO moved", "CREATE VIEW StringIds AS SELECT * FROM moved"]
     with pytest.raises(DamagedExportError, match="no StringIds"):
         read_sqlite(write_export(tmp_path / "made.sqlite", statements))

@@ -1,4 +1,4 @@
-"""Files that are not what their name says, and names that no message should pass on as they are."""
+"""Unusual files and file names, and captures that change while they are read."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from traceview.read.sqlite import reader
     "name",
     ["a b.sqlite", "100%25?mode=rwc#x.sqlite", "häß 東京.sqlite", "line\nend.sqlite", os.fsdecode(b"\xff.sqlite")],
 )
-def test_any_name_opens(tmp_path: Path, name: str) -> None:
+def test_unusual_file_names(tmp_path: Path, name: str) -> None:
     path = build_export(tmp_path / name, kernels=[Kernel()])
     assert len(open_trace(path).operations) == 1
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_name_cannot_break_the_line_or_drive_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
         open_trace(tmp_path / "a\n\x1b[31mb\u202ec.sqlite")
     assert str(caught.value).startswith("a??[31mb?c.sqlite: no such file")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "report.sqlite")
     with pytest.raises(NotAnExportError, match="a pipe or device"):
         open_trace(tmp_path / "report.sqlite")
@@ -62,7 +62,7 @@ def test_a_name_too_long_for_the_file_system(tmp_path: Path) -> None:
         open_trace(tmp_path / ("x" * 300))
 
 
-def test_a_file_in_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_read_only_folder(tmp_path: Path) -> None:
     path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()])
     tmp_path.chmod(0o500)
     try:
@@ -72,14 +72,14 @@ def test_a_file_in_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def overwrite(path: Path) -> None:
-    """Write the same number of bytes and set the old times again."""
+    """Write the same bytes and restore the times."""
     before, data = path.stat(), path.read_bytes()
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def replace_file(path: Path) -> None:
-    """Put another file of the same size and times in the place of a file."""
+    """Replace a file by a copy with the same size and times."""
     other = path.with_name("other")
     shutil.copy2(path, other)
     other.replace(path)
@@ -92,7 +92,7 @@ def grow(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace_file])
 @pytest.mark.parametrize("form", ["sqlite", "gz", "parquet", "profiler"])
-def test_a_capture_that_changes_while_it_is_read(
+def test_capture_changes_while_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], form: str
 ) -> None:
     path = table = tmp_path / "report"
@@ -129,7 +129,7 @@ def test_a_capture_that_changes_while_it_is_read(
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace_file])
 @pytest.mark.parametrize("form", ["sqlite", "gz", "parquet"])
-def test_an_export_that_changes_while_it_is_used(tmp_path: Path, change: Callable[[Path], None], form: str) -> None:
+def test_export_changes_while_used(tmp_path: Path, change: Callable[[Path], None], form: str) -> None:
     """Redact, info and fleet read the file of as_sqlite themselves."""
     path = changed = build_export(tmp_path / "report", kernels=[Kernel()])
     if form == "gz":
@@ -143,7 +143,7 @@ def test_an_export_that_changes_while_it_is_used(tmp_path: Path, change: Callabl
         change(changed)
 
 
-def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:
+def test_wal_mode_file_is_not_modified(tmp_path: Path) -> None:
     path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()], statements=["PRAGMA user_version = 1"])
     connection = reader.sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -154,7 +154,7 @@ def test_a_file_in_wal_mode_is_read_without_a_trace(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_text_in_another_encoding_reads_the_same(tmp_path: Path) -> None:
+def test_utf16_databases(tmp_path: Path) -> None:
     plain = build_export(tmp_path / "plain.sqlite", kernels=[Kernel(name="größe")], api=[Call()], copies=[Copy()])
     wide = tmp_path / "wide.sqlite"
     connection = reader.sqlite3.connect(plain)
@@ -175,14 +175,14 @@ def test_text_in_another_encoding_reads_the_same(tmp_path: Path) -> None:
         'CREATE TABLE "odd"" name" (a, b)',
     ],
 )
-def test_a_schema_with_other_things_in_it(tmp_path: Path, statement: str) -> None:
+def test_triggers_and_other_schema_objects(tmp_path: Path, statement: str) -> None:
     path = build_export(tmp_path / "report.sqlite", kernels=[Kernel()], statements=[statement])
     trace = open_trace(path)
     assert len(trace.operations) == 1
     assert trace.ranges.is_empty()
 
 
-def test_a_read_only_copy_of_a_capture_stays_as_it_was(tmp_path: Path) -> None:
+def test_captures_are_not_modified(tmp_path: Path) -> None:
     path = Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "report.sqlite"))
     before = path.read_bytes(), path.stat().st_mtime_ns
     open_trace(path)

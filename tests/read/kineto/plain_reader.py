@@ -1,4 +1,4 @@
-"""What a trace says, read in the plainest way: json, Decimal, one event after the other. Slow and obvious."""
+"""Reads a trace with json and Decimal, event by event: slow and simple, for comparison."""
 
 from __future__ import annotations
 
@@ -31,27 +31,29 @@ class Plain:
 def read_plainly(path: Path) -> Plain:
     raw = path.read_bytes()
     text = (gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw).decode("utf-8", "replace")
-    events = [one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one.get("ph") == "X"]
-    for one in events:
-        if one.get("cat") == "Operator" and one["name"].startswith(OLD_RANGES):
-            one["cat"] = "user_annotation"
+    events = [item for item in json.loads(text, parse_float=Decimal)["traceEvents"] if item.get("ph") == "X"]
+    for item in events:
+        if item.get("cat") == "Operator" and item["name"].startswith(OLD_RANGES):
+            item["cat"] = "user_annotation"
     wanted = (*GPU, *CALLS, "user_annotation")
-    zero = min((ns(one["ts"]) for one in events if one.get("cat") in (*wanted, "overhead")), default=0)
+    zero = min((ns(item["ts"]) for item in events if item.get("cat") in (*wanted, "overhead")), default=0)
 
-    def interval(one: dict[str, Any]) -> tuple[int, int]:
-        start = ns(one["ts"]) - zero
-        return start, start + ns(one["dur"])
+    def interval(item: dict[str, Any]) -> tuple[int, int]:
+        start = ns(item["ts"]) - zero
+        return start, start + ns(item["dur"])
 
     gpu: dict[str, list[tuple[int, int]]] = {sort: [] for sort in ("kernel", "memcpy", "memset")}
-    for one in events:
-        if one.get("cat") in GPU:
-            gpu[GPU[one["cat"]]].append(interval(one))
+    for item in events:
+        if item.get("cat") in GPU:
+            gpu[GPU[item["cat"]]].append(interval(item))
     return Plain(
-        {sort: sorted(found) for sort, found in gpu.items()},
-        sorted((*interval(one), one["name"]) for one in events if one.get("cat") in CALLS),
-        sorted((*interval(one), one["name"]) for one in events if one.get("cat") == "user_annotation"),
+        {sort: sorted(actual) for sort, actual in gpu.items()},
+        sorted((*interval(item), item["name"]) for item in events if item.get("cat") in CALLS),
+        sorted((*interval(item), item["name"]) for item in events if item.get("cat") == "user_annotation"),
         Counter(
-            (one["args"].get("bytes", 0), one["name"]) for one in events if one.get("cat") in ("gpu_memcpy", "Memcpy")
+            (item["args"].get("bytes", 0), item["name"])
+            for item in events
+            if item.get("cat") in ("gpu_memcpy", "Memcpy")
         ),
     )
 

@@ -1,4 +1,4 @@
-"""A damaged or hostile page is left to SQLite: decoding it neither raises nor runs away."""
+"""Damaged and hostile pages are left to SQLite; decoding them neither raises nor hangs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def whole() -> bytes:
+def content() -> bytes:
     return sample("dual.sqlite").read_bytes()
 
 
 def decode(path: Path, data: bytes) -> list[tuple[int, ...]] | None:
-    """Decode the API calls of a file with these bytes; its schema is taken from the sound original."""
+    """Decode the API calls of a file with these bytes and the schema of the original."""
     path.write_bytes(data)
     connection = sqlite3.connect(sample("dual.sqlite"))
     try:
-        found = read_integers(path, connection, raw.RUNTIME, COLUMNS)
+        actual = read_integers(path, connection, raw.RUNTIME, COLUMNS)
     finally:
         connection.close()
-    return None if found is None else found.rows()
+    return None if actual is None else actual.rows()
 
 
 def root_page(path: Path) -> int:
@@ -50,12 +50,12 @@ def root_page(path: Path) -> int:
 
 
 @pytest.mark.parametrize("flips", [1, 30, 3000])
-def test_flipped_bits_never_raise(tmp_path: Path, whole: bytes, flips: int) -> None:
-    sound = decode(tmp_path / "made.sqlite", whole)
+def test_flipped_bits_never_raise(tmp_path: Path, content: bytes, flips: int) -> None:
+    sound = decode(tmp_path / "made.sqlite", content)
     assert sound is not None
     answers = []
     for seed in range(25):
-        chance, data = random.Random(seed), bytearray(whole)
+        chance, data = random.Random(seed), bytearray(content)
         for _ in range(flips):
             data[chance.randrange(100, len(data))] ^= 1 << chance.randrange(8)
         answers.append(decode(tmp_path / "made.sqlite", bytes(data)))
@@ -63,10 +63,10 @@ def test_flipped_bits_never_raise(tmp_path: Path, whole: bytes, flips: int) -> N
     assert any(answer != sound for answer in answers)
 
 
-def test_pages_that_lead_back_to_themselves_end(tmp_path: Path, whole: bytes) -> None:
-    """Twenty levels of a page with hundreds of children, each itself, would never end."""
+def test_cyclic_pages(tmp_path: Path, content: bytes) -> None:
+    """A page with hundreds of children, each the page itself, would be decoded forever."""
     root = root_page(sample("dual.sqlite"))
-    data = bytearray(whole)
+    data = bytearray(content)
     first = (root - 1) * PAGE
     assert data[first] == pages.INTERIOR
     count = int.from_bytes(data[first + 3 : first + 5], "big")
@@ -77,15 +77,15 @@ def test_pages_that_lead_back_to_themselves_end(tmp_path: Path, whole: bytes) ->
     assert decode(tmp_path / "made.sqlite", bytes(data)) is None
 
 
-def test_a_header_longer_than_its_record_is_not_followed(tmp_path: Path) -> None:
-    """Such a header, in the last cell of the last page, would be read past the end of everything."""
+def test_header_longer_than_its_record(tmp_path: Path) -> None:
+    """In the last cell of the last page, such a header would be read beyond the file."""
     path = tmp_path / "made.sqlite"
     connection = sqlite3.connect(path)
     columns = [f"c{number}" for number in range(60)]
     connection.execute(f"CREATE TABLE t ({', '.join(columns)})")
     connection.execute(f"INSERT INTO t VALUES ({', '.join('0' * 60)})")
     connection.commit()
-    # The first record of a page ends where the page ends: size 61, rowid 1, a header of 61 bytes and no body.
+    # The first record ends at the end of its page: size 61, rowid 1, a header of 61 bytes and no body.
     data = bytearray(path.read_bytes())
     assert data[-63:-60] == bytes([61, 1, 61])
     data[-63:-60] = bytes([2, 1, 127])
@@ -102,7 +102,7 @@ def test_a_header_longer_than_its_record_is_not_followed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "column", ["c REAL", "c DOUBLE PRECISION", "c INTEGER PRIMARY KEY", "c INTEGER GENERATED ALWAYS AS (a + 1) STORED"]
 )
-def test_columns_that_a_record_does_not_hold_as_they_are_are_left_to_sqlite(tmp_path: Path, column: str) -> None:
+def test_converted_columns_are_left_to_sqlite(tmp_path: Path, column: str) -> None:
     path = tmp_path / "made.sqlite"
     connection = sqlite3.connect(path)
     connection.execute(f"CREATE TABLE t (a INTEGER, {column}, b INTEGER)")
@@ -112,7 +112,7 @@ def test_columns_that_a_record_does_not_hold_as_they_are_are_left_to_sqlite(tmp_
     connection.close()
 
 
-def test_a_column_added_later_is_left_to_sqlite(tmp_path: Path) -> None:
+def test_added_columns_are_left_to_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "made.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE t (a INTEGER)")
@@ -131,32 +131,32 @@ def child_page(data: bytes, root: int) -> int:
 
 
 @pytest.mark.parametrize("level", ["interior", "leaf"])
-def test_a_page_without_cells_is_left_to_sqlite(tmp_path: Path, whole: bytes, level: str) -> None:
-    """SQLite calls the table malformed; its rows must not disappear."""
+def test_pages_without_cells(tmp_path: Path, content: bytes, level: str) -> None:
+    """SQLite calls the table malformed; its rows must not disappear silently."""
     root = root_page(sample("dual.sqlite"))
-    page = root if level == "interior" else child_page(whole, root)
-    data = bytearray(whole)
+    page = root if level == "interior" else child_page(content, root)
+    data = bytearray(content)
     data[(page - 1) * PAGE + 3 : (page - 1) * PAGE + 5] = bytes(2)
     assert decode(tmp_path / "made.sqlite", bytes(data)) is None
 
 
 @pytest.mark.parametrize("place", [8, 9, PAGE - 3])
 @pytest.mark.parametrize("level", ["interior", "leaf"])
-def test_a_cell_within_the_pointers_or_the_last_bytes_is_left_to_sqlite(
-    tmp_path: Path, whole: bytes, place: int, level: str
+def test_cells_outside_the_cell_area(
+    tmp_path: Path, content: bytes, place: int, level: str
 ) -> None:
     root = root_page(sample("dual.sqlite"))
-    page = root if level == "interior" else child_page(whole, root)
+    page = root if level == "interior" else child_page(content, root)
     at = (page - 1) * PAGE + (12 if level == "interior" else 8)
-    data = bytearray(whole)
+    data = bytearray(content)
     data[at : at + 2] = place.to_bytes(2, "big")
     assert decode(tmp_path / "made.sqlite", bytes(data)) is None
 
 
-def test_a_key_that_runs_over_the_end_of_its_page_is_left_to_sqlite(tmp_path: Path, whole: bytes) -> None:
+def test_key_beyond_its_page(tmp_path: Path, content: bytes) -> None:
     root = root_page(sample("dual.sqlite"))
     first = (root - 1) * PAGE
-    data = bytearray(whole)
+    data = bytearray(content)
     count = int.from_bytes(data[first + 3 : first + 5], "big")
     last = first + 12 + 2 * (count - 1)
     cell = first + int.from_bytes(data[last : last + 2], "big")
@@ -166,16 +166,16 @@ def test_a_key_that_runs_over_the_end_of_its_page_is_left_to_sqlite(tmp_path: Pa
     assert decode(tmp_path / "made.sqlite", bytes(data)) is None
 
 
-def test_pages_beyond_the_stated_size_are_left_to_sqlite(tmp_path: Path, whole: bytes) -> None:
-    data = bytearray(whole)
+def test_pages_beyond_the_stated_size(tmp_path: Path, content: bytes) -> None:
+    data = bytearray(content)
     assert data[24:28] == data[92:96]
     data[28:32] = root_page(sample("dual.sqlite")).to_bytes(4, "big")
     assert decode(tmp_path / "made.sqlite", bytes(data)) is None
-    data[95] ^= 1  # the stated size is not valid any more: SQLite takes the file's
+    data[95] ^= 1  # the stated size is not valid now: SQLite uses the file's size
     assert decode(tmp_path / "made.sqlite", bytes(data)) is not None
 
 
-def test_a_root_page_that_is_no_integer_is_left_to_sqlite(tmp_path: Path) -> None:
+def test_root_page_that_is_not_an_integer(tmp_path: Path) -> None:
     path = tmp_path / "made.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE a (value INTEGER)")
@@ -191,7 +191,7 @@ def test_a_root_page_that_is_no_integer_is_left_to_sqlite(tmp_path: Path) -> Non
     assert decoded is None
 
 
-def test_the_lock_byte_page_belongs_to_no_table() -> None:
+def test_lock_byte_page() -> None:
     """SQLite refuses it in files beyond 1 GiB."""
     file = pages.Pages(-1, 65536, 20_000)
     file.check_numbers(np.array([2, 16_384, 16_386], np.int64))
