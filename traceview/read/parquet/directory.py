@@ -204,7 +204,7 @@ def suppressed_stderr() -> Iterator[None]:
     with tempfile.TemporaryFile() as kept:
         try:
             before = os.dup(STDERR)
-        except OSError:  # there is no standard error
+        except OSError:  # standard error is closed
             yield
             return
         _flush_stderr()
