@@ -12,7 +12,15 @@ from traceview.model.profilers import capture_advice
 from traceview.read import raw
 from traceview.read.formats import with_tables
 from traceview.read.source import display_name
-from traceview.read.sqlite.database import (EXPORT_AGAIN, columns_of, count_rows, not_an_export_error, open_read_only, real_tables, versions)
+from traceview.read.sqlite.database import (
+    EXPORT_AGAIN,
+    columns_of,
+    count_rows,
+    not_an_export_error,
+    open_read_only,
+    real_tables,
+    versions,
+)
 from traceview.report.format import milliseconds, plain
 from traceview.report.layout import cut, left, wrap
 
