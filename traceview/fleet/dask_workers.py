@@ -156,7 +156,7 @@ def _tls_settings(distributed: Any, address: str, tls: Tls | None) -> Any:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Raise RequestError if there are no workers or one of them lacks this version of traceview."""
+    """Raise RequestError if the cluster has no workers or one of them lacks this version of traceview."""
     if not client.nthreads():
         raise RequestError(f"--scheduler {address[:200]}: the cluster has no workers; {REMEDY}")
     versions = client.run(installed_version, on_error="return").values()

@@ -232,8 +232,8 @@ def _common_prefix(
     same = np.all([row[:shortest] == kinds[0][:shortest] for row in kinds], axis=0)
     length = int(np.argmin(same)) if not same.all() else shortest
     notes.append(
-        f"{name}: only the first {length} of each rank match, because later counts or kinds differ and there are no "
-        "iterations to count from"
+        f"{name}: only the first {length} of each rank match, because later counts or kinds differ and iterations "
+        "are unknown"
     )
     return [sequence.select(np.arange(len(sequence.rows)) < length) for sequence in sequences]
 

@@ -186,7 +186,7 @@ def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: 
     if not tables.get(raw.RUNTIME):
         yield f"CUDA API calls: without them idle time has no cause. {remedy.calls}"
     if not ranges:
-        other = f"ranges: without them there are no iterations. {remedy.ranges}"
+        other = f"ranges: they mark iterations. {remedy.ranges}"
         yield _missing_ranges(connection, tables) if profiler == "nsys" else other
 
 

@@ -26,7 +26,7 @@ class Redacted:
     hashed: bool
 
 
-class Copier:
+class CaptureCopier:
     """Copies the kept tables, columns and rows of one capture, attached as `source`, into the main database."""
 
     def __init__(self, connection: sqlite3.Connection, guard: Guard, file: str, hashed: bool, encoding: str) -> None:

@@ -13,7 +13,7 @@ from traceview.files import check_file, new_file
 from traceview.read.formats import as_sqlite
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import Guard, damaged_error
-from traceview.redact.copier import Copier, Redacted, Step
+from traceview.redact.copier import CaptureCopier, Redacted, Step
 
 
 def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, progress: Step | None = None) -> Redacted:
@@ -31,7 +31,7 @@ def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, pro
         check_file(out)
         encoding = encoding_of(export)
         with new_file(out) as part, open_attached(part, export, report, encoding) as (connection, guard):
-            copier = Copier(connection, guard, display_name(report), hash_names, encoding)
+            copier = CaptureCopier(connection, guard, display_name(report), hash_names, encoding)
             redacted = copier.copy(step)
             step("check the copy", 0.9)
             if (problem := copier.problem()) is not None:
