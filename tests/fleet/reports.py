@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import shutil
 import sqlite3
 from contextlib import closing
@@ -23,13 +22,6 @@ def ranks_of(name: str) -> list[Path]:
     paths = sorted(RANKS.glob(f"{name}_rank*.sqlite.xz"))
     assert len(paths) == 4, "a clone has every sample"
     return paths
-
-
-def unpacked(path: Path, folder: Path) -> Path:
-    """Return a decompressed sample."""
-    plain = folder / path.stem
-    plain.write_bytes(lzma.decompress(path.read_bytes()))
-    return plain
 
 
 def merged(paths: list[Path], **options: float) -> Fleet:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fleet.made import MS, rank, report
+from tests.fleet.hand_made import MS, rank, report
 from traceview.fleet.merge import merge
 from traceview.model.fleet import Fleet, RankResult
 

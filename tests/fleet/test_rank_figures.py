@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fleet.made import MS, rank, report
+from tests.fleet.hand_made import MS, rank, report
 from traceview.fleet.merge import merge
 from traceview.fleet.rank_figures import ABSENT, difference_from_others
 
