@@ -1,16 +1,16 @@
-"""What a training program wears so that its capture can be read, and the parts of a trainer that hides its copies.
+"""NVTX annotations for PyTorch, and the parts of a trainer that overlaps copies with compute.
 
-    annotate, phase, mark      NVTX ranges (needs no torch)
-    annotate_module            ranges for every module of a model, forward and backward
-    Streams, hand_over         named streams and events, and the one place where a tensor crosses them
-    PrefetchLoader             batch N+1 is copied while batch N computes
-    PinnedCollator             batches made in pinned memory, within a budget
-    SyncPolicy, LateLosses     when the host waits; losses read late, none lost
-    Checkpoints                kept whole or not at all
-    MicroBatches, reopening    out of memory and a failing loader, tried again
+    annotate, phase, mark      NVTX ranges and marks (need no torch)
+    annotate_module            NVTX ranges for every module of a model, forward and backward
+    Streams, hand_over         named CUDA streams and events; moving tensors between streams safely
+    PrefetchLoader             copies batch N+1 to the GPU while batch N computes
+    PinnedCollator             a collate_fn that makes batches in pinned memory, within a budget
+    SyncPolicy, LateLosses     when the host waits for the GPU; reading losses without blocking
+    Checkpoints                atomic checkpoints of a run in a folder
+    MicroBatches, reopening    retries after out-of-memory and after a data loader's error
 
-`python -m instrument.train` is a whole trainer made of them. Does nothing to a program where `nvtx` is not
-installed; what needs torch is loaded when it is asked for.
+`python -m instrument.train` is a complete trainer made of these parts. Ranges do nothing if the package `nvtx` is not
+installed. Names that need torch are imported on first use.
 """
 
 from __future__ import annotations

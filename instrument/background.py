@@ -1,4 +1,4 @@
-"""An iterator that a thread runs ahead of its consumer: same values, same order, same exceptions."""
+"""An iterator that runs ahead on a thread, with the same values, order and exceptions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from typing import Generic, TypeVar
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-_PATIENCE_SECONDS = 10.0
+_JOIN_TIMEOUT_SECONDS = 10.0
 
 
 class Background(Iterator[Out], Generic[In, Out]):
-    """`map(function, source)`, computed by a thread `depth` results ahead.
+    """Like `map(function, source)`, but a thread computes up to `depth` results ahead.
 
-    The thread starts with the first `next()`, and also holds the next item of `source` ready while `depth`
-    results wait. An exception comes out after the good results before it, with its traceback; `next()` then
-    goes on with `source`, as it would without the thread. Nothing is taken from `source` beyond an exception
-    until then.
+        for batch in Background(iter(loader), preprocess, depth=2):
+            train(batch)
 
-    The thread ends with the source, with `close()`, or when the iterator is dropped. A source that never
-    returns is left behind after ten seconds, with a warning: the thread does not keep the process alive.
+    The thread starts at the first `next()`. While `depth` results wait, it also holds the next item of `source`. An
+    exception is raised in order, after the results before it, with its traceback. The next `next()` then continues
+    with `source`, as without a thread. Until then nothing more is taken from `source`.
+
+    The thread ends with the source, with `close()`, or when the iterator is garbage collected. If `source` does not
+    return within 10 s, the thread is abandoned with a RuntimeWarning. It does not keep the process alive.
 
     Args:
-        source: what is run ahead; used by the thread alone.
-        function: applied to each item, by the thread.
-        depth: how many results may wait, at least 1.
+        source: the iterator to run ahead. Only the thread uses it.
+        function: applied to each item on the thread.
+        depth: how many results can wait, at least 1.
     """
 
     def __init__(self, source: Iterator[In], function: Callable[[In], Out], *, depth: int) -> None:
@@ -38,7 +40,7 @@ class Background(Iterator[Out], Generic[In, Out]):
         self._function = function
         self._depth = depth
         self._channel: _Channel[Out] | None = None
-        self._stop: Callable[[], object] = _nothing
+        self._stop: Callable[[], object] = _do_nothing
 
     def __next__(self) -> Out:
         if self._channel is None:
@@ -55,10 +57,10 @@ class Background(Iterator[Out], Generic[In, Out]):
         try:
             raise outcome.error
         finally:
-            del outcome  # it holds the traceback, which holds this frame
+            del outcome  # breaks a reference cycle: its traceback refers to this frame
 
     def close(self) -> None:
-        """End the thread and drop what waits; `next()` raises StopIteration from then on."""
+        """End the thread and drop waiting results. `next()` then raises StopIteration."""
         self._stop()
         self._channel, self._source = None, None
 
@@ -67,10 +69,10 @@ class Background(Iterator[Out], Generic[In, Out]):
             raise StopIteration
         channel: _Channel[Out] = _Channel(self._depth)
         thread = threading.Thread(
-            target=_run, args=(channel, self._source, self._function), name="instrument-prefetch", daemon=True
+            target=_run_ahead, args=(channel, self._source, self._function), name="instrument-prefetch", daemon=True
         )
-        # Runs on close, when the iterator is dropped, and at the end of the process; never twice.
-        self._stop = weakref.finalize(self, _end, channel, thread)
+        # Runs once: on close, on garbage collection, or at the end of the process.
+        self._stop = weakref.finalize(self, _end_thread, channel, thread)
         thread.start()
         return channel
 
@@ -86,7 +88,7 @@ class _Ended:
 
 
 class _Channel(Generic[Out]):
-    """What the thread and the iterator share; the thread must not hold the iterator, or it would never drop."""
+    """Shared by thread and iterator. The thread does not refer to the iterator, so that it can be collected."""
 
     def __init__(self, depth: int) -> None:
         self.outcomes: queue.SimpleQueue[_Value[Out] | _Ended] = queue.SimpleQueue()
@@ -94,7 +96,7 @@ class _Channel(Generic[Out]):
         self.stopped = False
 
 
-def _run(channel: _Channel[Out], source: Iterator[In], function: Callable[[In], Out]) -> None:
+def _run_ahead(channel: _Channel[Out], source: Iterator[In], function: Callable[[In], Out]) -> None:
     try:
         while not channel.stopped:
             try:
@@ -104,20 +106,20 @@ def _run(channel: _Channel[Out], source: Iterator[In], function: Callable[[In], 
                 return
             channel.room.acquire()
             channel.outcomes.put(_Value(function(item)))
-            del item  # or it would live on while the next one loads
+            del item  # free it while the next one loads
     except BaseException as error:
         channel.outcomes.put(_Ended(error))
 
 
-def _end(channel: _Channel[Out], thread: threading.Thread) -> None:
+def _end_thread(channel: _Channel[Out], thread: threading.Thread) -> None:
     channel.stopped = True
     channel.room.release()
     if thread is threading.current_thread():
-        return  # the garbage collector can drop the iterator from the thread itself
-    thread.join(_PATIENCE_SECONDS)
+        return  # the garbage collector can run on this thread
+    thread.join(_JOIN_TIMEOUT_SECONDS)
     if thread.is_alive():
-        warnings.warn("the loader still has not returned: its prefetch thread is left behind", RuntimeWarning, 2)
+        warnings.warn("the data loader does not return: abandoning its prefetch thread", RuntimeWarning, 2)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None

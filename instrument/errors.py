@@ -1,15 +1,15 @@
-"""What can go wrong, as one line each.
+"""Exceptions of this package.
 
-    InstrumentError     anything a user can put right
-    └── ConfigError     a value that is unknown, impossible, or impossible together with another
+    InstrumentError     any problem that the user can fix
+    └── ConfigError     an invalid setting, or settings that exclude each other
 """
 
 from __future__ import annotations
 
 
 class InstrumentError(Exception):
-    """One line for the user: what is wrong, why, and what to do. The command exits with 2."""
+    """A problem that the user can fix. The message is one line; the commands print it and exit with code 2."""
 
 
 class ConfigError(InstrumentError):
-    """A value of the configuration that cannot be."""
+    """A setting is unknown or invalid, alone or together with another one."""

@@ -1,12 +1,12 @@
-"""NVTX ranges for every module of a model, forward and backward, by hooks alone.
+"""NVTX ranges for the modules of a model, forward and backward, with hooks only.
 
-A forward range is open while the module's forward runs. A backward range opens on the thread that runs
-backward, when the first gradient reaches one of the module's outputs, and closes when the gradients of its
-inputs are complete. Where no input tells (a first layer, an embedding), it closes when another module's
-opens or backward ends. Backward ranges nest as the forward ones did, whatever order autograd takes.
+A forward range is open while the module's forward runs. A backward range opens on the thread that runs backward, when
+the first gradient reaches an output of the module, and closes when the gradients of its inputs are complete. If no input
+has a gradient (a first layer, an embedding), it closes when the range of another module opens or backward ends.
+Backward ranges nest as the forward ranges did, whatever order autograd uses.
 
-The graph is not changed: hooks sit on tensors that exist anyway, so in-place operations, views and modules
-without gradients work as before.
+The autograd graph does not change: hooks are on existing tensors, so in-place operations, views and modules without
+gradients work as before.
 """
 
 from __future__ import annotations
@@ -26,48 +26,51 @@ from instrument.ranges import annotate
 from instrument.trees import tensors
 
 CATEGORY = "module"
-NO_TASK = -1  # how torch's autograd engine numbers a backward where none runs; here: a forward
+NO_TASK = -1  # torch's id if no backward runs; here also the id of a forward range
 
 
 def annotate_module(
     module: nn.Module, *, depth: int | None = None, backward: bool = True, prefix: str = ""
 ) -> ModuleAnnotation:
-    """Mark the forward and the backward of a module and of those inside it.
+    """Add NVTX ranges to the forward and backward of a module and its submodules.
 
         annotation = annotate_module(model, depth=2)
-        ...
+        train(model)
         annotation.remove()
 
-    A module is shown by its path, "blocks.0.attention", its backward as "blocks.0.attention backward", and
-    `module` itself by its class. What a checkpoint computes again is shown again, inside its backward.
-    Inside code that torch.compile has compiled there are no module calls, so nothing is marked. A Ctrl-C
-    during a forward leaves the ranges open that it interrupts; every other exception closes them.
+    The range of a submodule has its path as name, such as "blocks.0.attention", and "blocks.0.attention backward" for
+    its backward. `module` itself has the name of its class. With activation checkpointing, the recomputation is also a
+    range, inside the backward. Code compiled by torch.compile has no module calls and so no ranges. Ctrl-C during a
+    forward leaves the interrupted ranges open; any other exception closes them.
 
     Args:
-        module: what to mark; a module that is found twice in it has its first path.
-        depth: how many levels below `module`; 0 is `module` alone, None all.
-        backward: mark the backward too.
-        prefix: put before every path; without its last dot it is also the name of `module` itself.
+        module: the module. A submodule that occurs twice has its first path.
+        depth: the number of levels below `module`: 0 for `module` only, None for all.
+        backward: also annotate the backward.
+        prefix: put in front of every path. Without its last dot it is the name of `module` itself.
+
+    Returns:
+        An object whose method `remove` removes the annotation.
     """
     annotation = ModuleAnnotation()
-    if getattr(ranges, "nvtx", None) is None:  # nobody can listen
+    if getattr(ranges, "nvtx", None) is None:  # nvtx is not installed
         return annotation
     for path, part in module.named_modules():
         if depth is None or not path or path.count(".") < depth:
-            own = prefix.rstrip(".") or type(module).__name__
-            annotation.add(part, prefix + path if path else own, backward=backward)
+            name = prefix + path if path else prefix.rstrip(".") or type(module).__name__
+            annotation.add(part, name, backward=backward)
     return annotation
 
 
 class ModuleAnnotation:
-    """What `annotate_module` put on a model, until `remove` takes it off."""
+    """The hooks that `annotate_module` added to a model."""
 
     def __init__(self) -> None:
         self.live = True
         self._handles: list[RemovableHandle] = []
 
     def add(self, module: nn.Module, name: str, *, backward: bool) -> None:
-        """Mark one more module, as `name`."""
+        """Annotate one more module, with ranges named `name` and, if `backward`, "`name` backward"."""
         hooks = _Hooks(self, name, backward)
         self._handles += [
             module.register_forward_pre_hook(hooks.enter, prepend=True, with_kwargs=True),
@@ -75,7 +78,7 @@ class ModuleAnnotation:
         ]
 
     def remove(self) -> None:
-        """Take every hook off; a forward that still waits for its backward is no longer marked there."""
+        """Remove all hooks. The backward of a forward that has already run is not annotated either."""
         self.live = False
         for handle in self._handles:
             handle.remove()
@@ -83,7 +86,7 @@ class ModuleAnnotation:
 
 
 class _Hooks:
-    """One module's hooks, which keep nothing of a call: deep copies of the module share them."""
+    """The hooks of one module. They keep no state of a call, so deep copies of the module share them."""
 
     def __init__(self, annotation: ModuleAnnotation, name: str, backward: bool) -> None:
         self.annotation = annotation
@@ -98,7 +101,7 @@ class _Hooks:
             return
         call = _Call(self, _thread.innermost())
         if self.backward is not None:
-            call.close_with(_in_graph((*args, *kwargs.values())))
+            call.close_with(_tensors_in_graph((*args, *kwargs.values())))
         _thread.push(call, self.forward, task=NO_TASK)
 
     def leave(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
@@ -106,11 +109,11 @@ class _Hooks:
             return
         call = _thread.leave(self)
         if call is not None and self.backward is not None:
-            call.open_with(_in_graph((output,)))
+            call.open_with(_tensors_in_graph((output,)))
 
 
 class _Call:
-    """One call of a module: it ties the hooks on its tensors to each other and to the call around it."""
+    """One call of a module. It connects the hooks on its tensors with each other and with the enclosing call."""
 
     __slots__ = ("_inputs", "awaited", "hooks", "inputs", "parent", "tracked")
 
@@ -128,13 +131,13 @@ class _Call:
 
     def open_with(self, outputs: Iterable[Tensor]) -> None:
         for tensor in outputs:
-            if tensor.grad_fn not in self._inputs:  # else an input handed on: nothing of it is this module's
+            if tensor.grad_fn not in self._inputs:  # otherwise the module returned an input unchanged
                 tensor.register_hook(self._output_reached)  # type: ignore[no-untyped-call, unused-ignore]
                 self.tracked = True
-        self._inputs.clear()  # a node's hook that leads back to the node would keep the graph for ever
+        self._inputs.clear()  # a hook that refers to its own node would keep the graph alive
 
     def lineage(self) -> Iterator[_Call]:
-        """Yield this call and those around it that have a backward to mark, from the inside out."""
+        """Yield this call and its enclosing calls that have a backward range, from the inside out."""
         call: _Call | None = self
         while call is not None:
             if call.tracked and call.hooks.annotation.live:
@@ -154,28 +157,28 @@ class _Call:
 class _Open(NamedTuple):
     call: _Call
     range: annotate
-    task: int  # the backward it belongs to, or NO_TASK
+    task: int  # the id of its backward, or NO_TASK
 
 
 class _Thread(threading.local):
-    """The ranges open on this thread, outermost first: NVTX closes the innermost, whichever one means."""
+    """The open ranges of this thread, outermost first. NVTX always closes the innermost range."""
 
     def __init__(self) -> None:
         self.open: list[_Open] = []
-        self.ending = NO_TASK  # the last backward that was asked to close what it leaves open
+        self.ending = NO_TASK  # the last backward that has an end callback on this thread
 
     def innermost(self) -> _Call | None:
-        """Return the call whose range is innermost, once what a failed backward left open is closed."""
-        while self.open and self.open[-1].task != NO_TASK and _task() == NO_TASK:
+        """Close ranges that a failed backward left open; return the call of the innermost range, or None."""
+        while self.open and self.open[-1].task != NO_TASK and _backward_id() == NO_TASK:
             self._pop()
         return self.open[-1].call if self.open else None
 
-    def push(self, call: _Call, marked: annotate, task: int) -> None:
-        marked.__enter__()
-        self.open.append(_Open(call, marked, task))
+    def push(self, call: _Call, range_: annotate, task: int) -> None:
+        range_.__enter__()
+        self.open.append(_Open(call, range_, task))
 
     def leave(self, hooks: _Hooks) -> _Call | None:
-        """Close the innermost forward if it is of these hooks; None where a hook before them raised."""
+        """Close the innermost forward range and return its call; None if an earlier hook raised an exception."""
         at = len(self.open) - 1
         while at >= 0 and self.open[at].task != NO_TASK:
             at -= 1
@@ -186,7 +189,7 @@ class _Thread(threading.local):
         return call
 
     def open_backward(self, call: _Call) -> None:
-        """Open the backward of a call inside those of the calls around it, opened too where they are not."""
+        """Open the backward range of a call, and those of its enclosing calls that are not open."""
         if self._backward_at(call) is not None:
             return
         lineage = list(call.lineage())
@@ -199,7 +202,7 @@ class _Thread(threading.local):
                 self.push(each, each.hooks.backward, task)
 
     def close_backward(self, call: _Call) -> None:
-        """Close the backward of a call, and those inside it, if it is open."""
+        """Close the backward range of a call and those inside it, if it is open."""
         at = self._backward_at(call)
         if at is not None:
             self._pop_to(at)
@@ -213,15 +216,15 @@ class _Thread(threading.local):
         return None
 
     def _close_at_end(self) -> int:
-        """Have the running backward close what it leaves open on this thread; its number."""
-        task = _task()
+        """Close the remaining ranges of this thread when the running backward ends; return the id of the backward."""
+        task = _backward_id()
         if task != self.ending:
             self.ending = task
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, task, threading.get_ident()))
         return task
 
     def _end(self, task: int, thread: int) -> None:
-        # The engine ends on the thread of its last node: what is open on another, only that one can close.
+        # The callback runs on the thread of the last node. Ranges of another thread can only be closed there.
         while thread == threading.get_ident() and self.open and self.open[-1].task == task:
             self._pop()
 
@@ -236,13 +239,13 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _task() -> int:
-    """Return the number of the backward that runs on this thread, NO_TASK where none does."""
+def _backward_id() -> int:
+    """Return the id of the backward that runs on this thread, or NO_TASK."""
     return torch._C._current_graph_task_id()
 
 
-def _in_graph(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among and inside `values` that autograd made: gradients pass through them."""
+def _tensors_in_graph(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors in `values` that have a grad_fn."""
     for value in values:
         for tensor in (value,) if isinstance(value, Tensor) else tensors(value):
             if tensor.grad_fn is not None:

@@ -1,11 +1,11 @@
-"""NVTX ranges that a capture shows: one decorator and context manager, one instant.
+"""NVTX ranges and marks.
 
-A range is pushed and popped on the thread that runs it, so ranges nest, and GPU work launched inside
-one is credited to it (docs/metrics.md "NVTX projected on the GPU"). Without the `nvtx` package, or with
-NVTX_DISABLE set, everything here does nothing.
+A range is pushed and popped on the calling thread, so ranges nest, and GPU work launched inside a range is attributed
+to it (docs/definitions.md "NVTX projected on the GPU"). Without the package `nvtx`, or with NVTX_DISABLE set, ranges
+and marks do nothing.
 
-Inside a function that torch.compile traces, ranges and marks do nothing either, and break no graph: the compiled
-kernels of several ranges are fused, so a range could not name its work.
+In a function that torch.compile traces, they also do nothing and cause no graph break: torch.compile fuses the kernels
+of several ranges, so their work cannot be attributed.
 """
 
 from __future__ import annotations
@@ -36,34 +36,33 @@ PHASES = (DATA_LOAD, COPY, FORWARD, BACKWARD, OPTIMIZER, REPLAY, SYNCHRONIZE, CH
 MAX_ITERATION_NAMES = 100_000
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
-Suspendable = Any  # a generator or a coroutine: both have send, throw and close
+Suspendable = Any  # a generator or a coroutine
 
 
-class annotate:  # noqa: N801 - it reads as what it is used as, like contextlib's own
-    """Mark what a block or a function does, for as long as it runs.
+class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
+    """An NVTX range around a block or a function. Use it as a context manager or as a decorator.
 
         with annotate("h2d", color="green"):
-            ...
+            batch = batch.to("cuda")
 
         @annotate()  # named after the function
         def forward(batch): ...
 
-    A generator or a coroutine is marked while it runs, not while it is suspended: each resumption is
-    one range. So ranges nest whatever else the thread does meanwhile, and "data_load" on a generator
-    is the time spent loading. The range is closed when the block or the function raises.
+    The range also ends if the block or function raises an exception. A generator or coroutine gets one range for each
+    time it is resumed, so the time while it is suspended is not included.
 
-    One object can be entered many times, by several threads at once. nvtx keeps each different name
-    and payload for the life of the process: give it thousands of them, not millions.
+    An object can be entered many times, also by several threads at once. nvtx keeps every name and payload until the
+    process ends: use thousands of different ones, not millions.
 
-    In code for torch.compile, write `with annotate("name"):` or decorate. TorchDynamo cannot enter any context
-    manager object that was made outside the compiled function, and breaks the graph there.
+    Inside a function for torch.compile, create the object in the `with` statement. An object created outside causes a
+    graph break, because TorchDynamo cannot enter it.
 
     Args:
-        name: what the timeline shows; a decorated function's qualified name where None.
+        name: the name of the range; None for the qualified name of the decorated function.
         color: a name such as "green", or 0xAARRGGBB.
-        domain: the NVTX domain; None is the one that torch.cuda.nvtx writes to as well.
-        category: a name or a number that groups ranges inside a domain.
-        payload: one number shown with the range, such as a batch size.
+        domain: the NVTX domain; None for the default domain, which torch.cuda.nvtx also uses.
+        category: a name or number that groups ranges in a domain.
+        payload: a number shown with the range, such as a batch size.
     """
 
     __slots__ = ("_category", "_color", "_domain", "_name", "_payload", "_range")
@@ -93,31 +92,38 @@ class annotate:  # noqa: N801 - it reads as what it is used as, like contextlib'
             self._range.__exit__(None, None, None)
 
     def __call__(self, function: AnyFunction) -> AnyFunction:
-        """Return `function`, marked whenever it runs.
+        """Return `function` with a range around each call.
 
-        Raises TypeError for an asynchronous generator: annotate the blocks inside it instead.
+        Raises:
+            TypeError: `function` is an asynchronous generator. Annotate the blocks inside it instead.
         """
         if inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function.__qualname__} is an asynchronous generator: annotate blocks inside it"
             )
-        marked = self if self._name is not None else self._named(function.__qualname__)
+        range_ = self if self._name is not None else self._with_name(function.__qualname__)
         if inspect.iscoroutinefunction(function):
-            return cast(AnyFunction, _marked_coroutine(marked, function))
+            return cast(AnyFunction, _annotate_coroutine(range_, function))
         if inspect.isgeneratorfunction(function):
-            return cast(AnyFunction, _marked_generator(marked, function))
-        return cast(AnyFunction, _marked_function(marked, function))
+            return cast(AnyFunction, _annotate_generator(range_, function))
+        return cast(AnyFunction, _annotate_function(range_, function))
 
-    def _named(self, name: str) -> annotate:
+    def _with_name(self, name: str) -> annotate:
         return annotate(
             name, color=self._color, domain=self._domain, category=self._category, payload=self._payload
         )
 
 
 def phase(name: str, *, color: str | int | None = None, payload: float | None = None) -> annotate:
-    """Mark one phase of a training step, such as "data_load", "h2d", "forward" or "optimizer".
+    """Return a range for one phase of a training step: an `annotate` in the category "phase".
 
-    Phases are annotations in the category "phase", so that a timeline can show them alone.
+        with phase("forward"):
+            loss = model(batch)
+
+    Args:
+        name: the phase, such as "data_load", "h2d", "forward", "backward" or "optimizer".
+        color: as in `annotate`.
+        payload: as in `annotate`.
     """
     return annotate(name, color=color, category="phase", payload=payload)
 
@@ -138,67 +144,67 @@ def mark(
     category: str | int | None = None,
     payload: float | None = None,
 ) -> None:
-    """Mark one instant; the arguments are those of `annotate`."""
+    """Add an NVTX mark at the current time. The arguments are those of `annotate`."""
     if nvtx is not None and not _is_traced():
         nvtx.mark(name, color, domain, category, payload)
 
 
 def _is_traced() -> bool:
-    """Return whether TorchDynamo traces the caller; it folds the answer into a constant."""
-    # Not torch.compiler.is_compiling(): that is true on all threads while one compiles, so that a range of
-    # another thread could be opened and never closed.
+    """Return whether TorchDynamo traces the caller. TorchDynamo replaces the call by a constant."""
+    # torch.compiler.is_compiling() is true on all threads while one compiles, so another thread could open a range
+    # and not close it.
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
-def _marked_function(marked: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
+def _annotate_function(range_: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _is_traced():
             return function(*args, **kwargs)
-        with marked:
+        with range_:
             return function(*args, **kwargs)
 
     return call
 
 
-def _marked_generator(marked: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
+def _annotate_generator(range_: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         if _is_traced():
             return (yield from function(*args, **kwargs))
-        return (yield from _Resumed(marked, function(*args, **kwargs)))
+        return (yield from _AnnotatedResumptions(range_, function(*args, **kwargs)))
 
     return call
 
 
-def _marked_coroutine(marked: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
+def _annotate_coroutine(range_: annotate, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return await _Resumed(marked, function(*args, **kwargs))
+        return await _AnnotatedResumptions(range_, function(*args, **kwargs))
 
     return call
 
 
-class _Resumed(Generator[Any, Any, Any], Awaitable[Any]):
-    """What `yield from` and `await` drive: the wrapped one, inside a range whenever it runs."""
+class _AnnotatedResumptions(Generator[Any, Any, Any], Awaitable[Any]):
+    """A generator or coroutine with a range around each resumption, for `yield from` and `await`."""
 
-    __slots__ = ("_marked", "_wrapped")
+    __slots__ = ("_range", "_wrapped")
 
-    def __init__(self, marked: annotate, wrapped: Suspendable) -> None:
-        self._marked, self._wrapped = marked, wrapped
+    def __init__(self, range_: annotate, wrapped: Suspendable) -> None:
+        self._range, self._wrapped = range_, wrapped
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self
 
     def send(self, value: Any) -> Any:
-        with self._marked:
+        with self._range:
             return self._wrapped.send(value)
 
     def throw(self, *raised: Any) -> Any:
-        with self._marked:
+        with self._range:
             return self._wrapped.throw(*raised)
 
     def close(self) -> None:
-        with self._marked:
+        with self._range:
             self._wrapped.close()

@@ -1,6 +1,6 @@
-"""Named streams and events, the same with and without a GPU, and the one place where a tensor crosses streams.
+"""Named CUDA streams and events that also work without a GPU, and `hand_over`, which moves tensors between streams.
 
-Without a GPU everything is done when its call returns: a stream is a name, and an event is always done.
+Without a GPU, work is done when its call returns: a stream is only a name, and an event is always done.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from instrument.trees import leaves
 
 Tree = TypeVar("Tree")
 
-_cuda: Any = torch.cuda  # torch leaves streams and events half typed
-POOL = 32  # torch hands out so many streams of a priority in turn, and then the first one again
+_cuda: Any = torch.cuda  # torch's streams and events are only partly typed
+TORCH_POOL_STREAMS = 32  # torch has this many streams per priority and returns them in turn
 
 
 class Event:
-    """A point in a stream that others can wait for, ask about and time.
+    """A point in a stream that the host and other streams can wait for.
+
+        start = Event("cuda", timing=True).record()
+        model(batch)
+        end = Event("cuda", timing=True).record()
+        end.synchronize()
+        print(end.milliseconds_since(start))
 
     Args:
-        device: the device whose streams it marks; any but a CUDA one gives the form that is always done.
-        timing: whether `milliseconds_since` will be asked for; without it an event costs less.
+        device: the device of the stream. On any device but a CUDA device, an event is always done.
+        timing: whether the event measures time for `milliseconds_since`. Events without timing cost less.
     """
 
     __slots__ = ("_recorded_ns", "_timing", "cuda", "device")
@@ -41,20 +47,20 @@ class Event:
         self._recorded_ns: int | None = None
 
     def record(self, stream: Stream | None = None) -> Event:
-        """Mark what `stream` (the current one where None) holds so far; return the event itself."""
+        """Record the event after all work in `stream` (None: the current stream) so far; return the event."""
         self._recorded_ns = time.perf_counter_ns()
         if self.cuda is not None:
-            self.cuda.record(_cuda_of(stream, self.device))
+            self.cuda.record(_cuda_stream(stream, self.device))
         return self
 
     def query(self) -> bool:
-        """Return whether all work before the event is done, without waiting."""
+        """Return whether all work before the event is done. Does not wait."""
         return self.cuda is None or bool(self.cuda.query())
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make `stream` (the current one where None) wait for the event; the host does not wait."""
+        """Make `stream` (None: the current stream) wait for the event. The host does not wait."""
         if self.cuda is not None:
-            self.cuda.wait(_cuda_of(stream, self.device))
+            self.cuda.wait(_cuda_stream(stream, self.device))
 
     def synchronize(self) -> None:
         """Make the host wait for the event."""
@@ -62,10 +68,11 @@ class Event:
             self.cuda.synchronize()
 
     def milliseconds_since(self, earlier: Event) -> float:
-        """Return the time from `earlier` to this event, in ms: of the device, or of the host without a GPU.
+        """Return the time from `earlier` to this event in ms, on the device; without a GPU, on the host.
 
-        Both must have been made with `timing` and recorded, which raises ValueError otherwise, and be done,
-        which raises RuntimeError otherwise: ask `query` first.
+        Raises:
+            ValueError: an event was created without `timing`, or has not been recorded.
+            RuntimeError: an event is not done yet; check with `query`.
         """
         start, end = earlier._timed_ns(), self._timed_ns()
         if self.cuda is not None and earlier.cuda is not None:
@@ -74,17 +81,21 @@ class Event:
 
     def _timed_ns(self) -> int:
         if not self._timing or self._recorded_ns is None:
-            raise ValueError("an event is timed when it was made with timing=True and has been recorded")
+            raise ValueError("the event has no time: create it with timing=True and record it")
         return self._recorded_ns
 
 
 class Stream:
-    """A stream with a name; `with stream:` makes it the one that the thread's work goes to.
+    """A named stream. `with stream:` makes it the current stream of the thread.
+
+        copy = Stream.create("copy", "cuda")
+        with copy:
+            batch = batch.to("cuda", non_blocking=True)
 
     Args:
-        name: what it is for, such as "copy".
-        device: where it is.
-        cuda: the CUDA stream behind it; None without a GPU.
+        name: its purpose, such as "copy".
+        device: the device of the stream.
+        cuda: the CUDA stream; None without a GPU.
     """
 
     __slots__ = ("__weakref__", "cuda", "device", "name")
@@ -94,22 +105,23 @@ class Stream:
 
     @classmethod
     def create(cls, name: str, device: torch.device | str, *, priority: int = 0) -> Stream:
-        """Return a new stream on `device`; a lower `priority` number goes first (-1 before 0).
+        """Create a stream on `device`. A lower `priority` number runs first (-1 before 0).
 
-        It shares no CUDA stream with another one made here that is still in use: work on one stream never
-        runs side by side, and a copy issued on a stream that records a graph ends the recording.
+        Streams created here and still in use do not share a CUDA stream, while torch.cuda.Stream reuses 32 streams in
+        turn. Work on a shared stream would not overlap, and a copy on a stream under graph capture would end the
+        capture.
         """
         device = torch.device(device)
         if device.type != "cuda":
             return cls(name, device)
         with _creating:
-            made = cls(name, device, _unused(device, priority))
-            _created.add(made)
-        return made
+            stream = cls(name, device, _unused_stream(device, priority))
+            _created.add(stream)
+        return stream
 
     @classmethod
     def current(cls, device: torch.device | str) -> Stream:
-        """Return the stream that this thread's work on `device` goes to now, under the name "current"."""
+        """Return this thread's current stream on `device`, with the name "current"."""
         device = torch.device(device)
         return cls("current", device, torch.cuda.current_stream(device) if device.type == "cuda" else None)
 
@@ -125,19 +137,19 @@ class Stream:
         _entered.contexts.pop().__exit__(*raised)
 
     def record(self, *, timing: bool = False) -> Event:
-        """Return a new event after all that the stream holds so far."""
+        """Return a new event, recorded after all work in the stream so far."""
         return Event(self.device, timing=timing).record(self)
 
     def wait(self, other: Event | Stream) -> None:
-        """Make the stream wait for an event, or for all that another stream holds; the host does not wait."""
+        """Make the stream wait for an event, or for all work in another stream. The host does not wait."""
         (other.record() if isinstance(other, Stream) else other).wait(self)
 
     def query(self) -> bool:
-        """Return whether all work of the stream is done, without waiting."""
+        """Return whether all work in the stream is done. Does not wait."""
         return self.cuda is None or bool(self.cuda.query())
 
     def synchronize(self) -> None:
-        """Make the host wait for all work of the stream."""
+        """Make the host wait for all work in the stream."""
         if self.cuda is not None:
             self.cuda.synchronize()
 
@@ -146,12 +158,18 @@ class Stream:
 
 
 class Streams:
-    """The named streams of one device: `Streams("cuda", copy=-1, compute=0)["copy"]`.
+    """The named streams of one device.
+
+        streams = Streams("cuda", copy=-1, compute=0)
+        with streams["copy"]:
+            ...
 
     Args:
-        device: where they are.
-        priorities: a name and a priority each; a lower number goes first. Raises ConfigError for a priority
-            that the device does not have.
+        device: the device of the streams.
+        priorities: name=priority for each stream. A lower number runs first.
+
+    Raises:
+        ConfigError: the device does not have this priority.
     """
 
     __slots__ = ("_streams", "device")
@@ -166,17 +184,17 @@ class Streams:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, in the order in which they were given."""
+        """The names in the given order."""
         return tuple(self._streams)
 
     @property
     def current(self) -> Stream:
-        """The stream that this thread's work goes to now."""
+        """This thread's current stream on the device."""
         return Stream.current(self.device)
 
     def __getitem__(self, name: str) -> Stream:
         if name not in self._streams:
-            raise KeyError(f"no stream is named {name!r}: there are {', '.join(self.names) or 'none'}")
+            raise KeyError(f"unknown stream {name!r}; available: {', '.join(self.names) or 'none'}")
         return self._streams[name]
 
     def __iter__(self) -> Iterator[Stream]:
@@ -187,16 +205,21 @@ class Streams:
 
 
 def hand_over(tree: Tree, *, ready: Event, to: Stream) -> Tree:
-    """Give what one stream made to another: the one place where a tensor crosses streams.
+    """Make tensors written on one stream safe to use on another stream.
 
-    `to` waits for `ready`, so that it never reads what is not there yet; and each tensor in `tree` is
-    recorded as used by `to`, so that its memory is not given away while `to` still reads it. The host does
-    not wait. An object that moves itself takes part where it has `record_stream()`, as tensors do.
+        with copy:
+            batch = host_batch.to("cuda", non_blocking=True)
+        hand_over(batch, ready=copy.record(), to=Stream.current("cuda"))
+        model(batch)
+
+    `to` waits for `ready`, so it does not read unfinished data. `record_stream` is called for each tensor and each
+    other leaf that has this method, so torch's allocator does not reuse the memory while `to` reads it. The host does
+    not wait.
 
     Args:
         tree: any nested batch, see `instrument.trees`.
-        ready: recorded on the making stream after the last write to `tree`.
-        to: the stream that uses `tree` from now on.
+        ready: an event recorded after the last write to `tree`, on the stream that wrote it.
+        to: the stream that uses `tree` next.
 
     Returns:
         `tree` itself.
@@ -212,7 +235,7 @@ def hand_over(tree: Tree, *, ready: Event, to: Stream) -> Tree:
 
 
 class _Entered(threading.local):
-    """The contexts this thread is inside of: one stream may be entered by several threads, and again."""
+    """The stream contexts that this thread has entered. A stream can be entered again, and by several threads."""
 
     def __init__(self) -> None:
         self.contexts: list[AbstractContextManager[Any]] = []
@@ -223,27 +246,27 @@ _creating = threading.Lock()
 _created: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
-def _unused(device: torch.device, priority: int) -> torch.cuda.Stream:
-    """Return a stream of torch's pool that no Stream has; the next in turn where all are taken."""
-    taken = {made.cuda for made in list(_created)}
-    for _ in range(POOL):
-        offered: torch.cuda.Stream = _cuda.Stream(device, priority=priority)
-        if offered not in taken:
+def _unused_stream(device: torch.device, priority: int) -> torch.cuda.Stream:
+    """Return a stream of torch's pool that no `Stream` uses, or the next one if all are in use."""
+    taken = {stream.cuda for stream in list(_created)}
+    for _ in range(TORCH_POOL_STREAMS):
+        candidate: torch.cuda.Stream = _cuda.Stream(device, priority=priority)
+        if candidate not in taken:
             break
-    return offered
+    return candidate
 
 
-def _cuda_of(stream: Stream | None, device: torch.device) -> torch.cuda.Stream:
+def _cuda_stream(stream: Stream | None, device: torch.device) -> torch.cuda.Stream:
     if stream is None:
         return torch.cuda.current_stream(device)
     if stream.cuda is None:
-        raise ValueError(f"{stream} has no GPU behind it, and the event is one of {device}")
+        raise ValueError(f"{stream} is not a CUDA stream, but the event is on {device}")
     return stream.cuda
 
 
 def _check_priority(device: torch.device, name: str, priority: int) -> None:
     if device.type != "cuda":
         return
-    lowest, highest = _cuda.Stream.priority_range()  # such as 0, -5: a lower number goes first
+    lowest, highest = _cuda.Stream.priority_range()  # for example (0, -5)
     if not highest <= priority <= lowest:
-        raise ConfigError(f"stream {name}: priority {priority} is not one of {device}: use {highest} to {lowest}")
+        raise ConfigError(f"stream {name}: {device} has no priority {priority}: use {highest} to {lowest}")

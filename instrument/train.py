@@ -1,4 +1,4 @@
-"""`python -m instrument.train`: parse, run, say how it ended."""
+"""The command `python -m instrument.train`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from instrument.trainer.run import Outcome, train
 @click.command(cls=ConfiguredCommand)
 @configured
 def command(config: Config) -> None:
-    """Train a small model with every phase named, for `nsys profile python -m instrument.train`."""
+    """Train a small model with an NVTX range for every phase, to be run under nsys profile."""
     outcome = train(config, say)
     if outcome.rank == 0:
         if outcome.failure is not None:
@@ -28,16 +28,16 @@ def command(config: Config) -> None:
 
 
 def summary(outcome: Outcome) -> str:
-    """Return one line about a run that ended."""
-    how = "done" if outcome.exit_code == 0 else "stopped"
+    """Return a one-line summary of a run."""
+    status = "done" if outcome.exit_code == 0 else "stopped"
     first, last = outcome.losses[0], outcome.losses[-1]
-    text = f"{how} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
+    text = f"{status} at step {outcome.done}: loss {first:.4f} at step {outcome.first}, {last:.4f} at the last"
     speed = describe({name: value for name, value in outcome.figures.items() if name != LOSS})
     return f"{text}  {speed}" if speed else text
 
 
 def main() -> None:
-    """Run the command; a mistake of the user's is one line and exit code 2."""
+    """Run the command. An error that the user can fix prints one line and exits with code 2."""
     run(command)
 
 

@@ -1,7 +1,7 @@
-"""Batches of any shape: nested dicts, lists, tuples, named tuples and dataclasses with tensors at their leaves.
+"""Nested batches: dicts, lists, tuples, named tuples and dataclasses with tensors as leaves.
 
-A leaf is whatever is none of those. An object that moves itself, with `pin_memory()` and `to()`, is one
-leaf even where it is a tuple or a mapping too, such as `PackedSequence`: only it can rebuild itself.
+Anything else is a leaf. An object with `pin_memory()` and `to()` is also a leaf, even if it is a tuple or a mapping,
+such as `PackedSequence`, because only the object itself can rebuild itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ Tensors = Callable[[torch.Tensor], Any]
 def map_leaves(tree: Tree, function: Callable[[Any], Any]) -> Tree:
     """Return `tree` with `function` applied to each leaf, in the order of `leaves`.
 
-    Containers keep their types. A container whose leaves all came back as they were is passed on itself,
-    not copied; nothing is changed in place.
+        map_leaves({"x": 1, "y": [2, 3]}, lambda leaf: leaf + 1)  # {"x": 2, "y": [3, 4]}
+
+    Containers keep their types and are not changed in place. A container is returned without a copy if `function`
+    returns all its leaves unchanged.
     """
     if not _is_container(tree):
         return cast(Tree, function(tree))
@@ -29,11 +31,14 @@ def map_leaves(tree: Tree, function: Callable[[Any], Any]) -> Tree:
     new = [map_leaves(child, function) for child in old]
     if all(before is after for before, after in zip(old, new, strict=True)):
         return tree
-    return cast(Tree, _rebuilt(tree, new))
+    return cast(Tree, _rebuild(tree, new))
 
 
 def map_tensors(tree: Tree, function: Tensors) -> Tree:
-    """Return `tree` with `function` applied to each tensor; other leaves pass through."""
+    """Return `tree` with `function` applied to each tensor; other leaves stay unchanged.
+
+        map_tensors(batch, lambda tensor: tensor.to("cuda"))
+    """
     return map_leaves(tree, lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
@@ -47,17 +52,17 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of `tree` in order; not those inside an object that moves itself."""
+    """Yield the tensors of `tree` in order, except those inside an object that moves itself."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
 def nbytes(tree: Any) -> int:
-    """Return the bytes of the values in `tree`: of its tensors, and of objects that tell theirs by `nbytes`."""
+    """Return the bytes of the tensors in `tree`, and of objects that move themselves and have `nbytes`."""
     return sum(_leaf_nbytes(leaf) for leaf in leaves(tree))
 
 
 def moves_itself(leaf: Any) -> bool:
-    """Return whether `leaf` is an object, not a tensor, that has both `pin_memory()` and `to()`."""
+    """Return whether `leaf` is not a tensor and has both `pin_memory()` and `to()`."""
     if isinstance(leaf, (torch.Tensor, type)):
         return False
     return callable(getattr(leaf, "pin_memory", None)) and callable(getattr(leaf, "to", None))
@@ -69,7 +74,7 @@ def _leaf_nbytes(leaf: Any) -> int:
         return size if isinstance(size, int) else 0
     if leaf.layout is torch.sparse_coo:
         return leaf._indices().nbytes + leaf._values().nbytes
-    # numel() is that of the dense form here too: compressed sparse layouts are counted too high, never too low.
+    # For compressed sparse layouts numel() is that of the dense form: an upper bound.
     return leaf.numel() * leaf.element_size()
 
 
@@ -87,26 +92,26 @@ def _children(tree: Any) -> Iterator[Any]:
     return (getattr(tree, field.name) for field in dataclasses.fields(tree))
 
 
-def _rebuilt(tree: Any, children: list[Any]) -> Any:
+def _rebuild(tree: Any, children: list[Any]) -> Any:
     if isinstance(tree, Mapping):
-        return _rebuilt_mapping(tree, dict(zip(tree, children, strict=True)))
+        return _rebuild_mapping(tree, dict(zip(tree, children, strict=True)))
     if isinstance(tree, list):
         clone = copy.copy(tree)
         clone[:] = children
         return clone
     if isinstance(tree, tuple):
         return tree._make(children) if hasattr(tree, "_make") else type(tree)(children)
-    # Not dataclasses.replace: that runs __init__ again, which may refuse, convert or add.
+    # dataclasses.replace would run __init__ again, which can reject or change values.
     clone = copy.copy(tree)
     for field, child in zip(dataclasses.fields(tree), children, strict=True):
         object.__setattr__(clone, field.name, child)
     return clone
 
 
-def _rebuilt_mapping(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
+def _rebuild_mapping(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
     if type(tree) is dict or not isinstance(tree, MutableMapping):
         return items
-    clone = copy.copy(tree)  # a defaultdict keeps its factory, a subclass its attributes
+    clone = copy.copy(tree)  # keeps a defaultdict's factory and a subclass's attributes
     for key, child in items.items():
         clone[key] = child
     return clone

@@ -1,4 +1,4 @@
-"""What a strategy is: how host batches reach the device, and on which streams a step runs."""
+"""The base class of strategies: how host batches reach the device, and how a step runs."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ _DATA_LOAD, _COPY = phase(DATA_LOAD), phase(COPY)
 
 
 class Strategy:
-    """The plain strategy: everything on the current stream, one thing after the other.
+    """Copies and computes on the current stream, one after the other.
 
-    Strategies differ in `batches` and `step` alone and compare under one loop and one sync policy. With one
-    seed all give the same losses and end in the same weights.
+    Subclasses override `batches` and `step`, and set the class attributes below. All strategies run in the same loop
+    with the same sync policy. With the same seed, all give the same losses and weights.
 
     Args:
-        config: the run's.
-        learner: what is trained.
-        meter: told when each part of a step begins and ends.
-        micro: splits batches that do not fit; None for none.
-        reduced: a context for a micro-batch's passes, told whether it is the step's last: where ranks reduce gradients.
+        config: the configuration of the run.
+        learner: the model, its optimizer and its schedule.
+        meter: measures the parts of a step.
+        micro: splits batches that do not fit into memory; None to not split.
+        reduced: returns a context for the passes of a micro-batch. Its argument is whether the micro-batch is the last
+            one of the step, after which ranks reduce gradients.
 
     Attributes:
-        pins: which host batches the loader makes in pinned memory: none, those kept for several steps, or all.
-        copies_ahead: whether the next batch is loaded and copied while one computes.
+        pins: which host batches the loader makes in pinned memory: "none", "kept" (those used for several steps) or
+            "all".
+        copies_ahead: whether the next batch is loaded and copied while the current one computes.
         captures_step: whether a step is one CUDA graph.
         blocks_host: whether the host waits inside each step, whatever the sync policy.
-        several_processes: whether it runs under torchrun with several processes.
+        several_processes: whether it supports several processes (torchrun).
         splits_batches: whether a batch that does not fit into memory can be run again in parts.
-        sync_interval: how many steps the sync policy "auto" waits after.
+        sync_interval: number of steps between waits under the sync policy "auto".
     """
 
     pins: ClassVar[Literal["none", "kept", "all"]] = "none"
@@ -64,42 +66,42 @@ class Strategy:
 
     @property
     def device(self) -> torch.device:
-        """Where the batches go."""
+        """The device that batches are copied to."""
         return self.learner.device
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the loader's batches on the device."""
         for batch in self.timed(iter(loader), _DATA_LOAD):
             with _COPY, self.meter.copying(nbytes(batch)):
-                moved = map_tensors(batch, self._moved)
-            yield moved
+                copied = map_tensors(batch, self._copy)
+            yield copied
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Train on the micro-batches of one optimizer step; return their mean loss, on the device."""
         if self.micro is not None:
             losses = self.micro.steps(batches, self._forward_backward, self.learner.clear)
         else:
-            losses = [self._one(batch, index, len(batches)) for index, batch in enumerate(batches)]
+            losses = [self._micro_step(batch, index, len(batches)) for index, batch in enumerate(batches)]
         with self.meter.part("optimizer"):
             self.learner.update()
         return mean(losses)
 
     def close(self) -> None:
-        """End what runs beside the training."""
+        """End the strategy's threads."""
 
-    def timed(self, source: Iterator[Batch], marked: AbstractContextManager[Any] | None = None) -> Iterator[Batch]:
-        """Yield what a source yields, and tell the meter how long each took, inside the range `marked`."""
+    def timed(self, source: Iterator[Batch], range_: AbstractContextManager[Any] | None = None) -> Iterator[Batch]:
+        """Yield the batches of `source`, and measure the time to load each one, inside `range_` if it is given."""
         while True:
-            with marked or nullcontext(), self.meter.loading():
+            with range_ or nullcontext(), self.meter.loading():
                 batch = next(source, None)
             if batch is None:
                 return
             yield batch
 
-    def _moved(self, tensor: Tensor) -> Tensor:
+    def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device)
 
-    def _one(self, batch: Batch, index: int, count: int) -> Tensor:
+    def _micro_step(self, batch: Batch, index: int, count: int) -> Tensor:
         with self.reduced(index == count - 1):
             return self._forward_backward(batch, 1 / count)
 
@@ -112,5 +114,5 @@ class Strategy:
 
 
 def mean(losses: Sequence[Tensor]) -> Tensor:
-    """Return the mean of scalar losses, without waiting for any."""
+    """Return the mean of scalar losses, without making the host wait."""
     return losses[0] if len(losses) == 1 else torch.stack(list(losses)).mean()

@@ -4,9 +4,9 @@ r"""The whole step as one CUDA graph: one launch for forward, backward and optim
                         \ ready                       \ ready
     compute   into the graph's batch, replay N | into the graph's batch, replay N+1 | ...
 
-The first steps run as ever, on a side stream, and are real steps: the allocator and the libraries settle.
-A graph replays what was recorded with the addresses it had, so each batch is first copied into the graph's
-own, on the GPU: tens of microseconds for a hundred megabytes.
+The first steps run without a graph, on a side stream, so that the allocator and the libraries reach a steady state.
+They are normal training steps. A graph replays the recorded addresses, so each batch is first copied on the GPU into
+the graph's batch, which takes tens of microseconds for 100 MB.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from instrument.strategies.prefetch import Prefetch
 from instrument.streams import Stream, hand_over
 from instrument.trainer.learner import Batch
 
-SETTLING = 3
+WARM_UP_STEPS = 3
 _REPLAY = phase(REPLAY)
-INSIDE = "the step is one CUDA graph, which is timed as a whole"
+NOT_MEASURED = "the step is one CUDA graph, whose parts have no times"
 
 
 class Graph(Prefetch):
-    """Replays a step that was recorded once; batches of one shape only."""
+    """Records a step once and replays it. All batches must have the same shapes."""
 
     captures_step = True
     several_processes = False
@@ -44,18 +44,22 @@ class Graph(Prefetch):
     _loss: Tensor
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
-        """Train on one batch; raises ConfigError where its shapes are not those of the batch before."""
+        """Train on one batch.
+
+        Raises:
+            ConfigError: the shapes of the batch differ from those of the recorded step.
+        """
         if self.device.type != "cuda":
             return super().step(batches)
         (batch,) = batches
         self._steps += 1
-        if self._steps <= SETTLING:
-            return self._settle(batch)
+        if self._steps <= WARM_UP_STEPS:
+            return self._warm_up(batch)
         if self._graph is None:
             self._record(batch)
         return self._replay(batch)
 
-    def _settle(self, batch: Batch) -> Tensor:
+    def _warm_up(self, batch: Batch) -> Tensor:
         current = Stream.current(self.device)
         self._side = self._side or Stream.create("side", self.device)
         hand_over(batch, ready=current.record(), to=self._side)
@@ -71,8 +75,8 @@ class Graph(Prefetch):
         self._batch = {name: tensor.clone() for name, tensor in batch.items()}
         self.learner.clear()
         graph = torch.cuda.CUDAGraph()
-        # Other threads go on with their own CUDA calls, the loader's among them, while this one records.
-        with _no_collection(), torch.cuda.graph(graph, stream=self._side.cuda, capture_error_mode="thread_local"):
+        # thread_local: other threads, such as the loader's, make CUDA calls during the capture.
+        with _without_gc(), torch.cuda.graph(graph, stream=self._side.cuda, capture_error_mode="thread_local"):
             loss = self.learner.forward(self._batch)
             self.learner.backward(loss)
             self.learner.descend()
@@ -81,15 +85,15 @@ class Graph(Prefetch):
 
     def _replay(self, batch: Batch) -> Tensor:
         for name, tensor in batch.items():
-            held = self._batch[name]
-            if held.shape != tensor.shape:
+            recorded = self._batch[name]
+            if recorded.shape != tensor.shape:
                 raise ConfigError(
-                    f"strategy graph: {name} is {tuple(tensor.shape)} and the graph holds {tuple(held.shape)}: "
+                    f"strategy graph: {name} is {tuple(tensor.shape)}, but the graph needs {tuple(recorded.shape)}: "
                     "a CUDA graph takes batches of one shape; use strategy prefetch"
                 )
-            held.copy_(tensor, non_blocking=True)
+            recorded.copy_(tensor, non_blocking=True)
         assert self._graph is not None
-        self.meter.cannot(INSIDE, "forward", "backward", "optimizer")
+        self.meter.cannot(NOT_MEASURED, "forward", "backward", "optimizer")
         with _REPLAY:
             self._graph.replay()
         self.learner.schedule.step()
@@ -97,8 +101,8 @@ class Graph(Prefetch):
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Collect garbage now and not while recording: memory that is freed on the GPU then ends the recording."""
+def _without_gc() -> Iterator[None]:
+    """Collect garbage before the block and not in it: freeing GPU memory during a capture ends the capture."""
     gc.collect()
     torch.cuda.synchronize()
     was_on = gc.isenabled()

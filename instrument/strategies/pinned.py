@@ -1,4 +1,4 @@
-"""Pinned memory on one stream: the copy no longer blocks the host, but still runs before the step's kernels.
+"""Copies from pinned memory on one stream. They do not block the host, but run before the kernels of the step.
 
     host     load, copy, launch forward, backward, optimizer; load, copy, launch ...   (ahead of the GPU)
     stream   copy N | forward N | backward N | optimizer N | copy N+1 | ...
@@ -12,9 +12,9 @@ from instrument.strategies.base import Strategy
 
 
 class Pinned(Strategy):
-    """Batches are made in pinned memory; their copies share the stream of the compute."""
+    """Makes batches in pinned memory and copies them on the compute stream."""
 
     pins = "all"
 
-    def _moved(self, tensor: Tensor) -> Tensor:
+    def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)

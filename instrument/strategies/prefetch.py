@@ -1,4 +1,4 @@
-r"""Two streams: batch N+1 is copied while batch N computes.
+r"""Two streams: copies batch N+1 while batch N computes.
 
     copy      | copy N+1 |              | copy N+2 |
                         \ ready                    \ ready
@@ -15,7 +15,7 @@ from instrument.trainer.learner import Batch
 
 
 class Prefetch(Strategy):
-    """A background thread pins and copies ahead on a stream of its own; the compute waits for an event."""
+    """Pins and copies batches ahead on a background thread and a copy stream; compute waits for an event."""
 
     pins = "kept"
     copies_ahead = True
@@ -23,7 +23,7 @@ class Prefetch(Strategy):
     _loader: PrefetchLoader | None = None
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the loader's batches on the device, each copied there ahead of its use."""
+        """Yield the loader's batches on the device, copied ahead of their use."""
         data = self.config.data
         self._loader = PrefetchLoader(
             loader,
@@ -35,6 +35,6 @@ class Prefetch(Strategy):
         return self.timed(iter(self._loader))
 
     def close(self) -> None:
-        """End the thread that copies."""
+        """End the copy thread."""
         if self._loader is not None:
             self._loader.close()

@@ -1,4 +1,4 @@
-"""The naive baseline: pageable memory, one stream, and with `--sync every` a wait after each step.
+"""The baseline: pageable memory, one stream, and a wait after each step with `--sync every` or `auto`.
 
     host     load | copy (blocked) | launch forward, backward, optimizer | wait
     stream          ---- copy ----   ------ forward --- backward --- optimizer
@@ -10,7 +10,7 @@ from instrument.strategies.base import Strategy
 
 
 class Serial(Strategy):
-    """A copy from pageable memory holds the host until it is done, so nothing overlaps."""
+    """Copies from pageable memory, which block the host, so nothing overlaps."""
 
     blocks_host = True
     sync_interval = 1

@@ -167,7 +167,7 @@ def test_an_iterator_in_a_cycle_ends_when_it_is_collected() -> None:
 
 
 def test_a_source_that_never_returns_is_left_behind_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(background, "_JOIN_TIMEOUT_SECONDS", 0.01)
     release = threading.Event()
 
     def numbers() -> Iterator[int]:
@@ -176,7 +176,7 @@ def test_a_source_that_never_returns_is_left_behind_and_said(monkeypatch: pytest
 
     ahead = Background(numbers(), double, depth=1)
     next(ahead)
-    with pytest.warns(RuntimeWarning, match="its prefetch thread is left behind"):
+    with pytest.warns(RuntimeWarning, match="abandoning its prefetch thread"):
         ahead.close()
     (thread,) = threads()
     assert thread.daemon
