@@ -1,8 +1,8 @@
 """NVTX ranges for the modules of a model, forward and backward, with hooks only.
 
 A forward range is open while the module's forward runs. A backward range opens on the thread that runs backward, when
-the first gradient reaches an output of the module, and closes when the gradients of its inputs are complete. If no input
-has a gradient (a first layer, an embedding), it closes when the range of another module opens or backward ends.
+the first gradient reaches an output of the module, and closes when the gradients of its inputs are complete. If no
+input has a gradient (a first layer, an embedding), it closes when the range of another module opens or backward ends.
 Backward ranges nest as the forward ranges did, whatever order autograd uses.
 
 The autograd graph does not change: hooks are on existing tensors, so in-place operations, views and modules without
