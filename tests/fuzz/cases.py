@@ -1,4 +1,4 @@
-"""One number, one case: which report, what becomes of it, in which form it is handed over and to which command."""
+"""Generate a case from a number: the report, its changes and form, and the command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "pr
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A command line and its files. `origin` is an SQLite export of whose rows every figure can be worked out."""
+    """A command line and its files. `origin` is an SQLite export from whose rows all figures can be computed."""
 
     seed: int
     kind: str
@@ -42,13 +42,13 @@ class Case:
 
 
 def make(seed: int, corpus: Corpus, folder: Path) -> Case:
-    """Write the files of a case into an empty folder and say what is to be run; the same number gives the same case."""
+    """Write the files of a case into an empty folder and return the case. A number always gives the same case."""
     chance = random.Random(seed)
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
     if kind == "fleet":
         return _fleet(seed, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
-    given, story = one_report(kind, report, corpus.exports, corpus, chance)
+    given, story = report_case(kind, report, corpus.exports, corpus, chance)
     command = chance.choice(COMMANDS)
     inputs = [given.path]
     if command == "compare":
@@ -66,10 +66,10 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     )  # fmt: skip
 
 
-def one_report(
+def report_case(
     kind: str, report: Path, bases: Sequence[Path], corpus: Corpus, chance: random.Random
 ) -> tuple[Given, list[str]]:
-    """Write a changed or damaged report of a kind; return it with what was done."""
+    """Write a changed or damaged report of a kind; return it and the changes."""
     base = chance.choice(bases)
     report.write_bytes(base.read_bytes())
     story = [base.name]
@@ -80,7 +80,7 @@ def one_report(
     sound = len(story) > 1
     if not sound or chance.random() < 0.15:
         sound = False
-        report.write_bytes(damaged(report.read_bytes(), chance, [one.read_bytes() for one in corpus.exports]))
+        report.write_bytes(damaged(report.read_bytes(), chance, [item.read_bytes() for item in corpus.exports]))
         story.append("damaged")
     if kind == "sqlite":
         return Given(report, "sqlite", report if sound else None), story
@@ -88,12 +88,12 @@ def one_report(
 
 
 def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Case:
-    """Two to five reports, most often of one run: whole, changed, damaged, in other forms, absent or no reports."""
+    """Return a case of two to five reports, mostly of one run: intact, changed, damaged, in other forms, missing."""
     bases = chance.choice((corpus.ranks[:4], corpus.ranks[4:], corpus.exports, (*corpus.ranks, *corpus.exports)))
     paths, story, taken = [], [], list(bases)
     for place in range(chance.choice((2, 3, 3, 4, 5))):
         base = taken.pop(chance.randrange(len(taken))) if taken else chance.choice(bases)
-        # Folders keep apart what hand_over writes beside a report.
+        # Separate folders for the files that hand_over writes beside a report.
         (folder / f"run{place}").mkdir()
         path = folder / f"run{place}" / chance.choice((f"rank{place}.sqlite", f"{place} {chance.choice(NAMES)}"))
         what = chance.choices(("whole", "sqlite", "other", "nothing"), (5, 4, 2, 1))[0]
@@ -105,7 +105,7 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
                 path.unlink()
         else:
             kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "profiler"))
-            given, how = one_report(kind, path, (base,), corpus, chance)
+            given, how = report_case(kind, path, (base,), corpus, chance)
             path, what = given.path, " ".join([given.form, *how[1:]])
         paths.append(path)
         story.append(f"{base.stem} {what};")
@@ -131,7 +131,7 @@ def _way(chance: random.Random) -> Way:
 def _arguments(
     command: str, inputs: Sequence[Path], folder: Path, chance: random.Random
 ) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    reports = [str(one) for one in inputs]
+    reports = [str(item) for item in inputs]
     json, page = folder / "out.json", folder / "out.html"
     if command == "info":
         return ("info", *reports), ()
@@ -157,7 +157,7 @@ def _arguments(
 
 
 def _options(chance: random.Random) -> list[str]:
-    found = []
+    result = []
     for option, values in {
         "--from": ("0", "1ms", "@5s", "9223372036854775807", "-1", "1e400s"),
         "--to": ("10ms", "1ns", "9223372036854775807", "0"),
@@ -168,5 +168,5 @@ def _options(chance: random.Random) -> list[str]:
         "--fail-if": ("idle.host > 5%", "busy > 1ns", "exposed_h2d >= 0%", "nonsense > 1"),
     }.items():
         if chance.random() < 0.25:
-            found += [option, chance.choice(values)]
-    return found
+            result += [option, chance.choice(values)]
+    return result

@@ -1,4 +1,4 @@
-"""Small exports to damage, each a thinned part of a sample: a real schema, real rows, some 100 KB."""
+"""Small exports to damage: thinned samples with a real schema and real rows, about 100 KB each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.captures import SAMPLES, sample
 
-# One launch in so many stays, with all that belongs to it.
+# Keep one launch in this many, with its operations.
 KEPT = {
     "serial": 24, "dual": 24, "quad": 24, "ddp2": 40, "cudagraph": 1, "trainer/staged": 24, "trainer/graph": 2,
     "scenarios/managed": 1, "scenarios/p2p": 1, "scenarios/graph_nodes": 2, "scenarios/contexts": 1,
@@ -33,17 +33,17 @@ class Corpus:
 
     @classmethod
     def make(cls, folder: Path) -> Corpus:
-        """Write them all into a folder; the same samples give the same bytes."""
+        """Write the corpus into a folder. The same samples give the same bytes."""
         exports = [thinned(name, every, folder / f"{name.replace('/', '_')}.sqlite") for name, every in KEPT.items()]
         packed = sorted(SAMPLES.glob("ranks/*.sqlite.xz"))
         assert len(packed) == 8, "a clone holds every sample"
-        ranks = [thinned_rank(one, folder / one.stem) for one in packed]
+        ranks = [thinned_rank(item, folder / item.stem) for item in packed]
         traces = [profiler_trace(name, every, folder / f"{name}.json") for name, every in TRACES.items()]
         return cls(tuple(exports), tuple(ranks), tuple(traces))
 
 
 def profiler_trace(name: str, every: int, path: Path) -> Path:
-    """Write one event in `every` of a sample of torch.profiler to `path`, with all that says what they are."""
+    """Write one event in `every` of a torch.profiler sample to `path`, with all metadata."""
     whole = json.loads(gzip.decompress(sample(f"torch_profiler/{name}.json.gz").read_bytes()))
     kept = [event for number, event in enumerate(whole["traceEvents"]) if number % every == 0 or event.get("ph") == "M"]
     path.write_text(json.dumps({**whole, "traceEvents": kept}))
@@ -51,7 +51,7 @@ def profiler_trace(name: str, every: int, path: Path) -> Path:
 
 
 def thinned_rank(packed: Path, path: Path) -> Path:
-    """Write a rank with all its collectives, and one launch in RANKS_KEPT of the rest."""
+    """Write a rank with all collectives and one in RANKS_KEPT of the other launches."""
     path.write_bytes(lzma.decompress(packed.read_bytes()))
     connection = sqlite3.connect(path)
     with connection:
@@ -76,7 +76,7 @@ def thinned(name: str, every: int, path: Path) -> Path:
 
 
 def thinned_file(path: Path, every: int, events: tuple[str, ...]) -> Path:
-    """Leave one launch in `every` of these tables in an export, and the names that are used."""
+    """Keep one launch in `every` of these tables in an export, and the names in use."""
     connection = sqlite3.connect(path)
     with connection:
         present = {table for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -94,7 +94,7 @@ def thinned_file(path: Path, every: int, events: tuple[str, ...]) -> Path:
 
 
 def _strings(connection: sqlite3.Connection, present: set[str]) -> None:
-    """Leave out the names that nothing uses any more."""
+    """Delete the unused names."""
     users = {
         "CUPTI_ACTIVITY_KIND_KERNEL": ("shortName", "demangledName"),
         "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),

@@ -1,4 +1,4 @@
-"""The number of kernels in a trace of torch.profiler, read in the plainest way; None where two readers may differ."""
+"""Count the kernels in a torch.profiler trace in the simplest way; None if two readers may differ."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TORCH = ("kernel", "Kernel")
 
 
 def kernels_in(path: Path) -> int | None:
-    """Return the number of kernels in a trace of torch.profiler; None for all else."""
+    """Return the number of kernels in a torch.profiler trace; None for other files."""
     if not path.is_file():
         return None
     try:
         events = _loaded(_unpacked(path.read_bytes()).decode("utf-8"))["traceEvents"]
     except (ValueError, TypeError, KeyError, RecursionError, EOFError, OSError, lzma.LZMAError, AttributeError):
         return None
-    return sum(one.get("ph") == "X" and one.get("cat") in TORCH for one in events if isinstance(one, dict))
+    return sum(item.get("ph") == "X" and item.get("cat") in TORCH for item in events if isinstance(item, dict))
 
 
 def _unpacked(data: bytes) -> bytes:

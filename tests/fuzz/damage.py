@@ -1,4 +1,4 @@
-"""Damage to the bytes of a file: flipped, cut off, blanked, pages and parts of others in the wrong place."""
+"""Damage the bytes of a file: flip, cut or blank them, or move pages and parts of other files."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ def flip(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> No
 
 
 def flip_head(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Flip bits where the header and the schema lie, or where a packed file says how it is packed."""
+    """Flip bits in the header and the schema, or in the header of a compressed file."""
     for _ in range(chance.choice((1, 2, 5))):
         data[chance.randrange(min(len(data), chance.choice((16, 100, 8192))))] ^= 1 << chance.randrange(8)
 
 
 def put_extremes(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Write what stands for the largest and smallest numbers."""
+    """Write the largest and smallest numbers."""
     for _ in range(chance.choice((1, 3, 20))):
         at, value = chance.randrange(len(data)), chance.choice(EXTREMES)
         data[at : at + len(value)] = value[: len(data) - at]
 
 
 def cut(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Cut the end off."""
+    """Cut off the end."""
     del data[chance.randrange(len(data)) :]
 
 
 def cut_and_pad(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Lose the end as a disk does after a crash: the length stays, the content is zeros."""
+    """Replace the end by zeros, as after a crash."""
     start = chance.randrange(len(data))
     data[start:] = bytes(len(data) - start)
 
 
 def blank(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Blank a stretch."""
+    """Set a range to zero."""
     start, size = chance.randrange(len(data)), chance.choice((16, 512, 1024, 4096))
     data[start : start + size] = bytes(len(data[start : start + size]))
 
 
 def swap_pages(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Put one page where another was; the tree then leads somewhere else, or to itself."""
+    """Copy a page over another; the tree then leads elsewhere or to itself."""
     size = _page_size(data)
     pages = len(data) // size
     for _ in range(chance.choice((1, 1, 4))):
@@ -57,7 +57,7 @@ def swap_pages(data: bytearray, chance: random.Random, _others: Sequence[bytes])
 
 
 def splice(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
-    """Put a part of another export in."""
+    """Insert a part of another export."""
     other = chance.choice(others) or bytes(1)
     size = chance.choice((8, 100, _page_size(data), 10 * _page_size(data)))
     start = chance.randrange(len(other)) // size * size
@@ -67,7 +67,7 @@ def splice(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> N
 
 
 def repeat(data: bytearray, chance: random.Random, _others: Sequence[bytes]) -> None:
-    """Append what is there already, or rubbish."""
+    """Append existing bytes or random bytes."""
     start = chance.randrange(len(data))
     data += data[start : start + 4096] if chance.random() < 0.5 else chance.randbytes(1 + chance.randrange(3000))
 

@@ -1,4 +1,4 @@
-"""The page decoder against SQLite, on the same bytes: equal rows, and nothing decoded that SQLite refuses."""
+"""Compare the page decoder with SQLite on the same bytes: equal rows, and no rows that SQLite refuses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass
 class Totals:
-    """Counts of what happened to cases and tables, and the cases that went wrong."""
+    """Counts of results of cases and tables, and the failed cases."""
 
     counts: Counter[str] = field(default_factory=Counter)
     differences: list[dict[str, object]] = field(default_factory=list)
 
     def add(self, other: Totals) -> None:
-        """Add what another run counted."""
+        """Add the counts of another run."""
         self.counts += other.counts
         self.differences += other.differences
 
 
 def run_cases(seed: int, cases: Iterable[int], folder: Path) -> Totals:
-    """Run cases, whose databases are written to `folder`; a case depends on its number and the seed alone."""
+    """Run cases and write their databases to `folder`. A case depends only on its number and the seed."""
     totals = Totals()
     path, base, sound = folder / "case.sqlite", -1, Sound(b"", {}, {})
     for case in cases:
@@ -64,7 +64,7 @@ def run_cases(seed: int, cases: Iterable[int], folder: Path) -> Totals:
 
 @dataclass(frozen=True)
 class Sound:
-    """An undamaged database, which columns of each table are compared, and the rows of each."""
+    """An undamaged database, the compared columns of each table, and their rows."""
 
     data: bytes
     columns: dict[str, list[str]]
@@ -72,7 +72,7 @@ class Sound:
 
 
 def make_sound(seed: int, base: int, path: Path) -> Sound:
-    """Make the database that eight cases start from."""
+    """Create the database that eight cases start from."""
     chance = random.Random(f"{seed} database {base}")
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def compare_tables(path: Path, sound: Sound, pages_at_once: int) -> Iterator[tup
 
 
 def select(connection: sqlite3.Connection, table: str, columns: list[str]) -> Rows:
-    """Return what SQLite reads, in the order of the table's own b-tree. Raises sqlite3.Error."""
+    """Return the rows that SQLite reads, in the order of the b-tree. Raises sqlite3.Error."""
     names = ", ".join('"{}"'.format(name.replace('"', '""')) for name in columns) or "1"
     quoted = table.replace('"', '""')
     return connection.execute(f'SELECT {names} FROM "{quoted}" NOT INDEXED').fetchall()
@@ -113,7 +113,7 @@ def select(connection: sqlite3.Connection, table: str, columns: list[str]) -> Ro
 def compare(
     path: Path, connection: sqlite3.Connection, table: str, columns: list[str], sound: Rows | None
 ) -> tuple[str, str, str]:
-    """Decode a table and let SQLite read it; `sound` are its rows before the damage."""
+    """Decode a table and read it with SQLite; `sound` is its rows before the damage."""
     planned = table_decoder(path, connection, table, columns)
     decoded = None if planned is None else planned.decode()
     try:

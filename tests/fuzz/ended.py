@@ -1,4 +1,4 @@
-"""Run a command line, most often in this process: to start Python takes longer than a case."""
+"""Run a command line, usually in this process, because starting Python takes longer than a case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: its exit code, what it printed, and the traceback of what it could not handle."""
+    """The exit code, output and traceback of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""What holds for a fleet of any reports: rows add up, and a report that was skipped changes nothing else."""
+"""Invariants of `fleet`: rows add up, and skipped reports change nothing else."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SOME_SKIPPED = 3
 NAMED = ("label", "file", "reports", "skipped", "notes", "title", "text")
 
 
-def of_fleet(case: Case, ended: Ended, scratch: Path, found: dict[str, Any]) -> Iterator[str]:
-    """Yield each property that a document of `fleet` lacks."""
-    yield from signs(found, "", {"start_ns", "end_ns", "offset_ns", "session_offset_ns", "lag_ns", "part_lag_ns"})
-    skipped, ranks = found["skipped"], found["ranks"]
-    if len(found["reports"]) + len(skipped) != len(case.inputs):
+def of_fleet(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -> Iterator[str]:
+    """Yield each violated invariant of a document of `fleet`."""
+    yield from signs(result, "", {"start_ns", "end_ns", "offset_ns", "session_offset_ns", "lag_ns", "part_lag_ns"})
+    skipped, ranks = result["skipped"], result["ranks"]
+    if len(result["reports"]) + len(skipped) != len(case.inputs):
         yield "a report is neither read nor skipped"
     if (ended.code == SOME_SKIPPED) != bool(skipped):
         yield f"exit code {ended.code} with {len(skipped)} skipped"
-    if {rank["file"] for rank in ranks} != set(found["reports"]):
+    if {rank["file"] for rank in ranks} != set(result["reports"]):
         yield "a report has no ranks"
     for rank in ranks:
         for line in _rank(rank):
             yield f"{rank['label']}: {line}"
-    yield from _places(found)
+    yield from _places(result)
     if skipped and len(set(case.inputs)) == len(case.inputs):
-        yield from _without(case, scratch, found)
+        yield from _without(case, scratch, result)
 
 
 def _rank(rank: dict[str, Any]) -> Iterator[str]:
@@ -47,20 +47,20 @@ def _rank(rank: dict[str, Any]) -> Iterator[str]:
         yield "more bare waiting than waiting"
 
 
-def _places(found: dict[str, Any]) -> Iterator[str]:
-    count = len(found["ranks"])
-    used = [one["rank"] for one in found["stragglers"]] + [
-        place for one in found["waits"]["longest"] for place in (one["waiter"], one["last"])
+def _places(result: dict[str, Any]) -> Iterator[str]:
+    count = len(result["ranks"])
+    used = [item["rank"] for item in result["stragglers"]] + [
+        place for item in result["waits"]["longest"] for place in (item["waiter"], item["last"])
     ]
-    used += [place for one in found["collectives"] for place in one["ranks"]]
+    used += [place for item in result["collectives"] for place in item["ranks"]]
     if not all(0 <= place < count for place in used):
         yield "a rank that is not there"
-    for group in found["collectives"]:
+    for group in result["collectives"]:
         if group["skew_ns"]["median"] > group["skew_ns"]["p95"] or group["last"]["count"] > group["count"]:
             yield f"the skews of {group['name']}"
         if len(set(group["ranks"])) != len(group["ranks"]) or len(group["ranks"]) < 2:
             yield f"the ranks of {group['name']}"
-    if (heat := found["heat"]) is not None:
+    if (heat := result["heat"]) is not None:
         steps = len(heat["iterations"])
         if any(len(row) != steps for name in ("wall_ns", "own_ns", "wait_ns") for row in heat[name]):
             yield "a row of the heat map has another length"
@@ -68,21 +68,21 @@ def _places(found: dict[str, Any]) -> Iterator[str]:
             yield "the heat map has not a row a rank"
 
 
-def _without(case: Case, scratch: Path, found: dict[str, Any]) -> Iterator[str]:
-    """Yield what changes where the reports that were skipped are not given at all."""
-    names = {f"/{one['file']}" for one in found["skipped"]}
-    said = {path: "/".join(["", *(display_name(Path(part)) for part in path.parts[1:])]) for path in case.inputs}
-    read = [path for path in case.inputs if not said[path].endswith(tuple(names))]
-    if len(read) != len(found["reports"]):
+def _without(case: Case, scratch: Path, result: dict[str, Any]) -> Iterator[str]:
+    """Yield the changes if the skipped reports are left out of the command line."""
+    names = {f"/{item['file']}" for item in result["skipped"]}
+    shown = {path: "/".join(["", *(display_name(Path(part)) for part in path.parts[1:])]) for path in case.inputs}
+    read = [path for path in case.inputs if not shown[path].endswith(tuple(names))]
+    if len(read) != len(result["reports"]):
         return
     json = scratch.parent / "without.json"
     gone = {str(path) for path in case.inputs} - {str(path) for path in read}
-    given = [str(json) if one == str(case.outputs[0]) else one for one in case.arguments if one not in gone]
+    given = [str(json) if item == str(case.outputs[0]) else item for item in case.arguments if item not in gone]
     ended = run((*given, "--no-html") if "--no-html" not in given and "--html" not in given else tuple(given), scratch)
     if ended.code not in (0, 1):
         yield f"without what was skipped: {ended}"
-    elif _unnamed(other := parsed(json.read_text(encoding="utf-8"))) != _unnamed(found):
-        changed = [key for key in found if _unnamed(found[key]) != _unnamed(other.get(key)) and key not in NAMED]
+    elif _unnamed(other := parsed(json.read_text(encoding="utf-8"))) != _unnamed(result):
+        changed = [key for key in result if _unnamed(result[key]) != _unnamed(other.get(key)) and key not in NAMED]
         yield f"without what was skipped: other {changed}"
     json.unlink(missing_ok=True)
 

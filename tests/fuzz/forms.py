@@ -1,4 +1,4 @@
-"""The forms of a report in a case: packed, a folder of tables, a trace of torch.profiler."""
+"""The forms of a report in a case: compressed, a folder of tables, a torch.profiler trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TYPES: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A report as it is handed over. `origin` is an SQLite export of which it must have the figures."""
+    """A report in a form. `origin` is an SQLite export with the same figures."""
 
     path: Path
     form: str
@@ -36,7 +36,7 @@ class Given:
 
 
 def hand_over(report: Path, form: str, corpus: Corpus, chance: random.Random) -> Given:
-    """Put an SQLite export into a form, and damage that now and then; as it is where it has nothing to put there."""
+    """Convert an SQLite export to a form, sometimes with damage; unchanged if it has no tables for the form."""
     if form == "profiler":
         report.write_bytes(profiler_trace(corpus, chance))
         return Given(report, form)
@@ -47,12 +47,12 @@ def hand_over(report: Path, form: str, corpus: Corpus, chance: random.Random) ->
         origin.unlink(missing_ok=True)
         return Given(report, "sqlite")
     report.unlink()
-    others = [one.read_bytes() for one in corpus.exports]
+    others = [item.read_bytes() for item in corpus.exports]
     return _folder(origin, report.with_name("report_tables"), form, others, chance)
 
 
 def pack(data: bytes, form: str) -> bytes:
-    """Return bytes packed as gz, xz or zst; the same bytes every time."""
+    """Return bytes compressed as gz, xz or zst, reproducibly."""
     if form == "gz":
         return gzip.compress(data, 1, mtime=0)
     if form == "xz":
@@ -70,7 +70,7 @@ def _packed(report: Path, form: str, corpus: Corpus, chance: random.Random) -> G
     how = chance.choice(("whole", "damaged", "damaged", "parts", "twice", "more"))
     packed = pack(data, form)
     if how == "damaged":
-        packed = damaged(packed, chance, [one.read_bytes() for one in corpus.exports])
+        packed = damaged(packed, chance, [item.read_bytes() for item in corpus.exports])
     elif how == "parts":
         at = chance.randrange(len(data))
         packed = pack(data[:at], form) + pack(data[at:], form)
@@ -83,7 +83,7 @@ def _packed(report: Path, form: str, corpus: Corpus, chance: random.Random) -> G
 
 
 def profiler_trace(corpus: Corpus, chance: random.Random) -> bytes:
-    """Return a trace of torch.profiler, changed in its structure, its text or its bytes."""
+    """Return a torch.profiler trace with changed structure, text or bytes."""
     document = json.loads(chance.choice(corpus.profiler).read_text())
     if chance.random() < 0.8:
         changed_values(document["traceEvents"], chance)
@@ -100,18 +100,18 @@ def profiler_trace(corpus: Corpus, chance: random.Random) -> bytes:
     if chance.random() < 0.25:
         data = littered(data, chance)
     if chance.random() < 0.15:
-        data = damaged(data, chance, [one.read_bytes() for one in corpus.profiler])
+        data = damaged(data, chance, [item.read_bytes() for item in corpus.profiler])
     return pack(data, "gz") if chance.random() < 0.3 else data
 
 
 def _folder(origin: Path, folder: Path, form: str, others: Sequence[bytes], chance: random.Random) -> Given:
     as_tables(origin, folder, form)
     how = chance.choice(("whole", "whole", "changed", "changed", "damaged"))
-    one = chance.choice(sorted(folder.iterdir()))
+    item = chance.choice(sorted(folder.iterdir()))
     if how == "damaged":
-        one.write_bytes(damaged(one.read_bytes(), chance, others))
+        item.write_bytes(damaged(item.read_bytes(), chance, others))
     elif how == "changed":
-        _changed_table(one, chance)
+        _changed_table(item, chance)
     return Given(folder, f"{form} {how}", origin if how == "whole" else None)
 
 
@@ -126,14 +126,14 @@ def as_tables(export: Path, folder: Path, form: str) -> None:
         made = []
         for index, column in enumerate(columns):
             values = [row[index] for row in rows]
-            kind = pl.String if any(isinstance(one, str) for one in values) else pl.Int64
+            kind = pl.String if any(isinstance(item, str) for item in values) else pl.Int64
             made.append(pl.Series(column, values, kind))
         write_table(pl.DataFrame(made), folder / f"{name}.{form}")
     connection.close()
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:
-    """Write one table as its ending says."""
+    """Write a table in the format of its suffix."""
     if path.suffix == ".parquet":
         frame.write_parquet(path)
     else:
@@ -141,7 +141,7 @@ def write_table(frame: pl.DataFrame, path: Path) -> None:
 
 
 def _changed_table(path: Path, chance: random.Random) -> None:
-    """Write a table with a column of another type, with others, or as something that is no table."""
+    """Write a table with other column types or columns, or as an invalid table."""
     frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_ipc_stream(path)
     column, how = chance.choice(frame.columns), chance.randrange(8)
     other = chance.choice(sorted(path.parent.iterdir()))

@@ -1,6 +1,6 @@
-"""What a coverage-guided fuzzer hands bytes to: each target holds a fast reader against a slow one of the same bytes.
+"""Targets of the coverage-guided fuzzer. Each compares a fast reader with a slow one on the same bytes.
 
-A target raises AssertionError where they differ; scripts/fuzz-guided runs them, tests/fuzz/test_guided.py their seeds.
+A target raises AssertionError if they differ. scripts/fuzz-guided runs them, tests/fuzz/test_guided.py their seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEVER = 1 << 60
 
 
 def decoded_pages(data: bytes, folder: Path) -> None:
-    """An SQLite file whose pages are decoded has the tables that SQLite reads."""
+    """Check that the page decoder gives the tables that SQLite reads."""
     path = folder / "fuzzed.sqlite"
     path.write_bytes(data)
     with mock.patch.object(decoder, "PAGES_PER_CHUNK", 3), mock.patch.object(decoder, "MIN_TABLE_BYTES", 0):
@@ -50,35 +50,35 @@ def _read(path: Path) -> RawCapture | None:
 
 
 def pieces(data: bytes, _folder: Path) -> None:
-    """The pieces of a trace are its events, whatever the size of a block; what is no JSON is refused somewhere."""
+    """Check that the pieces of a trace are its events for any block size, and that invalid JSON is refused."""
     cutter = Pieces(BytesIO(data[1:]), 1 + data[0]) if data else Pieces(BytesIO(b""))
     try:
-        found = [_strict(one) for piece in cutter for one in piece.split(bytes([SEPARATOR]))]
-        around = _strict(cutter.around)
+        result = [_strict(item) for piece in cutter for item in piece.split(bytes([SEPARATOR]))]
+        rest = _strict(cutter.document)
     except (NotJsonError, ValueError, RecursionError):
         return
     try:
         whole = _strict(data[1:])
     except ValueError:
-        whole = _strict(re.sub(rb",(\s*\])", rb"\1", data[1:]))  # the one thing that is taken although it is no JSON
-    assert whole.pop("traceEvents") == found
-    assert around.pop("traceEvents") == []
-    assert around == whole
+        whole = _strict(re.sub(rb",(\s*\])", rb"\1", data[1:]))  # the only accepted input that is not JSON
+    assert whole.pop("traceEvents") == result
+    assert rest.pop("traceEvents") == []
+    assert rest == whole
 
 
 def is_refused_rightly(data: bytes, _folder: Path) -> None:
-    """A whole trace is cut, and nothing else is asked of it than that its events are objects, not nested too deep."""
+    """Check that a valid trace is accepted if its events are objects that are not nested too deeply."""
     try:
         whole = _strict(data[1:])
         events = whole["traceEvents"]
-        assert isinstance(whole, dict) and isinstance(events, list) and all(isinstance(one, dict) for one in events)
+        assert isinstance(whole, dict) and isinstance(events, list) and all(isinstance(item, dict) for item in events)
     except (ValueError, RecursionError, KeyError, TypeError, AssertionError):
         return
     if data.count(b"[") + data.count(b"{") > 60 or b'"traceEvents"' not in data or bytes([SEPARATOR]) in data:
         return
     cutter = Pieces(BytesIO(data[1:]), 1 + data[0])
-    found = [_strict(one) for piece in cutter for one in piece.split(bytes([SEPARATOR]))]
-    assert found == events
+    result = [_strict(item) for piece in cutter for item in piece.split(bytes([SEPARATOR]))]
+    assert result == events
 
 
 def _strict(text: bytes) -> Any:
@@ -97,7 +97,7 @@ TARGETS: Mapping[str, Target] = {"pages": decoded_pages, "pieces": pieces, "whol
 
 
 def seeds(target: str) -> list[bytes]:
-    """Return a few small sound inputs of a target."""
+    """Return a few small valid inputs of a target."""
     if target == "pages":
         with tempfile.TemporaryDirectory() as folder:
             return [_database(Path(folder) / f"{number}.sqlite", number) for number in (1, 12, 90)]
@@ -112,7 +112,7 @@ def _database(path: Path, rows: int) -> bytes:
     with connection:
         for table in (KERNEL, MEMSET):
             columns = TABLES[table].columns
-            connection.execute(f"CREATE TABLE {table} ({', '.join(f'{one} INTEGER' for one in columns)})")
+            connection.execute(f"CREATE TABLE {table} ({', '.join(f'{item} INTEGER' for item in columns)})")
             for row in range(rows):
                 values = [(row % 5 - 1) << (row * (place + 1) % 61) for place in range(len(columns))]
                 values[-1:] = [None] if row % 4 == 3 else []

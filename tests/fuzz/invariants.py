@@ -1,4 +1,4 @@
-"""What holds for every JSON document whatever the capture, by METRICS.md alone."""
+"""Invariants of all JSON documents, from docs/definitions.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOUND = "typeof(start) = 'integer' AND typeof(\"end\") = 'integer' AND \"end\" >
 
 
 def parsed(text: str) -> Any:
-    """Read JSON as strictly as anybody may: a name twice, NaN and infinity are errors."""
+    """Parse JSON strictly: duplicate names, NaN and infinity are errors."""
 
     def refuse(name: str) -> object:
         raise ValueError(f"{name} is not JSON")
@@ -30,56 +30,56 @@ def parsed(text: str) -> Any:
     return json.loads(text, parse_constant=refuse, object_pairs_hook=once)
 
 
-def broken(found: dict[str, Any]) -> Iterator[str]:
-    """Yield each property that a document of `analyze` lacks."""
-    yield from signs(found, "")
-    for number, device in enumerate(found["devices"]):
+def broken(result: dict[str, Any]) -> Iterator[str]:
+    """Yield each violated invariant of a document of `analyze`."""
+    yield from signs(result, "")
+    for number, device in enumerate(result["devices"]):
         for line in _device(device):
             yield f"devices[{number}]: {line}"
     for name in ("sync", "implicit_sync"):
-        for line in _calls(found["host"][name]):
+        for line in _calls(result["host"][name]):
             yield f"host.{name}: {line}"
-    yield from _ranges(found)
-    for finding in found["findings"]:
+    yield from _ranges(result)
+    for finding in result["findings"]:
         if not 0 <= finding["cost_fraction"] <= 1:
             yield f"finding {finding['id']}: costs {finding['cost_fraction']} of the run"
 
 
-def _ranges(found: dict[str, Any]) -> Iterator[str]:
-    for row in found["nvtx"]:
+def _ranges(result: dict[str, Any]) -> Iterator[str]:
+    for row in result["nvtx"]:
         if not 0 <= row["gpu_busy_ns"] <= row["gpu_span_ns"]:
             yield f"nvtx: busy {row['gpu_busy_ns']} of a span of {row['gpu_span_ns']}"
-    for row in found["iterations"]["per_iteration"]:
+    for row in result["iterations"]["per_iteration"]:
         if any(ns < 0 for ns in row["idle"].values()):
             yield "iterations: an idle time is negative"
 
 
-def of_whatif(found: dict[str, Any]) -> Iterator[str]:
-    """Yield each property that a document of `whatif` lacks."""
-    yield from signs(found, "")
-    for one in (*found["predictions"], *found["together"]):
-        if not 0 <= one["low_ns"] <= one["iteration_ns"] <= one["high_ns"]:
-            yield f"{one['change']}: {one['iteration_ns']} is not within {one['low_ns']} to {one['high_ns']}"
-    for one in found["spans"]:
-        if one["end_ns"] < one["start_ns"]:
+def of_whatif(result: dict[str, Any]) -> Iterator[str]:
+    """Yield each violated invariant of a document of `whatif`."""
+    yield from signs(result, "")
+    for item in (*result["predictions"], *result["together"]):
+        if not 0 <= item["low_ns"] <= item["iteration_ns"] <= item["high_ns"]:
+            yield f"{item['change']}: {item['iteration_ns']} is not within {item['low_ns']} to {item['high_ns']}"
+    for item in result["spans"]:
+        if item["end_ns"] < item["start_ns"]:
             yield "a span of the path ends before it begins"
 
 
-def of_compare(found: dict[str, Any], same: bool) -> Iterator[str]:
-    """Yield each property that a document of `compare` lacks; `same`: a report was held against itself."""
-    for one in found["against"]:
-        yield from _differences(one, same)
-        low, high = one["ratio_low"], one["ratio_high"]
-        if None not in (low, one["ratio"], high) and not low <= one["ratio"] <= high:
+def of_compare(result: dict[str, Any], same: bool) -> Iterator[str]:
+    """Yield each violated invariant of a document of `compare`; `same`: a report is compared with itself."""
+    for item in result["against"]:
+        yield from _differences(item, same)
+        low, high = item["ratio_low"], item["ratio_high"]
+        if None not in (low, item["ratio"], high) and not low <= item["ratio"] <= high:
             yield "the ratio is outside its interval"
-        if same and one["verdict"] not in ("noise", "unjudged"):
-            yield f"a report differs from itself: {one['verdict']}"
+        if same and item["verdict"] not in ("noise", "unjudged"):
+            yield f"a report differs from itself: {item['verdict']}"
 
 
 def _differences(value: object, same: bool, name: str = "") -> Iterator[str]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from _differences(one, same, str(key))
+    for key, item in inner:
+        yield from _differences(item, same, str(key))
     if isinstance(value, dict) and {"before_ns", "after_ns", "difference_ns"} <= value.keys():
         # "twice" takes off what two exposed kinds at once have in both of them (docs/compare.md "Parts").
         sign = -1 if name == "twice" else 1
@@ -90,7 +90,7 @@ def _differences(value: object, same: bool, name: str = "") -> Iterator[str]:
 
 
 def signs(value: object, path: str, signed: Collection[str] = SIGNED) -> Iterator[str]:
-    """Yield counts, sizes and lengths that are no whole numbers or negative; a -1 in a list stands for nothing."""
+    """Yield counts, sizes and lengths that are negative or not integers; -1 in a list means none."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from signs(inner, f"{path}.{key}", signed)
@@ -127,16 +127,16 @@ def _device(device: dict[str, Any]) -> Iterator[str]:
 
 def _streams(device: dict[str, Any], window: int) -> Iterator[str]:
     streams, busy = device["streams"], device["busy_ns"]
-    if sum(one["kernel_count"] for one in streams) != device["kernel_count"]:
+    if sum(item["kernel_count"] for item in streams) != device["kernel_count"]:
         yield "the kernels of the streams are not those of the device"
-    if sum(one["copy_count"] for one in streams) != sum(one["count"] for one in device["copies"]):
+    if sum(item["copy_count"] for item in streams) != sum(item["count"] for item in device["copies"]):
         yield "the copies of the streams are not those of the device"
-    if streams and not max(one["busy_ns"] for one in streams) <= busy <= sum(one["busy_ns"] for one in streams):
+    if streams and not max(item["busy_ns"] for item in streams) <= busy <= sum(item["busy_ns"] for item in streams):
         yield "the device's busy time is no union of its streams'"
-    for one in streams:
-        if sum(one["causes"].values()) != one["gap_ns"] or min(one["causes"].values()) < 0:
+    for item in streams:
+        if sum(item["causes"].values()) != item["gap_ns"] or min(item["causes"].values()) < 0:
             yield "the causes of a stream's gaps do not add up"
-        if one["busy_ns"] + one["gap_ns"] > window:
+        if item["busy_ns"] + item["gap_ns"] > window:
             yield "a stream's time is more than the window"
 
 
@@ -148,17 +148,17 @@ def _calls(use: dict[str, Any]) -> Iterator[str]:
             yield f"the calls do not add up to {name}"
 
 
-def miscounted(found: dict[str, Any], export: Path) -> Iterator[str]:
-    """Yield where a whole analysis does not say how many rows of a table are bad, or counts other kernels."""
+def miscounted(result: dict[str, Any], export: Path) -> Iterator[str]:
+    """Yield tables whose number of rows left out is wrong, and wrong kernel counts."""
     known = Export(export)
     between = f'start >= {known.low} AND "end" <= {known.high}'
     for table in known.tables & {KERNEL, *OTHERS}:
         query = f"SELECT count(*), coalesce(sum({SOUND} AND {between}), 0) FROM {table}"
         rows, sound = known.connection.execute(query).fetchone()
-        said = [re.match(rf"{table}: (\d+) rows left out", note) for note in found["notes"]]
-        if (left_out := sum(int(one[1]) for one in said if one)) != rows - sound:
+        note_matches = [re.match(rf"{table}: (\d+) rows left out", note) for note in result["notes"]]
+        if (left_out := sum(int(item[1]) for item in note_matches if item)) != rows - sound:
             yield f"{rows - sound} rows of {table} are bad, {left_out} said to be left out"
-        counted = sum(device["kernel_count"] for device in found["devices"])
+        counted = sum(device["kernel_count"] for device in result["devices"])
         if table == KERNEL and counted != sound:
             yield f"{counted} kernels counted, {sound} of {rows} rows are sound"
     known.connection.close()

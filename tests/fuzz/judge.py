@@ -1,4 +1,4 @@
-"""Run a case's command in this process and say what is wrong with how it went; nothing, where all is well."""
+"""Run the command of a case in this process and return the problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISTAKE = "internal error"
 
 
 def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
-    """Run a case; return its exit code and what was wrong. `scratch` is an empty folder for temporary files."""
+    """Run a case; return its exit code and problems. `scratch` is an empty folder for temporary files."""
     before = {path: _content(path) for path in case.inputs}
     beside = _listed(case)
     ended = run(case.arguments, scratch, case.way)
@@ -25,7 +25,7 @@ def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
     left = _listed(case) - beside - set(case.outputs)
     wrong += [f"left behind: {sorted(path.name for path in left)}"] if left else []
     wrong += (
-        [f"left among temporary files: {names}"] if (names := sorted(one.name for one in scratch.iterdir())) else []
+        [f"left among temporary files: {names}"] if (names := sorted(item.name for item in scratch.iterdir())) else []
     )
     if not wrong and ended.code in (0, SOME_SKIPPED):
         wrong += results(case, ended, scratch)
@@ -33,7 +33,7 @@ def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
 
 
 def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
-    """Yield where exit code, lines and files are not what the manual promises."""
+    """Yield exit codes, messages and files that break the promises of the documentation."""
     if ended.raised:
         yield ended.raised
         return
@@ -41,7 +41,7 @@ def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
     expected = {0, 2} | ({FAILED_CHECK} if "--fail-if" in case.arguments else set())
     if ended.code not in (expected | {SOME_SKIPPED} if case.command == "fleet" else expected):
         yield f"exit code {ended.code}"
-    if odd := {one for one in ended.out + ended.err if not one.isprintable() and one != "\n"}:
+    if odd := {item for item in ended.out + ended.err if not item.isprintable() and item != "\n"}:
         yield f"printed {sorted(odd)!r}"
     if MISTAKE in ended.out + ended.err or any(MISTAKE in _text(out) for out in case.outputs):
         yield "a report was skipped because of an internal error"
@@ -56,13 +56,13 @@ def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
 
 
 def _refused(case: Case, ended: Ended) -> Iterator[str]:
-    """Yield what is wrong with a refusal: it is one line that names the file, and nothing was touched."""
+    """Yield problems with an error: it must be one line that names the file, with no file changed."""
     if ended.err.count("\n") != 1 or not ended.err.startswith("traceview: error: ") or ended.out:
         yield f"not one line: {ended.err[:2000]!r} {ended.out[:200]!r}"
-    # What cannot be printed may stand there as anything.
+    # Unprintable characters may be replaced by any text.
     shown = ["".join(re.escape(c) if c.isprintable() else "." for c in path.name) for path in case.inputs]
-    asked = case.command == "options" or {"--fail-if", "--iteration"} & set(case.arguments)
-    if not asked and not any(re.search(name, ended.err) for name in shown):
+    may_be_refused = case.command == "options" or {"--fail-if", "--iteration"} & set(case.arguments)
+    if not may_be_refused and not any(re.search(name, ended.err) for name in shown):
         yield f"names no file: {ended.err!r}"
     if "not enough memory" in ended.err:
         yield "out of memory"
@@ -79,11 +79,11 @@ def _text(path: Path) -> str:
 
 def _content(path: Path) -> object:
     if path.is_dir():
-        return {one.name: _content(one) for one in path.iterdir()}
+        return {item.name: _content(item) for item in path.iterdir()}
     if path.is_symlink():
         return path.readlink()
     return path.read_bytes() if path.exists() else None
 
 
 def _listed(case: Case) -> set[Path]:
-    return {one for folder in {path.parent for path in case.inputs} for one in folder.iterdir()}
+    return {item for folder in {path.parent for path in case.inputs} for item in folder.iterdir()}

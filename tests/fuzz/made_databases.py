@@ -1,4 +1,4 @@
-"""Small databases made by hand for the page decoder: like an export's, and with everything that SQLite can store."""
+"""Small hand-made databases for the page decoder: like exports, and with all values that SQLite can store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = (*("", "a", "gemm", "iteration 12", "é" * 9) * 40, "x" * 70)
 
 
 def any_integer(chance: random.Random, _row: int) -> int:
-    """Return an integer of any width, often one beside a change of width."""
+    """Return an integer of any width, often next to a change of width."""
     return (chance.choice((1, -1)) * (1 << chance.choice(WIDTHS)) + chance.choice((-1, 0, 1))) % (1 << 63)
 
 

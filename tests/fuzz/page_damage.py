@@ -1,4 +1,4 @@
-"""Damage aimed at what the page decoder reads: headers of pages, cells and records, pointers, and the file's header."""
+"""Damage to the parts that the page decoder reads: page, cell, record and file headers, and pointers."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class Page:
 
     @property
     def start(self) -> int:
-        """Where its header begins."""
+        """The offset of its header."""
         return (self.number - 1) * self.size + (100 if self.number == 1 else 0)
 
     @property
     def pointers(self) -> int:
-        """Where its cell pointers begin."""
+        """The offset of its cell pointers."""
         return self.start + (12 if self.data[self.start] == INTERIOR else 8)
 
     @property
     def count(self) -> int:
-        """How many cells its header states, and at most those whose pointers fit."""
+        """The number of cells in its header, limited to those whose pointers fit."""
         return min(int.from_bytes(self.data[self.start + 3 : self.start + 5], "big"), self.size // 4)
 
     def cell(self, index: int) -> int:
-        """Return where a cell begins."""
+        """Return the offset of a cell."""
         at = self.pointers + 2 * index
         return (self.number - 1) * self.size + int.from_bytes(self.data[at : at + 2], "big") % self.size
 
     def put(self, at: int, value: int, width: int = 1) -> None:
-        """Write a number; what lies beyond the file's end is dropped."""
+        """Write a number; bytes beyond the end of the file are dropped."""
         if 0 <= at <= len(self.data) - width:
             self.data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "big")
 
@@ -64,7 +64,7 @@ def cell_count(page: Page, chance: random.Random) -> None:
 
 
 def cell_pointer(page: Page, chance: random.Random) -> None:
-    """Let a pointer lead into the header, the pointers, another cell, the page's end, or anywhere."""
+    """Point into the header, the pointers, another cell, the end of the page, or anywhere."""
     if page.count:
         at = page.pointers + 2 * chance.randrange(page.count)
         head = page.pointers - page.start
@@ -76,15 +76,15 @@ def cell_pointer(page: Page, chance: random.Random) -> None:
 
 
 def swapped_pointers(page: Page, chance: random.Random) -> None:
-    """Swap two cells: rowids no longer ascend."""
+    """Swap two cells, so that rowids no longer ascend."""
     if page.count > 1:
-        one, other = (page.pointers + 2 * chance.randrange(page.count) for _ in range(2))
+        this, other = (page.pointers + 2 * chance.randrange(page.count) for _ in range(2))
         data = page.data
-        data[one : one + 2], data[other : other + 2] = data[other : other + 2], data[one : one + 2]
+        data[this : this + 2], data[other : other + 2] = data[other : other + 2], data[this : this + 2]
 
 
 def cell_head(page: Page, chance: random.Random) -> None:
-    """Change a byte of a cell's first ones: record size, rowid, header size, serial types; or a child and its key."""
+    """Change one of the first bytes of a cell: sizes, rowid, serial types, or a child and its key."""
     if page.count:
         at = page.cell(chance.randrange(page.count)) + chance.randrange(chance.choice((2, 4, 8, 16)))
         if chance.random() < 0.5:
@@ -94,13 +94,13 @@ def cell_head(page: Page, chance: random.Random) -> None:
 
 
 def cell_body(page: Page, chance: random.Random) -> None:
-    """Flip a bit of a cell where its values lie most often: SQLite reads other values, or another kind of value."""
+    """Flip a bit where the values of a cell usually are: SQLite reads other values or other types."""
     if page.count:
         page.flip(page.cell(chance.randrange(page.count)) + chance.randrange(6, 50), chance.randrange(8))
 
 
 def long_varint(page: Page, chance: random.Random) -> None:
-    """Make a number at a cell's begin run on over up to ten bytes."""
+    """Extend a number at the begin of a cell to up to ten bytes."""
     if page.count:
         at = page.cell(chance.randrange(page.count)) + chance.choice((0, 1, 2, 4))
         for byte in range(chance.randint(1, 10)):
@@ -108,7 +108,7 @@ def long_varint(page: Page, chance: random.Random) -> None:
 
 
 def child_pointer(page: Page, chance: random.Random) -> None:
-    """Let an interior page lead to itself, to page 0 or 1, beyond the file, to its neighbour, or to any page."""
+    """Point an interior page to itself, page 0 or 1, beyond the file, its neighbour, or any page."""
     pages = len(page.data) // page.size
     target = chance.choice((0, 1, page.number, pages, pages + 1, 1 << 31, chance.randrange(pages + 1)))
     cells = [page.cell(index) for index in range(page.count)]
@@ -116,12 +116,12 @@ def child_pointer(page: Page, chance: random.Random) -> None:
 
 
 def other_page(page: Page, chance: random.Random) -> None:
-    """Put another page, or nothing, in its place; or swap both."""
+    """Replace the page by another or by zeros, or swap two pages."""
     data, size, pages = page.data, page.size, len(page.data) // page.size
-    one, other = (page.number - 1) * size, chance.randrange(pages) * size
-    before, after = data[one : one + size], data[other : other + size]
+    this, other = (page.number - 1) * size, chance.randrange(pages) * size
+    before, after = data[this : this + size], data[other : other + size]
     how = chance.randrange(3)
-    data[one : one + size] = bytes(size) if how == 0 else after
+    data[this : this + size] = bytes(size) if how == 0 else after
     if how == 1:
         data[other : other + size] = before
 
@@ -136,7 +136,7 @@ def file_header(page: Page, chance: random.Random) -> None:
 
 
 def stated_size(page: Page, chance: random.Random) -> None:
-    """State another size of the file in pages, still valid or not."""
+    """Write another number of pages into the header, valid or not."""
     pages = len(page.data) // page.size
     page.put(28, chance.choice((0, 1, pages - 1, pages, pages + 1, chance.randrange(1, pages + 1))), 4)
     if chance.random() < 0.3:
@@ -144,7 +144,7 @@ def stated_size(page: Page, chance: random.Random) -> None:
 
 
 def cut(page: Page, chance: random.Random) -> None:
-    """Cut the file off, with or without a header that knows it."""
+    """Cut the file, with or without a matching header."""
     pages = len(page.data) // page.size
     left = chance.randrange(1, pages + 1)
     del page.data[left * page.size - chance.choice((0, 0, 1, page.size // 2)) :]
@@ -179,7 +179,7 @@ def damage_pages(whole: bytes, chance: random.Random) -> tuple[bytes, list[str]]
 
 
 def _pick_page(data: bytearray, size: int, chance: random.Random, interior: bool) -> Page:
-    """Return a page of a table most often, an interior one for damage to children."""
+    """Return a page, usually of a table; an interior page for damage to children."""
     pages = range(2, len(data) // size + 1)
     draw = chance.random()
     kind = INTERIOR if interior or draw < 0.25 else LEAF

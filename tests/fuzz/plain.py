@@ -1,4 +1,4 @@
-"""An export reduced to what a folder of tables can hold too, so that the figures of both can be compared."""
+"""Reduce an export to the contents that a folder of tables can hold, to compare the figures of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the files that a command wrote, as far as anybody else can tell."""
+"""Check the files that a command wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 def results(case: Case, ended: Ended, scratch: Path) -> list[str]:
-    """Return what is wrong with what a command wrote."""
+    """Return the problems with the output of a command."""
     wrong: list[str] = [] if case.command != "info" or ended.out else ["nothing was said"]
     for out in case.outputs:
         if case.command == "export":
@@ -38,39 +38,40 @@ def results(case: Case, ended: Ended, scratch: Path) -> list[str]:
     return wrong
 
 
-def _document(case: Case, ended: Ended, scratch: Path, found: dict[str, Any]) -> list[str]:
-    said = case.arguments[0]
-    if said == "analyze":
-        return _figures(case, found)
-    if said == "whatif":
-        return list(of_whatif(found))
-    if said == "compare":
-        return list(of_compare(found, same=len(set(case.inputs)) == 1))
-    return list(of_fleet(case, ended, scratch, found)) if said == "fleet" else []
+def _document(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -> list[str]:
+    command = case.arguments[0]
+    if command == "analyze":
+        return _figures(case, result)
+    if command == "whatif":
+        return list(of_whatif(result))
+    if command == "compare":
+        return list(of_compare(result, same=len(set(case.inputs)) == 1))
+    return list(of_fleet(case, ended, scratch, result)) if command == "fleet" else []
 
 
-def _figures(case: Case, found: dict[str, Any]) -> list[str]:
-    wrong = list(broken(found))
+def _figures(case: Case, result: dict[str, Any]) -> list[str]:
+    wrong = list(broken(result))
     if case.command == "options":
         return wrong
     if case.origin is None:
-        return wrong + _uncounted(case.inputs[0], found)
+        return wrong + _uncounted(case.inputs[0], result)
     try:
-        wrong += miscounted(found, case.origin)
+        wrong += miscounted(result, case.origin)
         expected = figures(case.origin)
     except (TypeError, KeyError, ValueError, OverflowError, sqlite3.Error, AttributeError):
         return wrong  # it knows real exports only
-    if not any("wrong type" in note or "no column" in note for note in found["notes"]):
-        wrong += [f"against the slow computation: {line}" for line in list(differences(expected, found))[:10]]
+    if not any("wrong type" in note or "no column" in note for note in result["notes"]):
+        wrong += [f"against the slow computation: {line}" for line in list(differences(expected, result))[:10]]
     return wrong
 
 
-def _uncounted(report: Path, found: dict[str, Any]) -> list[str]:
-    """Kernels that JSON holds are counted, or counted as left out."""
+def _uncounted(report: Path, result: dict[str, Any]) -> list[str]:
+    """Check that each kernel is counted or counted as left out."""
     if (held := kernels_in(report)) is None:
         return []
-    said = [re.match(rf"{KERNEL}: (\d+) rows left out", note) for note in found["notes"]]
-    counted = sum(device["kernel_count"] for device in found["devices"]) + sum(int(one[1]) for one in said if one)
+    note_matches = [re.match(rf"{KERNEL}: (\d+) rows left out", note) for note in result["notes"]]
+    left_out = sum(int(item[1]) for item in note_matches if item)
+    counted = sum(device["kernel_count"] for device in result["devices"]) + left_out
     return [] if counted == held else [f"{held} kernels in the trace, {counted} counted or said to be left out"]
 
 
@@ -86,7 +87,7 @@ def _exported(out: Path) -> list[str]:
 
 
 def _tables(folder: Path) -> Iterator[str]:
-    """Yield what is wrong with a folder of tables: lengths are ends less starts, causes make the gaps."""
+    """Yield problems with a folder of tables: durations are end - start, causes add up to gaps."""
     import polars as pl
 
     for path in sorted(folder.iterdir()):
@@ -97,8 +98,8 @@ def _tables(folder: Path) -> Iterator[str]:
             if frame["duration_ns"].min() < 0:  # type: ignore[operator]
                 yield f"{path.name}: a length is negative"
         if path.stem == "gaps" and len(frame):
-            causes = [one for one in frame.columns if one.endswith("_ns") and one.split("_")[0] not in ("start", "end")]
-            causes.remove("duration_ns")
+            times = {"start_ns", "end_ns", "duration_ns"}
+            causes = [name for name in frame.columns if name.endswith("_ns") and name not in times]
             if causes and not (frame.select(pl.sum_horizontal(causes)).to_series() == frame["duration_ns"]).all():
                 yield "the causes of a gap do not add up to its length"
 
@@ -113,7 +114,7 @@ def _page(html: str) -> list[str]:
 
 
 def _copy(case: Case, out: Path, scratch: Path) -> list[str]:
-    """A redacted copy is a sound database, and has the figures of the report."""
+    """Check that a redacted copy is a valid database with the figures of the report."""
     connection = sqlite3.connect(f"{out.absolute().as_uri()}?immutable=1", uri=True)
     sound = connection.execute("PRAGMA integrity_check").fetchall()
     connection.close()
@@ -124,14 +125,14 @@ def _copy(case: Case, out: Path, scratch: Path) -> list[str]:
         path = out.with_name(f"copy{number}.json")
         ended = run(("analyze", str(report), "--json", str(path), "--no-html", "--quiet"), scratch)
         both.append(json.loads(path.read_text(encoding="utf-8")) if ended.code == 0 else ended.code or ended.raised)
-    if not all(isinstance(one, dict) for one in both):
+    if not all(isinstance(item, dict) for item in both):
         return [] if type(both[0]) is type(both[1]) else [f"one can be analyzed, the other not: {str(both)[:300]}"]
-    mine, theirs = ({key: _numbers(one[key]) for key in FIGURES} for one in both)
+    mine, theirs = ({key: _numbers(item[key]) for key in FIGURES} for item in both)
     return [f"redacted: {line}" for line in list(differences(mine, theirs))[:5]]
 
 
 def _numbers(value: Any) -> Any:
-    """Leave out what is text: names may be cleaned, and what ties may change places."""
+    """Drop texts: names may be cleaned, and ties may change order."""
     if isinstance(value, dict):
         return {key: _numbers(inner) for key, inner in value.items() if key != "longest"}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Changes to an export that leave it a sound database: what a row, a column or a table may be that none should be."""
+"""Changes to an export that keep it a valid database: odd rows, columns and tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENT = "CUPTI_ACTIVITY_KIND_"
 
 
 def value(chance: random.Random) -> object:
-    """Return something that SQLite can store."""
+    """Return a value that SQLite can store."""
     return chance.choice(chance.choice((NUMBERS, NUMBERS, TEXTS, OTHER)))
 
 
@@ -29,7 +29,7 @@ def tables(connection: sqlite3.Connection) -> list[str]:
     """Return the tables, those with events three times."""
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
     names = sorted(str(name) for (name,) in rows)
-    return names + 2 * [one for one in names if one.startswith(EVENT) or one in ("NVTX_EVENTS", "StringIds")]
+    return names + 2 * [item for item in names if item.startswith(EVENT) or item in ("NVTX_EVENTS", "StringIds")]
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
@@ -37,22 +37,22 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _some(chance: random.Random) -> str:
-    """Return SQL for which rows."""
+    """Return an SQL condition that selects rows."""
     return chance.choice(("1", f"rowid = (SELECT min(rowid) + {chance.randrange(20)} FROM {{0}})", "rowid % 7 = 3"))
 
 
 def drop_table(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """A table that is not there."""
+    """Drop a table."""
     connection.execute(f'DROP TABLE "{chance.choice(tables(connection))}"')
 
 
 def empty_table(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """A table without rows."""
+    """Delete all rows of a table."""
     connection.execute(f'DELETE FROM "{chance.choice(tables(connection))}"')
 
 
 def drop_column(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """A column that is not there, or that is called something else."""
+    """Drop or rename a column."""
     table = chance.choice(tables(connection))
     column = chance.choice(_columns(connection, table))
     verb = "DROP COLUMN {}" if chance.random() < 0.7 else "RENAME COLUMN {} TO strange"
@@ -60,7 +60,7 @@ def drop_column(connection: sqlite3.Connection, chance: random.Random) -> None:
 
 
 def add_column(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """A column that nobody knows, plain or computed."""
+    """Add an unknown column, stored or computed."""
     table = chance.choice(tables(connection))
     name = chance.choice(('"new"', '"a b"', '"x""y"', '"rowid"', '"END "', '"été"', '"typeof"'))
     kind = chance.choice(("INTEGER", "TEXT", "REAL DEFAULT 1.5", "BLOB", "", "INTEGER AS (1 + 1)", "AS (zeroblob(9))"))
@@ -68,7 +68,7 @@ def add_column(connection: sqlite3.Connection, chance: random.Random) -> None:
 
 
 def set_values(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """Something else in a column, in one row or many."""
+    """Change the values of a column in some rows."""
     table = chance.choice(tables(connection))
     column = chance.choice(_columns(connection, table))
     query = f'UPDATE OR IGNORE "{table}" SET "{column}" = ? WHERE {_some(chance).format(table)}'
@@ -76,7 +76,7 @@ def set_values(connection: sqlite3.Connection, chance: random.Random) -> None:
 
 
 def shift_values(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """Whole numbers that were moved, or set to those of another row."""
+    """Shift integers, or set them to those of another row."""
     table = chance.choice(tables(connection))
     column = chance.choice(_columns(connection, table))
     change = chance.choice(
@@ -87,19 +87,19 @@ def shift_values(connection: sqlite3.Connection, chance: random.Random) -> None:
 
 
 def duplicate_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """Rows that are there twice."""
+    """Duplicate rows."""
     table = chance.choice(tables(connection))
     connection.execute(f'INSERT OR IGNORE INTO "{table}" SELECT * FROM "{table}" WHERE {_some(chance).format(table)}')
 
 
 def delete_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """Rows that were cut away."""
+    """Delete rows."""
     table = chance.choice(tables(connection))
     connection.execute(f'DELETE FROM "{table}" WHERE {_some(chance).format(table)}')
 
 
 def retype_table(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """The same rows in a table of another kind: without types or row ids, strict, a view, a virtual table, indexed."""
+    """Store the rows in another kind of table: without types or row ids, strict, a view, virtual, indexed."""
     table = chance.choice(tables(connection))
     columns = ", ".join(f'"{name}"' for name in _columns(connection, table))
     first = columns.split(", ")[0]
@@ -116,7 +116,7 @@ def retype_table(connection: sqlite3.Connection, chance: random.Random) -> None:
 
 
 def add_things(connection: sqlite3.Connection, chance: random.Random) -> None:
-    """A trigger, an index, a table with a strange name."""
+    """Add a trigger, an index or a table with an unusual name."""
     table = chance.choice(tables(connection))
     column = chance.choice(_columns(connection, table))
     connection.execute(
@@ -135,7 +135,7 @@ CHANGES: Sequence[Change] = (
 
 
 def changed(path: Path, chance: random.Random) -> list[str]:
-    """Make one to six changes to an export and return their names; one that SQLite refuses is left out."""
+    """Apply one to six changes to an export and return their names, except those that SQLite refuses."""
     connection = sqlite3.connect(path)
     made = []
     for change in chance.choices(CHANGES, k=chance.choice((1, 1, 2, 3, 6))):

@@ -1,4 +1,4 @@
-"""A short run of scripts/decoder-differential: the page decoder against SQLite on made and damaged databases."""
+"""A short run of scripts/decoder-differential: the page decoder and SQLite on generated and damaged databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONCE_DIFFERENT = (74, 143, 153, 187, 231, 233, 235, 325, 340, 349, 350, 423, 477
 
 
 @pytest.mark.parametrize("first", [0, 200])
-def test_decoded_rows_are_those_of_sqlite(tmp_path: Path, first: int) -> None:
+def test_decoded_rows_equal_sqlite(tmp_path: Path, first: int) -> None:
     totals = run_cases(1, range(first, first + 200), tmp_path)
     assert not totals.differences
     assert totals.counts["cases with a table decoded"] > 70
@@ -21,5 +21,5 @@ def test_decoded_rows_are_those_of_sqlite(tmp_path: Path, first: int) -> None:
     assert totals.counts["cases with a table refused"] > 50
 
 
-def test_cases_that_were_once_different(tmp_path: Path) -> None:
+def test_former_differences(tmp_path: Path) -> None:
     assert not run_cases(1, ONCE_DIFFERENT, tmp_path).differences

@@ -1,4 +1,4 @@
-"""The targets of scripts/fuzz-guided on their seeds, and on what was found with them: no atheris is needed."""
+"""Run the targets of scripts/fuzz-guided on their seeds and on past failures, without atheris."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.fuzz.guided import TARGETS, seeds
 
-# Inputs by which the fuzzer reached what none before had; its corpus, so far as it is small. Bytes as latin-1.
+# Small inputs of the fuzzer's corpus, each of which reached new code. Bytes as latin-1.
 REACHED = json.loads(Path(__file__).with_name("reached.json").read_text(encoding="utf-8"))
-# What went wrong, as it was found, or shorter.
+# Inputs that failed, some shortened.
 FOUND = {
     "pieces": [
         b'\x00"{""traceEvents": [',
@@ -27,8 +27,8 @@ def test_fast_and_slow_readers_agree(name: str, tmp_path: Path) -> None:
         TARGETS[name](data, tmp_path)
 
 
-def test_a_flipped_bit_that_sqlite_notices_is_noticed_in_pages_too(tmp_path: Path) -> None:
-    """One in the kinds of a record's columns gave other figures, where SQLite says that the file is damaged."""
+def test_flipped_bit_that_sqlite_notices(tmp_path: Path) -> None:
+    """A flipped bit in the serial types gave other figures, although SQLite reports a damaged file."""
     whole = seeds("pages")[1]
     for at in range(512, len(whole), 23):
         TARGETS["pages"](whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], tmp_path)

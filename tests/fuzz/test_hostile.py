@@ -1,6 +1,6 @@
-"""Files made to hang or to fill the memory. No capture is like that: all are made by hand, most from a sample.
+"""Hand-made files that would hang a command or exhaust the memory.
 
-Each runs in a process of its own, with 4 GB of memory and so much time that only what never ends would take it all.
+Each command runs in a separate process with 4 GB of memory and a generous time limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.captures import ROOT
 from tests.fuzz import corpus
 from tests.fuzz.invariants import parsed
-from tests.fuzz.test_found import change
+from tests.fuzz.test_regressions import change
 from traceview.pipeline import analyze
 from traceview.read.sqlite.check import schema_excess
 
@@ -35,7 +35,7 @@ def report(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
-    """Run the command line and return its exit code and what it complains of."""
+    """Run the command line and return its exit code and error output."""
     ended = subprocess.run(
         [sys.executable, "-m", "traceview", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2", "OMP_NUM_THREADS": "1"},
@@ -50,15 +50,15 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 def refused(report: Path, *words: str, commands: Sequence[str] = ("analyze",)) -> None:
     for command in commands:
         out = report.with_name("out.sqlite")
-        code, said = run(command, report, *((out,) if command == "redact" else ()))
-        assert (code, said.count("\n")) == (2, 1), said
-        assert said.startswith(f"traceview: error: {report.name}: ")
-        assert not [word for word in words if word not in said], said
+        code, message = run(command, report, *((out,) if command == "redact" else ()))
+        assert (code, message.count("\n")) == (2, 1), message
+        assert message.startswith(f"traceview: error: {report.name}: ")
+        assert not [word for word in words if word not in message], message
         assert sorted(report.parent.iterdir()) == [report]
 
 
 def interior(to: int, size: int = PAGE, children: int = 100) -> bytes:
-    """Return a page of a table whose children are all one page."""
+    """Return an interior page whose children are all the same page."""
     page, at = bytearray(size), size
     page[0], page[3:5], page[8:12] = 5, children.to_bytes(2, "big"), to.to_bytes(4, "big")
     for index in range(children):
@@ -69,8 +69,8 @@ def interior(to: int, size: int = PAGE, children: int = 100) -> bytes:
     return bytes(page)
 
 
-def test_pages_that_lead_to_each_other_are_not_a_table_of_billions_of_rows(report: Path) -> None:
-    """SQLite follows them; it took for ever in every command, and neither Ctrl-C nor SIGTERM ended it."""
+def test_page_cycle(report: Path) -> None:
+    """SQLite follows such pages forever; neither Ctrl-C nor SIGTERM ended a command."""
     connection = sqlite3.connect(report)
     root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (RUNTIME,)).fetchone()[0]
     connection.close()
@@ -85,7 +85,7 @@ def test_pages_that_lead_to_each_other_are_not_a_table_of_billions_of_rows(repor
     refused(report, "SQLite cannot read it (interrupted)", commands=("info", "redact"))
 
 
-def test_a_schema_of_more_tables_than_any_export_is_not_parsed(report: Path) -> None:
+def test_schema_with_too_many_tables_is_refused(report: Path) -> None:
     connection = sqlite3.connect(report)
     connection.execute("CREATE TABLE t (a)")
     root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 't'").fetchone()[0]
@@ -97,7 +97,7 @@ def test_a_schema_of_more_tables_than_any_export_is_not_parsed(report: Path) -> 
     refused(report, "tables and views, more than any export", commands=("analyze", "info"))
 
 
-def test_a_schema_of_many_megabytes_is_not_parsed(report: Path) -> None:
+def test_huge_schema_is_refused(report: Path) -> None:
     change(report, f"CREATE TABLE big (a /* {'x' * (17 << 20)} */)")
     refused(report, "17 MB of definitions")
 
@@ -106,8 +106,8 @@ def test_the_schemas_of_real_exports_are_small_enough(report: Path) -> None:
     assert schema_excess(report) is None
 
 
-def test_columns_that_compute_are_not_asked(report: Path) -> None:
-    """A gigabyte for each name, were it asked for."""
+def test_computed_columns_are_not_read(report: Path) -> None:
+    """Each name would be computed as one gigabyte of text."""
     change(
         report,
         "ALTER TABLE StringIds RENAME TO moved",
@@ -118,7 +118,7 @@ def test_columns_that_compute_are_not_asked(report: Path) -> None:
     assert run("info", report)[0] in (0, 2)
 
 
-def test_a_text_longer_than_any_name_is_not_read(report: Path) -> None:
+def test_huge_text_is_not_read(report: Path) -> None:
     change(report, f"INSERT OR REPLACE INTO StringIds VALUES (5, CAST(zeroblob({65 << 20}) AS TEXT))")
     if sys.version_info >= (3, 11):
         refused(report, "string or blob too big")
@@ -126,8 +126,8 @@ def test_a_text_longer_than_any_name_is_not_read(report: Path) -> None:
         assert run("analyze", report, "--no-html")[0] == 0
 
 
-def test_long_names_are_cut_off_and_that_is_said(tmp_path: Path) -> None:
-    """Millions of letters stood in the page once for each of hundreds of events."""
+def test_long_names_are_cut_with_a_note(tmp_path: Path) -> None:
+    """The page repeated names of millions of letters for hundreds of events."""
     long = "x" * 2_000_000
     spans = range(0, 3000, 10)
     path = build_export(
@@ -136,15 +136,15 @@ def test_long_names_are_cut_off_and_that_is_said(tmp_path: Path) -> None:
         api=[Call(at - 3, at - 1, correlation=at + 1) for at in spans],
         nvtx=[Nvtx(at - 5, at + 5, registered=f"iteration {long}") for at in spans],
     )
-    code, said = run("analyze", path, "--json", tmp_path / "out.json", "--quiet")
-    assert (code, said) == (0, "")
+    code, message = run("analyze", path, "--json", tmp_path / "out.json", "--quiet")
+    assert (code, message) == (0, "")
     names = [use["name"] for use in parsed((tmp_path / "out.json").read_text())["nvtx"]]
     assert names == ["iteration " + "x" * ((1 << 15) - 10) + "…"]
     assert path.with_name("report.overlap.html").stat().st_size < 20_000_000
 
 
-def test_ranges_that_are_pushed_and_never_popped(tmp_path: Path) -> None:
-    """A mistake that real programs make; the pairs of a range and what ran in it took 2 GB for 5,000 of them."""
+def test_ranges_without_end(tmp_path: Path) -> None:
+    """Real programs have this defect. Pairs of ranges and their operations took 2 GB for 5,000 ranges."""
     count = 20_000
     path = build_export(
         tmp_path / "report.sqlite",
@@ -152,22 +152,22 @@ def test_ranges_that_are_pushed_and_never_popped(tmp_path: Path) -> None:
         api=[Call(10 * at - 3, 10 * at - 1, correlation=at + 1) for at in range(count)],
         nvtx=[Nvtx(10 * at - 5, None, text=f"r{at % 7}") for at in range(count)],
     )
-    code, said = run("analyze", path, "--json", tmp_path / "out.json", "--no-html", "--quiet")
-    assert (code, said) == (0, "")
+    code, message = run("analyze", path, "--json", tmp_path / "out.json", "--no-html", "--quiet")
+    assert (code, message) == (0, "")
     assert f"{count - 128} rows left out: more than 128 ranges are open at once" in (tmp_path / "out.json").read_text()
 
 
 def test_ranges_side_by_side_are_not_nested(tmp_path: Path) -> None:
     spans = range(0, 5000, 10)
     nvtx = [Nvtx(at, at + 10, text="a") for at in spans]
-    found = analyze(build_export(tmp_path / "report.sqlite", kernels=[Kernel()], nvtx=nvtx))
-    assert sum(use.count for use in found.nvtx if not isinstance(use, str)) == len(spans)
-    assert not [note for note in found.notes if "left out" in note]
+    result = analyze(build_export(tmp_path / "report.sqlite", kernels=[Kernel()], nvtx=nvtx))
+    assert sum(use.count for use in result.nvtx if not isinstance(use, str)) == len(spans)
+    assert not [note for note in result.notes if "left out" in note]
 
 
 @pytest.mark.parametrize(("what", "count"), [("streams", 8200), ("GPUs", 1100), ("threads", 8200), ("processes", 1100)])
-def test_more_of_them_than_any_machine_has(tmp_path: Path, what: str, count: int) -> None:
-    """Each costs time and a row of the page."""
+def test_too_many_threads_processes_or_names(tmp_path: Path, what: str, count: int) -> None:
+    """Each thread, process or name costs time and a row of the page."""
     many = range(count)
     of_kernels = {"streams": "stream", "GPUs": "device"}.get(what, "name")
     of_calls = {"threads": "thread", "processes": "process"}.get(what, "name")

@@ -1,4 +1,4 @@
-"""Interrupted, out of space, twice at once, replaced meanwhile: what was there stays, and the exit code says it."""
+"""Signals, full disks, concurrent commands and replaced reports: old outputs stay, and the exit code is right."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def interrupt() -> ModuleType:
     ("command", "number", "after"),
     [("analyze", "SIGINT", 0.9), ("redact", "SIGTERM", 0.9), ("redact", "SIGINT", 1.2), ("analyze", "SIGKILL", 1.2)],
 )
-def test_a_signal_leaves_old_outputs_whole(interrupt: ModuleType, command: str, number: str, after: float) -> None:
-    """The moments are few here; `scripts/interrupt` tries many."""
+def test_signal_keeps_old_outputs(interrupt: ModuleType, command: str, number: str, after: float) -> None:
+    """`scripts/interrupt` tries many more times."""
     _, _, wrong = interrupt.attempt(command, sample("dual.sqlite"), signal.Signals[number], after)
     assert wrong == []
 
 
 def ended(*arguments: str | Path, most: int | None = None) -> tuple[int, str]:
-    """Run the command line; with `most`, no file may grow beyond so many bytes, as on a full disk."""
+    """Run the command line; `most` limits the bytes of each file, as on a full disk."""
     limit = None if most is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     done = subprocess.run(
         [sys.executable, "-m", "traceview", *map(str, arguments)],
@@ -59,27 +59,27 @@ def ended(*arguments: str | Path, most: int | None = None) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("command", ["analyze", "redact"])
-def test_no_space_is_left(tmp_path: Path, command: str) -> None:
+def test_disk_full(tmp_path: Path, command: str) -> None:
     report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite"))
     out = tmp_path / ("new.sqlite" if command == "redact" else "old.html")
     if command == "analyze":
         out.write_bytes(OLD)
     arguments = [out] if command == "redact" else ["--html", out, "--quiet"]
-    code, said = ended(command, report, *arguments, most=100_000)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "cannot be written" in said
+    code, message = ended(command, report, *arguments, most=100_000)
+    assert (code, message.count("\n")) == (2, 1), message
+    assert "cannot be written" in message
     assert sorted(tmp_path.iterdir()) == sorted([report] if command == "redact" else [report, out])
     assert command == "redact" or out.read_bytes() == OLD
 
 
-def test_a_link_to_the_report_is_no_place_for_results(tmp_path: Path) -> None:
+def test_output_must_not_link_to_the_report(tmp_path: Path) -> None:
     report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite"))
     before = report.read_bytes()
     link = tmp_path / "out.json"
     link.symlink_to(report)
     for arguments in (["--json", link, "--no-html"], ["--html", link], ["--html", tmp_path]):
-        code, said = ended("analyze", report, *arguments)
-        assert (code, said.count("\n")) == (2, 1)
+        code, message = ended("analyze", report, *arguments)
+        assert (code, message.count("\n")) == (2, 1)
     assert report.read_bytes() == before
 
 
@@ -88,14 +88,14 @@ def test_two_analyses_of_a_report_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "traceview", "analyze", str(report), "--json", str(out), "--quiet"]
     both = [subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [(one.communicate(timeout=300)[1], one.returncode) for one in both] == [(b"", 0)] * 2
+    assert [(item.communicate(timeout=300)[1], item.returncode) for item in both] == [(b"", 0)] * 2
     assert parsed(out.read_text()) == document(analyze(report))
     assert not list(tmp_path.glob(".traceview-*"))
 
 
 @pytest.mark.parametrize("how", ["rename", "overwrite", "grow"])
-def test_a_report_that_is_replaced_while_it_is_read(tmp_path: Path, how: str) -> None:
-    """The figures are those of one of the two, or the report is said to have changed."""
+def test_report_replaced_while_it_is_read(tmp_path: Path, how: str) -> None:
+    """The figures belong to one of the two reports, or the error says that the report changed."""
     report = Path(shutil.copyfile(sample("serial.sqlite"), tmp_path / "report.sqlite"))
     whole = [sample("serial.sqlite").read_bytes(), sample("dual.sqlite").read_bytes()]
     known = [_figures(report), _figures(Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "other.sqlite")))]
@@ -129,8 +129,8 @@ def test_a_report_that_is_replaced_while_it_is_read(tmp_path: Path, how: str) ->
 
 
 def _figures(report: Path) -> object:
-    found = document(analyze(report))
-    return {name: found[name] for name in ("devices", "host", "nvtx", "iterations", "unmatched")}
+    result = document(analyze(report))
+    return {name: result[name] for name in ("devices", "host", "nvtx", "iterations", "unmatched")}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -145,8 +145,8 @@ def test_a_report_on_a_read_only_mount(tmp_path: Path) -> None:
         shutil.copyfile(tmp_path / "report.sqlite", place / "report.sqlite")
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
         assert ended("analyze", place / "report.sqlite", "--no-html", "--quiet") == (0, "")
-        code, said = ended("analyze", place / "report.sqlite")
-        assert (code, said.count("\n")) == (2, 1) and "report.overlap.html" in said
+        code, message = ended("analyze", place / "report.sqlite")
+        assert (code, message.count("\n")) == (2, 1) and "report.overlap.html" in message
         assert ended("info", place / "report.sqlite")[0] == 0
     finally:
         subprocess.run(["umount", str(place)], check=False)
@@ -157,7 +157,7 @@ def test_a_report_on_a_read_only_mount(tmp_path: Path) -> None:
     ["-x.sqlite", "--json", "line\nend.sqlite", "تقرير.sqlite", "報告😀.sqlite", "e\u0301\u202egpj.sqlite",
      os.fsdecode(b"\xff\xfe.sqlite")],
 )  # fmt: skip
-def test_a_name_in_any_script(tmp_path: Path, name: str) -> None:
+def test_file_names_in_any_script(tmp_path: Path, name: str) -> None:
     scratch = tmp_path / "temporary"
     scratch.mkdir()
     report = Path(shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / name))

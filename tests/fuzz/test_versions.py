@@ -1,4 +1,4 @@
-"""The same capture in the shapes of other versions of nsys has the same figures.
+"""A capture in the schemas of other nsys versions has the same figures.
 
 The shapes are made by hand from real captures, after what 90 exports of the versions 2.9.1 to 3.25.0 have: only
 these six versions could be had as whole captures (tests/captures.py), and one nsys makes one of them.
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.captures import sample
-from tests.fuzz.test_found import change
+from tests.fuzz.test_regressions import change
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
 from traceview.report.analysis.document import document
@@ -62,14 +62,14 @@ SHAPES: Mapping[str, Sequence[str]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_shape_of_another_version_has_the_same_figures(tmp_path: Path, shape: str) -> None:
+def test_other_versions_have_the_same_figures(tmp_path: Path, shape: str) -> None:
     plain = sample("trainer/prefetch.sqlite")
     path = Path(shutil.copyfile(plain, tmp_path / plain.name))
     for statement in SHAPES[shape]:
         _apply(path, statement)
-    found, expected = analyze(path), analyze(plain)
-    assert list(differences(_figures(document(expected)), _figures(document(found)))) == []
-    assert [note for note in found.notes if "has no column" not in note] == list(expected.notes)
+    result, expected = analyze(path), analyze(plain)
+    assert list(differences(_figures(document(expected)), _figures(document(result)))) == []
+    assert [note for note in result.notes if "has no column" not in note] == list(expected.notes)
 
 
 def _apply(path: Path, statement: str) -> None:
@@ -84,11 +84,11 @@ def _apply(path: Path, statement: str) -> None:
         change(path, statement)
 
 
-def _figures(found: Any, key: str = "") -> Any:
-    """Return a document without names of GPUs, versions and moments, which the shapes change on purpose."""
-    if isinstance(found, dict):
+def _figures(result: Any, key: str = "") -> Any:
+    """Return a document without GPU names, versions and times, which the schemas change on purpose."""
+    if isinstance(result, dict):
         gone = {"report", "notes", "start_ns", "end_ns", "window_ns", "evidence"} | (
-            set() if "domain" in found else {"name"}
+            set() if "domain" in result else {"name"}
         )
-        return {name: _figures(inner, name) for name, inner in found.items() if name not in gone}
-    return [_figures(inner, key) for inner in found] if isinstance(found, list) else found
+        return {name: _figures(inner, name) for name, inner in result.items() if name not in gone}
+    return [_figures(inner, key) for inner in result] if isinstance(result, list) else result

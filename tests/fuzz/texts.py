@@ -1,4 +1,4 @@
-"""Changes to the JSON of torch.profiler: keys gone, renamed or twice, values of another kind, other layouts."""
+"""Changes to torch.profiler JSON: missing, renamed or duplicate keys, other value types, other layouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LITTER = (
 
 
 def changed_values(items: list[Any], chance: random.Random) -> list[str]:
-    """Change some of the objects in a list, in place, and say how."""
+    """Change some objects in a list in place, and return the changes."""
     made = []
     for _ in range(chance.choice((1, 1, 2, 5, 30))):
         if not items:
@@ -39,7 +39,7 @@ def _holder(value: Any, chance: random.Random) -> Any:
     """Return an object or a list at some depth in a value."""
     while True:
         inner = list(value.values()) if isinstance(value, dict) else value
-        deeper = [one for one in inner if isinstance(one, (dict, list)) and one]
+        deeper = [item for item in inner if isinstance(item, (dict, list)) and item]
         if not deeper or chance.random() < 0.3:
             return value
         value = chance.choice(deeper)
@@ -60,12 +60,12 @@ def set_value(items: list[Any], at: int, chance: random.Random) -> None:
 
 
 def set_everywhere(items: list[Any], at: int, chance: random.Random) -> None:
-    """The same key of many objects."""
+    """Set a key in many objects."""
     if isinstance(items[at], dict) and items[at]:
         key, value, every = chance.choice(list(items[at])), _value(chance), chance.choice((1, 3, 10))
-        for one in items[::every]:
-            if isinstance(one, dict) and key in one:
-                one[key] = value
+        for item in items[::every]:
+            if isinstance(item, dict) and key in item:
+                item[key] = value
 
 
 def drop_key(items: list[Any], at: int, chance: random.Random) -> None:
@@ -116,7 +116,7 @@ CHANGES: tuple[Callable[[list[Any], int, random.Random], None], ...] = (
 
 
 def littered(data: bytes, chance: random.Random) -> bytes:
-    """Return text with what does not belong there, and a little of it gone."""
+    """Return text with inserted and deleted parts."""
     for _ in range(chance.choice((1, 1, 5, 50))):
         at = chance.randrange(len(data) + 1)
         data = data[:at] + chance.choice(LITTER) + data[at + chance.choice((0, 1, 9)) :]
@@ -124,7 +124,7 @@ def littered(data: bytes, chance: random.Random) -> bytes:
 
 
 def encoded(text: str, chance: random.Random) -> bytes:
-    """Return a text as bytes, most often in UTF-8 as it is."""
+    """Return a text as bytes, usually in UTF-8."""
     how = chance.choice(("plain",) * 12 + ("bom", "utf-16", "crlf", "blanks", "latin", "behind"))
     data = text.encode("utf-8", "surrogatepass")
     return {

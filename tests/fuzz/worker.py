@@ -1,8 +1,7 @@
-"""Judge cases one after the other: `python -m tests.fuzz.worker FIRST COUNT MEGABYTES`; scripts/fuzz runs it.
+"""Check cases one by one: `python -m tests.fuzz.worker FIRST COUNT MEGABYTES`. scripts/fuzz runs it.
 
-Before each case it prints its number, after it a line of JSON: {"seed", "code", "command", "kind", "story",
-"wrong"}. The files
-of a case that went wrong stay in the folder `seed` under FUZZ_FINDS.
+Prints the number before each case, and a line of JSON after it: {"seed", "code", "command", "kind", "story", "wrong"}.
+The files of failed cases are kept in the folder `seed` under FUZZ_FINDS.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.fuzz.judge import judge
 
 
 def main(first: int, count: int, megabytes: int) -> None:
-    """Judge `count` cases from `first` on, with so much memory beyond what the imports take."""
+    """Check `count` cases from `first` on, with a memory limit in addition to the imports."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     finds = Path(os.environ["FUZZ_FINDS"])
@@ -36,7 +35,7 @@ def main(first: int, count: int, megabytes: int) -> None:
         for seed in range(first, first + count):
             print(seed, flush=True)
             print(json.dumps(_one(seed, exports, folder, finds)), flush=True)
-            # polars keeps what a damaged arrow file made it ask for: the next worker begins without it.
+            # polars keeps memory that a damaged arrow file requested; the next worker starts without it.
             if _taken() > taken + (megabytes << 19):
                 return
 
@@ -62,7 +61,7 @@ def _one(seed: int, exports: Corpus, folder: Path, finds: Path) -> dict[str, obj
     scratch.mkdir()
     try:
         case = cases.make(seed, exports, here)
-    except Exception:  # the case itself is at fault: said, and not counted as one
+    except Exception:  # the case itself failed: reported and not counted
         return {"seed": seed, "code": None, "command": "", "kind": "", "story": traceback.format_exc(), "wrong": []}
     try:
         code, wrong = judge(case, scratch)

@@ -1,4 +1,4 @@
-"""What fuzzing found in folders of tables, in fleets, and in the judge itself: each with the number of its case."""
+"""Regressions from fuzzing folders of tables and fleets, and in the checks, with case numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz import corpus
 from tests.fuzz.counted import kernels_in
 from tests.fuzz.ended import run
 from tests.fuzz.forms import as_tables
-from tests.fuzz.test_found import change
+from tests.fuzz.test_regressions import change
 from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.pipeline import analyze
@@ -26,7 +26,7 @@ def report(tmp_path: Path) -> Path:
 
 
 def odd_folder(report: Path, table: str, column: str) -> Path:
-    """Return a folder of tables in which one column holds lists, which nsys never writes and SQLite does not have."""
+    """Return a folder of tables with a column of lists, which nsys never writes and SQLite does not support."""
     folder = report.with_name("report_tables")
     as_tables(report, folder, "parquet")
     path = folder / f"{table}.parquet"
@@ -37,7 +37,7 @@ def odd_folder(report: Path, table: str, column: str) -> Path:
 @pytest.mark.parametrize(
     ("table", "column"), [("CUPTI_ACTIVITY_KIND_MEMSET", "start"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId")]
 )
-def test_a_redacted_copy_has_the_columns_of_a_type_that_sqlite_lacks(report: Path, table: str, column: str) -> None:
+def test_redacted_copy_keeps_columns_of_foreign_types(report: Path, table: str, column: str) -> None:
     """Seeds 28000148 and 19000793: the copy lacked the column, and could not be analyzed."""
     folder, copy = odd_folder(report, table, column), report.with_name("copy.sqlite")
     redact(folder, copy)
@@ -47,8 +47,8 @@ def test_a_redacted_copy_has_the_columns_of_a_type_that_sqlite_lacks(report: Pat
     assert list(differences(document(before)["host"], document(after)["host"])) == []
 
 
-def test_info_names_the_folder_whose_names_it_cannot_read(report: Path) -> None:
-    """Seed 22001273: it named capture.sqlite, a file that the user has never seen."""
+def test_info_names_the_unreadable_folder(report: Path) -> None:
+    """Seed 22001273: the error named capture.sqlite, an internal file."""
     assert run(("info", str(odd_folder(report, "StringIds", "id"))), report.parent).code == 0
     path = report.with_name("report_tables") / "StringIds.parquet"
     pl.read_parquet(path).drop("id").write_parquet(path)
@@ -57,8 +57,8 @@ def test_info_names_the_folder_whose_names_it_cannot_read(report: Path) -> None:
     assert ended.err.startswith("traceview: error: report_tables: the table StringIds has no column 'id'; ")
 
 
-def test_the_slow_computation_leaves_out_what_is_nested_too_deep(report: Path) -> None:
-    """Seed 29000579: it counted ranges that the analysis leaves out and says so."""
+def test_oracle_ignores_deeply_nested_ranges(report: Path) -> None:
+    """Seed 29000579: it counted ranges that the analysis leaves out with a note."""
     change(report, 'UPDATE NVTX_EVENTS SET "end" = NULL WHERE eventType = 59')
     rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 130) SELECT"
     columns = "start, eventType, globalTid, text"
@@ -67,21 +67,21 @@ def test_the_slow_computation_leaves_out_what_is_nested_too_deep(report: Path) -
         f"INSERT INTO NVTX_EVENTS ({columns}) {rows} (SELECT min(start) FROM NVTX_EVENTS) - 200 + i, 59, "
         "(SELECT globalTid FROM NVTX_EVENTS WHERE eventType = 59), 'deep ' || i FROM n",
     )
-    found = analyze(report)
-    assert [note for note in found.notes if "more than 128 ranges are open at once" in note]
-    assert list(differences(figures(report), document(found))) == []
+    result = analyze(report)
+    assert [note for note in result.notes if "more than 128 ranges are open at once" in note]
+    assert list(differences(figures(report), document(result))) == []
 
 
-def test_a_trace_that_begins_with_data_is_a_trace(tmp_path: Path) -> None:
-    """Seed 26000607: the judge took it for nsys's lines."""
+def test_trace_that_begins_with_data(tmp_path: Path) -> None:
+    """Seed 26000607: the check took it for nsys JSON lines."""
     event = '{"ph": "X", "cat": "kernel", "name": "f", "ts": 1, "dur": 2, "args": {}}'
     path = tmp_path / "trace.json"
     path.write_text(f'{{"data": "x", "traceEvents": [{event}, {event}]}}')
     assert kernels_in(path) == analyze(path).devices[0].kernel_count == 2
 
 
-def test_what_a_fleet_skips_is_said_once_by_name(tmp_path: Path) -> None:
-    """Seed 22001244: a name that cannot be printed stood before its reason again."""
+def test_skipped_report_is_named_once(tmp_path: Path) -> None:
+    """Seed 22001244: an unprintable name was repeated before its reason."""
     for rank in range(2):
         corpus.thinned("dual", 24, tmp_path / f"rank{rank}.sqlite")
     (tmp_path / "e\u202e.sqlite").write_bytes(b"x")

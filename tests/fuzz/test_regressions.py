@@ -1,4 +1,4 @@
-"""What fuzzing found, each as small as it can be: parts of a sample, changed by hand as the fuzzer had changed them."""
+"""Regressions from fuzzing, each reduced to a small hand-made change of a sample."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def change(path: Path, *statements: str) -> Path:
 
 
 def judged(report: Path, command: str, *arguments: str) -> tuple[int, list[str]]:
-    """Judge a command on a report as the fuzzer does."""
+    """Check a command on a report as the fuzzer does."""
     scratch = report.parent.parent / "temporary"
     scratch.mkdir(exist_ok=True)
     out = report.with_name("out.json")
@@ -61,22 +61,22 @@ def judged(report: Path, command: str, *arguments: str) -> tuple[int, list[str]]
     return judge(case, scratch)
 
 
-def moved(found: Any, by: int, key: str = "") -> Any:
-    """Return a document with its moments on another clock."""
-    if isinstance(found, dict):
-        return {name: moved(inner, by, name) for name, inner in found.items()}
-    if isinstance(found, list):
-        return [moved(inner, by, key) for inner in found]
-    return found + by if key in ("start_ns", "end_ns", "window_ns") and isinstance(found, int) else found
+def moved(result: Any, by: int, key: str = "") -> Any:
+    """Return a document with its times shifted."""
+    if isinstance(result, dict):
+        return {name: moved(inner, by, name) for name, inner in result.items()}
+    if isinstance(result, list):
+        return [moved(inner, by, key) for inner in result]
+    return result + by if key in ("start_ns", "end_ns", "window_ns") and isinstance(result, int) else result
 
 
-def test_times_since_1970_have_the_figures_of_times_since_the_capture_began(report: Path) -> None:
-    """They are beyond 2^60: every row was left out, and the capture said to hold nothing."""
+def test_times_since_1970(report: Path) -> None:
+    """Such times are beyond 2^60. All rows were left out."""
     before = document(analyze(report))
     change(report, *(f'UPDATE {table} SET start = start + {EPOCH}, "end" = "end" + {EPOCH}' for table in TIMED))
-    found = analyze(report)
-    assert list(differences(moved(before, EPOCH), document(found))) == []
-    content = parsed(render(found).split('id="content">')[1].split("</script>")[0])
+    result = analyze(report)
+    assert list(differences(moved(before, EPOCH), document(result))) == []
+    content = parsed(render(result).split('id="content">')[1].split("</script>")[0])
     assert max(largest(content)) < 1 << 53, "a browser rounds larger numbers"
 
 
@@ -84,29 +84,29 @@ def largest(value: object) -> list[int]:
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
     if inner is None:
         return [value] if isinstance(value, int) else [0]
-    return [0, *(number for one in inner for number in largest(one))]
+    return [0, *(number for item in inner for number in largest(item))]
 
 
 @pytest.mark.parametrize("column", ["start", "end"])
 @pytest.mark.parametrize("bit", [51, 61])
-def test_one_flipped_bit_does_not_make_a_capture_of_years(report: Path, column: str, bit: int) -> None:
+def test_flipped_bit_in_a_time(report: Path, column: str, bit: int) -> None:
     kernels = analyze(report).devices[0].kernel_count
     change(report, f'UPDATE {KERNEL} SET "{column}" = "{column}" | (1 << {bit}) WHERE rowid = 100')
-    found = analyze(report)
-    assert found.devices[0].kernel_count == kernels - 1
-    assert sum(f"{KERNEL}: 1 rows left out" in note for note in found.notes) == 1
-    assert list(differences(figures(report), document(found))) == []
+    result = analyze(report)
+    assert result.devices[0].kernel_count == kernels - 1
+    assert sum(f"{KERNEL}: 1 rows left out" in note for note in result.notes) == 1
+    assert list(differences(figures(report), document(result))) == []
 
 
-def test_a_mark_from_another_time_does_not_lengthen_a_range_that_was_cut_off(report: Path) -> None:
+def test_mark_far_from_the_capture(report: Path) -> None:
     plain = document(analyze(report))
     change(report, f"UPDATE NVTX_EVENTS SET start = {1 << 59} WHERE eventType NOT IN (59, 60)")
     assert document(analyze(report))["nvtx"] == plain["nvtx"]
 
 
 @pytest.mark.parametrize("far", [(1 << 62) - 1, -(1 << 61), (1 << 63) - 1])
-def test_extreme_times_neither_warn_nor_wrap(report: Path, far: int) -> None:
-    """Sums of such times wrapped: with a warning of NumPy's, and to a span below zero."""
+def test_extreme_times_do_not_overflow(report: Path, far: int) -> None:
+    """Sums of such times overflowed: a NumPy warning and a negative span."""
     change(
         report,
         f'UPDATE {KERNEL} SET "end" = {far} WHERE rowid % 7 = 3',
@@ -117,8 +117,8 @@ def test_extreme_times_neither_warn_nor_wrap(report: Path, far: int) -> None:
     assert judged(report, "analyze", "--no-html") == (0, [])
 
 
-def test_what_polars_says_when_it_panics_is_not_for_the_user(capfd: pytest.CaptureFixture[str]) -> None:
-    """A damaged parquet file ended in one line, after a backtrace of Rust's."""
+def test_polars_panic_output_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
+    """A damaged parquet file printed a Rust backtrace before the error line."""
     with pytest.raises(ValueError), suppressed_stderr():
         os.write(2, b"thread 'async-executor-0' panicked at ...\n")
         raise ValueError
@@ -129,8 +129,8 @@ def test_what_polars_says_when_it_panics_is_not_for_the_user(capfd: pytest.Captu
 
 
 @pytest.mark.parametrize("command", ["analyze", "info", "redact"])
-def test_a_schema_whose_names_are_no_text(report: Path, command: str) -> None:
-    """SQLite quotes them in its complaint, which Python could not decode."""
+def test_schema_names_that_are_not_text(report: Path, command: str) -> None:
+    """SQLite quotes the names in its message, which Python could not decode."""
     data = report.read_bytes()
     at = data.index(b"CREATE TABLE PROFILER_OVERHEAD")
     report.write_bytes(data[:at] + b"CREATE \xcd\xfe\xff" + data[at + 10 :])
@@ -141,17 +141,17 @@ def test_a_schema_whose_names_are_no_text(report: Path, command: str) -> None:
     assert ended.err.startswith("traceview: error: report.sqlite: ") and ended.err.count("\n") == 1
 
 
-def test_impossible_sizes_are_not_added_up(report: Path) -> None:
-    """Fifteen copies of 2^61 bytes made a negative sum."""
+def test_impossible_sizes_are_ignored(report: Path) -> None:
+    """Fifteen copies of 2^61 bytes gave a negative sum."""
     change(report, "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET bytes = 1 << 61 WHERE rowid % 2 = 0")
-    found = analyze(report)
-    assert all(0 <= row.bytes < 1 << 40 for device in found.devices for row in device.copies)
-    assert [note for note in found.notes if "impossible number of bytes" in note]
+    result = analyze(report)
+    assert all(0 <= row.bytes < 1 << 40 for device in result.devices for row in device.copies)
+    assert [note for note in result.notes if "impossible number of bytes" in note]
 
 
 @pytest.mark.parametrize("hidden", ['"a": {}}, {"cat": "kernel"}, "', "x", "{", "1, 2", ",,"])
-def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path: Path, hidden: str) -> None:
-    """One flipped quote hid events up to the next bracket, without a word."""
+def test_text_after_the_last_event(tmp_path: Path, hidden: str) -> None:
+    """A flipped quote silently hid events up to the next bracket."""
     path = tmp_path / "trace.json"
     event = '{"ph": "X", "cat": "kernel", "name": "f", "ts": 1, "dur": 2, "args": {}}'
     path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} ]}}')
@@ -161,21 +161,21 @@ def test_what_lies_behind_the_last_event_of_a_trace_is_not_passed_over(tmp_path:
         analyze(path)
 
 
-def test_a_trace_without_a_brace_outside_of_texts() -> None:
+def test_trace_without_braces_outside_texts() -> None:
     with pytest.raises(NotJsonError, match="no list of events"):
         list(Pieces(BytesIO(b'"{" "traceEvents": [')))
 
 
-def test_no_iteration_is_predicted_to_take_less_than_no_time(tmp_path: Path) -> None:
-    """Graphs that all end at one moment are replayed badly; the doubt was taken from the time until it was negative."""
+def test_predicted_time_is_never_negative(tmp_path: Path) -> None:
+    """Graphs that end at one time have a large replay error; the lower bound became negative."""
     (tmp_path / "report").mkdir()
     report = corpus.thinned("cudagraph", 1, tmp_path / "report" / "report.sqlite")
     change(report, f'UPDATE CUPTI_ACTIVITY_KIND_GRAPH_TRACE SET "end" = {(1 << 31) - 1}')
     assert judged(report, "whatif") == (0, [])
 
 
-def test_the_page_of_threads_that_made_no_call(tmp_path: Path) -> None:
-    """What calls cost whose thread is no number was looked for among the calls of each thread, which were none."""
+def test_page_of_threads_without_calls(tmp_path: Path) -> None:
+    """The page failed for threads without calls."""
     (tmp_path / "report").mkdir()
     report = corpus.thinned("scenarios/managed", 1, tmp_path / "report" / "report.sqlite")
     change(report, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET globalTid = 'nccl'")
@@ -184,8 +184,8 @@ def test_the_page_of_threads_that_made_no_call(tmp_path: Path) -> None:
     assert (ended.code, ended.raised, page.is_file()) == (0, "", True)
 
 
-def test_work_that_comes_before_its_launch_is_not_replayed(tmp_path: Path) -> None:
-    """Seeds 23000539 and 24000462: a copy starts at 0 and so, on its stream, before work that its call came after."""
+def test_work_before_its_launch_is_not_replayed(tmp_path: Path) -> None:
+    """Seeds 23000539 and 24000462: a copy starts at 0, before work on its stream that precedes its call."""
     (tmp_path / "report").mkdir()
     report = corpus.thinned("scenarios/graph_nodes", 1, tmp_path / "report" / "report.sqlite")
     copies = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -194,16 +194,17 @@ def test_work_that_comes_before_its_launch_is_not_replayed(tmp_path: Path) -> No
     assert (ended.code, ended.out, ended.raised) == (2, "", "")
     assert ended.err.startswith("traceview: error: report.sqlite: nothing can be predicted: ")
     assert " 1 of 144 operations start before the calls that launched them; export" in ended.err
-    with pytest.raises(RequestError, match=r"report\.sqlite: by the times .* operations start before the calls"):
+    message = r"report\.sqlite: the times of its iterations are contradictory: .* operations start before the calls"
+    with pytest.raises(RequestError, match=message):
         predict(analyze(report), ["sync"])
 
 
-def test_what_two_parts_of_a_comparison_hold_at_once_is_taken_off_once() -> None:
-    """Seed 32000512 and 19 more: that part alone is below zero, and was taken for a negative time."""
+def test_overlapping_parts_of_a_comparison() -> None:
+    """Seed 32000512 and 19 more: only the shared part is negative, and was reported as a negative time."""
     analysis = analyze(sample("ddp2.sqlite"))
-    found = compare_document(compare(analysis, analysis))
-    parts = found["against"][0]["parts"]  # type: ignore[index,call-overload]
+    result = compare_document(compare(analysis, analysis))
+    parts = result["against"][0]["parts"]  # type: ignore[index,call-overload]
     assert parts["twice"]["before_ns"] < 0
-    assert list(of_compare(found, same=True)) == []
+    assert list(of_compare(result, same=True)) == []
     parts["compute"]["after_ns"], parts["twice"]["after_ns"] = -1, 1
-    assert sum(text.startswith("a time of the wrong sign") for text in of_compare(found, same=True)) == 2
+    assert sum(text.startswith("a time of the wrong sign") for text in of_compare(result, same=True)) == 2
