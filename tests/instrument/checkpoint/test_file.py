@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from instrument.checkpoint import file  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONTENTS: dict[str, Any] = {"step": 1, "parts": {"model": {"weight": torch.arange(10_000.0)}}, "extra": {}}
 
 

@@ -194,7 +194,7 @@ def test_under_torchrun(tmp_path: Path, argument: str) -> None:
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert {"rank 0 of 2", "rank 1 of 2"} <= set(ended.stdout.splitlines()), ended.stderr
     assert ended.returncode == (0 if argument == "work" else 1), ended.stderr

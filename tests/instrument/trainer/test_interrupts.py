@@ -14,7 +14,7 @@ import pytest
 
 from instrument.trainer.interrupts import Interrupts
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 RUN = """
 import signal, sys, time
