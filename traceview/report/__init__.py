@@ -1,1 +1,1 @@
-"""The same findings in every form; a report computes nothing and sees the Analysis alone."""
+"""Reports: text, JSON and pages from results. Reports measure nothing."""

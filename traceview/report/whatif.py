@@ -53,7 +53,7 @@ PATH_WORDS = {
 
 
 def render(result: WhatIf, *, unicode: bool = True) -> str:
-    """Return the tables as text. Without `unicode` it is ASCII."""
+    """Return the tables as text, in ASCII without `unicode`."""
     lines = [cut(line, WIDTH) for part in _parts(result) if part for line in (*part, "")]
     text = "\n".join(lines).rstrip() + "\n"
     return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")

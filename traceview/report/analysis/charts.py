@@ -1,4 +1,4 @@
-"""What the charts show, as plain values for the script: read when a person comes near them, not before."""
+"""The figures of the charts as plain values. The page unpacks them when the charts scroll into view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceview.report.timeline.bands import COPY_CLASSES
 
 Json = dict[str, Any]
 MAX_LISTED_ITERATIONS = 2000  # of more, the table lists the slowest; the bars show all
-# What an iteration was made of, in the order in which the bars and the table show it.
+# The figures of an iteration, in the order of the bars and the table.
 FIELDS = (
     "wall",
     "compute",
@@ -28,7 +28,7 @@ NS = attrgetter(*(f"{field}_ns" for field in FIELDS))
 
 
 def charts(analysis: Analysis, zero: int) -> Json:
-    """Return the figures of every chart; times count from `zero`, rows are named as the timeline names them."""
+    """Return the figures of every chart; times count from `zero`, rows have the ids of the timeline."""
     measured = analysis.charts() if analysis.charts is not None else Charts()
     used = {device.device: device for device in analysis.devices}
     return {

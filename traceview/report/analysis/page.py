@@ -23,14 +23,14 @@ from traceview.report.timeline.rows import Group
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
 
-FILE = "package_data/plotly.min.js"
-LEVEL = 3  # isal packs the library in 20 ms; its best level, 10% larger than zlib's level 6
+PLOTLY_FILE = "package_data/plotly.min.js"
+PLOTLY_COMPRESSION = 3  # isal packs plotly.js in 20 ms, 10% larger than level 6 of zlib
 STYLE = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`packed` is deflated, as base64; a policy allows its text by `digest`; it needs style elements of `style_ids`."""
+    """plotly.js: deflated as base64, its hash for the policy, and the ids of the style elements that it needs."""
 
     packed: str
     digest: str
@@ -40,28 +40,28 @@ class Library:
 @cache
 def library() -> Library:
     """Return the packed library. Raises ModuleNotFoundError and OSError."""
-    text = _text()
+    text = _plotly_source()
     own = {name.decode("ascii") for name in STYLE.findall(text)}
-    return Library(pack(text, LEVEL), sha256(text), ("plotly.js-style-global", *sorted(own)))
+    return Library(pack(text, PLOTLY_COMPRESSION), sha256(text), ("plotly.js-style-global", *sorted(own)))
 
 
-def _text() -> bytes:
-    # Importing plotly takes longer than reading the one file that the page needs.
+def _plotly_source() -> bytes:
+    # Reading the file is faster than importing plotly.
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("plotly is not installed")
-    return (Path(spec.origin).parent / FILE).read_bytes()
+    return (Path(spec.origin).parent / PLOTLY_FILE).read_bytes()
 
 
-# plotly.js adds its rules to style elements that exist already; the policy does not let it create any.
+# plotly.js adds rules to existing style elements; the content security policy forbids new ones.
 LIBRARY_STYLE = "/* plotly.js */"
 
 
 def build(title: str, content: object, charts: str, timeline: PackedTimeline, *, live: bool = False) -> str:
     """Return the document. `content` is written as JSON, escaped for HTML; `charts` is packed JSON.
 
-    What the first screen needs comes before the script, the rest after it. The policy allows only the styles and
-    scripts of this package, by their hashes; `live` also lets the page send requests to its own server.
+    Data for the first screen comes before the script, other data after it. The content security policy allows only
+    the styles and scripts of this package, by hash; `live` also allows requests to the page's own server.
     """
     return "".join(pieces(title, content, charts, timeline, live=live))
 
@@ -93,24 +93,24 @@ def packed_json(content: object) -> str:
 
 
 DETAIL = 15_000_000  # bytes of the file
-LIVE = 5_000_000  # of a page that has a server to ask
-LEAST = 400_000  # for the timeline, whatever the rest of the page takes
-TRIES = 3
+LIVE_DETAIL = 5_000_000  # of a page with a server
+MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceeds its limit
+MAX_TRIES = 3
 
 
 def render(analysis: Analysis, detail: int = DETAIL, path: Sequence[PathSpan] = ()) -> str:
     """Return one HTML document that needs no other file and no network.
 
-    `detail` bounds the document in bytes: as much of the timeline as fits is in full detail, the rest is in bins
-    with the number of events in each. `path` is a run's critical path, shown above all rows. The same analysis
-    gives the same bytes. The page measures nothing, it only places figures.
+    `detail` is the maximum size in bytes: as much of the timeline as fits has full detail, the rest is in bins with
+    event counts. A page needs a minimum size, which may exceed `detail`. `path` is a critical path, shown as the
+    first row. The same analysis gives the same bytes.
     """
     return _page(analysis, detail, path, server=False)[0]
 
 
 def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
     """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
-    document, groups, names = _page(analysis, LIVE, (), server=True)
+    document, groups, names = _page(analysis, LIVE_DETAIL, (), server=True)
     return document, groups, names, origin(analysis)
 
 
@@ -121,18 +121,18 @@ def _page(
     groups = rows(analysis, names, work, path)
     content = {**sections(analysis, zero, work), "live": server}
     shown = packed_json(charts(analysis, zero))
-    # The page without its timeline: its size leaves the budget of the timeline.
+    # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
-    merged = MergedRows.within(analysis, groups, max(left, LEAST))
-    for _ in range(TRIES):
-        drawn = timeline(analysis, merged, names, max(left, LEAST))
+    merged = MergedRows.within(analysis, groups, max(left, MIN_TIMELINE))
+    for _ in range(MAX_TRIES):
+        drawn = timeline(analysis, merged, names, max(left, MIN_TIMELINE))
         if server:
             drawn = replace(drawn, names=names.texts)
         document = build(title, {**content, "timeline": drawn.content}, shown, drawn, live=server)
         over = len(document) - detail
-        if over <= 0 or left <= LEAST:
+        if over <= 0 or left <= MIN_TIMELINE:
             break
-        # The size of the names and of the places is known only now.
+        # The size of names and places is known only after packing.
         left -= over + detail // 50
     return document, groups, names

@@ -1,4 +1,4 @@
-"""The answer on a terminal of 80 columns: where the time went, what it cost, what to change."""
+"""The summary on a terminal of 80 columns: use of each device, findings, tables and notes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
 
 
 def shares(device: DeviceUse) -> tuple[tuple[str, int, str], ...]:
-    """Return the parts of a device's window that add up to it: (words, ns, the bar's character)."""
+    """Return the parts that add up to a device's window: (label, ns, character of the bar)."""
     communication = device.communication.exposed_ns
     rest = device.busy_ns - device.compute_ns - communication
     return (
@@ -92,7 +92,7 @@ def _device(device: DeviceUse, *, narrowed: bool) -> list[str]:
 
 
 def _bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
-    """Return BAR characters; the borders are rounded, not the parts, so that the bar is always full."""
+    """Return BAR characters. Borders are rounded, not parts, so the bar is always full."""
     drawn, at = "", 0
     for mark, ns in parts:
         at += ns

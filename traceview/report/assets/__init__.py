@@ -1,4 +1,4 @@
-"""The files of the HTML pages, and how they become one document.
+"""The files of the HTML pages, and the functions that join them into one document.
 
 core/        shared by all pages: tables, figures as text, packed columns, colours
 analysis/    the page of one analysis: summary, findings, tables
@@ -7,8 +7,8 @@ charts/      its charts
 comparison/  the page of a comparison
 fleet/       the page of a fleet
 
-Every file is read once and escaped to ASCII: one other character would make Python hold the document in two bytes
-per character, and take four times as long to write it.
+Every file is read once and escaped to ASCII. Any other character would double the memory of the document in Python,
+and make writing it four times slower.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def escaped_json(content: object) -> str:
     """Return JSON for a script element, in ASCII and without characters that HTML interprets."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text = _script_ascii(_valid_unicode(text))
-    # One replace per character: most of them do not occur, and searching for one takes no time.
+    # One replace per character: most characters do not occur, and the search is fast.
     for char, escaped in ESCAPES:
         text = text.replace(char, escaped)
     return text
@@ -138,9 +138,9 @@ def imports(name: str) -> dict[str, list[str]]:
 
 @cache
 def script(entry: str) -> str:
-    """Return one classic script that does what the module does: a document's inline module can import nothing.
+    """Return a module and its imports as one classic script, because an inline module cannot import.
 
-    All modules share one scope, so that no two of them may declare the same name at the top level.
+    All modules share one scope: two modules must not declare the same name at the top level.
     """
     body = "\n".join(EXPORT.sub("", IMPORT.sub("", _text(name))) for name in modules(entry))
     return f'"use strict";\n(() => {{\n{body}\n}})();\n'
@@ -161,7 +161,7 @@ def _valid_unicode(text: str) -> str:
 
 
 def _script_ascii(text: str) -> str:
-    """Escape a script or JSON to ASCII; other characters occur in its strings and comments alone."""
+    """Escape a script or JSON to ASCII; other characters occur only in strings and comments."""
     return text if text.isascii() else NOT_ASCII.sub(_unicode_escapes, text)
 
 

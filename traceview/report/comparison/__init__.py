@@ -1,4 +1,4 @@
-"""A comparison as one HTML page: the verdict, the timelines aligned and locked together, every table."""
+"""Reports of a comparison: page, terminal, Markdown and JSON."""
 
 from __future__ import annotations
 

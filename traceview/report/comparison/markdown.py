@@ -1,4 +1,4 @@
-"""A comparison as Markdown for a pull request: the verdict, the table, the rest folded away."""
+"""A comparison as Markdown for a pull request: verdict and table; details are folded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>
 def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
     """Return the comparison as GitHub's Markdown; `top` bounds the kernels.
 
-    Names come from a trace, so they stand in code spans, where nothing in them is read as markup.
+    Names from a trace are in code spans, so that they are not read as markup.
     """
     parts = [line for against in comparison.against for line in _against(comparison, against, top)]
     note_lines = [f"- {_text(note)}" for note in notes(comparison)]
@@ -118,5 +118,5 @@ def _text(text: str) -> str:
 
 
 def _code(name: str) -> str:
-    """Return a name as a code span; a pipe would end a table's cell even there."""
+    """Return a name as a code span, with pipes escaped: a pipe ends a table cell even in a code span."""
     return f"`{plain(name, 80).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

@@ -28,7 +28,7 @@ MAX_KERNEL_ROWS = 400
 
 
 def content(comparison: Comparison) -> dict[str, object]:
-    """Return what stands on the page beside the timelines."""
+    """Return the values of the page's script, without the timelines."""
     return {
         "base": plain(comparison.base.file, 200),
         "how": f"{comparison.base.file}: {compared(comparison.base, comparison.cut)}",

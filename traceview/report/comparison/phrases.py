@@ -1,4 +1,4 @@
-"""A comparison's figures and verdicts in words, the same in every report."""
+"""Sentences and figures of a comparison for all reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST_WORDS = {
 
 
 def part_words(name: str) -> str:
-    """Return what a part is called: `idle: host`, `exposed h2d`."""
+    """Return the label of a part: `idle: host`, `exposed h2d`."""
     if name in PART_WORDS:
         return PART_WORDS[name]
     return name.replace("idle.", "idle: ").replace("_", " ")
@@ -49,7 +49,7 @@ def span(low: int, high: int) -> str:
 
 
 def interval(change: FigureChange) -> str:
-    """Return the confidence interval of a time; nothing where there is none."""
+    """Return the confidence interval of a time, or an empty text."""
     return "" if change.low is None or change.high is None else span(change.low, change.high)
 
 
@@ -61,7 +61,7 @@ def relative(ratio: float | None) -> str:
 
 
 def own_share(change: FigureChange) -> str:
-    """Return how much of itself a figure changed: `-83%`; `new`, `~` for noise, nothing where it is gone."""
+    """Return the relative change of a figure: `-83%`; `new`, `~` for noise, empty where it is gone."""
     if change.verdict == "noise" or not change.difference or not change.after:
         return "~" if change.verdict == "noise" and change.difference else ""
     if not change.before:
@@ -73,14 +73,14 @@ def own_share(change: FigureChange) -> str:
 
 
 def difference(against: CaptureDifference) -> str:
-    """Return by how much an iteration changed: `-51.5% (95% interval -51.9% to -49.5%)`."""
+    """Return the change of an iteration: `-51.5% (95% interval -51.9% to -49.5%)`."""
     if against.ratio_low is None or against.ratio_high is None:
         return relative(against.ratio)
     return f"{relative(against.ratio)} (95% interval {relative(against.ratio_low)} to {relative(against.ratio_high)})"
 
 
 def headline(against: CaptureDifference, cut: str) -> str:
-    """Return the verdict as one sentence without the names of the captures."""
+    """Return the verdict as one sentence without file names."""
     what = "the whole capture" if cut == "whole" else "an iteration"
     times = f"{what} took {milliseconds(against.wall.before)}, now {milliseconds(against.wall.after)}"
     why = f"; {against.why}" if against.verdict in ("noise", "unjudged") else ""
@@ -88,7 +88,7 @@ def headline(against: CaptureDifference, cut: str) -> str:
 
 
 def accounts(against: CaptureDifference) -> str:
-    """Return the parts that account for most of the difference, and those against it; nothing where it is noise."""
+    """Return the parts that cause most of the difference, and those that oppose it; empty for noise."""
     total = against.wall.difference
     if against.verdict == "noise" or not total:
         return ""
@@ -117,13 +117,13 @@ def _shares(parts: Sequence[FigureChange], total: int) -> str:
 
 
 def shown_parts(against: CaptureDifference) -> tuple[FigureChange, ...]:
-    """Return the parts that either capture has, the largest difference first."""
+    """Return the parts of either capture, largest difference first."""
     some = (part for part in against.parts if part.before or part.after or part.difference)
     return tuple(sorted(some, key=lambda part: -abs(part.difference)))
 
 
 def shown_host(against: CaptureDifference) -> tuple[FigureChange, ...]:
-    """Return what the host did in either capture; starved and refill are in their sum."""
+    """Return the host figures of either capture, without starved and refill, which are in the cost."""
     return tuple(
         change
         for change in against.host
@@ -137,7 +137,7 @@ def shown_kernels(against: CaptureDifference) -> tuple[KernelChange, ...]:
 
 
 def compared(capture: ComparedCapture, cut: str) -> str:
-    """Return what of a capture was compared: `9 of iteration #, 1 set aside`."""
+    """Return the compared iterations of a capture: `9 of iteration #, 1 set aside`."""
     if cut == "whole":
         return "as a whole"
     aside = f", {capture.skipped} set aside" if capture.skipped else ""
@@ -145,7 +145,7 @@ def compared(capture: ComparedCapture, cut: str) -> str:
 
 
 def uneven(against: CaptureDifference) -> str:
-    """Say so where medians and means tell different stories: then single iterations decide."""
+    """Return a note where medians and means differ, which means that single iterations dominate."""
     wall = against.wall
     by_mean = wall.mean_after - wall.mean_before
     if abs(by_mean - wall.difference) <= max(0.02 * wall.before, 0.2 * abs(wall.difference)):
@@ -157,7 +157,7 @@ def uneven(against: CaptureDifference) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield how iterations were cut, and what else to know."""
+    """Yield how iterations were cut, then all other notes."""
     yield f"How: {comparison.cut_why}"
     yield from comparison.notes
     for against in comparison.against:

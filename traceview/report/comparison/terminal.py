@@ -1,4 +1,4 @@
-"""A comparison on a terminal of 80 columns: the verdict, what it is made of, the host, the kernels."""
+"""A comparison on a terminal of 80 columns: verdict, parts, host and kernels."""
 
 from __future__ import annotations
 

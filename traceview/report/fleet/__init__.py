@@ -1,4 +1,4 @@
-"""A fleet as one HTML page: what to change first, every rank's breakdown beside its heat map, every table."""
+"""Reports of a fleet: page, terminal and JSON."""
 
 from __future__ import annotations
 

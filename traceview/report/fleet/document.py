@@ -1,4 +1,4 @@
-"""A fleet as JSON: whole ns, keys with their units, the same bytes for the same reports wherever they were read."""
+"""A fleet as JSON. The same reports give the same bytes, wherever they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from traceview.model.fleet import CollectiveGroup, Fleet, Heat, Rank
 from traceview.report.json import DIGITS, Json, indented_text, plain_values
 
 SCHEMA_VERSION = 1
-# The keys of fields that have a unit.
+# JSON keys of fields with a unit.
 STRAGGLER = {
     "lag": "lag_ns",
     "share": "lag_fraction",

@@ -20,7 +20,7 @@ MAX_NAME = 400  # letters
 
 
 def content(fleet: Fleet) -> tuple[dict[str, object], str]:
-    """Return the page's values and the packed matrices."""
+    """Return the values of the page's script and the packed matrices of the heat map."""
     columns = Columns()
     values = {
         "title": title(fleet),
@@ -75,7 +75,7 @@ def _heat(heat: Heat, columns: Columns) -> dict[str, object]:
 
 
 def _largest(values: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the largest of each column's iterations, row by row; absent ones, -1, become 0."""
+    """Return the maximum of each heat map column, row by row, plus 1: 0 means absent."""
     largest: NDArray[np.int64] = np.maximum.reduceat(values, edges, axis=1).reshape(-1) + 1
     return largest
 

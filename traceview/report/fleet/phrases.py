@@ -1,4 +1,4 @@
-"""The sentences about a fleet that the terminal and the page share."""
+"""Sentences about a fleet for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from traceview.report.format import milliseconds, percent
 
 
 def headline(fleet: Fleet) -> str:
-    """Return what was read, in one line."""
+    """Return one line on the reports, the ranks and the iterations."""
     reports, ranks = len(fleet.reports), len(fleet.ranks)
     parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
     if fleet.heat is not None and fleet.typical is not None:
@@ -27,7 +27,7 @@ def _iterations(heat: Heat) -> str:
 
 
 def title(fleet: Fleet) -> str:
-    """Return the page's title: how many of the ranks are stragglers, where that can be told."""
+    """Return the title of the page: the number of stragglers, where it is known."""
     ranks = f"{len(fleet.ranks):,} rank{'s' * (len(fleet.ranks) != 1)}"
     if fleet.stragglers:
         return verdict(fleet).removesuffix(".")
@@ -35,21 +35,21 @@ def title(fleet: Fleet) -> str:
 
 
 def verdict(fleet: Fleet) -> str:
-    """Return whether there are stragglers, in a sentence."""
+    """Return one sentence on whether there are stragglers."""
     if fleet.stragglers:
         count = len(fleet.stragglers)
         return f"{count:,} straggler{'s' * (count != 1)} of {len(fleet.ranks):,} ranks."
     if not any(rank.lag is not None for rank in fleet.ranks):
-        return "Stragglers cannot be told: that takes two ranks with three iterations in common."
+        return "Stragglers are unknown: this needs two ranks with three iterations in common."
     least = f"{100 * fleet.margin:g}%"
     return f"No straggler: no rank's own time exceeds the others' by more than {least} and its own scatter."
 
 
 def price(fleet: Fleet, advice: Advice) -> str:
-    """Return what a piece of advice is worth."""
+    """Return the cost that the advice would save."""
     whose = "an iteration's" if fleet.heat is not None else "the capture's"
     if not fleet.groups:
-        return "What the others waited for it cannot be told: no collective was matched"
+        return "Its cost to the other ranks is unknown: no collective was matched"
     return (
         f"It costs each of {advice.waiting:,} ranks at least {milliseconds(advice.each)} of {whose} "
         f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}), {milliseconds(advice.cost)} in all"
@@ -57,7 +57,7 @@ def price(fleet: Fleet, advice: Advice) -> str:
 
 
 def clock_line(clock: Clock) -> str:
-    """Return how one report's clock was set, in words."""
+    """Return how the clock of one report was aligned."""
     if clock.method == "reference":
         return "the clock that the others are set by"
     if clock.method == "unknown":
@@ -69,7 +69,7 @@ def clock_line(clock: Clock) -> str:
 
 
 def session_line(clock: Clock) -> str:
-    """Return how far the time of day at which the sessions began is from what was used."""
+    """Return the difference between the alignment by session start and the alignment by collectives."""
     if clock.session is None or clock.method != "collectives":
         return ""
     return f"{microseconds(abs(clock.session - clock.offset))} from what the sessions' starts say"
@@ -81,7 +81,7 @@ def microseconds(ns: int) -> str:
 
 
 def clocks_line(fleet: Fleet) -> str:
-    """Return how all clocks were set, in a sentence."""
+    """Return one sentence on the alignment of all clocks."""
     if len(fleet.clocks) < 2:
         return "One report, one clock: nothing had to be estimated."
     measured = [clock for clock in fleet.clocks if clock.method == "collectives"]

@@ -1,4 +1,4 @@
-"""A fleet on a terminal of 80 columns: what to change first, a row a rank, who waited for whom, the clocks."""
+"""A fleet on a terminal of 80 columns: advice, ranks, collectives, waits and clocks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _ranks(fleet: Fleet) -> list[str]:
 
 
 def _shown(fleet: Fleet) -> Iterator[tuple[int, int]]:
-    """Yield the rows that are shown, slowest first, each with how many are left out before it.
+    """Yield the listed ranks, slowest first, as (number of ranks left out before it, rank).
 
-    Of many ranks: the slowest, every straggler within reason, the median, the fastest.
+    Of more than MAX_RANKS ranks, list the slowest, the fastest, the median and the first stragglers.
     """
     order = sorted(range(len(fleet.ranks)), key=lambda row: (-_slowness(fleet.ranks[row]), row))
     places = set(range(len(order)))
