@@ -113,7 +113,7 @@ def saved_position(path: Path, extra: Mapping[str, Any]) -> Position:
     """Return the data position in a checkpoint's `extra`.
 
     Raises:
-        InstrumentError: there is no position, or it is not [epoch, batch].
+        InstrumentError: the position is missing or not [epoch, batch].
     """
     saved = extra.get("position")
     if not (isinstance(saved, list | tuple) and len(saved) == 2 and all(map(_is_count, saved))):

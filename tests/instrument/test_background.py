@@ -57,7 +57,7 @@ depths = st.integers(1, 5)
 
 
 @given(items, depths)
-def test_it_gives_what_plain_iteration_gives_exceptions_and_all(items: list[Any], depth: int) -> None:
+def test_equals_plain_iteration(items: list[Any], depth: int) -> None:
     ahead = Background(Source(items), double, depth=depth)
     assert outcomes(ahead) == outcomes(map(double, Source(items)))
     assert threads() == []
@@ -65,7 +65,7 @@ def test_it_gives_what_plain_iteration_gives_exceptions_and_all(items: list[Any]
 
 
 @given(st.lists(st.integers(), max_size=20), depths, st.integers(0, 20))
-def test_abandoned_anywhere_it_leaves_no_thread(numbers: list[int], depth: int, after: int) -> None:
+def test_abandoned_iterator_leaves_no_thread(numbers: list[int], depth: int, after: int) -> None:
     ahead = Background(iter(numbers), double, depth=depth)
     got = [number for number, _ in zip(ahead, range(after), strict=False)]
     assert got == [2 * number for number in numbers[:after]]
@@ -74,7 +74,7 @@ def test_abandoned_anywhere_it_leaves_no_thread(numbers: list[int], depth: int, 
 
 
 @given(st.integers(0, 9), depths, st.booleans())
-def test_it_runs_ahead_by_its_depth_and_no_further(taken: int, depth: int, close: bool) -> None:
+def test_runs_ahead_by_depth(taken: int, depth: int, close: bool) -> None:
     source = Source(range(100))
     ahead = Background(source, double, depth=depth)
     for _ in range(taken):
@@ -86,7 +86,7 @@ def test_it_runs_ahead_by_its_depth_and_no_further(taken: int, depth: int, close
     ahead.close()
 
 
-def test_it_does_run_ahead() -> None:
+def test_runs_ahead() -> None:
     third = threading.Event()
 
     def numbers() -> Iterator[int]:
@@ -101,7 +101,7 @@ def test_it_does_run_ahead() -> None:
     assert list(ahead) == [2, 4]
 
 
-def test_nothing_starts_before_the_first_item_is_asked_for() -> None:
+def test_thread_starts_at_first_next() -> None:
     source = Source(range(3))
     ahead = Background(source, double, depth=2)
     assert threads() == []
@@ -115,15 +115,15 @@ def fails(_number: int) -> int:
 
 
 @pytest.mark.parametrize("make", [lambda: Background(iter([1]), fails, depth=1)])
-def test_an_exception_keeps_its_traceback(make: Callable[[], Background[int, int]]) -> None:
+def test_exception_keeps_traceback(make: Callable[[], Background[int, int]]) -> None:
     with pytest.raises(BadBatchError, match="deep inside") as caught:
         next(make())
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert names[-1] == "fails"
-    assert "test_an_exception_keeps_its_traceback" in names
+    assert "test_exception_keeps_traceback" in names
 
 
-def test_nothing_is_taken_beyond_an_exception_until_asked() -> None:
+def test_source_pauses_after_exception() -> None:
     source = Source([1, BadBatchError(), 2, 3])
     ahead = Background(source, double, depth=3)
     assert next(ahead) == 2
@@ -134,7 +134,7 @@ def test_nothing_is_taken_beyond_an_exception_until_asked() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
-def test_whatever_is_raised_comes_out(error: type[BaseException]) -> None:
+def test_any_exception_is_raised(error: type[BaseException]) -> None:
     def numbers() -> Iterator[int]:
         yield 1
         raise error
@@ -145,7 +145,7 @@ def test_whatever_is_raised_comes_out(error: type[BaseException]) -> None:
         next(ahead)
 
 
-def test_a_consumer_that_raises_leaves_no_thread() -> None:
+def test_raising_consumer_leaves_no_thread() -> None:
     def consume() -> None:
         for _number in Background(iter(range(9)), double, depth=2):
             raise ValueError("mine")
@@ -156,7 +156,7 @@ def test_a_consumer_that_raises_leaves_no_thread() -> None:
     assert threads() == []
 
 
-def test_an_iterator_in_a_cycle_ends_when_it_is_collected() -> None:
+def test_thread_ends_when_collected() -> None:
     cycle: list[Any] = []
     cycle.append((Background(iter(range(9)), double, depth=1), cycle))
     next(cycle[0][0])
@@ -166,7 +166,7 @@ def test_an_iterator_in_a_cycle_ends_when_it_is_collected() -> None:
     assert threads() == []
 
 
-def test_a_source_that_never_returns_is_left_behind_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_source_is_abandoned_with_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_JOIN_TIMEOUT_SECONDS", 0.01)
     release = threading.Event()
 

@@ -57,7 +57,7 @@ shapes = st.lists(st.integers(0, 5), max_size=4)
 
 
 @given(st.lists(st.tuples(dtypes, shapes), max_size=4))
-def test_any_values_survive(kinds: list[tuple[torch.dtype, list[int]]]) -> None:
+def test_values_are_kept(kinds: list[tuple[torch.dtype, list[int]]]) -> None:
     ring, _memory = ring_of(1)
     tree = [torch.randint(0, 2, shape).to(dtype) for dtype, shape in kinds]
     lease = ring.pin(tree)
@@ -65,7 +65,7 @@ def test_any_values_survive(kinds: list[tuple[torch.dtype, list[int]]]) -> None:
     assert all(torch.equal(copied, tensor) for copied, tensor in zip(lease.tree, tree, strict=True))
 
 
-def test_strides_are_those_that_to_would_give() -> None:
+def test_strides_match_to() -> None:
     ring, _memory = ring_of(1)
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     sliced, spread = torch.randn(6, 6)[::2, 1:], torch.randn(1).expand(5)
@@ -77,7 +77,7 @@ def test_strides_are_those_that_to_would_give() -> None:
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=30), st.integers(1, 4))
-def test_a_ring_holds_no_more_than_its_slots_of_each_size(sizes: list[int], slots: int) -> None:
+def test_ring_size(sizes: list[int], slots: int) -> None:
     ring, memory = ring_of(slots)
     for size in sizes:
         ring.release(ring.pin(batch(size)), Event("cpu"))
@@ -85,7 +85,7 @@ def test_a_ring_holds_no_more_than_its_slots_of_each_size(sizes: list[int], slot
     assert len(memory.sizes) == len({max(4, 1 << (size - 1).bit_length()) for size in sizes})
 
 
-def test_buffers_are_used_again_and_not_before_their_copy_is_done() -> None:
+def test_buffers_are_reused_after_copy() -> None:
     ring, memory = ring_of(3)
     first_copy, second_copy = Later(), Later()
     first, second = ring.pin(batch(8, 1.0)), ring.pin(batch(8, 2.0))
@@ -101,7 +101,7 @@ def test_buffers_are_used_again_and_not_before_their_copy_is_done() -> None:
     assert len(memory.sizes) == 3
 
 
-def test_a_full_ring_waits_on_the_thread_that_asks() -> None:
+def test_full_ring_waits() -> None:
     ring, memory = ring_of(1)
     copy = Later()
     ring.release(ring.pin(batch(4, 1.0)), copy)
@@ -117,7 +117,7 @@ def test_a_full_ring_waits_on_the_thread_that_asks() -> None:
     assert len(memory.sizes) == 1
 
 
-def test_a_batch_that_the_budget_does_not_hold_is_one_line() -> None:
+def test_budget_too_small_for_one_batch() -> None:
     ring, memory = ring_of(3, 8 * KIB)
     with pytest.raises(InstrumentError, match="one batch takes 16 KiB, and 0 bytes of the budget of 8 KiB are in use"):
         ring.pin(batch(16))
@@ -125,7 +125,7 @@ def test_a_batch_that_the_budget_does_not_hold_is_one_line() -> None:
     assert ring.pin(batch(8)).tree["x"].numel() == 2 * KIB
 
 
-def test_a_budget_for_fewer_batches_than_slots_is_said_once_and_works() -> None:
+def test_budget_too_small_for_all_slots_warns_once() -> None:
     ring, memory = ring_of(3, 20 * KIB)
     copies = [Later(), Later()]
     for copy in copies:
@@ -139,7 +139,7 @@ def test_a_budget_for_fewer_batches_than_slots_is_said_once_and_works() -> None:
     assert sum(memory.sizes) == 16 * KIB
 
 
-def test_buffers_that_fit_no_longer_make_room() -> None:
+def test_unused_buffers_are_dropped() -> None:
     ring, memory = ring_of(2, 20 * KIB)
     ring.release(ring.pin(batch(4)))
     ring.release(ring.pin(batch(16)))
@@ -159,7 +159,7 @@ class OwnTensor(torch.Tensor):
         return self
 
 
-def test_what_pins_itself_is_counted_as_long_as_it_is_held() -> None:
+def test_self_pinning_leaves_count_against_budget() -> None:
     ring, memory = ring_of(2, 8 * KIB)
     own = torch.zeros(KIB).as_subclass(OwnTensor)
     lease = ring.pin([own, "name", 3])
@@ -170,7 +170,7 @@ def test_what_pins_itself_is_counted_as_long_as_it_is_held() -> None:
     assert memory.sizes == []
 
 
-def test_a_batch_that_fails_leaves_its_slot_free() -> None:
+def test_failed_batch_frees_slot() -> None:
     ring, _memory = ring_of(1, 8 * KIB)
     own = torch.zeros(4).as_subclass(OwnTensor)
     own.fails = True
@@ -180,7 +180,7 @@ def test_a_batch_that_fails_leaves_its_slot_free() -> None:
     assert ring.pin(batch(4)).tree["x"][0] == 1.0
 
 
-def test_sparse_tensors_stay_as_they_are() -> None:
+def test_sparse_tensors_are_not_pinned() -> None:
     ring, memory = ring_of(1)
     sparse = torch.eye(2).to_sparse()
     assert ring.pin([sparse]).tree[0] is sparse
@@ -191,7 +191,7 @@ def pad(samples: list[Any]) -> Any:
     return {"padded": torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)}
 
 
-def test_without_a_gpu_a_pinned_collator_collates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collator_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     budget = PinnedBudget(1)
     samples = [{"x": torch.ones(2), "nested": [1, "a"]}, {"x": torch.zeros(2), "nested": [2, "b"]}]
@@ -224,7 +224,7 @@ def as_if_pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_a_pinned_collator_counts_what_it_holds(as_if_pinned: list[int]) -> None:
+def test_collator_counts_against_budget(as_if_pinned: list[int]) -> None:
     budget = PinnedBudget(4096)
     batch = PinnedCollator(budget, pad)([torch.ones(1), torch.ones(2)])
     assert batch["padded"].tolist() == [[1, 0], [1, 1]]
@@ -249,7 +249,7 @@ samples_of_any_kind = st.sampled_from(
 
 
 @pytest.mark.parametrize("way", ["stand-in", pytest.param("gpu", marks=[pytest.mark.gpu, GPU])])
-def test_a_pinned_collator_gives_what_torchs_own_gives(way: str, request: pytest.FixtureRequest) -> None:
+def test_collator_equals_default_collate(way: str, request: pytest.FixtureRequest) -> None:
     if way == "stand-in":
         request.getfixturevalue("as_if_pinned")
 

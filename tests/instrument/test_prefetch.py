@@ -95,7 +95,7 @@ class Numbers(Dataset[Any]):
 
 @pytest.mark.parametrize("way", WAYS)
 @given(numbers=st.lists(st.integers(0, 99), max_size=12), depth=st.integers(1, 5))
-def test_values_and_order_are_those_of_plain_iteration(way: Any, numbers: list[int], depth: int) -> None:
+def test_values_and_order(way: Any, numbers: list[int], depth: int) -> None:
     batches = list(way((numbered(number) for number in numbers), depth))
     assert [values(batch) for batch in batches] == [values(numbered(number)) for number in numbers]
     assert threads() == []
@@ -103,7 +103,7 @@ def test_values_and_order_are_those_of_plain_iteration(way: Any, numbers: list[i
 
 @pytest.mark.parametrize("way", WAYS)
 @given(good=st.integers(0, 6), depth=st.integers(1, 4))
-def test_an_exception_comes_after_the_good_batches(way: Any, good: int, depth: int) -> None:
+def test_exception_after_good_batches(way: Any, good: int, depth: int) -> None:
     def loader() -> Iterator[Any]:
         yield from (torch.tensor(number) for number in range(good))
         raise BadBatchError(f"after {good}")
@@ -119,7 +119,7 @@ def test_an_exception_comes_after_the_good_batches(way: Any, good: int, depth: i
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=10)  # each looks at every object that Python holds
 @given(taken=st.integers(0, 6), depth=st.integers(1, 4))
-def test_an_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: int) -> None:
+def test_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: int) -> None:
     batches = way([torch.tensor(number) for number in range(6)], depth)
     assert [next(batches).item() for _ in range(taken)] == list(range(taken))
     del batches
@@ -128,7 +128,7 @@ def test_an_abandoned_iteration_leaves_no_thread(way: Any, taken: int, depth: in
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_loader_that_uses_its_memory_again_is_no_trouble(way: Any) -> None:
+def test_loader_may_reuse_memory(way: Any) -> None:
     memory = torch.zeros(4)
 
     def loader() -> Iterator[torch.Tensor]:
@@ -141,7 +141,7 @@ def test_a_loader_that_uses_its_memory_again_is_no_trouble(way: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_data_loader_gives_the_same_with_the_same_seed(way: Any, workers: int) -> None:
+def test_data_loader_with_seed(way: Any, workers: int) -> None:
     def loader() -> DataLoader[Any]:
         torch.manual_seed(7)
         return DataLoader(Numbers(), batch_size=3, shuffle=True, num_workers=workers)
@@ -153,7 +153,7 @@ def test_a_data_loader_gives_the_same_with_the_same_seed(way: Any, workers: int)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_loaders_exception_in_a_worker_comes_out_and_it_goes_on(way: Any) -> None:
+def test_worker_exception_then_continues(way: Any) -> None:
     class Broken(Numbers):
         def __getitem__(self, index: int) -> Any:
             if index == 4:
@@ -167,7 +167,7 @@ def test_a_loaders_exception_in_a_worker_comes_out_and_it_goes_on(way: Any) -> N
     assert [batch["index"].tolist() for batch in batches] == [[6, 7], [8, 9]]
 
 
-def test_it_stands_in_for_its_loader() -> None:
+def test_loader_attributes() -> None:
     loader = DataLoader(Numbers(), batch_size=3)
     made = PrefetchLoader(loader, "cpu")
     assert len(made) == 4
@@ -181,18 +181,18 @@ def test_it_stands_in_for_its_loader() -> None:
         _ = made.nothing_like_that
 
 
-def test_a_depth_of_nothing_is_one_line() -> None:
+def test_invalid_depth() -> None:
     with pytest.raises(ConfigError, match="invalid depth 0"):
         PrefetchLoader([], "cpu", depth=0)
 
 
-def test_a_batch_beyond_the_budget_is_one_line_and_not_taken() -> None:
+def test_batch_beyond_budget() -> None:
     made = PrefetchLoader([torch.zeros(4096)], "cpu", budget_bytes=4096)
     with pytest.raises(InstrumentError, match="one batch takes 16 KiB"):
         next(prefetched(made))
 
 
-def test_buffers_are_the_same_from_batch_to_batch_and_epoch_to_epoch() -> None:
+def test_buffers_are_reused_across_epochs() -> None:
     sizes: list[int] = []
 
     def allocate(size: int) -> torch.Tensor:
@@ -206,7 +206,7 @@ def test_buffers_are_the_same_from_batch_to_batch_and_epoch_to_epoch() -> None:
     assert 1 <= len(sizes) <= 3
 
 
-def test_a_failed_copy_leaves_its_buffers_free() -> None:
+def test_failed_copy_frees_buffers() -> None:
     class Failing(CopyingCopier):
         def copy_leaf(self, leaf: Any, target: torch.Tensor | None = None) -> Any:
             raise BadBatchError("out of memory")
@@ -236,7 +236,7 @@ class Positioned:
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-def test_the_position_is_that_of_the_last_batch_handed_out(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_of_last_batch(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = Positioned()
     made = PrefetchLoader(loader, "cpu", depth=3)
     if threaded:
@@ -284,7 +284,7 @@ def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> Prefe
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("taken", [0, 1, 3, 9])
-def test_the_state_is_that_of_the_last_batch_handed_out(way: Any, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_last_batch(way: Any, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = loader_with(Counting(), way, monkeypatch)
     batches = iter(made)
     assert [next(batches).item() for _ in range(taken)] == list(range(taken))
@@ -298,7 +298,7 @@ def test_the_state_is_that_of_the_last_batch_handed_out(way: Any, taken: int, mo
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_loading_a_state_drops_what_was_loaded_ahead(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_state_dict_drops_batches_ahead(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = loader_with(Counting(), way, monkeypatch)
     batches = iter(made)
     state = copy.deepcopy(made.state_dict())
@@ -308,7 +308,7 @@ def test_loading_a_state_drops_what_was_loaded_ahead(way: Any, monkeypatch: pyte
     assert [batch.item() for batch in made] == list(range(10))
 
 
-def test_a_state_that_cannot_be_taken_is_an_error_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_error_is_raised_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     made = loader_with(Counting(fails_at=3), ahead, monkeypatch)
     batches = iter(made)
     assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
@@ -318,7 +318,7 @@ def test_a_state_that_cannot_be_taken_is_an_error_only_for_who_asks(monkeypatch:
     assert made.state_dict()["batch"] == 4
 
 
-def test_a_loader_without_state_has_none() -> None:
+def test_loader_without_state() -> None:
     made = PrefetchLoader([torch.zeros(1)], "cpu")
     assert not hasattr(made, "state_dict") and not hasattr(made, "load_state_dict")
 
@@ -326,7 +326,7 @@ def test_a_loader_without_state_has_none() -> None:
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 asks torch for it
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdatas_stateful_loader_resumes_after_the_last_batch_handed_out(
+def test_torchdata_stateful_loader_resumes(
     way: Any, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -365,7 +365,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("way", "copier"), [(plain, "MainThread"), (ahead, "instrument-prefetch")])
-def test_phases_are_named_on_the_thread_that_does_the_work(
+def test_ranges_on_their_threads(
     way: Any, copier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder()
@@ -375,7 +375,7 @@ def test_phases_are_named_on_the_thread_that_does_the_work(
     assert recorder.log.count(("h2d", copier)) == 2
 
 
-def test_copies_are_told_with_their_events_and_bytes() -> None:
+def test_on_copy() -> None:
     told: list[tuple[float, int]] = []
 
     def on_copy(start: Event, end: Event, nbytes: int) -> None:
@@ -421,7 +421,7 @@ class TestOnTheGpu:
         assert [values(batch) for batch in got] == [values(batch) for batch in loader]
         assert threads() == []
 
-    def test_the_state_is_that_of_the_last_batch_handed_out(self) -> None:
+    def test_state_of_last_batch(self) -> None:
         made = PrefetchLoader(Counting(), "cuda", depth=2)
         batches = iter(made)
         assert [next(batches).item() for _ in range(3)] == [0, 1, 2]

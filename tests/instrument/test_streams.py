@@ -16,7 +16,7 @@ LONG = 200_000_000  # cycles: about a tenth of a second
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_streams_are_had_by_name(device: str) -> None:
+def test_streams_by_name(device: str) -> None:
     streams = Streams(device, copy=-1, compute=0)
     assert streams.names == ("copy", "compute")
     assert [stream.name for stream in streams] == ["copy", "compute"]
@@ -28,7 +28,7 @@ def test_streams_are_had_by_name(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_all_of_a_streams_life(device: str) -> None:
+def test_stream_lifecycle(device: str) -> None:
     first, second = Streams(device, first=0, second=0)
     with first:
         made = torch.full((1000,), 2.0, device=device)
@@ -45,7 +45,7 @@ def test_all_of_a_streams_life(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_streams_nest_and_may_be_entered_again(device: str) -> None:
+def test_nested_streams(device: str) -> None:
     first, second = Streams(device, first=0, second=0)
     before = Stream.current(device).cuda
     with first:
@@ -57,7 +57,7 @@ def test_streams_nest_and_may_be_entered_again(device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_streams_in_use_are_never_the_same_one_however_many_were_made_before() -> None:
+def test_streams_in_use_are_distinct() -> None:
     held = [Stream.create(name, "cuda") for name in ("copy", "compute", "side")]
     for _ in range(3 * TORCH_POOL_STREAMS):
         made = Stream.create("short-lived", "cuda")
@@ -74,7 +74,7 @@ class Pool:
         return 100 * priority + next(self._turns) % TORCH_POOL_STREAMS
 
 
-def test_a_stream_in_use_is_not_handed_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_skips_streams_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("instrument.streams._cuda", Pool())
     held = [Stream.create(str(number), "cuda") for number in range(3)]
     for _ in range(2 * TORCH_POOL_STREAMS):
@@ -84,7 +84,7 @@ def test_a_stream_in_use_is_not_handed_out_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_stream_left_by_an_exception_is_left(device: str) -> None:
+def test_stream_exits_after_an_exception(device: str) -> None:
     stream = Stream.create("copy", device)
     before = Stream.current(device).cuda
     with pytest.raises(ValueError, match="inside"), stream:
@@ -93,7 +93,7 @@ def test_a_stream_left_by_an_exception_is_left(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_two_threads_may_be_inside_one_stream(device: str) -> None:
+def test_two_threads_in_one_stream(device: str) -> None:
     stream = Stream.create("copy", device)
     inside, leave = threading.Event(), threading.Event()
 
@@ -114,7 +114,7 @@ def test_two_threads_may_be_inside_one_stream(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_events_time_what_is_between_them(device: str) -> None:
+def test_event_timing(device: str) -> None:
     stream = Stream.create("compute", device)
     start = stream.record(timing=True)
     end = Event(device, timing=True).record(stream)
@@ -124,7 +124,7 @@ def test_events_time_what_is_between_them(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_event_that_cannot_be_timed_says_so(device: str) -> None:
+def test_event_without_timing_raises(device: str) -> None:
     stream = Stream.create("compute", device)
     timed, untimed = stream.record(timing=True), stream.record()
     for earlier, later in ((untimed, timed), (timed, untimed), (timed, Event(device, timing=True))):
@@ -132,7 +132,7 @@ def test_an_event_that_cannot_be_timed_says_so(device: str) -> None:
             later.milliseconds_since(earlier)
 
 
-def test_without_a_gpu_everything_is_done() -> None:
+def test_without_gpu_events_are_done() -> None:
     stream, event = Stream.create("copy", "cpu"), Event("cpu")
     assert stream.cuda is None
     assert stream.query()

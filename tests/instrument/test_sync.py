@@ -79,12 +79,12 @@ def expected(steps: int, first: int = 0) -> list[tuple[int, float]]:
 
 
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
-def test_no_loss_is_lost_and_their_order_is_kept(text: str, steps: int, first: int) -> None:
+def test_all_losses_in_order(text: str, steps: int, first: int) -> None:
     assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
 
 
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
-def test_nor_where_losses_arrive_only_when_they_are_waited_for(text: str, steps: int, first: int) -> None:
+def test_all_losses_in_order_with_late_events(text: str, steps: int, first: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "Event", LateEvent)
         reset()
@@ -92,7 +92,7 @@ def test_nor_where_losses_arrive_only_when_they_are_waited_for(text: str, steps:
 
 
 @given(st.integers(1, 20), st.lists(st.sampled_from(["put", "ready", "wait", "leave", "arrive"]), max_size=60))
-def test_any_order_of_calls_gives_each_loss_once(capacity: int, calls: list[str]) -> None:
+def test_any_call_order_returns_each_loss_once(capacity: int, calls: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "Event", LateEvent)
         reset()
@@ -115,7 +115,7 @@ def test_any_order_of_calls_gives_each_loss_once(capacity: int, calls: list[str]
 
 
 @pytest.mark.parametrize(("text", "waits"), [("every", 20), ("1", 20), ("10", 2), ("7", 2), ("30", 0), ("auto", 2)])
-def test_the_host_waits_as_often_as_the_policy_says(gpu: type[LateEvent], text: str, waits: int) -> None:
+def test_number_of_waits(gpu: type[LateEvent], text: str, waits: int) -> None:
     policy = SyncPolicy.from_text(text)
     late = policy.losses(CPU)
     for step in range(20):
@@ -124,7 +124,7 @@ def test_the_host_waits_as_often_as_the_policy_says(gpu: type[LateEvent], text: 
     assert gpu.waits == waits
 
 
-def test_between_waits_nothing_is_asked_for(gpu: type[LateEvent]) -> None:
+def test_no_query_between_waits(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy(10)
     late = policy.losses(CPU)
     for step in range(9):
@@ -135,7 +135,7 @@ def test_between_waits_nothing_is_asked_for(gpu: type[LateEvent]) -> None:
     assert gpu.waits == 1
 
 
-def test_event_waits_only_when_the_host_is_too_far_ahead(gpu: type[LateEvent]) -> None:
+def test_event_policy_waits_when_too_far_ahead(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
     for step in range(MAX_STEPS_AHEAD):
@@ -147,7 +147,7 @@ def test_event_waits_only_when_the_host_is_too_far_ahead(gpu: type[LateEvent]) -
     assert gpu.waits == 1
 
 
-def test_event_reads_what_is_done_without_waiting(gpu: type[LateEvent]) -> None:
+def test_event_policy_reads_without_waiting(gpu: type[LateEvent]) -> None:
     policy = SyncPolicy.from_text("event")
     late = policy.losses(CPU)
     late.put(0, loss(0))
@@ -157,13 +157,13 @@ def test_event_reads_what_is_done_without_waiting(gpu: type[LateEvent]) -> None:
     assert gpu.waits == 0
 
 
-def test_a_run_that_goes_on_waits_at_the_same_steps() -> None:
+def test_resumed_run_waits_at_same_steps() -> None:
     late = SyncPolicy(10).losses(CPU)
     late.put(39, loss(39))
     assert SyncPolicy(10).after(39, late) == [(39, 39 / 4)]
 
 
-def test_more_than_fit_are_refused_before_one_is_overwritten(gpu: type[LateEvent]) -> None:
+def test_put_beyond_capacity_raises(gpu: type[LateEvent]) -> None:
     late = LateLosses(CPU, 2)
     late.put(0, loss(0))
     late.put(1, loss(1))
@@ -172,14 +172,14 @@ def test_more_than_fit_are_refused_before_one_is_overwritten(gpu: type[LateEvent
     assert late.wait() == expected(2)
 
 
-def test_a_loss_is_read_as_it_was_when_it_was_put() -> None:
+def test_loss_is_copied_at_put() -> None:
     late, held = LateLosses(CPU, 2), torch.tensor(1.0)
     late.put(0, held)
     held.fill_(5.0)
     assert late.wait() == [(0, 1.0)]
 
 
-def test_a_loss_that_is_no_number_is_read_as_such() -> None:
+def test_nan_and_infinity() -> None:
     late = LateLosses(CPU, 2)
     late.put(0, torch.tensor(float("nan"), requires_grad=True))
     ((step, value),) = late.wait()
@@ -197,7 +197,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_losses_of_several_types_keep_their_digits(device: str) -> None:
+def test_losses_keep_precision(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     late = LateLosses(torch.device(device), 3)
@@ -209,14 +209,14 @@ def test_losses_of_several_types_keep_their_digits(device: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_a_loss_of_one_element_may_have_any_shape(shape: tuple[int, ...]) -> None:
+def test_one_element_of_any_shape(shape: tuple[int, ...]) -> None:
     late = LateLosses(CPU, 2)
     late.put(3, torch.full(shape, 2.5))
     assert late.wait() == [(3, 2.5)]
 
 
 @pytest.mark.parametrize("shape", [(2,), (0,), (4, 2)])
-def test_a_loss_of_several_elements_is_one_line(shape: tuple[int, ...]) -> None:
+def test_several_elements_raise(shape: tuple[int, ...]) -> None:
     late = LateLosses(CPU, 2)
     with pytest.raises(InstrumentError) as refused:
         late.put(3, torch.zeros(shape))
@@ -224,14 +224,14 @@ def test_a_loss_of_several_elements_is_one_line(shape: tuple[int, ...]) -> None:
     assert len(late) == 0
 
 
-def test_events_are_made_when_they_are_needed(gpu: type[LateEvent]) -> None:
+def test_events_are_created_on_demand(gpu: type[LateEvent]) -> None:
     late = SyncPolicy(1_000_000).losses(CPU)
     late.put(0, loss(0))
     late.put(1, loss(1))
     assert len(gpu.made) == 2
 
 
-def test_events_are_used_again(gpu: type[LateEvent]) -> None:
+def test_events_are_reused(gpu: type[LateEvent]) -> None:
     late = LateLosses(CPU, 3)
     for step in range(20):
         late.put(step, loss(step))
@@ -249,19 +249,19 @@ def test_events_are_used_again(gpu: type[LateEvent]) -> None:
         ("event", "serial", None),
     ],
 )
-def test_the_words_of_the_setting(text: str, strategy: str, every: int | None) -> None:
+def test_policy_from_text(text: str, strategy: str, every: int | None) -> None:
     assert SyncPolicy.from_text(text, strategy_class(strategy).sync_interval) == SyncPolicy(every)
 
 
 @pytest.mark.parametrize("text", ["", "never", "0", "-1", "1.5", "Every", "²"])
-def test_what_is_no_policy_is_refused_in_one_line(text: str) -> None:
+def test_invalid_policy_text(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         SyncPolicy.from_text(text)
     assert "\n" not in str(refused.value)
 
 
 @given(st.text(max_size=5))
-def test_the_setting_and_the_policy_know_the_same_words(text: str) -> None:
+def test_setting_and_policy_agree(text: str) -> None:
     try:
         Training(sync=text)
     except ConfigError:
@@ -271,7 +271,7 @@ def test_the_setting_and_the_policy_know_the_same_words(text: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("text", ["every", "10", "event"])
-def test_losses_of_a_gpu_that_is_behind(text: str) -> None:
+def test_losses_on_gpu(text: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     policy = SyncPolicy.from_text(text)

@@ -85,7 +85,7 @@ def shape_of(tree: Any) -> Any:
 
 
 @given(trees)
-def test_any_tree_comes_back_as_it_was_with_other_tensors(tree: Any) -> None:
+def test_map_tensors_keeps_structure(tree: Any) -> None:
     before = shape_of(tree)
     copied = map_tensors(tree, lambda tensor: tensor.clone())
     assert shape_of(copied) == before
@@ -94,29 +94,29 @@ def test_any_tree_comes_back_as_it_was_with_other_tensors(tree: Any) -> None:
 
 
 @given(trees)
-def test_there_and_back_is_the_same(tree: Any) -> None:
+def test_map_tensors_round_trip(tree: Any) -> None:
     there = map_tensors(tree, lambda tensor: tensor + 1)
     assert shape_of(map_tensors(there, lambda tensor: tensor - 1)) == shape_of(tree)
 
 
 @given(trees)
-def test_leaves_are_what_map_leaves_sees_in_its_order(tree: Any) -> None:
+def test_leaves_order(tree: Any) -> None:
     seen: list[Any] = []
     map_leaves(tree, seen.append)
     assert [id(leaf) for leaf in seen] == [id(leaf) for leaf in leaves(tree)]
 
 
 @given(trees)
-def test_a_tree_in_which_nothing_changes_is_passed_on_itself(tree: Any) -> None:
+def test_unchanged_tree_is_not_copied(tree: Any) -> None:
     assert map_tensors(tree, lambda tensor: tensor) is tree
 
 
 @given(trees)
-def test_bytes_are_those_of_the_values(tree: Any) -> None:
+def test_nbytes(tree: Any) -> None:
     assert nbytes(tree) == 4 * sum(tensor.numel() for tensor in tensors(tree))
 
 
-def test_a_mapping_keeps_what_makes_it_special() -> None:
+def test_mapping_types_are_kept() -> None:
     tree = defaultdict(list, {"x": torch.zeros(2)})
     doubled = map_tensors(tree, lambda tensor: tensor + 1)
     assert doubled["x"].tolist() == [1, 1]
@@ -125,13 +125,13 @@ def test_a_mapping_keeps_what_makes_it_special() -> None:
     assert dict(read_only) == {"x": torch.ones(1)}
 
 
-def test_a_subclass_keeps_its_attributes() -> None:
+def test_subclass_attributes_are_kept() -> None:
     box = Box([torch.zeros(1)])
     box.label = "left"
     assert map_tensors(box, lambda tensor: tensor + 1).label == "left"
 
 
-def test_sizes_and_torchs_own_tuples_pass() -> None:
+def test_torch_tuples() -> None:
     tree = {"size": torch.Size([2, 3]), "max": torch.max(torch.tensor([[1.0, 3.0]]), 1)}
     moved = map_tensors(tree, lambda tensor: tensor.clone())
     assert type(moved["size"]) is torch.Size
@@ -139,7 +139,7 @@ def test_sizes_and_torchs_own_tuples_pass() -> None:
     assert moved["max"].indices.tolist() == [1]
 
 
-def test_what_moves_itself_is_one_leaf_whatever_else_it_is() -> None:
+def test_objects_that_move_themselves_are_leaves() -> None:
     packed = pack_sequence([torch.ones(2), torch.ones(1)])
     moving = Moving(x=torch.ones(1))
     assert list(leaves([packed, moving, 3])) == [packed, moving, 3]
@@ -150,5 +150,5 @@ def test_what_moves_itself_is_one_leaf_whatever_else_it_is() -> None:
     assert not moves_itself(Moving)
 
 
-def test_sparse_tensors_count_what_they_hold() -> None:
+def test_sparse_nbytes() -> None:
     assert nbytes(torch.eye(3).to_sparse()) == 3 * 4 + 2 * 3 * 8
