@@ -20,7 +20,7 @@ from traceview.report.timeline.build import works
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.levels import merged
 from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks, Names
-from traceview.report.timeline.rows import Group, Row
+from traceview.report.timeline.rows import Group, TimelineRow
 from traceview.report.timeline.summary import SEARCHED, Work, device_sums
 
 MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into bins
@@ -63,7 +63,7 @@ class Answers:
     """Every row of the timeline, in the page's order. Requests and answers count times from `zero`."""
 
     analysis: Analysis
-    rows: Sequence[Row]
+    rows: Sequence[TimelineRow]
     lanes: Sequence[Sequence[LaneIndex]]
     work: Sequence[Work]  # one per device
     idle: Sequence[Marks]  # the gaps of each device

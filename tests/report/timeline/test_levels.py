@@ -15,7 +15,7 @@ from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.detail import ChunkBudget, PackedLane, pack_levels
 from traceview.report.timeline.levels import Lane, Level, Widths, coarser, levels, merged, merged_count, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.rows import Row
+from traceview.report.timeline.rows import TimelineRow
 from traceview.report.timeline.summary import device_sums
 
 SPAN = 1 << 34
@@ -40,7 +40,7 @@ def test_the_finest_width_leaves_what_is_affordable_and_is_foreseen() -> None:
 
 def test_the_gpu_has_half_and_the_host_what_is_left() -> None:
     def finest(*kinds: str) -> list[int]:
-        rows = [Row(kind, kind, "", "", (made(300_000),)) for kind in kinds]
+        rows = [TimelineRow(kind, kind, "", "", (made(300_000),)) for kind in kinds]
         return [lane.levels[0].shift for [lane] in merged_lanes(rows, 0, SPAN, 200_000)]
 
     gpu, host = finest("stream", "call")

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from traceview.report.timeline import summary
 from traceview.report.timeline.marks import Marks
-from traceview.report.timeline.rows import Group, Row
+from traceview.report.timeline.rows import Group, TimelineRow
 from traceview.report.timeline.summary import Index
 
 lanes = st.lists(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 300)), max_size=40), max_size=5)
 
 
-def row(number: int, events: list[tuple[int, int]]) -> Row:
+def row(number: int, events: list[tuple[int, int]]) -> TimelineRow:
     start = np.array(sorted(first for first, _ in events), np.int64)
     name = np.array([at for _, at in events], np.int32)
     marks = Marks(start, start + name + 1, name, np.zeros(len(events), np.uint8))
-    return Row("stream", f"s:{number % 3}", "", "", (marks,), len(events))
+    return TimelineRow("stream", f"s:{number % 3}", "", "", (marks,), len(events))
 
 
 @given(lanes, st.integers(1, 5))

@@ -20,7 +20,7 @@ from traceview.report.timeline.lanes import HostLanes, StreamLanes, projected_ro
 from traceview.report.timeline.levels import Lane, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
 from traceview.report.timeline.places import kept_marks, places
-from traceview.report.timeline.rows import LOOKS, Group, Row, device_bands, unions
+from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, device_bands, unions
 from traceview.report.timeline.summary import Index, tally
 
 if TYPE_CHECKING:
@@ -190,10 +190,10 @@ def _ruler(iterations: Iterations, names: Names) -> Group:
         np.array([names.number(iteration.name) for iteration in each], np.int64),
         np.array([LOOKS.index("skipped" if iteration.skipped else "iteration") for iteration in each], np.int64),
     ).take(order)
-    return Group("", "", (Row("ruler", "ruler", "iterations", iterations.range, (marks,)),))
+    return Group("", "", (TimelineRow("ruler", "ruler", "iterations", iterations.range, (marks,)),))
 
 
-def _path(spans: Sequence[PathSpan], names: Names) -> Row:
+def _path(spans: Sequence[PathSpan], names: Names) -> TimelineRow:
     ordered = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
     marks = Marks(
         np.array([span.start_ns for span in ordered], np.int64),
@@ -201,7 +201,7 @@ def _path(spans: Sequence[PathSpan], names: Names) -> Row:
         np.array([names.number(span.name or span.kind) for span in ordered], np.int64),
         np.array([LOOKS.index(PATH_LOOKS[span.kind]) for span in ordered], np.int64),
     )
-    return Row("ruler", "path", "critical path", "as it ran", (marks,))
+    return TimelineRow("ruler", "path", "critical path", "as it ran", (marks,))
 
 
 def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:

@@ -14,7 +14,7 @@ from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import work_codes
 from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted
-from traceview.report.timeline.rows import LOOKS, Group, Row
+from traceview.report.timeline.rows import LOOKS, Group, TimelineRow
 
 MAX_DEPTH = 11
 COSTS = ("waited", "starved", "refill")
@@ -70,18 +70,20 @@ class StreamLanes:
         owners = Owners.from_frame(analysis, frame, "stream")
         return cls(analysis, owners, names.column(frame["name"]), work_codes(analysis))
 
-    def rows(self, device: DeviceUse) -> Iterator[Row]:
+    def rows(self, device: DeviceUse) -> Iterator[TimelineRow]:
         """Yield the device's streams, busiest first; unused streams come last, folded."""
         several = len(device.process_ids) > 1
         for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
             marks = self._marks(self.owners.rows_of(use.stream))
             note = f"process {use.process_id}" if several else ""
-            yield Row("stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id)
+            yield TimelineRow(
+                "stream", f"s:{use.stream}", use.label, note, (marks,), len(marks), process=use.process_id
+            )
         used = {use.stream for use in device.streams}
         streams = self.analysis.trace.streams
         for row, (owner, label) in enumerate(streams.select("device", "label").iter_rows()):
             if owner == device.device and row not in used:
-                yield Row("stream", f"s:{row}", label, "unused", (), more=True)
+                yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
 
     def _marks(self, rows: Rows) -> Marks:
         start, end, size, correlation, memory = (
@@ -136,17 +138,19 @@ class HostLanes:
             mine = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == process_id and count[row]]
             yield Group(f"process {process_id}", "", tuple(row for thread in mine for row in self._rows(thread)))
 
-    def _rows(self, thread: int) -> Iterator[Row]:
+    def _rows(self, thread: int) -> Iterator[TimelineRow]:
         name, tid, process = self.analysis.trace.threads.select("name", "tid", "process").row(thread)
         label, part = name or f"thread {tid}", f"t:{thread}"
         calls = self._calls(self.calls.rows_of(thread))
         if len(calls):
-            yield Row("call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part)
+            yield TimelineRow(
+                "call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part
+            )
         ranges = self._ranges(self.ranges.rows_of(thread))
         for depth, lane in enumerate(by_depth(ranges)):
             text = f"{label}, NVTX" if depth == 0 else ""
             row = f"n:{thread}:{depth}"
-            yield Row("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
+            yield TimelineRow("range", row, text, f"depth {depth}", (lane,), len(lane), process=process, part=part)
 
     def _ranges(self, rows: Rows) -> Marks:
         frame = self.analysis.trace.ranges
@@ -200,7 +204,7 @@ def _depth(start: Times, end: Times) -> Times:
     return depth
 
 
-def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
+def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[TimelineRow]]:
     """Return the projected ranges of each device, a row for each depth on their threads."""
     if analysis.projected is None or (frame := analysis.projected()).is_empty():
         return {}
@@ -221,11 +225,13 @@ def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[Row]]:
     return {int(row): _projected(analysis, marks, depth[owner], device == row, int(row)) for row in np.unique(device)}
 
 
-def _projected(analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int) -> list[Row]:
+def _projected(
+    analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int
+) -> list[TimelineRow]:
     name = analysis.trace.devices["id"][device]
     rows = []
     for place, level in enumerate(np.unique(depth[mine])):
         lane = (marks.take(np.flatnonzero(mine & (depth == level))),)
         text = "NVTX (GPU projection)" if place == 0 else ""
-        rows.append(Row("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
+        rows.append(TimelineRow("projected", f"p:{name}:{level}", text, f"depth {level}", lane, part=f"p:{name}"))
     return rows

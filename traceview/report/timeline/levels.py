@@ -10,7 +10,7 @@ import numpy as np
 
 from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
 from traceview.report.timeline.marks import Marks, Merge, Numbers, joined, used
-from traceview.report.timeline.rows import Row
+from traceview.report.timeline.rows import TimelineRow
 
 
 def merged(marks: Marks, zero: int, shift: int) -> Marks:
@@ -243,7 +243,7 @@ class Lane:
         return next((level.marks for level in reversed(self.levels) if level.shift <= shift), self.marks)
 
 
-def merged_lanes(rows: Sequence[Row], zero: int, length: int, max_marks: int) -> list[list[Lane]]:
+def merged_lanes(rows: Sequence[TimelineRow], zero: int, length: int, max_marks: int) -> list[list[Lane]]:
     """Return the lanes of each row. Their finest levels have at most `max_marks` marks, half of them on the GPU."""
     marks = [[lane.without_zeros() for lane in row.lanes] for row in rows]
     on_gpu = [row.kind not in HOST_KINDS for row in rows]

@@ -37,7 +37,7 @@ OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
     A row has one or more lanes of marks, and none for an unused stream. Rows of the same `part` fold together.
@@ -60,21 +60,21 @@ class Group:
 
     label: str
     note: str
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
 
 
-def device_bands(analysis: Analysis, device: DeviceUse, work: Bands, names: Names) -> tuple[Row, ...]:
+def device_bands(analysis: Analysis, device: DeviceUse, work: Bands, names: Names) -> tuple[TimelineRow, ...]:
     """Return the overlap band (all work by class) and the idle band (gaps by cause) of a device."""
     return (_overlap(device, work, names), _idle(analysis, device, names))
 
 
-def _overlap(device: DeviceUse, work: Bands, names: Names) -> Row:
+def _overlap(device: DeviceUse, work: Bands, names: Names) -> TimelineRow:
     bands = {band.name: band for band in work}
     lanes = tuple(_lane([bands[name] for name in lane], names) for lane in OVERLAP_LANES)
-    return Row("overlap", f"o:{device.id}", "work, by class", "", lanes)
+    return TimelineRow("overlap", f"o:{device.id}", "work, by class", "", lanes)
 
 
-def unions(overlap: Row) -> dict[str, Intervals]:
+def unions(overlap: TimelineRow) -> dict[str, Intervals]:
     """Return the busy time of a device by class, from its overlap row."""
     classes = {}
     for names, lane in zip(OVERLAP_LANES, overlap.lanes, strict=True):
@@ -112,7 +112,7 @@ def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
     return numbers
 
 
-def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
+def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> TimelineRow:
     gaps = device.gaps.frame
     causes = {cause: gaps[cause].to_numpy() for cause in CAUSES if device.gaps.causes[cause]}
     main = _largest({CAUSES.index(cause): column for cause, column in causes.items()}, len(gaps))
@@ -126,4 +126,4 @@ def _idle(analysis: Analysis, device: DeviceUse, names: Names) -> Row:
         main + np.uint8(LOOKS.index(f"idle_{CAUSES[0]}")),
         causes,
     )
-    return Row("idle", f"d:{device.id}", "idle, by cause", "", (marks,))
+    return TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (marks,))
