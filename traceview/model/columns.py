@@ -84,7 +84,7 @@ class Table:
 
     `name` is the table's key in the JSON. `shown` names the columns that terminal and page show, in their order; ()
     shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
-    what the JSON holds elsewhere. `not_measured` is the reason why there are no rows.
+    what the JSON holds elsewhere. `not_measured` is the reason for missing rows.
     """
 
     name: str
@@ -108,5 +108,5 @@ class Table:
         return replace(self, rows=rows)
 
     def unmeasured(self, reason: str) -> Table:
-        """Return the table without rows, and the reason that reports show instead."""
+        """Return the table without rows."""
         return replace(self, not_measured=reason)

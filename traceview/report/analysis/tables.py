@@ -9,8 +9,8 @@ from traceview.model.columns import Table
 from traceview.report.format import CAUSE_WORDS, figure, milliseconds, percent, plain
 from traceview.report.layout import WIDTH, cut, left, width, wrap
 
-SPACES = 2  # between columns
-LONGEST_NAME = 34  # columns of the first column
+COLUMN_GAP = 2
+MAX_NAME_WIDTH = 34
 
 
 def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
@@ -34,15 +34,17 @@ def text_table(table: Table, top: int, place: str = "") -> list[str]:
     title = f"{table.title}{place}"
     more = "" if len(rows) <= top else f" (first {top} of {len(rows)})"
     columns = table.columns
-    cells = [[plain(figure(getattr(row, one.name), one.unit), 200) for one in columns] for row in rows[:top]]
+    cells = [
+        [plain(figure(getattr(row, column.name), column.unit), 200) for column in columns] for row in rows[:top]
+    ]
     first = [""] * len(cells)
     if columns[0].unit in ("text", "code"):
         first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
-    margin = min(max(map(width, first)), LONGEST_NAME)
+    margin = min(max(map(width, first)), MAX_NAME_WIDTH)
     heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in first]
-    for place_of, column in enumerate(columns):
-        values = [row[place_of] for row in cells]
-        needed = SPACES + max(width(column.title), *map(width, values))
+    for index, column in enumerate(columns):
+        values = [row[index] for row in cells]
+        needed = COLUMN_GAP + max(width(column.title), *map(width, values))
         if width(heads) + needed > WIDTH:
             break
         heads += column.title.rjust(needed)
@@ -64,16 +66,16 @@ def _idle_causes(device: DeviceUse, name: str) -> list[str]:
     ]
 
 
-def _iterations(found: Iterations) -> list[str]:
-    aside = f"; {found.skipped} set aside ({plain(found.skipped_why, 200)})" if found.skipped else ""
-    spreads = [(name, found.spreads[f"{name}_ns"]) for name in ITERATION_FIGURES if f"{name}_ns" in found.spreads]
+def _iterations(iterations: Iterations) -> list[str]:
+    skipped = f"; {iterations.skipped} skipped ({plain(iterations.skipped_why, 200)})" if iterations.skipped else ""
+    spreads = {name: iterations.spreads.get(f"{name}_ns") for name in ITERATION_FIGURES}
     return [
-        *wrap(f"Iterations: {found.count} of {plain(found.range, 200)}{aside}", "", "  "),
+        *wrap(f"Iterations: {iterations.count} of {plain(iterations.range, 200)}{skipped}", "", "  "),
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
         *(
             f"  {name.replace('_', ' '):<24}"
-            + "".join(f"{milliseconds(ns):>12}" for ns in (of.median, of.p5, of.p95))
-            for name, of in spreads
-            if of.p95
+            + "".join(f"{milliseconds(ns):>12}" for ns in (spread.median, spread.p5, spread.p95))
+            for name, spread in spreads.items()
+            if spread is not None and spread.p95
         ),
     ]
