@@ -12,9 +12,6 @@ from traceview.measure import MEASURES
 from traceview.model.analysis import (
     CAUSES,
     Analysis,
-    ApiTotal,
-    CommunicationOverlap,
-    CopyOverlap,
     DeviceUse,
     Finding,
     Gap,
@@ -24,13 +21,12 @@ from traceview.model.analysis import (
     Iterations,
     NotMeasured,
     Place,
-    RangeUse,
     Spread,
-    StreamUse,
     SyncUse,
     Unmatched,
 )
 from traceview.model.columns import Table
+from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.trace import ReportInfo, Window
 
 MS = 1_000_000

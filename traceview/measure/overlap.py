@@ -13,8 +13,8 @@ from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.measure.activity import COPY, Activity
 from traceview.measure.base import DeviceMeasure
-from traceview.model.analysis import CommunicationOverlap, CopyOverlap
 from traceview.model.columns import Table
+from traceview.model.rows import CommunicationOverlap, CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
 
 

@@ -12,8 +12,8 @@ from traceview.intervals import Rows
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.gaps.streams import StreamGapContext, stream_gaps
-from traceview.model.analysis import StreamUse
 from traceview.model.columns import Table
+from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace
 
 POOL_THREADS = 2

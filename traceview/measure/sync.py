@@ -12,8 +12,9 @@ from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity, overlaps_window
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.sums import covered_length_few_queries
-from traceview.model.analysis import ApiTotal, HostUse, SyncUse
+from traceview.model.analysis import HostUse, SyncUse
 from traceview.model.columns import Table
+from traceview.model.rows import ApiTotal
 from traceview.model.trace import ROLES, Trace, Window
 
 TOTALS = ("blocked", "waited", "starved", "refill")

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview import intervals
-from traceview.model.analysis import CopyOverlap
+from traceview.model.rows import CopyOverlap
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, median_reordering, quantity, rate, share, size
 from traceview.pricing.ledger import MEMSET, ExposedClaim, copy_key

@@ -22,7 +22,8 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import Times
-from traceview.model.analysis import Place, StreamUse
+from traceview.model.analysis import Place
+from traceview.model.rows import StreamUse
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, share
 from traceview.pricing.ledger import IdleClaim

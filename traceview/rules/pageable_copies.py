@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Rows
-from traceview.model.analysis import CopyOverlap
+from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, rate, share, size

@@ -14,7 +14,8 @@ from tests.made_trace import made_trace
 from traceview.intervals import Times
 from traceview.measure.nvtx.projection import Projection, project_operations
 from traceview.measure.nvtx.ranges import measure_ranges
-from traceview.model.analysis import NotMeasured, RangeUse
+from traceview.model.analysis import NotMeasured
+from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 

@@ -13,7 +13,14 @@ from typing import Literal
 
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
-from traceview.model.analysis import CAUSES, ITERATION_FIGURES, SEVERITIES, Analysis, DeviceUse, NotMeasured
+from traceview.model.analysis import (
+    CAUSES,
+    ITERATION_FIGURES,
+    SEVERITIES,
+    Analysis,
+    DeviceUse,
+    NotMeasured,
+)
 from traceview.model.trace import KINDS
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill")

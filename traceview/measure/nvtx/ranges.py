@@ -13,9 +13,10 @@ from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.nvtx.projection import Projection, project_operations
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
-from traceview.model.analysis import NotMeasured, RangeUse
+from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table
 from traceview.model.profilers import capture_advice
+from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
 
 

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from traceview.model.analysis import (
-    CAUSES,
-    Analysis,
-    DeviceUse,
-    Finding,
-    Iterations,
-    NotMeasured,
-    Place,
-)
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Finding, Iterations, NotMeasured, Place
 from traceview.model.columns import Table
 from traceview.model.trace import MEMORIES
 from traceview.report.format import CAUSE_WORDS, plain

@@ -1,0 +1,111 @@
+"""Rows of the tables that measures declare: copies, communication, streams, calls, NVTX ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traceview.model.columns import column, derived
+
+
+def _ratio(part: int, total: int) -> float | None:
+    return part / total if total else None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOverlap:
+    """Copies of one kind and memory, and their overlap with compute (docs/definitions.md "Overlap")."""
+
+    kind: str = column("text", "kind", "Direction of the copy, from copyKind.")
+    memory: str = column("text", "memory", "Memory of the host's side, from srcKind or dstKind.")
+    count: int = column("count", "count", "Number of copies.")
+    bytes: int = column("bytes", "size", "Bytes copied.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the copies.")
+    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+
+    @derived("text", "kind", "Kind and memory.")
+    def label(self) -> str:
+        return f"{self.kind} {self.memory}"
+
+    @derived("bytes_per_ns", "bandwidth", "Bytes over busy time.")
+    def bandwidth(self) -> float | None:
+        return _ratio(self.bytes, self.busy_ns)
+
+    @derived("fraction", "hidden", "Overlapped part of the busy time.")
+    def hidden(self) -> float | None:
+        return _ratio(self.overlapped_ns, self.busy_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationOverlap:
+    """Communication kernels, and their overlap with compute (docs/definitions.md "Overlap")."""
+
+    count: int = column("count", "kernels", "Number of communication kernels.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
+    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+
+    @derived("fraction", "hidden", "Overlapped part of the busy time.")
+    def hidden(self) -> float | None:
+        return _ratio(self.overlapped_ns, self.busy_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """One stream (docs/definitions.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
+
+    stream: int
+    id: int = column("id", "id", "CUDA's id of the stream.")
+    process_id: int = column("id", "process", "Process that owns the stream.")
+    context_id: int = column("id", "context", "CUDA context of the stream.")
+    label: str = column("text", "stream", "Name of the stream, from NVTX where the program names it.")
+    kernel_count: int = column("count", "kernels", "Number of kernels.")
+    copy_count: int = column("count", "copies", "Number of copies.")
+    operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.")
+    bytes: int = column("bytes", "size", "Bytes copied.")
+    busy_ns: int = column("ns", "busy", "Length of the union of all operations.")
+    compute_ns: int = column("ns", "compute", "Length of the union of compute.")
+    communication_ns: int = column("ns", "communication", "Length of the union of communication kernels.")
+    copy_ns: int = column("ns", "copying", "Length of the union of copies.")
+    gap_count: int = column("count", "gaps", "Number of idle gaps between the stream's first and last operation.")
+    gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.")
+    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTotal:
+    """Blocking calls of one name (docs/definitions.md "Synchronization")."""
+
+    api: str = column("code", "call", "CUDA API function.")
+    count: int = column("count", "count", "Number of calls.")
+    blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
+    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")
+    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.")
+    refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.")
+
+    @derived("ns", "cost", "GPU idle time inside the calls and in the restart gaps.")
+    def cost_ns(self) -> int:
+        return self.starved_ns + self.refill_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RangeUse:
+    """One NVTX range name, projected on the GPU (docs/definitions.md "NVTX projected on the GPU")."""
+
+    name: str = column("text", "name", "Name of the range.")
+    domain: str = column("text", "domain", "NVTX domain; empty for the default domain.")
+    count: int = column("count", "count", "Number of ranges with this name.")
+    host_ns: int = column("ns", "host", "Sum of the ranges' lengths on the host.")
+    gpu_busy_ns: int = column("ns", "GPU busy", "Length of the union of the operations launched inside.")
+    gpu_span_ns: int = column("ns", "GPU span", "First start to last end of all operations launched inside.")
+    gpu_span_each_ns: int = column("ns", "GPU spans", "First start to last end, range by range, added up.")
+    kernel_count: int = column("count", "kernels", "Kernels launched inside.")
+    operation_count: int = column("count", "operations", "Operations launched inside.")
+    via_process_count: int = column(
+        "count", "via process", "Operations attributed through the thread of the process that carries the annotations."
+    )
+
+    @derived("text", "range", "Name, with its domain.")
+    def label(self) -> str:
+        return f"{self.name} ({self.domain})" if self.domain else self.name
