@@ -13,7 +13,7 @@ import torch
 
 from instrument.checkpoint import file
 from instrument.checkpoint.states import fit_optimizer_state, restore_random_state, scale_learning_rates
-from instrument.config.settings import shown
+from instrument.config.settings import short_repr
 from instrument.data.order import Position
 from instrument.errors import InstrumentError
 
@@ -117,7 +117,7 @@ def saved_position(path: Path, extra: Mapping[str, Any]) -> Position:
     """
     saved = extra.get("position")
     if not (isinstance(saved, list | tuple) and len(saved) == 2 and all(map(_is_count, saved))):
-        problem = "no data position" if saved is None else f"the data position {shown(saved)}, not [epoch, batch]"
+        problem = "no data position" if saved is None else f"the data position {short_repr(saved)}, not [epoch, batch]"
         raise InstrumentError(f"{path} contains {problem}: it is not a checkpoint of this trainer; use another one")
     return Position(*saved)
 
@@ -186,7 +186,7 @@ def _check_entries(path: Path, contents: Mapping[str, Any]) -> None:
                 raise InstrumentError(f"{path} contains no {name}: it is incomplete; resume from another checkpoint")
         elif not allowed(contents[name]):
             raise InstrumentError(
-                f"{path} is damaged: its {name} is {shown(contents[name])} and must be {expected}; "
+                f"{path} is damaged: its {name} is {short_repr(contents[name])} and must be {expected}; "
                 "resume from another checkpoint"
             )
 

@@ -1,1 +1,8 @@
-"""The configuration of a run: settings, their checks, YAML and flags."""
+"""The configuration of a run: settings and their checks, YAML files and flags.
+
+settings.py    one setting: declaration, parsing, validation
+schema.py      Config and its sections
+conflicts.py   combinations of settings that do not work together
+loading.py     defaults, YAML file and flags into one configuration
+flags.py       command-line options and error output
+"""

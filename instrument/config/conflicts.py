@@ -1,4 +1,4 @@
-"""Settings of different sections that cannot be together, one line of the table each."""
+"""Combinations of settings that do not work together, one entry of CONFLICTS each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two settings, when they exclude each other, and what to do then."""
+    """Settings that do not work together.
+
+    Attributes:
+        keys: the settings, as "section.field".
+        applies: returns whether a configuration has the conflict.
+        reason: what is wrong and how to resolve it.
+    """
 
     keys: tuple[str, ...]
-    holds: Callable[[Config], bool]
+    applies: Callable[[Config], bool]
     reason: str
 
 
@@ -27,12 +33,12 @@ def _captures_step(config: Config) -> bool:
     return strategy_class(config.training.strategy).captures_step
 
 
-def _counted(config: Config) -> bool:
-    """Say whether the run's length is known in steps."""
+def _has_fixed_length(config: Config) -> bool:
+    """Return whether the run's length is given in steps."""
     return config.training.epochs is None
 
 
-def _prompted(config: Config) -> bool:
+def _has_prompt(config: Config) -> bool:
     return config.model.prompt != "none"
 
 
@@ -40,17 +46,18 @@ CONFLICTS = (
     Conflict(
         ("training.strategy", "model.compile"),
         lambda config: config.model.compile and _captures_step(config),
-        "torch.compile of a captured step is not supported: leave compile off, or take another strategy",
+        "a CUDA graph cannot hold a compiled model; remove --compile or use --strategy prefetch",
     ),
     Conflict(
         ("training.strategy", "training.accumulation"),
         lambda config: config.training.accumulation != 1 and _captures_step(config),
-        "a CUDA graph holds one backward pass per step: use accumulation 1, or strategy prefetch",
+        "a CUDA graph holds one backward pass per step; use --accumulation 1 or --strategy prefetch",
     ),
     Conflict(
         ("training.strategy", "training.precision"),
         lambda config: config.training.precision == "fp16" and _captures_step(config),
-        "fp16 scales its loss by a decision of the host each step, which a CUDA graph cannot hold: use bf16",
+        "fp16 loss scaling needs a decision on the host in each step, which a CUDA graph cannot hold; "
+        "use --precision bf16 or --strategy prefetch",
     ),
     Conflict(
         ("model.attention", "training.precision"),
@@ -59,39 +66,39 @@ CONFLICTS = (
             and config.training.precision == "fp32"
             and config.training.device.startswith("cuda")
         ),
-        "flash attention on a GPU computes in half precision alone: use bf16, or attention efficient",
+        "flash attention on a GPU supports only half precision; use --precision bf16 or --attention efficient",
     ),
     Conflict(
         ("model.prompt", "model.name"),
-        lambda config: _prompted(config) and config.model.name != "mlm",
-        "only the masked language model has a prompt: use model mlm, or prompt none",
+        lambda config: _has_prompt(config) and config.model.name != "mlm",
+        "only the masked language model has a prompt; use --model mlm or --prompt none",
     ),
     Conflict(
         ("model.prompt_tokens", "data.sequence"),
-        lambda config: _prompted(config) and config.model.prompt_tokens > config.data.sequence,
-        "the prompt is longer than the sequence that it is put into",
+        lambda config: _has_prompt(config) and config.model.prompt_tokens > config.data.sequence,
+        "the prompt is longer than the sequence; use fewer prompt tokens or a longer sequence",
     ),
     Conflict(
         ("training.warmup", "training.steps"),
-        lambda config: _counted(config) and 0 < config.training.steps <= config.training.warmup,
-        "the run would end before its warm-up does: use fewer warm-up steps",
+        lambda config: _has_fixed_length(config) and 0 < config.training.steps <= config.training.warmup,
+        "the run ends before the warm-up does; use fewer warm-up steps or more steps",
     ),
     Conflict(
         ("capture.stop", "training.steps"),
-        lambda config: _counted(config) and (config.capture.stop or 0) > config.training.steps,
-        "the run would end before the capture does: use more steps, or an earlier capture",
+        lambda config: _has_fixed_length(config) and (config.capture.stop or 0) > config.training.steps,
+        "the run ends before the capture does; use more steps or an earlier capture",
     ),
 )
 
 
-def check_together(config: Config) -> None:
-    """Raise FieldError for the first conflict that the configuration has."""
+def check_conflicts(config: Config) -> None:
+    """Raise FieldError for the first conflict of a configuration."""
     for conflict in CONFLICTS:
-        if conflict.holds(config):
-            values = " with ".join(_value(config, key) for key in conflict.keys)
+        if conflict.applies(config):
+            values = " with ".join(_value_text(config, key) for key in conflict.keys)
             raise FieldError(f"{values}: {conflict.reason}", *conflict.keys)
 
 
-def _value(config: Config, key: str) -> str:
+def _value_text(config: Config, key: str) -> str:
     section, name = key.split(".")
     return str(getattr(getattr(config, section), name))

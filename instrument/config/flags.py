@@ -1,46 +1,49 @@
-"""A flag for every setting of the configuration, made from its fields.
+"""Command line of `instrument.train` and `instrument.diagnose`: one flag per setting, and errors as one line.
 
-    @click.command(cls=ConfiguredCommand)
-    @configured
-    def main(config: Config) -> None: ...
+    @click.command(cls=ConfigCommand)
+    @config_options
+    def command(config: Config) -> None: ...
 
-The values stay text until `instrument.config.schema.load` reads them, so that a wrong one is refused as in the file.
+    run_command(command)
+
+Flag values stay text until `instrument.config.schema.load` reads them, so flags and YAML files give the same errors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from instrument.config.loading import keys_of, long_names, sections_of
+from instrument.config.loading import flag_names, iter_settings, section_types
 from instrument.config.schema import Config, load
-from instrument.config.settings import Kind, kinds, spec
-from instrument.errors import ConfigError
+from instrument.config.settings import Kind, field_kinds, get_setting
+from instrument.errors import ConfigError, InstrumentError
 
 Result = TypeVar("Result")
 
 
 class _Flag(click.Option):
-    """An option that knows the section it belongs to."""
+    """An option with the name of the section it belongs to."""
 
     def __init__(self, declarations: Sequence[str], section: str, **attributes: Any) -> None:
         super().__init__(declarations, **attributes)
         self.section = section
 
 
-class ConfiguredCommand(click.Command):
-    """A click command whose help groups the flags by section, and whose mistakes are one line."""
+class ConfigCommand(click.Command):
+    """A click command whose help groups the flags by section and whose usage errors are one line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line.
+        """Parse the command line.
 
         Raises:
-            ConfigError: an option is unknown, lacks its value, or an argument is there that means nothing.
+            ConfigError: an option is unknown or lacks its value, or there is an unexpected argument.
         """
         try:
             return super().parse_args(ctx, args)
@@ -48,8 +51,8 @@ class ConfiguredCommand(click.Command):
             raise ConfigError(f"{' '.join(failure.format_message().split())} (--help lists the flags)") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the flags, those of no section first, then a section after the other."""
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("options", *sections_of(Config))}
+        """Write the general options first, then the flags of each section."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("options", *section_types(Config))}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
@@ -60,54 +63,78 @@ class ConfiguredCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def configured(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a click command `--config FILE.yaml` and every flag; it is called with `config`, made from them.
+def config_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Add `--config FILE.yaml` and a flag for each setting to a click command, which is called with `config`.
 
-    The command's other options are passed on as they are. Calling it raises ConfigError where a value cannot be.
+    Other options of the command are passed on unchanged. The call raises ConfigError for an invalid value.
     """
-    names = {name.replace("-", "_") for name in long_names(Config).values()}
+    names = {name.replace("-", "_") for name in flag_names(Config).values()}
 
     @functools.wraps(command)
-    def call(config_file: Path | None, **given: Any) -> Result:
-        flags = {name: given.pop(name) for name in names}
-        return command(config=load(config_file, flags), **given)
+    def call(config_file: Path | None, **values: Any) -> Result:
+        flags = {name: values.pop(name) for name in names}
+        return command(config=load(config_file, flags), **values)
 
     for option in reversed(_options()):
         call = option(call)
     return call
 
 
+def print_message(text: str) -> None:
+    """Print one line to standard error; standard output is for results."""
+    click.echo(f"instrument: {text}", err=True)
+
+
+def run_command(command: click.Command) -> None:
+    """Run a command; an error the user can cause is printed as one line, with exit code 2."""
+    try:
+        command(standalone_mode=False)
+    except InstrumentError as error:
+        print_message(f"error: {error}")
+        sys.exit(2)
+    except click.exceptions.Exit as end:  # --help
+        sys.exit(end.exit_code)
+    except click.Abort:
+        sys.exit(130)
+
+
 def _options() -> list[Callable[[Callable[..., Result]], Callable[..., Result]]]:
     file = click.option(
-        "--config", "config_file", metavar="FILE.yaml", type=click.Path(path_type=Path), help="Sections of settings."
+        "--config",
+        "config_file",
+        metavar="FILE.yaml",
+        type=click.Path(path_type=Path),
+        help="Read settings from a YAML file with one section each; flags override it.",
     )
     flags: dict[str, Callable[[Callable[..., Result]], Callable[..., Result]]] = {}
-    for key, field in keys_of(Config):
-        # Two fields that one flag sets together are one option: the first one describes it.
-        flags.setdefault(long_names(Config)[key], _option(key, field))
+    for key, field in iter_settings(Config):
+        # Two fields that share a flag are one option, described by the first field.
+        flags.setdefault(flag_names(Config)[key], _option(key, field))
     return [file, *flags.values()]
 
 
 def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     section, name = key.split(".")
-    kind, flag = kinds(sections_of(Config)[section])[name], long_names(Config)[key]
-    about = f"{spec(field).help}{_default(field)}"
+    kind, flag, setting = field_kinds(section_types(Config)[section])[name], flag_names(Config)[key], get_setting(field)
+    help_text = f"{setting.help}{_default_text(field)}"
     if kind.base is bool:
-        off = spec(field).off or f"no-{flag}"
-        return click.option(f"--{flag}/--{off}", cls=_Flag, section=section, default=None, help=about)
-    bare = {} if spec(field).bare is None else {"is_flag": False, "flag_value": spec(field).bare}
-    return click.option(f"--{flag}", cls=_Flag, section=section, metavar=_metavar(key, field, kind), help=about, **bare)
+        off = setting.off or f"no-{flag}"
+        return click.option(f"--{flag}/--{off}", cls=_Flag, section=section, default=None, help=help_text)
+    bare = {} if setting.bare is None else {"is_flag": False, "flag_value": setting.bare}
+    metavar = _metavar(key, field, kind)
+    return click.option(f"--{flag}", cls=_Flag, section=section, metavar=metavar, help=help_text, **bare)
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def _default_text(field: dataclasses.Field[Any]) -> str:
     if isinstance(field.default, bool):
         return " [on]" if field.default else " [off]"
-    without_gpu = "" if spec(field).cpu is None else f"; without a GPU {spec(field).cpu}"
+    without_gpu = "" if get_setting(field).cpu is None else f"; without a GPU {get_setting(field).cpu}"
     return "" if field.default is None else f" [{field.default}{without_gpu}]"
 
 
 def _metavar(key: str, field: dataclasses.Field[Any], kind: Kind) -> str:
-    together = [other for other, flag in long_names(Config).items() if flag == long_names(Config)[key]]
-    if len(together) > 1:
-        return ":".join(other.split(".")[1].upper() for other in together)
-    return spec(field).metavar or "|".join(kind.choices) or {int: "N", float: "X", Path: "PATH"}.get(kind.base, "TEXT")
+    shared = [other for other, flag in flag_names(Config).items() if flag == flag_names(Config)[key]]
+    if len(shared) > 1:
+        return ":".join(other.split(".")[1].upper() for other in shared)
+    default = {int: "N", float: "X", Path: "PATH"}.get(kind.base, "TEXT")
+    return get_setting(field).metavar or "|".join(kind.choices) or default

@@ -1,4 +1,4 @@
-"""What a run is: frozen, checked when made, from YAML and flags.
+"""The configuration of a run, read from a YAML file and flags and checked when it is created.
 
     training:
       strategy: prefetch
@@ -6,7 +6,7 @@
     monitor:
       jsonl: run.jsonl
 
-Each section is a dataclass. A field is a key of its section in the file, and a flag of the command (see flags.py).
+Each section is a frozen dataclass. A field is a key of its section in the YAML file and a flag of the commands.
 """
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from instrument.config import loading
-from instrument.config.conflicts import check_together
-from instrument.config.settings import FieldError, check, setting
+from instrument.config.conflicts import check_conflicts
+from instrument.config.settings import FieldError, check_section, setting
 from instrument.strategies import STRATEGIES
 
 ModelName = Literal["transformer", "dit", "flow", "mlm"]
@@ -32,7 +32,7 @@ OnNan = Literal["stop", "skip", "continue"]
 
 SYNC = {
     "pattern": "auto|every|event|[1-9][0-9]*",
-    "expected": "auto, every, event or a number of steps of at least 1",
+    "expected": "auto, every, event or a number of steps (at least 1)",
     "metavar": "auto|every|N|event",
 }
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
@@ -40,100 +40,103 @@ DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cu
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How the run trains."""
+    """How the run trains: strategy, length, precision, optimizer and error handling."""
 
     strategy: str = setting(
-        "prefetch", "how batches reach the device and are computed", choices=tuple(STRATEGIES)
+        "prefetch", "how batches reach the GPU and how a step is computed", choices=tuple(STRATEGIES)
     )
     sync: str = setting(
-        "auto", "when the host waits: each step, N steps, or on an event; auto: every for serial, else 10", **SYNC
+        "auto",
+        "when the host waits for the GPU: every step, every N steps, or only if it is too far ahead (event); "
+        "auto: every for serial, 10 for the others",
+        **SYNC,
     )
-    steps: int = setting(200, "optimizer steps to take, unless --epochs is given", low=0)
-    epochs: int | None = setting(None, "passes over the data, instead of --steps", low=1)
-    seed: int = setting(0, "what weights and data follow from: seeds Python, NumPy and torch", low=0)
-    device: str = setting("auto", "auto takes the GPU where there is one", **DEVICE)
-    precision: Precision = setting("bf16", "fp32, or autocast to half precision")
-    accumulation: int = setting(1, "backward passes per optimizer step", low=1)
-    clip: float | None = setting(1.0, "largest norm of the gradient; none for no clipping", above=0)
+    steps: int = setting(200, "number of optimizer steps; --epochs overrides it", low=0)
+    epochs: int | None = setting(None, "number of passes over the data, instead of --steps", low=1)
+    seed: int = setting(0, "random seed of weights and data, for Python, NumPy and torch", low=0)
+    device: str = setting("auto", "device to train on; auto uses a GPU if there is one", **DEVICE)
+    precision: Precision = setting("bf16", "fp32, or autocast to bf16 or fp16")
+    accumulation: int = setting(1, "number of micro-batches per optimizer step", low=1)
+    clip: float | None = setting(1.0, "clip the gradient norm to this value; none: no clipping", above=0)
     learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)
-    weight_decay: float = setting(0.01, "AdamW's weight decay", low=0)
-    schedule: Schedule = setting("cosine", "learning rate after the warm-up, to the end of the run")
-    warmup: int = setting(0, "steps in which the learning rate rises from 0", low=0)
-    empty_cache: int = setting(0, "empty the CUDA allocator's cache each N steps; 0 for never", low=0)
-    annotate_modules: int = setting(0, "depth to which modules get NVTX ranges of their own; 0 for none", low=0)
-    retries: int = setting(3, "attempts after an out-of-memory or a transient loader error", low=0)
+    weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
+    schedule: Schedule = setting("cosine", "shape of the learning rate after the warm-up")
+    warmup: int = setting(0, "number of steps in which the learning rate rises from 0", low=0)
+    empty_cache: int = setting(0, "empty the CUDA allocator's cache every N steps; 0: never", low=0)
+    annotate_modules: int = setting(0, "add NVTX ranges for modules down to this depth; 0: none", low=0)
+    retries: int = setting(3, "number of retries after an out-of-memory error or a transient loader error", low=0)
     on_nan: OnNan = setting(
-        "stop", "after a loss or gradient that is not finite: stop, skip its update, or continue with it"
+        "stop", "what to do if a loss or gradient is not finite: stop the run, skip the update, or apply it"
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is trained."""
+    """The model."""
 
-    name: ModelName = setting("transformer", "kind of model", flag="model")
-    layers: int = setting(4, "blocks", low=1, cpu=2)
-    width: int = setting(1024, "features inside a block", low=1, cpu=256)
-    heads: int = setting(16, "attention heads; must divide the width", low=1)
-    vocabulary: int = setting(8192, "tokens known (transformer, mlm)", low=2, cpu=1024)
-    features: int = setting(4096, "floats per position of the input (transformer)", low=1, cpu=512)
-    attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto leaves it to torch")
-    checkpointing: bool = setting(False, "compute activations again in backward, to save memory")
-    compile: bool = setting(False, "use torch.compile")
-    prompt: PromptForm = setting("none", "how apply_prompt puts the prompt in: Python loop or vectorised (mlm)")
-    prompt_tokens: int = setting(16, "length of the prompt (mlm)", low=1)
-    side: int = setting(32, "pixels along an image's side (dit, flow)", low=1)
-    channels: int = setting(4, "channels of an image (dit, flow)", low=1)
-    patch: int = setting(2, "pixels along a patch's side; must divide the image's (dit, flow)", low=1)
-    classes: int = setting(1000, "labels (dit, flow)", low=1)
+    name: ModelName = setting("transformer", "model architecture", flag="model")
+    layers: int = setting(4, "number of blocks", low=1, cpu=2)
+    width: int = setting(1024, "hidden size", low=1, cpu=256)
+    heads: int = setting(16, "number of attention heads; must divide the width", low=1)
+    vocabulary: int = setting(8192, "vocabulary size in tokens (transformer, mlm)", low=2, cpu=1024)
+    features: int = setting(4096, "input features per position (transformer)", low=1, cpu=512)
+    attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto: torch selects it")
+    checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    compile: bool = setting(False, "compile the model with torch.compile")
+    prompt: PromptForm = setting("none", "how apply_prompt inserts the prompt: with a Python loop or vectorised (mlm)")
+    prompt_tokens: int = setting(16, "prompt length in tokens (mlm)", low=1)
+    side: int = setting(32, "image height and width in pixels (dit, flow)", low=1)
+    channels: int = setting(4, "number of image channels (dit, flow)", low=1)
+    patch: int = setting(2, "patch height and width in pixels; must divide the side (dit, flow)", low=1)
+    classes: int = setting(1000, "number of classes (dit, flow)", low=1)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
         if self.width % self.heads:
-            reason = f"a width of {self.width} cannot be split into {self.heads} equal heads"
+            reason = f"width={self.width} is not divisible by heads={self.heads}"
             raise FieldError(reason, "model.width", "model.heads")
         if self.name in ("dit", "flow") and self.side % self.patch:
-            reason = f"a side of {self.side} pixels cannot be split into patches of {self.patch}"
+            reason = f"side={self.side} is not divisible by patch={self.patch}"
             raise FieldError(reason, "model.side", "model.patch")
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What it is trained on, and how that reaches the device."""
+    """The training data and how it is loaded."""
 
-    path: Path | None = setting(None, "array (.npy) or text file; seeded synthetic data where none", flag="data")
-    batch: int = setting(128, "samples per batch and GPU", low=1, cpu=4)
-    sequence: int = setting(256, "positions per sample (transformer, mlm)", low=1, cpu=64)
-    samples: int = setting(4096, "synthetic samples per epoch", low=1)
+    path: Path | None = setting(None, "array (.npy) or text file; none: synthetic data from the seed", flag="data")
+    batch: int = setting(128, "number of samples per batch and GPU", low=1, cpu=4)
+    sequence: int = setting(256, "number of positions per sample (transformer, mlm)", low=1, cpu=64)
+    samples: int = setting(4096, "number of synthetic samples per epoch", low=1)
     distinct_batches: int = setting(
         3,
-        "synthetic batches that are made before the first step, kept in memory within pinned_budget and repeated; "
-        "0 makes each sample when it is needed",
+        "number of synthetic batches that are generated before the first step, kept in memory (up to pinned_budget) "
+        "and repeated; 0: generate each sample when it is needed",
         low=0,
     )
-    workers: int = setting(0, "loader processes; 0 loads in the training process", low=0)
-    prefetch_factor: int | None = setting(None, "batches each worker loads ahead", low=1)
-    persistent_workers: bool = setting(False, "keep the workers between epochs")
-    preload: bool = setting(False, "make or read all samples before the first step and keep them")
-    depth: int = setting(1, "batches copied ahead of the one that computes (prefetch, staged)", low=1)
-    pinned_budget: int = setting(2 << 30, "bytes of host memory that may be pinned", low=1)
+    workers: int = setting(0, "number of loader processes; 0: load in the training process", low=0)
+    prefetch_factor: int | None = setting(None, "number of batches each worker loads ahead", low=1)
+    persistent_workers: bool = setting(False, "keep the loader processes between epochs")
+    preload: bool = setting(False, "generate or read all samples before the first step and keep them in memory")
+    depth: int = setting(1, "number of batches copied ahead (prefetch, staged, graph)", low=1)
+    pinned_budget: int = setting(2 << 30, "maximum size of pinned host memory in bytes", low=1)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
         for name in ("prefetch_factor", "persistent_workers"):
             if getattr(self, name) and not self.workers:
-                raise FieldError("needs loader processes: give workers of at least 1", f"data.{name}", "data.workers")
+                raise FieldError(f"{name} needs workers of at least 1", f"data.{name}", "data.workers")
 
     @property
     def kept(self) -> bool:
-        """Whether all batches exist in memory before the first step."""
+        """Whether all batches are in memory before the first step."""
         return self.preload or (self.path is None and self.distinct_batches > 0)
 
     def on_demand(self) -> Data:
-        """Return the same data, made or read in this process at the moment it is needed."""
+        """Return the same data, generated or read in this process when it is needed."""
         return replace(
             self, workers=0, prefetch_factor=None, persistent_workers=False, preload=False, distinct_batches=0
         )
@@ -141,78 +144,86 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """How several GPUs share the work; used under torchrun."""
+    """How several GPUs share the work, under torchrun."""
 
-    shard: bool = setting(False, "shard parameters (FSDP2) instead of copying them to each GPU (DDP)")
-    bucket_mb: float = setting(25.0, "MiB of gradients reduced together (DDP)", above=0)
-    gradient_as_bucket_view: bool = setting(True, "let gradients live in the buckets (DDP)")
-    static_graph: bool = setting(False, "promise that each step uses the same parameters (DDP)")
+    shard: bool = setting(False, "shard parameters (FSDP2) instead of replicating them on each GPU (DDP)")
+    bucket_mb: float = setting(25.0, "size of a gradient bucket in MiB (DDP)", above=0)
+    gradient_as_bucket_view: bool = setting(True, "store gradients in the buckets, without a copy (DDP)")
+    static_graph: bool = setting(False, "declare that every step uses the same parameters (DDP)")
     no_sync: bool = setting(
-        True, "reduce gradients once per step under accumulation, not per backward", flag="ddp-no-sync", off="ddp-sync"
+        True,
+        "with accumulation, reduce gradients once per step instead of once per micro-batch",
+        flag="ddp-no-sync",
+        off="ddp-sync",
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
         if self.shard and self.static_graph:
-            reason = "a static graph is a promise to DDP, which --shard replaces: take one of them"
+            reason = "--static-graph applies to DDP, which --shard replaces; use only one of them"
             raise FieldError(reason, "distributed.shard", "distributed.static_graph")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is kept of a run, and where it goes on."""
+    """Which checkpoints are written, and where to resume from."""
 
-    folder: Path | None = setting(None, "where checkpoints are kept", flag="checkpoint-folder")
-    every: int = setting(0, "steps between checkpoints; 0 for none but the last", low=0)
-    keep: int = setting(3, "how many of the newest are kept", low=1, flag="checkpoint-keep")
-    best: bool = setting(True, "keep the one with the lowest loss as well", flag="checkpoint-best")
+    folder: Path | None = setting(None, "folder for checkpoints", flag="checkpoint-folder")
+    every: int = setting(0, "number of steps between checkpoints; 0: only after the last step", low=0)
+    keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
+    best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
     resume: str | None = setting(
-        None, "go on from a checkpoint; alone: the latest", bare="latest", metavar="[latest|best|PATH]"
+        None, "resume from a checkpoint; without a value: the latest", bare="latest", metavar="[latest|best|PATH]"
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
         if self.folder is None and self.every:
-            raise FieldError(f"every {self.every} steps to nowhere: give a folder", "checkpoint.every")
+            reason = f"every={self.every} needs checkpoint.folder (--checkpoint-folder)"
+            raise FieldError(reason, "checkpoint.every")
         if self.folder is None and self.resume in ("latest", "best"):
-            reason = f"{self.resume} of which folder? Give checkpoint.folder (--checkpoint-folder), or a path"
+            reason = f"resume={self.resume} needs checkpoint.folder (--checkpoint-folder), or give a path"
             raise FieldError(reason, "checkpoint.resume")
 
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """What is said about the run, where, and how often (in steps)."""
+    """Where metrics of the run are written, and how often."""
 
-    every: int = setting(10, "steps between records", low=1)
-    jsonl: Path | None = setting(None, "file of JSON lines, one a record")
-    tensorboard: Path | None = setting(None, "folder of TensorBoard event files")
-    wandb: str | None = setting(None, "Weights & Biases project; WANDB_MODE=offline works", metavar="PROJECT")
-    progress: bool = setting(True, "show a progress bar on a terminal")
-    power_every: int = setting(10, "steps between readings of power and utilisation; 0 for never", low=0)
+    every: int = setting(10, "number of steps between records", low=1)
+    jsonl: Path | None = setting(None, "write metrics to this JSON Lines file, one record per line")
+    tensorboard: Path | None = setting(None, "write TensorBoard event files to this folder")
+    wandb: str | None = setting(
+        None, "log to this Weights & Biases project; WANDB_MODE=offline logs locally", metavar="PROJECT"
+    )
+    progress: bool = setting(True, "show a progress bar if standard error is a terminal")
+    power_every: int = setting(10, "number of steps between readings of GPU power and utilisation; 0: never", low=0)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The steps that nsys records under `-c cudaProfilerApi`: [start, stop)."""
+    """The steps that nsys records with `-c cudaProfilerApi`: from start up to, but not including, stop."""
 
-    start: int | None = setting(None, "first step that nsys records", low=0, flag="capture")
-    stop: int | None = setting(None, "first step that it does not", low=1, flag="capture")
+    start: int | None = setting(
+        None, "steps that nsys records with -c cudaProfilerApi: START <= step < STOP", low=0, flag="capture"
+    )
+    stop: int | None = setting(None, "first step after the capture", low=1, flag="capture")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_section(self)
         if (self.start is None) != (self.stop is None):
-            raise FieldError("give both or neither", "capture.start", "capture.stop")
+            raise FieldError("give both capture.start and capture.stop, or neither", "capture.start", "capture.stop")
         if self.start is not None and self.stop is not None and self.start >= self.stop:
-            reason = f"the capture of {self.start}:{self.stop} would end before it starts"
+            reason = f"capture {self.start}:{self.stop} is empty; START must be less than STOP"
             raise FieldError(reason, "capture.start", "capture.stop")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One run, whole."""
+    """The complete configuration of a run."""
 
     training: Training = field(default_factory=Training)
     model: Model = field(default_factory=Model)
@@ -223,20 +234,20 @@ class Config:
     capture: Capture = field(default_factory=Capture)
 
     def __post_init__(self) -> None:
-        check_together(self)
+        check_conflicts(self)
 
 
 def load(path: Path | None, flags: Mapping[str, object]) -> Config:
-    """Return the configuration of a YAML file, with the flags over it, and defaults under both.
+    """Return the configuration of a YAML file and flags. Flags override the file, and the file overrides the defaults.
 
-    A run without a GPU has smaller defaults (`Setting.cpu`), so that a step takes a fraction of a second there.
+    A run without a GPU has smaller defaults (`Setting.cpu`), so that a step takes a fraction of a second.
 
     Args:
-        path: the file; None for none.
-        flags: long name with underscores ("learning_rate", "monitor_every", "capture") -> value; None is not given.
+        path: the YAML file; None for none.
+        flags: long name with underscores ("learning_rate", "monitor_every", "capture") -> value; None means not given.
 
     Raises:
-        ConfigError: one line naming the file or flag, the value, and what is allowed.
+        ConfigError: one line with the file or flag, the value, and what is allowed.
     """
     return loading.merge(Config, path, flags, lambda values: _is_cpu(str(values.get("training.device", "auto"))))
 
@@ -244,7 +255,7 @@ def load(path: Path | None, flags: Mapping[str, object]) -> Config:
 def _is_cpu(device: str) -> bool:
     if device == "auto":
         try:
-            import torch  # not at the top: the configuration works without torch
+            import torch  # imported here so that the configuration works without torch
         except ImportError:
             return True
         return not torch.cuda.is_available()
@@ -252,16 +263,16 @@ def _is_cpu(device: str) -> bool:
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
-    """Return the configuration that `to_dict` described, such as a checkpoint's.
+    """Return the configuration from the result of `to_dict`, for example from a checkpoint.
 
     Raises:
-        ConfigError: a key or a value is unknown or impossible.
+        ConfigError: a key is unknown or a value is invalid.
     """
     return loading.from_sections(Config, values)
 
 
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """Return sections of fields as JSON knows them: paths are text."""
+    """Return a dictionary of sections with values that JSON can hold; paths become text."""
     return {
         section: {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
         for section, fields in asdict(config).items()

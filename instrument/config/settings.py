@@ -1,7 +1,7 @@
-"""One setting of the configuration: its default, its meaning, what it may be; read from text and checked.
+"""Declaration, parsing and validation of single settings.
 
-A section of the configuration is a frozen dataclass whose fields are made by `setting`. The type hint says what a value
-is, the rest stands beside its default, and the YAML reader, the flags and the checks all read it from there.
+A section of the configuration is a frozen dataclass whose fields are made by `setting`. The YAML reader, the flags and
+the checks use the type hint and the `Setting` of each field.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 from instrument.errors import ConfigError
 
 Value = TypeVar("Value")
-WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-LONGEST = 60
-NUMBERS = {int: "a whole number", float: "a number"}
+BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+MAX_SHOWN_LENGTH = 60  # characters of a value in an error message
+NUMBER_TYPES = {int: "a whole number", float: "a number"}
 
 
 class FieldError(ConfigError):
-    """A setting that cannot be, alone or together with others.
+    """An invalid setting, or settings that do not work together.
 
     Attributes:
-        keys: the settings concerned, as "section.field".
+        keys: the settings, as "section.field".
         reason: the value, what is wrong with it and what is allowed.
     """
 
@@ -38,8 +38,8 @@ class FieldError(ConfigError):
         names = dict.fromkeys((sources or {}).get(key, key) for key in keys)
         super().__init__(f"{' and '.join(names)}: {reason}")
 
-    def named(self, sources: Mapping[str, str]) -> FieldError:
-        """Return the same error, naming the file or the flag that each setting came from.
+    def with_sources(self, sources: Mapping[str, str]) -> FieldError:
+        """Return the same error with the file or flag that each setting came from.
 
         Args:
             sources: "section.field" -> "run.yaml: section.field" or "--field".
@@ -49,21 +49,21 @@ class FieldError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field may be besides its type.
+    """Help text and allowed values of a setting.
 
     Attributes:
-        help: one line for a user, with the unit.
+        help: one line for the user, with the unit.
         low: the smallest number allowed.
-        above: a bound that the number must exceed.
-        pattern: what text must match whole.
-        expected: the pattern in words.
-        flag: the flag's long name where the field's own says too little alone; fields of one section that share one are
-            given together, as "FIRST:SECOND".
-        off: the flag that turns a switch off, where that is not "no-" before its name.
-        bare: what the flag means when it is given without a value.
-        choices: the words allowed where the type does not list them.
-        metavar: what stands for the value in the help.
-        cpu: the default of the commands where the run has no GPU; None where it is the same.
+        above: the number must be greater than this.
+        pattern: regular expression that the complete text must match.
+        expected: description of the pattern for error messages.
+        flag: name of the flag, by default the field's name. Two fields of a section with the same flag are given
+            together, as "FIRST:SECOND".
+        off: name of the flag that turns a switch off, by default "no-" and the flag's name.
+        bare: value of the flag if it is given without a value.
+        choices: the words allowed, if the type hint does not list them.
+        metavar: placeholder for the value in the help.
+        cpu: default for a run without a GPU; None means the field's default.
     """
 
     help: str
@@ -81,7 +81,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A field's type hint, taken apart: int, float, bool, str or Path, or some words, and whether None is a value."""
+    """A parsed type hint: int, float, bool, str or Path, the words allowed, and whether None is allowed."""
 
     base: type
     choices: tuple[str, ...]
@@ -89,20 +89,20 @@ class Kind:
 
 
 def setting(default: Value, help: str, **allowed: Any) -> Value:
-    """Return a dataclass field with this default; `allowed` are the attributes of `Setting`."""
+    """Return a dataclass field with a default and a `Setting`; `allowed` are attributes of `Setting`."""
     return dataclasses.field(default=default, metadata={"setting": Setting(help, **allowed)})
 
 
-def spec(field: dataclasses.Field[Any]) -> Setting:
-    """Return what `setting` was told about a field."""
+def get_setting(field: dataclasses.Field[Any]) -> Setting:
+    """Return the `Setting` of a dataclass field."""
     return cast(Setting, field.metadata["setting"])
 
 
 @cache
-def kinds(section: type) -> Mapping[str, Kind]:
-    """Return the kind of each field of a section's class."""
+def field_kinds(section: type) -> Mapping[str, Kind]:
+    """Return the kind of each field of a section class."""
     hints = get_type_hints(section)
-    return {field.name: _kind(hints[field.name], spec(field).choices) for field in dataclasses.fields(section)}
+    return {field.name: _kind(hints[field.name], get_setting(field).choices) for field in dataclasses.fields(section)}
 
 
 def _kind(hint: Any, choices: tuple[str, ...]) -> Kind:
@@ -114,12 +114,12 @@ def _kind(hint: Any, choices: tuple[str, ...]) -> Kind:
     return Kind(hint, choices, optional)
 
 
-def read(section: type, name: str, value: object) -> object:
-    """Return a value from YAML or a flag as the field's own type, if it can be understood as that; else as it is.
+def parse_value(section: type, name: str, value: object) -> object:
+    """Convert a value from YAML or a flag to the field's type; return it unchanged if it cannot be converted.
 
-    So 3e-4, which YAML takes for text, is a number, and the word none is None where None is a value.
+    "3e-4", which YAML reads as text, becomes a number. "none" becomes None if the field allows None.
     """
-    kind = kinds(section)[name]
+    kind = field_kinds(section)[name]
     if kind.optional and isinstance(value, str) and value.lower() == "none":
         return None
     if isinstance(value, str) and kind.base is not str:
@@ -131,7 +131,7 @@ def read(section: type, name: str, value: object) -> object:
 
 def _from_text(base: type, text: str) -> object:
     if base is bool:
-        return WORDS.get(text.lower(), text)
+        return BOOL_WORDS.get(text.lower(), text)
     if base is Path:
         return Path(text).expanduser() if text else text
     try:
@@ -140,21 +140,21 @@ def _from_text(base: type, text: str) -> object:
         return text
 
 
-def check(section: Any) -> None:
-    """Check each field of a section by its type and its setting.
+def check_section(section: Any) -> None:
+    """Check each field of a section against its type and its `Setting`.
 
     Raises:
-        FieldError: a value is not what its field may be.
+        FieldError: a value is not allowed.
     """
     owner: type = type(section)
     for field in dataclasses.fields(section):
-        value, kind = getattr(section, field.name), kinds(owner)[field.name]
-        if not (kind.optional and value is None) and not _allowed(kind, spec(field), value):
-            raise FieldError(_refusal(kind, spec(field), value), f"{owner.__name__.lower()}.{field.name}")
+        value, kind = getattr(section, field.name), field_kinds(owner)[field.name]
+        if not (kind.optional and value is None) and not _is_allowed(kind, get_setting(field), value):
+            raise FieldError(_refusal_reason(kind, get_setting(field), value), f"{owner.__name__.lower()}.{field.name}")
 
 
-def _allowed(kind: Kind, allowed: Setting, value: object) -> bool:
-    if kind.base in NUMBERS:
+def _is_allowed(kind: Kind, allowed: Setting, value: object) -> bool:
+    if kind.base in NUMBER_TYPES:
         return _is_number(kind.base, value) and _in_range(allowed, cast(float, value))
     if not isinstance(value, kind.base) or value == "":
         return False
@@ -164,24 +164,24 @@ def _allowed(kind: Kind, allowed: Setting, value: object) -> bool:
 
 
 def _is_number(base: type, value: object) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole or (base is float and isinstance(value, float) and math.isfinite(value))
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return is_integer or (base is float and isinstance(value, float) and math.isfinite(value))
 
 
 def _in_range(allowed: Setting, value: float) -> bool:
     return (allowed.low is None or value >= allowed.low) and (allowed.above is None or value > allowed.above)
 
 
-def _refusal(kind: Kind, allowed: Setting, value: object) -> str:
-    given = shown(str(value) if isinstance(value, Path) else value)
+def _refusal_reason(kind: Kind, allowed: Setting, value: object) -> str:
+    text = short_repr(str(value) if isinstance(value, Path) else value)
     if kind.choices:
-        return f"{given} is unknown{did_you_mean(value, kind.choices)}; allowed: {', '.join(kind.choices)}"
-    return f"{given} is not {_expected(kind, allowed)}"
+        return f"invalid value {text}{did_you_mean(value, kind.choices)}; allowed: {', '.join(kind.choices)}"
+    return f"invalid value {text}; expected {_expected_text(kind, allowed)}"
 
 
-def _expected(kind: Kind, allowed: Setting) -> str:
+def _expected_text(kind: Kind, allowed: Setting) -> str:
     words = {bool: "true or false", str: "text", Path: "a path"}
-    text = allowed.expected or NUMBERS.get(kind.base) or words[kind.base]
+    text = allowed.expected or NUMBER_TYPES.get(kind.base) or words[kind.base]
     if allowed.low is not None:
         text += f" of at least {allowed.low}"
     if allowed.above is not None:
@@ -189,13 +189,13 @@ def _expected(kind: Kind, allowed: Setting) -> str:
     return text + (", or none" if kind.optional else "")
 
 
-def shown(value: object) -> str:
-    """Return a value as an error names it: on one line, and not a long one."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value, shortened to one short line for error messages."""
     text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
 
 
 def did_you_mean(word: object, known: tuple[str, ...]) -> str:
-    """Return " (did you mean X?)" for the known word that resembles this one most, or nothing."""
+    """Return " (did you mean X?)" for the most similar known word, or "" if none is similar."""
     close = difflib.get_close_matches(str(word).lower(), known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""

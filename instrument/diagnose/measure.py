@@ -1,11 +1,11 @@
-"""Measures the stages in turns: each round runs every stage once, so a machine whose speed drifts slows all alike."""
+"""Measures the stages in rounds. Each round runs every stage once, so a change in machine speed affects all alike."""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import median
@@ -13,60 +13,64 @@ from typing import Any
 
 import torch
 
-from instrument.diagnose.ahead import gpu_ms
-from instrument.diagnose.power import Readings
-from instrument.diagnose.records import Row
-from instrument.diagnose.running import Running, Setting
+from instrument.diagnose.context import StageContext, StageRun
+from instrument.diagnose.power import PowerReadings
+from instrument.diagnose.records import StageResult
 from instrument.diagnose.stages import Stage
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
 from instrument.monitor.nvml import Meter, NoMeter
 from instrument.ranges import annotate
+from instrument.streams import Event
 from instrument.trainer.recover import is_out_of_memory
 
 ROUNDS = 5
 NO_GPU = "the run uses no GPU"
-NOT_PART = "it is no part of this stage"
+NOT_IN_STAGE = "this stage does not include it"
 FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
+MAX_SLEEP_MS = 500.0
+SLEEP_CYCLES_PER_MS = 2_000_000  # at the clock rate of the fastest GPUs; slower GPUs sleep longer
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of each stage is run.
+    """How many iterations of each stage are run.
 
     Attributes:
-        iterations: timed in each round.
-        warm_up: iterations before them in each round, which are not timed.
+        iterations: timed iterations in each round.
+        warm_up: untimed iterations before them in each round.
     """
 
     iterations: int = 10
     warm_up: int = 5
 
 
-def measure(stages: Sequence[Stage], setting: Setting, plan: Plan, meter: Meter, tell: LogFunction) -> list[Row]:
-    """Run all stages in each of ROUNDS rounds and return their rows; a stage that cannot run has the reason in its row.
+def measure(
+    stages: Sequence[Stage], context: StageContext, plan: Plan, meter: Meter, say: LogFunction
+) -> list[StageResult]:
+    """Run all stages in each of ROUNDS rounds and return their results. A failed stage has the reason in its result.
 
-    A stage is opened for its turn and closed after it: no other stage's memory, threads or workers are there then.
+    A stage is opened for each round and closed after it, so no other stage holds memory, threads or workers meanwhile.
 
     Args:
         stages: some of STAGES.
-        setting: what all stages share.
-        plan: how much of each stage is run.
-        meter: of the GPU's power and utilisation; read in the last round.
-        tell: receives one line before each round.
+        context: what all stages share.
+        plan: number of iterations.
+        meter: power and utilisation of the GPU, read in the last round.
+        say: receives one line before each round.
     """
-    results = [_Result(stage) for stage in stages]
-    unread = NoMeter("power is read in the last round")
+    measurements = [_Measurement(stage) for stage in stages]
+    no_meter = NoMeter("power is read in the last round")
     for number in range(1, ROUNDS + 1):
-        tell(f"round {number} of {ROUNDS}: {', '.join(result.stage.name for result in results)}")
-        for result in results:
-            _take_turn(result, setting, plan, meter if number == ROUNDS else unread)
-    return [_row(result, setting) for result in results]
+        say(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
+        for measurement in measurements:
+            _run_stage(measurement, context, plan, meter if number == ROUNDS else no_meter)
+    return [_stage_result(measurement, context) for measurement in measurements]
 
 
 @dataclass(slots=True)
-class _Result:
-    """What the turns of one stage measured so far, or why it cannot run."""
+class _Measurement:
+    """The measurements of one stage so far, or why it cannot run."""
 
     stage: Stage
     rounds_ms: list[float] = field(default_factory=list)
@@ -76,64 +80,94 @@ class _Result:
     failure: str | None = None
 
 
-def _take_turn(result: _Result, setting: Setting, plan: Plan, meter: Meter) -> None:
-    if result.failure is not None:
+def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
+    if measurement.failure is not None:
         return
     try:
-        with annotate(f"stage {result.stage.name}"):
-            _measure_round(result, setting, plan, meter)
+        with annotate(f"stage {measurement.stage.name}"):
+            _measure_round(measurement, context, plan, meter)
     except InstrumentError as error:
-        result.failure = str(error)
+        measurement.failure = str(error)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        result.failure = "it does not fit the memory: use a smaller batch, or --checkpointing"
-    _release(setting.device)  # after the except clauses: an error holds on to the stage's tensors
+        measurement.failure = "out of memory; use a smaller --batch or --checkpointing"
+    _release_memory(context.device)  # after the except clauses, because an error keeps the stage's tensors alive
 
 
-def _measure_round(result: _Result, setting: Setting, plan: Plan, meter: Meter) -> None:
-    with closing(result.stage.open(setting)) as running, Readings(meter) as readings:
-        # Batches that workers loaded ahead cost the timed iterations nothing: use them up first.
-        for _ in range(plan.warm_up + setting.steps_ahead):
-            running.iterate()
-        running.begin()
-        result.rounds_ms.append(_round_ms(running, plan.iterations, setting.device))
-        for name, value in {"gpu_ms": _gpu_ms(running, setting.device), **running.figures()}.items():
+def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, meter: Meter) -> None:
+    with closing(measurement.stage.open(context)) as run, PowerReadings(meter) as readings:
+        # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
+        for _ in range(plan.warm_up + context.steps_ahead):
+            run.iterate()
+        run.begin()
+        measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device))
+        for name, value in {"gpu_ms": _gpu_ms(run, context.device), **run.figures()}.items():
             if value is not None:
-                result.figures[name].append(value)
-        while not readings.enough():
-            _round_ms(running, 1, setting.device)
-    result.power, result.missing = readings.means()
+                measurement.figures[name].append(value)
+        while not readings.is_complete():
+            _round_ms(run, 1, context.device)
+    measurement.power, measurement.missing = readings.means()
 
 
-def _row(result: _Result, setting: Setting) -> Row:
-    name, title = result.stage.name, result.stage.title(setting.config)
-    if result.failure is not None:
-        return Row(name, title, not_measured=dict.fromkeys(FIGURES, result.failure))
-    found: dict[str, Any] = {key: median(values) for key, values in result.figures.items()}
-    missing = {key: NOT_PART for key in ("gpu_ms", "data_load_ms", "copy_ms") if key not in found}
-    if setting.device.type != "cuda":
+def _stage_result(measurement: _Measurement, context: StageContext) -> StageResult:
+    name, title = measurement.stage.name, measurement.stage.title(context.config)
+    if measurement.failure is not None:
+        return StageResult(name, title, not_measured=dict.fromkeys(FIGURES, measurement.failure))
+    values: dict[str, Any] = {key: median(numbers) for key, numbers in measurement.figures.items()}
+    missing = {key: NOT_IN_STAGE for key in ("gpu_ms", "data_load_ms", "copy_ms") if key not in values}
+    if context.device.type != "cuda":
         missing |= {key: NO_GPU for key in ("gpu_ms", "copy_ms") if key in missing}
-    ms = median(result.rounds_ms)
-    samples = setting.config.data.batch * setting.config.training.accumulation
-    found["samples_per_s"] = samples * 1000 / ms if ms else None
-    return Row(
-        name, title, ms, tuple(result.rounds_ms), **found, **result.power, not_measured=missing | result.missing
-    )  # fmt: skip
+    ms = median(measurement.rounds_ms)
+    samples = context.config.data.batch * context.config.training.accumulation
+    values["samples_per_s"] = samples * 1000 / ms if ms else None
+    values |= measurement.power
+    return StageResult(
+        name, title, ms, tuple(measurement.rounds_ms), **values, not_measured=missing | measurement.missing
+    )
 
 
-def _round_ms(running: Running, iterations: int, device: torch.device) -> float:
-    """Return the ms of one iteration in a round; the host waits for the GPU at both ends only."""
+def _round_ms(run: StageRun, iterations: int, device: torch.device) -> float:
+    """Return the time of one iteration in ms; the host waits for the GPU only before and after the round."""
     _synchronize(device)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(iterations):
-        running.iterate()
+        run.iterate()
     _synchronize(device)
-    return (time.perf_counter() - begun) * 1000 / iterations
+    return (time.perf_counter() - start) * 1000 / iterations
 
 
-def _gpu_ms(running: Running, device: torch.device) -> float | None:
-    return gpu_ms(running.iterate, device) if running.launches_only and device.type == "cuda" else None
+def _gpu_ms(run: StageRun, device: torch.device) -> float | None:
+    return launched_ahead_ms(run.iterate, device) if run.launches_only and device.type == "cuda" else None
+
+
+def launched_ahead_ms(iterate: Callable[[], None], device: torch.device) -> float:
+    """Return the GPU time in ms of one iteration that the host launches while the GPU is busy: without idle gaps.
+
+    A GPU queues about one thousand launches. An iteration with more launches has gaps after them, so its time is too
+    long, never too short.
+
+    Args:
+        iterate: launches one iteration without waiting.
+        device: a CUDA device.
+    """
+    launch_ms = _launch_ms(iterate, device)
+    start, end = (Event(device, timing=True) for _ in range(2))
+    torch.cuda._sleep(int(min(2 * launch_ms, MAX_SLEEP_MS) * SLEEP_CYCLES_PER_MS))  # type: ignore[no-untyped-call]
+    start.record()
+    iterate()
+    end.record()
+    torch.cuda.synchronize(device)
+    return end.milliseconds_since(start)
+
+
+def _launch_ms(iterate: Callable[[], None], device: torch.device) -> float:
+    torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    iterate()
+    elapsed = (time.perf_counter() - start) * 1000
+    torch.cuda.synchronize(device)
+    return elapsed
 
 
 def _synchronize(device: torch.device) -> None:
@@ -141,7 +175,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _release(device: torch.device) -> None:
+def _release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

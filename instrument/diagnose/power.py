@@ -1,4 +1,4 @@
-"""Power and utilisation over a stage: NVML is read on a thread of its own, beside what is timed."""
+"""Mean power and utilisation during a stage, read from NVML on a background thread."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from statistics import fmean
 
 from instrument.monitor.nvml import Meter, Reading
 
-SETTLING_S = 1.0  # NVML averages over about a second: until then it speaks of the stage before
-EVERY_S = 0.1
-ENOUGH = 10
+SETTLING_S = 1.0  # NVML averages over about one second, so earlier readings include the previous stage
+INTERVAL_S = 0.1
+ENOUGH_READINGS = 10
 FIGURES = ("power_w", "utilisation_percent")
 
 
-class Readings:
-    """Reads a meter from its start to its end; nothing where the meter measures nothing.
+class PowerReadings:
+    """Context manager that reads a meter during its block; it reads nothing if the meter measures nothing.
 
     Args:
-        meter: not closed with this.
-        settling: seconds that are left out at the start.
+        meter: the meter, which stays open.
+        settling: seconds at the start whose readings are discarded.
         every: seconds between readings.
     """
 
-    def __init__(self, meter: Meter, *, settling: float = SETTLING_S, every: float = EVERY_S) -> None:
+    def __init__(self, meter: Meter, *, settling: float = SETTLING_S, every: float = INTERVAL_S) -> None:
         self._meter, self._settling, self._every = meter, settling, every
         self._first = meter.read()
-        self._taken: list[Reading] = []
-        self._begun = time.monotonic()
-        self._ended = threading.Event()
+        self._readings: list[Reading] = []
+        self._start = time.monotonic()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
-    def __enter__(self) -> Readings:
+    def __enter__(self) -> PowerReadings:
         if self._measures():
             self._thread.start()
         return self
 
-    def __exit__(self, *_raised: object) -> None:
-        self._ended.set()
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def enough(self) -> bool:
-        """Return whether there is as much as a mean needs, or nothing to wait for."""
-        return not self._thread.is_alive() or len(self._taken) >= ENOUGH
+    def is_complete(self) -> bool:
+        """Return whether there are enough readings for a mean, or nothing is measured."""
+        return not self._thread.is_alive() or len(self._readings) >= ENOUGH_READINGS
 
     def means(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the mean of each figure of FIGURES, and why there is none of the others."""
-        found: dict[str, float] = {}
+        """Return the mean of each measured value of FIGURES, and the reasons for the others."""
+        means: dict[str, float] = {}
         missing: dict[str, str] = {}
         for name in FIGURES:
-            values = [value for reading in tuple(self._taken) if (value := getattr(reading, name)) is not None]
+            values = [value for reading in tuple(self._readings) if (value := getattr(reading, name)) is not None]
             if values:
-                found[name] = fmean(values)
+                means[name] = fmean(values)
             else:
-                missing[name] = self._first.not_measured.get(name, "the stage was over before NVML had a figure for it")
-        return found, missing
+                missing[name] = self._first.not_measured.get(name, "the stage ended before NVML had a value")
+        return means, missing
 
     def _measures(self) -> bool:
         return any(getattr(self._first, name) is not None for name in FIGURES)
 
     def _run(self) -> None:
-        while not self._ended.wait(self._every):
+        while not self._stop.wait(self._every):
             reading = self._meter.read()
-            if time.monotonic() - self._begun >= self._settling:
-                self._taken.append(reading)
+            if time.monotonic() - self._start >= self._settling:
+                self._readings.append(reading)

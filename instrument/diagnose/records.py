@@ -1,4 +1,4 @@
-"""What the stages measured, and what follows from it; no torch."""
+"""The results of the stages and the diagnosis. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ Bound = Literal["loader", "copy", "synchronisation", "launch", "precision", "com
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One stage; None is not measured. Times are ms per iteration, which is one optimizer step's batches.
+class StageResult:
+    """The measurements of one stage, in ms per iteration (the batches of one optimizer step). None: not measured.
 
     Attributes:
-        stage: its name in `--stages`.
-        title: what it is, for a reader.
-        ms: host time of an iteration, the median of the rounds.
-        rounds_ms: of each round.
-        samples_per_s: that `ms` gives.
-        power_w: mean over the stage, its first second left out, because NVML averages over one.
-        utilisation_percent: share of time in which any kernel ran, as NVML says it; the same mean.
-        gpu_ms: time that the GPU needs where all of an iteration was launched ahead; the rest of `ms` it waits.
-        data_load_ms: time that the host waited for the loader, mean over the iterations.
-        copy_ms: time of the copies to the GPU on their stream, hidden or not, mean over the iterations.
+        stage: name in `--stages`.
+        title: title for the reader.
+        ms: host time of an iteration, median of the rounds.
+        rounds_ms: host time of an iteration in each round.
+        samples_per_s: samples per second, computed from `ms`.
+        power_w: mean power draw, without the first second, because NVML averages over one second.
+        utilisation_percent: percentage of time in which any kernel ran, from NVML; mean as for `power_w`.
+        gpu_ms: GPU time if the complete iteration is launched ahead; in the rest of `ms` the GPU is idle.
+        data_load_ms: time the host waited for the loader, mean of the iterations.
+        copy_ms: time of the copies to the GPU on their stream, hidden or not, mean of the iterations.
         not_measured: attribute -> why it is None.
     """
 
@@ -42,14 +42,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one thing adds to an iteration.
+    """What one part adds to an iteration.
 
     Attributes:
-        bound: what.
+        bound: the part.
         stage: the stage that shows it.
-        ms: how much, per iteration.
-        because: the measured figures that say so, in words.
-        noise_ms: how far the rounds disagree about it.
+        ms: cost per iteration.
+        because: the measured values behind it, as text.
+        noise_ms: how far the rounds differ in it.
     """
 
     bound: Bound
@@ -64,7 +64,7 @@ class Remedy:
     """What to change.
 
     Attributes:
-        flags: of `instrument.train`, ready to be added; "" where no flag of it helps.
+        flags: flags to add to `instrument.train`; "" if no flag helps.
         why: one sentence.
     """
 
@@ -73,20 +73,20 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Where time is lost.
+class Diagnosis:
+    """Where a run loses time.
 
     Attributes:
-        bound: what the run waits for most; "compute" where nothing worth naming is lost, "unknown" where too few
-            stages were measured, or where the rounds disagree more than the difference.
-        stage: the stage that shows it; None where unknown.
-        total_ms: an iteration of the whole pipeline; None where unknown.
-        lost_ms: what of it would be saved; 0 where nothing is lost, None where unknown.
-        lost_percent: `lost_ms` of `total_ms`.
-        because: the measured figures that say so.
+        bound: the part with the largest cost; "compute" if no cost is large enough, "unknown" if too few stages were
+            measured or the rounds differ too much.
+        stage: the stage that shows it; None if unknown.
+        total_ms: time of an iteration of the pipeline; None if unknown.
+        lost_ms: time per iteration that could be saved; None if unknown.
+        lost_percent: `lost_ms` as a percentage of `total_ms`.
+        because: the measured values behind it, as text.
         remedy: what to change.
-        notes: what else a reader should know, a sentence each.
-        capture: commands, in their order, that record and analyse what to look at next.
+        notes: further observations, one sentence each.
+        capture: commands that record and analyze the next capture, in order.
     """
 
     bound: Bound

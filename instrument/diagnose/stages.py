@@ -1,64 +1,208 @@
-"""The stages, in their order: each adds something to those before it."""
+"""The stages of a diagnosis, in order: each adds something to the ones before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
 
-from instrument.config.schema import Config
+import torch
+
+from instrument.config.schema import Config, Precision
 from instrument.config.settings import did_you_mean
-from instrument.diagnose.compute import Inference, mixed, training
-from instrument.diagnose.feeding import Load, pipeline, plain
-from instrument.diagnose.running import Running, Setting
-from instrument.errors import ConfigError
+from instrument.diagnose.context import StageContext, StageRun
+from instrument.errors import ConfigError, InstrumentError
+from instrument.monitor.meter import StepMeter
+from instrument.monitor.metrics import StepFigures
 from instrument.strategies import strategy_class
 from instrument.sync import SyncPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One part of a run that is measured alone.
+    """One part of a run that is measured separately.
 
     Attributes:
-        name: in `--stages`, in JSON and in the verdict.
-        title: what it is under a configuration, for a reader; 28 characters at most.
-        open: builds it; raises InstrumentError where it cannot be measured.
+        name: name in `--stages`, in JSON and in the diagnosis.
+        title: returns the title for a configuration, at most 28 characters.
+        open: builds the stage; raises InstrumentError if it cannot be measured.
     """
 
     name: str
     title: Callable[[Config], str]
-    open: Callable[[Setting], Running]
+    open: Callable[[StageContext], StageRun]
 
 
-def _mixed(config: Config) -> str:
-    return "mixed precision" if config.training.precision == "fp32" else config.training.precision
+class _TimedOnly:
+    """A stage that measures nothing besides its time and has nothing to close."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def figures(self) -> Mapping[str, float | None]:
+        """Return no values."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
-def _waits(config: Config) -> str:
+class InferenceStage(_TimedOnly):
+    """The forward passes of a step, without autograd, on batches that are on the device."""
+
+    launches_only = True
+
+    def __init__(self, context: StageContext) -> None:
+        self._learner = context.learner("fp32")
+        self._learner.model.eval()
+        self._batches = context.on_device()
+
+    def iterate(self) -> None:
+        """Run the forward passes."""
+        with torch.no_grad():
+            for batch in self._batches:
+                self._learner.forward(batch)
+
+
+class TrainStage(_TimedOnly):
+    """A complete step (forward, backward, optimizer) on batches that are on the device."""
+
+    launches_only = True
+
+    def __init__(self, context: StageContext, precision: Precision) -> None:
+        self._learner = context.learner(precision)
+        self._batches = context.on_device()
+
+    def iterate(self) -> None:
+        """Run one step."""
+        for batch in self._batches:
+            self._learner.backward(self._learner.forward(batch), 1 / len(self._batches))
+        self._learner.update()
+
+
+class LoaderStage(_TimedOnly):
+    """Loads the host batches of a step and does nothing with them."""
+
+    launches_only = False
+
+    def __init__(self, context: StageContext) -> None:
+        self._batches: Iterator[Any] = iter(context.loader(context.config))
+        self._count = context.config.training.accumulation
+
+    def iterate(self) -> None:
+        """Load the batches of one step."""
+        for _ in range(self._count):
+            next(self._batches)
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._batches = iter(())
+
+
+class PipelineStage:
+    """Trains on the loader's batches with a strategy and a sync policy, like the training loop.
+
+    Args:
+        context: what all stages share.
+        config: the configuration of the run, or one with another strategy and sync policy.
+    """
+
+    launches_only = False
+
+    def __init__(self, context: StageContext, config: Config) -> None:
+        self._meter = StepMeter(context.device)
+        learner = context.learner(config.training.precision)
+        self._strategy = strategy_class(config.training.strategy)(config, learner, self._meter)
+        self._batches = self._strategy.batches(context.loader(config))
+        self._policy = SyncPolicy.from_text(config.training.sync, self._strategy.sync_interval)
+        self._late = self._policy.losses(context.device)
+        self._count = config.training.accumulation
+        self._step = self._first = 0
+        self._measured: list[StepFigures] = []
+
+    def iterate(self) -> None:
+        """Run one step, and wait if the sync policy requires it."""
+        self._meter.begin(self._step)
+        batches = [next(self._batches) for _ in range(self._count)]
+        self._late.put(self._step, self._strategy.step(batches))
+        self._policy.after(self._step, self._late)
+        self._step += 1
+        self._measured += self._meter.finished()
+
+    def begin(self) -> None:
+        """Discard the steps so far."""
+        self._first = self._step
+        self._measured.clear()
+
+    def figures(self) -> Mapping[str, float | None]:
+        """Return the mean times of loading and copying over the completed steps."""
+        steps = [step for step in self._measured if step.step >= self._first]
+        loading = [step.data_load_ms for step in steps if step.data_load_ms is not None]
+        copying = [step.copy_ms for step in steps if step.copy_ms is not None]
+        return {
+            "data_load_ms": fmean(loading) if loading else None,
+            "copy_ms": fmean(copying) if copying else None,
+        }
+
+    def close(self) -> None:
+        """Stop the threads and the workers."""
+        self._strategy.close()
+        self._batches = iter(())
+
+
+def _open_training(context: StageContext) -> StageRun:
+    return TrainStage(context, "fp32")
+
+
+def _open_mixed(context: StageContext) -> StageRun:
+    precision = context.config.training.precision
+    if precision == "fp32":
+        raise InstrumentError("the run uses fp32; use --precision bf16 to measure mixed precision")
+    return TrainStage(context, precision)
+
+
+def _open_plain(context: StageContext) -> StageRun:
+    """Return the baseline: blocking copies from pageable memory, and a wait after each step."""
+    training = replace(context.config.training, strategy="serial", sync="every")
+    return PipelineStage(context, replace(context.config, training=training))
+
+
+def _open_pipeline(context: StageContext) -> StageRun:
+    return PipelineStage(context, context.config)
+
+
+def _mixed_title(config: Config) -> str:
+    precision = config.training.precision
+    return f"training, {'mixed precision' if precision == 'fp32' else precision}"
+
+
+def _pipeline_title(config: Config) -> str:
     auto = strategy_class(config.training.strategy).sync_interval
     every = SyncPolicy.from_text(config.training.sync, auto).every
-    return "sync event" if every is None else f"sync {every}"
+    return f"{config.training.strategy}, {'sync event' if every is None else f'sync {every}'}"
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("inference", lambda _config: "inference, fp32", Inference),
-    Stage("training", lambda _config: "training, fp32", training),
-    Stage("mixed", lambda config: f"training, {_mixed(config)}", mixed),
-    Stage("loader", lambda _config: "loader alone", Load),
-    Stage("plain", lambda _config: "loader + copy + model", plain),
-    Stage("pipeline", lambda config: f"{config.training.strategy}, {_waits(config)}", pipeline),
+    Stage("inference", lambda _config: "inference, fp32", InferenceStage),
+    Stage("training", lambda _config: "training, fp32", _open_training),
+    Stage("mixed", _mixed_title, _open_mixed),
+    Stage("loader", lambda _config: "loader alone", LoaderStage),
+    Stage("plain", lambda _config: "loader + copy + model", _open_plain),
+    Stage("pipeline", _pipeline_title, _open_pipeline),
 )
 
 
-def chosen(names: str | None) -> tuple[Stage, ...]:
-    """Return the stages that a list such as "training,loader" names, in the order of STAGES; all where None.
+def select_stages(names: str | None) -> tuple[Stage, ...]:
+    """Return the stages of a list such as "training,loader", in the order of STAGES; all stages for None.
 
     Raises:
-        ConfigError: there is no such stage.
+        ConfigError: a stage is unknown.
     """
     known = tuple(stage.name for stage in STAGES)
     wanted = known if names is None else tuple(name.strip() for name in names.split(","))
     for name in wanted:
         if name not in known:
-            raise ConfigError(f"--stages: {name!r} is no stage{did_you_mean(name, known)}: use {', '.join(known)}")
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"--stages: unknown stage {name!r}{hint}; allowed: {', '.join(known)}")
     return tuple(stage for stage in STAGES if stage.name in wanted)

@@ -1,108 +1,194 @@
-"""From measured rows to where time is lost, what it costs, what to change and what to capture next. Pure; no torch."""
+"""The diagnosis of measured stages: the largest cost, its remedy, and the capture to record next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from instrument.config.schema import Config
-from instrument.diagnose.costs import SMALL, Times, apart, costs, ms
-from instrument.diagnose.next_capture import commands
-from instrument.diagnose.records import Cost, Remedy, Row, Verdict
-from instrument.diagnose.remedies import remedy
+from instrument.diagnose.costs import (
+    MIN_COST_FRACTION,
+    StageTimes,
+    compute_costs,
+    measured_ms,
+    pipeline_text,
+    round_spread_ms,
+)
+from instrument.diagnose.next_capture import capture_commands
+from instrument.diagnose.records import Bound, Cost, Diagnosis, Remedy, StageResult
 
-UNSTEADY = 0.2  # of an iteration, between a stage's fastest and slowest round
+MAX_SPREAD_FRACTION = 0.2  # of an iteration, between the slowest and the fastest round of a stage
+MAX_WORKERS = 32
 
 
-def verdict(rows: Sequence[Row], config: Config) -> Verdict:
-    """Return the verdict on a diagnosis.
+def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis:
+    """Return the diagnosis of measured stages.
 
     Args:
-        rows: of the stages that were asked for, measured or not.
-        config: the run's, with the device that was found.
+        results: the selected stages, measured or not.
+        config: the configuration of the run, with its device.
     """
-    times = Times.of(rows, config)
+    times = StageTimes.from_results(results, config)
     if times is None:
-        return _missing(rows, config)
-    noise = _noise(times)
+        return _missing_stages(results, config)
+    noise = _noise_reason(times)
     if noise is not None:
-        why = "run it again with twice the --iterations, or on a machine that runs nothing else"
+        why = "run it again with twice the --iterations, or on an otherwise idle machine"
         return _unknown(f"too noisy: {noise}", why, config)
-    worst = _worst(times)
-    return Verdict(
-        worst.bound,
-        worst.stage,
+    largest = _largest_cost(times)
+    return Diagnosis(
+        largest.bound,
+        largest.stage,
         times.total_ms,
-        worst.ms,
-        100 * worst.ms / times.total_ms if times.total_ms else 0.0,
-        worst.because,
-        remedy(worst.bound, times),
-        tuple(_notes(times, worst, rows)),
-        commands(worst.bound, config),
+        largest.ms,
+        100 * largest.ms / times.total_ms if times.total_ms else 0.0,
+        largest.because,
+        REMEDIES[largest.bound](times),
+        tuple(_notes(times, largest, results)),
+        capture_commands(largest.bound, config),
     )
 
 
-def _worst(times: Times) -> Cost:
-    most = costs(times)[0]
-    if most.ms > times.least_ms:
-        return most
-    if _gains_nothing(times):
-        return next(cost for cost in costs(times) if cost.bound == "precision")
-    took = f"the pipeline takes {times.total_ms:.2f} ms, its compute alone {ms(times.compute):.2f}"
-    because = f"{took}: nothing worth a change is lost around the compute"
+def _largest_cost(times: StageTimes) -> Cost:
+    costs = compute_costs(times)
+    if costs[0].ms > times.min_cost_ms:
+        return costs[0]
+    if _precision_gains_nothing(times):
+        return next(cost for cost in costs if cost.bound == "precision")
+    because = f"{pipeline_text(times)}; the difference is too small to be worth a change"
     return Cost("compute", times.compute.stage, 0.0, because)
 
 
-def _noise(times: Times) -> str | None:
-    """Return why the rounds decide nothing; None where they do."""
-    most, total, compute = costs(times)[0], times.total_ms, ms(times.compute)
-    if not times.replays and compute - total > times.least_ms:
-        return f"the pipeline takes {total:.2f} ms, less than its compute alone, which takes {compute:.2f}"
-    if most.ms > times.least_ms and most.noise_ms >= most.ms:
-        return f"the rounds disagree by {most.noise_ms:.2f} ms, and the difference is {most.ms:.2f} ({most.because})"
-    if most.ms <= times.least_ms and times.feeding_noise_ms > UNSTEADY * total:
-        return f"the rounds disagree by {times.feeding_noise_ms:.2f} ms, and an iteration takes {total:.2f}"
+def _noise_reason(times: StageTimes) -> str | None:
+    """Return why the rounds differ too much for a diagnosis; None if they do not."""
+    largest, total, compute = compute_costs(times)[0], times.total_ms, measured_ms(times.compute)
+    if not times.replays and compute - total > times.min_cost_ms:
+        return f"the pipeline takes {total:.2f} ms, less than its compute alone ({compute:.2f} ms)"
+    if largest.ms > times.min_cost_ms and largest.noise_ms >= largest.ms:
+        return f"the rounds differ by {largest.noise_ms:.2f} ms and the cost is {largest.ms:.2f} ms ({largest.because})"
+    if largest.ms <= times.min_cost_ms and times.feeding_noise_ms > MAX_SPREAD_FRACTION * total:
+        return f"the rounds differ by {times.feeding_noise_ms:.2f} ms and an iteration takes {total:.2f} ms"
     return None
 
 
-def _unknown(because: str, why: str, config: Config) -> Verdict:
-    return Verdict("unknown", None, None, None, None, because, Remedy("", why), (), commands("unknown", config))
+def _unknown(because: str, why: str, config: Config) -> Diagnosis:
+    commands = capture_commands("unknown", config)
+    return Diagnosis("unknown", None, None, None, None, because, Remedy("", why), (), commands)
 
 
-def _missing(rows: Sequence[Row], config: Config) -> Verdict:
+def _missing_stages(results: Sequence[StageResult], config: Config) -> Diagnosis:
     needed = ("training" if config.training.precision == "fp32" else "mixed", "pipeline")
-    reasons = {row.stage: row.not_measured.get("ms", "") for row in rows if row.ms is None}
-    missing = [name for name in needed if not any(row.stage == name and row.ms is not None for row in rows)]
-    because = "; ".join(f"stage {name}: {reasons.get(name, 'it was not asked for')}" for name in missing)
-    why = f"a verdict compares the stages {' and '.join(needed)}: measure both"
-    return _unknown(because, why, config)
+    reasons = {result.stage: result.not_measured.get("ms", "") for result in results if result.ms is None}
+    measured = {result.stage for result in results if result.ms is not None}
+    missing = [name for name in needed if name not in measured]
+    because = "; ".join(f"stage {name}: {reasons.get(name, 'not selected by --stages')}" for name in missing)
+    return _unknown(because, f"a diagnosis needs the stages {' and '.join(needed)}; measure both", config)
 
 
-def _gains_nothing(times: Times) -> bool:
+def _precision_gains_nothing(times: StageTimes) -> bool:
     if times.training is None or times.config.training.precision == "fp32":
         return False
-    return ms(times.compute) >= (1 - SMALL) * ms(times.training)
+    return measured_ms(times.compute) >= (1 - MIN_COST_FRACTION) * measured_ms(times.training)
 
 
-def _notes(times: Times, worst: Cost, rows: Sequence[Row]) -> Iterator[str]:
-    if worst.bound != "precision" and _gains_nothing(times):
-        yield f"Mixed precision gains nothing here: {ms(times.compute):.2f} ms, {_ms(times.training)} in fp32."
+def _notes(times: StageTimes, largest: Cost, results: Sequence[StageResult]) -> Iterator[str]:
+    if times.training is not None and largest.bound != "precision" and _precision_gains_nothing(times):
+        mixed, full = measured_ms(times.compute), measured_ms(times.training)
+        yield f"Mixed precision gains nothing here: {mixed:.2f} ms instead of {full:.2f} ms in fp32."
     if times.plain is not None and times.on_gpu:
-        yield from _against_plain(times, ms(times.plain))
-    unsteady = [row.stage for row in rows if row.ms and apart(row) > max(UNSTEADY * row.ms, times.least_ms)]
+        yield from _comparison_with_plain(times, measured_ms(times.plain))
+    unsteady = [
+        result.stage
+        for result in results
+        if result.ms and round_spread_ms(result) > max(MAX_SPREAD_FRACTION * result.ms, times.min_cost_ms)
+    ]
     if unsteady:
-        yield f"The rounds of {', '.join(unsteady)} differ: use more --iterations, or a quieter machine."
+        yield f"The rounds of {', '.join(unsteady)} differ; use more --iterations or an otherwise idle machine."
 
 
-def _against_plain(times: Times, plain: float) -> Iterator[str]:
-    """Say what the strategy hides of what feeding costs where nothing overlaps."""
-    total, in_turn = times.total_ms, plain - ms(times.compute)
-    if total > (1 + SMALL) * plain:
-        yield f"The pipeline is slower than the naive way, which takes {plain:.2f} ms."
-    elif in_turn > times.least_ms and times.feeding_ms <= times.least_ms:
-        yield f"The pipeline overlaps fully: the {in_turn:.2f} ms that feeding costs in turn are hidden."
-    elif in_turn > times.least_ms and total < plain:
-        yield f"The pipeline hides {plain - total:.2f} of the {in_turn:.2f} ms that feeding costs in turn."
+def _comparison_with_plain(times: StageTimes, plain: float) -> Iterator[str]:
+    """Yield how much of the feeding time of the plain stage the strategy hides."""
+    total, feeding = times.total_ms, plain - measured_ms(times.compute)
+    if total > (1 + MIN_COST_FRACTION) * plain:
+        yield f"The pipeline is slower than the plain stage, which takes {plain:.2f} ms."
+    elif feeding > times.min_cost_ms and times.feeding_ms <= times.min_cost_ms:
+        yield f"The pipeline hides all {feeding:.2f} ms of loading and copying behind the compute."
+    elif feeding > times.min_cost_ms and total < plain:
+        yield f"The pipeline hides {plain - total:.2f} of {feeding:.2f} ms of loading and copying behind the compute."
 
 
-def _ms(row: Row | None) -> str:
-    return "unknown" if row is None else f"{ms(row):.2f}"
+def _loader_remedy(times: StageTimes) -> Remedy:
+    data = times.config.data
+    if data.kept:
+        return Remedy("", "the samples are already in memory; make collation cheaper or use a smaller batch")
+    if data.workers and times.on_gpu and not times.copies_ahead:
+        return Remedy("--strategy prefetch", "it loads and copies the next batch during the compute")
+    if data.workers >= MAX_WORKERS:
+        return Remedy("", "many workers load already; make loading a sample cheaper or use a smaller batch")
+    synthetic = "" if data.path else "; or use --distinct-batches 3 to reuse synthetic batches"
+    return Remedy(f"--workers {_worker_count(times)}", f"worker processes load during the training{synthetic}")
+
+
+def _worker_count(times: StageTimes) -> int:
+    """Return how many workers keep up with the compute if each loads as fast as now."""
+    now = times.config.data.workers
+    loader = 0.0 if times.loader is None else measured_ms(times.loader)
+    needed = math.ceil(max(now, 1) * loader / times.computing_ms) if times.computing_ms else 1
+    return min(max(needed, now + 1, 2), MAX_WORKERS)
+
+
+def _copy_remedy(times: StageTimes) -> Remedy:
+    if not times.copies_ahead:
+        return Remedy("--strategy prefetch", "it copies the next batch from pinned memory during the compute")
+    why = (
+        "copies take longer than the compute that could hide them; copy fewer bytes (for example half-precision or "
+        "integer batches, decoded on the GPU) or compute more per batch"
+    )
+    return Remedy("", why)
+
+
+def _synchronisation_remedy(times: StageTimes) -> Remedy:
+    if times.waits_each_step:
+        prefetch = "--strategy prefetch " if times.strategy.pins == "none" and times.on_gpu else ""
+        return Remedy(f"{prefetch}--sync 10", "the host waits after each step, and then the GPU waits for launches")
+    if times.on_gpu and times.strategy.blocks_host:
+        name = times.config.training.strategy
+        return Remedy("--strategy prefetch", f"strategy {name} makes the host wait longer than it saves here")
+    return Remedy("--sync event", "the host then waits only if it is too far ahead of the GPU")
+
+
+def _launch_remedy(times: StageTimes) -> Remedy:
+    training, model = times.config.training, times.config.model
+    if training.accumulation == 1 and training.precision != "fp16" and not model.compile:
+        return Remedy("--strategy graph", "a CUDA graph launches the complete step at once")
+    if not model.compile:
+        return Remedy("--compile", "torch.compile fuses short kernels into fewer, longer ones")
+    return Remedy(f"--batch {2 * times.config.data.batch}", "each launch then does twice the work")
+
+
+def _precision_remedy(times: StageTimes) -> Remedy:
+    precision = times.config.training.precision
+    return Remedy("--precision fp32", f"{precision} gains nothing at this size: casts cost as much as it saves")
+
+
+def _compute_remedy(times: StageTimes) -> Remedy:
+    training, model = times.config.training, times.config.model
+    if times.on_gpu and training.precision == "fp32":
+        return Remedy("--precision bf16", "tensor cores are several times faster in half precision")
+    if times.on_gpu and model.attention == "math":
+        return Remedy("--attention auto", "a fused attention kernel does not write the scores to memory")
+    if model.checkpointing:
+        return Remedy("--no-checkpointing", "activations are computed twice; use checkpointing only to save memory")
+    if not model.compile and not times.strategy.captures_step:
+        return Remedy("--compile", "only the kernels are left; torch.compile can fuse some of them")
+    return Remedy("", "only the kernels are left; use a faster GPU or several (torchrun --nproc-per-node 2)")
+
+
+REMEDIES: Mapping[Bound, Callable[[StageTimes], Remedy]] = {
+    "loader": _loader_remedy,
+    "copy": _copy_remedy,
+    "synchronisation": _synchronisation_remedy,
+    "launch": _launch_remedy,
+    "precision": _precision_remedy,
+    "compute": _compute_remedy,
+}

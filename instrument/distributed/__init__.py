@@ -1,45 +1,52 @@
-"""Several GPUs on one run, under `torchrun --nproc-per-node N -m instrument.train`; alone, all of it does nothing.
+"""Training on several GPUs, with `torchrun --nproc-per-node N -m instrument.train`.
 
-world.py        which rank this process is, and on which device
-wrap.py         DDP or FSDP2 around a model, and when gradients are reduced
-agreement.py    what all ranks decide and average together, on the host
-parts.py        the state of a run as one process would have it, and back
-checkpoints.py  checkpoints that one rank writes for all
-calibrate.py    how long the gradients take to reduce, and one rank's work without that
-report.py       whether the GPUs together were faster, and which knob was too small
+world.py        rank and device of this process
+wrap.py         wraps a model in DDP or FSDP2, and controls when gradients are reduced
+agreement.py    decisions and means over all ranks, on the host
+parts.py        checkpoint state that is independent of the number of ranks
+checkpoints.py  checkpoints that rank 0 writes for all ranks
+calibrate.py    measures forward, backward and gradient reduction separately
+report.py       speed-up over one GPU, and the settings that limit it
 """
 
 from instrument.checkpoint.resume import Parts
-from instrument.distributed.agreement import Stop, mean_over_ranks, smallest, stop_together
-from instrument.distributed.calibrate import calibrate, share
+from instrument.distributed.agreement import StopVote, any_rank, mean_over_ranks, min_over_ranks
+from instrument.distributed.calibrate import calibrate, gather_scaling
 from instrument.distributed.checkpoints import SharedCheckpoints, load, shared_checkpoints
-from instrument.distributed.parts import parts_of
-from instrument.distributed.report import Calibration, RankFigures, Together, Verdict, lines, verdicts
-from instrument.distributed.world import World, device_of, joined
-from instrument.distributed.wrap import inner, reduced, wrap
+from instrument.distributed.parts import checkpoint_parts
+from instrument.distributed.report import (
+    Calibration,
+    RankFigures,
+    Scaling,
+    SlowdownCause,
+    report_lines,
+    slowdown_causes,
+)
+from instrument.distributed.world import World, process_group, select_device
+from instrument.distributed.wrap import gradient_reduction, unwrap, wrap
 
 __all__ = [
     "Calibration",
     "Parts",
     "RankFigures",
+    "Scaling",
     "SharedCheckpoints",
-    "Stop",
-    "Together",
-    "Verdict",
+    "SlowdownCause",
+    "StopVote",
     "World",
+    "any_rank",
     "calibrate",
-    "device_of",
-    "inner",
-    "joined",
-    "lines",
+    "checkpoint_parts",
+    "gather_scaling",
+    "gradient_reduction",
     "load",
     "mean_over_ranks",
-    "parts_of",
-    "reduced",
-    "share",
+    "min_over_ranks",
+    "process_group",
+    "report_lines",
+    "select_device",
     "shared_checkpoints",
-    "smallest",
-    "stop_together",
-    "verdicts",
+    "slowdown_causes",
+    "unwrap",
     "wrap",
 ]

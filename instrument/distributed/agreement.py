@@ -1,4 +1,4 @@
-"""What all ranks decide and average together, on the host: no GPU waits, and no host waits for its GPU."""
+"""Decisions and means over all ranks. They run on the hosts, which do not wait for their GPUs."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ import torch.distributed as dist
 from instrument.distributed.world import World
 
 
-class Stop:
-    """Lets all ranks stop after the same step when one of them was asked to.
+class StopVote:
+    """Stops all ranks after the same step if one of them is requested to stop.
 
-    Each rank calls it once a step. Every `every` steps they vote; a vote is started at one of them and read at the
-    next, so that no host waits for another's unless they are that many steps apart. A run so goes on for
-    up to 2 * `every` steps after it was asked.
+    Each rank calls it once per step. Every `every` steps the ranks start a vote, and they read its result at the next
+    vote, so a host waits only if another one is that many steps behind. A run therefore continues for up to
+    2 * `every` steps after a request.
 
     Args:
-        world: the ranks; alone, a process stops when it is asked.
-        every: steps from one vote to the next, at least 1.
+        world: the ranks; a single process stops immediately.
+        every: steps between two votes, at least 1.
     """
 
     def __init__(self, world: World, every: int = 5) -> None:
         self._alone, self._every = world.size == 1, every
-        self._calls, self._asked, self._agreed = 0, False, False
+        self._calls, self._requested, self._agreed = 0, False, False
         self._vote = torch.zeros(1, dtype=torch.int32)
         self._work: Any = None
 
-    def __call__(self, asked: bool) -> bool:
-        """Return whether all ranks stop here."""
-        self._asked |= asked
+    def __call__(self, requested: bool) -> bool:
+        """Return whether all ranks stop after this step."""
+        self._requested |= requested
         if self._alone or self._agreed:
-            return self._asked or self._agreed
+            return self._requested or self._agreed
         if self._calls % self._every == 0:
-            self._read()
-            self._start()
+            self._read_vote()
+            self._start_vote()
         self._calls += 1
         return self._agreed
 
-    def _read(self) -> None:
+    def _read_vote(self) -> None:
         if self._work is not None:
             self._work.wait()
             self._agreed = bool(self._vote.item())
 
-    def _start(self) -> None:
+    def _start_vote(self) -> None:
         if not self._agreed:
-            self._vote.fill_(self._asked)
+            self._vote.fill_(self._requested)
             self._work = dist.all_reduce(self._vote, dist.ReduceOp.MAX, async_op=True)
 
 
-def stop_together(asked: bool, world: World) -> bool:
-    """Return on all ranks whether any was asked, at once: each host waits for the others, and no GPU."""
+def any_rank(value: bool, world: World) -> bool:
+    """Return on all ranks whether `value` is true on any rank. Each host waits for the others."""
     if world.size == 1:
-        return asked
-    vote = torch.tensor([int(asked)], dtype=torch.int32)
+        return value
+    vote = torch.tensor([int(value)], dtype=torch.int32)
     dist.all_reduce(vote, dist.ReduceOp.MAX)
     return bool(vote.item())
 
 
-def smallest(value: int, world: World) -> int:
-    """Return the smallest value of all ranks, on all ranks: each host waits for the others, and no GPU."""
+def min_over_ranks(value: int, world: World) -> int:
+    """Return on all ranks the minimum over the ranks. Each host waits for the others."""
     if world.size == 1:
         return value
     values = torch.tensor([value])
@@ -70,9 +70,9 @@ def smallest(value: int, world: World) -> int:
 
 
 def mean_over_ranks(values: Mapping[str, float | None], world: World) -> dict[str, float | None]:
-    """Return the mean of each figure over the ranks that measured it; None where none did.
+    """Return the mean of each value over the ranks that measured it; None if no rank did.
 
-    All ranks have to call it at the same step and with the same names. Hosts wait for each other, GPUs do not.
+    All ranks must call it at the same step and with the same names. Each host waits for the others.
     """
     if world.size == 1:
         return dict(values)

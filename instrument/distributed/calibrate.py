@@ -1,8 +1,8 @@
-"""How long the gradients take to reduce while nothing else runs, and one rank's own work while nothing is reduced.
+"""Measures the gradient reduction while nothing else runs, and the work of one rank without reductions.
 
-calibration = calibrate(learner, batch, config, world)     # before the first step; waits for the GPU
+calibration = calibrate(learner, batch, config, world)     # waits for the GPU
 ...
-told = lines(share(steps, calibration, config, world))     # after the last one, on all ranks
+lines = report_lines(gather_scaling(steps, calibration, config, world))     # after the last step, on all ranks
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from instrument.config.schema import Config
-from instrument.distributed.agreement import stop_together
-from instrument.distributed.parts import gathered
-from instrument.distributed.report import MIB, REFERENCE_MB, Calibration, RankFigures, Reductions, Together
+from instrument.distributed.agreement import any_rank
+from instrument.distributed.parts import gather_values
+from instrument.distributed.report import MIB, REFERENCE_MB, Calibration, RankFigures, Reductions, Scaling
 from instrument.distributed.world import World
-from instrument.distributed.wrap import inner, is_sharded
+from instrument.distributed.wrap import is_sharded, unwrap
 from instrument.monitor.metrics import StepFigures
 from instrument.ranges import annotate
 from instrument.strategies import strategy_class
@@ -28,70 +28,70 @@ from instrument.trainer.learner import Batch, Learner
 from instrument.trainer.recover import is_out_of_memory
 
 REPETITIONS = 3
-_WARM_UP = 2  # steps at a run's start whose times say nothing about the others: buckets are made, memory is found
+WARM_UP_STEPS = 2  # excluded: the first steps create buckets and allocate memory
 
 
 def calibrate(learner: Learner, batch: Batch, config: Config, world: World) -> Calibration | None:
-    """Measure one rank's forward and backward pass, and all ranks' reductions, a few times each.
+    """Measure forward and backward of one rank, and the gradient reduction of all ranks, a few times each.
 
-    All ranks have to call it. It waits for the GPU, changes no weight, no gradient and no random number.
+    All ranks must call it. It waits for the GPU and changes neither weights nor gradients nor random numbers.
 
     Args:
-        learner: its model under DDP.
-        batch: one micro-batch, on the device.
-        config: the run's, for its bucket size.
+        learner: its model is wrapped in DDP.
+        batch: one micro-batch on the device.
+        config: the configuration of the run, for its bucket size.
         world: the ranks.
 
     Returns:
-        None where there is one rank, where the model is sharded, and where the memory did not suffice.
+        The times; None for a single rank, for a sharded model, or if memory ran out.
     """
     if world.size == 1 or is_sharded(learner.model):
         return None
     with annotate("calibrate"):
-        # DDP would miss a reduction that its hooks were promised, so the model inside it is run.
-        bare = Learner(inner(learner.model), learner.training, 1, learner.device)
+        # DDP would wait for reductions that do not happen, so run the model inside it.
+        bare = Learner(unwrap(learner.model), learner.training, 1, learner.device)
         try:
-            passes = _passes(bare, batch)
+            passes = _pass_times(bare, batch)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             passes = None
-        if stop_together(passes is None, world) or passes is None:
+        if any_rank(passes is None, world) or passes is None:
             return None
-        return Calibration(*passes, _reductions(learner.parameters, config.distributed.bucket_mb, learner.device))
+        return Calibration(*passes, _reduction_times(learner.parameters, config.distributed.bucket_mb, learner.device))
 
 
-def share(
+def gather_scaling(
     steps: Sequence[StepFigures], calibration: Calibration | None, config: Config, world: World
-) -> Together | None:
-    """Return what all ranks measured, on every rank; all have to call it. None where one of them knows no step's time.
+) -> Scaling | None:
+    """Return the times of all ranks, on every rank; None if a rank has no step times. All ranks must call it.
 
     Args:
-        steps: this rank's, the first ones of the run among them.
-        calibration: this rank's.
-        config: the run's.
+        steps: steps of this rank, including the first ones of the run.
+        calibration: calibration of this rank.
+        config: the configuration of the run.
         world: the ranks.
     """
-    steady = [one for one in steps if one.step >= steps[0].step + _WARM_UP] or steps
+    steady = [step for step in steps if step.step >= steps[0].step + WARM_UP_STEPS] or steps
     figures = None
-    if steady and all(one.step_ms is not None for one in steady):
-        beside = strategy_class(config.training.strategy).copies_ahead
+    if steady and all(step.step_ms is not None for step in steady):
+        overlaps = strategy_class(config.training.strategy).copies_ahead
         figures = RankFigures(
             world.rank,
-            step_ms=_median(one.step_ms for one in steady),
-            data_load_ms=_median(one.data_load_ms for one in steady),
-            copy_ms=0.0 if beside else _median(one.copy_ms for one in steady),
-            optimizer_ms=_median(one.optimizer_ms for one in steady),
+            step_ms=_median(step.step_ms for step in steady),
+            data_load_ms=_median(step.data_load_ms for step in steady),
+            copy_ms=0.0 if overlaps else _median(step.copy_ms for step in steady),
+            optimizer_ms=_median(step.optimizer_ms for step in steady),
             calibration=calibration,
         )
-    ranks = [one for one in gathered(figures, world) if one is not None]
+    ranks = [rank for rank in gather_values(figures, world) if rank is not None]
     if len(ranks) < world.size:
         return None
-    return Together(tuple(ranks), config.data.batch, config.training.accumulation, config.distributed.no_sync)
+    return Scaling(tuple(ranks), config.data.batch, config.training.accumulation, config.distributed.no_sync)
 
 
-def _passes(learner: Learner, batch: Batch) -> tuple[float, float]:
-    """Return the median time of forward and of backward, in ms; the first of each only warms up."""
+def _pass_times(learner: Learner, batch: Batch) -> tuple[float, float]:
+    """Return the median times of forward and backward in ms, without the first of each."""
     forwards, backwards = [], []
     for _ in range(REPETITIONS + 1):
         begun = Event(learner.device, timing=True).record()
@@ -105,31 +105,31 @@ def _passes(learner: Learner, batch: Batch) -> tuple[float, float]:
     return median(forwards[1:]), median(backwards[1:])
 
 
-def _reductions(parameters: Sequence[Tensor], bucket_mb: float, device: torch.device) -> Reductions:
-    nbytes = sum(one.numel() * one.element_size() for one in parameters)
+def _reduction_times(parameters: Sequence[Tensor], bucket_mb: float, device: torch.device) -> Reductions:
+    nbytes = sum(weight.numel() * weight.element_size() for weight in parameters)
     gradients = torch.zeros(nbytes // 4, device=device)
 
-    def timed(size_mb: float) -> float:
+    def reduction_ms(size_mb: float) -> float:
         pieces = torch.split(gradients, max(int(size_mb * MIB) // 4, 1))
-        return _timed(lambda: _reduce(pieces), device)
+        return _collective_ms(lambda: _reduce(pieces), device)
 
-    whole, bucketed = timed(nbytes / MIB + 1), timed(bucket_mb)
+    unsplit, bucketed = reduction_ms(nbytes / MIB + 1), reduction_ms(bucket_mb)
     return Reductions(
-        nbytes, whole, bucket_mb, bucketed, bucketed if bucket_mb == REFERENCE_MB else timed(REFERENCE_MB)
+        nbytes, unsplit, bucket_mb, bucketed, bucketed if bucket_mb == REFERENCE_MB else reduction_ms(REFERENCE_MB)
     )
 
 
 def _reduce(pieces: Sequence[Tensor]) -> None:
-    """Reduce as DDP does: all at once under way, then waited for."""
+    """Start all reductions, then wait for them, as DDP does."""
     for work in [dist.all_reduce(piece, async_op=True) for piece in pieces]:
         work.wait()
 
 
-def _timed(call: Callable[[], None], device: torch.device) -> float:
-    """Return the median time of a call that all ranks make together, in ms; the first only warms up."""
+def _collective_ms(call: Callable[[], None], device: torch.device) -> float:
+    """Return the median time in ms of a call that all ranks make, without the first one."""
     times = []
     for _ in range(REPETITIONS + 1):
-        dist.all_reduce(torch.zeros(1))  # on the hosts: ranks begin together
+        dist.all_reduce(torch.zeros(1))  # on the hosts, so that all ranks start together
         begun = Event(device, timing=True).record()
         call()
         ended = Event(device, timing=True).record()

@@ -1,4 +1,4 @@
-"""Checkpoints that one rank writes for all: every rank makes the same calls, and none is left waiting."""
+"""Checkpoints that rank 0 writes for all ranks. Every rank makes the same calls."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from instrument.checkpoint import resume
 from instrument.checkpoint.folder import BEST, Checkpoints
 from instrument.checkpoint.resume import Parts, Resumed
 from instrument.config.schema import Config
-from instrument.distributed.agreement import stop_together
-from instrument.distributed.parts import RandomNumbers, WholeModel, WholeOptimizer
+from instrument.distributed.agreement import any_rank
+from instrument.distributed.parts import GatheredModel, GatheredOptimizer, RankRandomState
 from instrument.distributed.world import World
 from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
 
 
 def shared_checkpoints(config: Config, world: World, say: LogFunction) -> Checkpoints:
-    """Return the checkpoints that `config` asks for, in its folder, which all ranks can reach.
+    """Return the checkpoint writer of a run. All ranks must be able to access its folder.
 
     Raises:
-        InstrumentError: there is no folder, or it cannot be written to.
+        InstrumentError: no folder is configured, or it cannot be written to.
     """
-    kept = config.checkpoint
-    if kept.folder is None:
-        raise InstrumentError("no folder for checkpoints is given: use --checkpoint-folder")
+    settings = config.checkpoint
+    if settings.folder is None:
+        raise InstrumentError("no folder for checkpoints; use --checkpoint-folder")
     if world.size == 1:
-        return Checkpoints(kept.folder, kept.keep, kept.best, config=config, say=say)
-    return SharedCheckpoints(kept.folder, kept.keep, kept.best, config=config, say=say, world=world)
+        return Checkpoints(settings.folder, settings.keep, settings.best, config=config, say=say)
+    return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, say=say, world=world)
 
 
 def load(path: str | Path, parts: Parts, device: torch.device, config: Config) -> Resumed:
-    """Let the parts of every rank go on from one file, which each rank reads; `resume.load` says more."""
+    """Restore the parts of every rank from one file, which each rank reads. See `resume.load`."""
     return resume.load(path, parts, device, config=config)
 
 
 class SharedCheckpoints(Checkpoints):
-    """`Checkpoints` of several ranks: states are gathered from all, and the first rank writes.
+    """`Checkpoints` for several ranks: the states of all ranks are gathered, and rank 0 writes.
 
-    Every rank has to call `start`, `save` and `load`, and `emergency` with a text; a rank may call `save` where
-    another calls `emergency`: the first rank's choice is taken. An emergency that is an exception is one
-    rank's own: it writes without the others what it has, which is nothing where weights are sharded.
+    Every rank must call `start`, `save` and `load`, and `emergency` with a text. If one rank calls `save` where
+    another calls `emergency`, the call of rank 0 counts. `emergency` with an exception runs on one rank alone and
+    writes the state of that rank; with sharded weights it writes nothing.
 
     Args:
-        folder: as the rest, as for `Checkpoints`; every rank has to reach it.
-        keep: how many of the last stay.
-        best: whether the best one stays.
-        config: kept in each file.
-        say: told what went wrong.
+        folder: folder that all ranks can access.
+        keep: number of most recent checkpoints to keep.
+        best: whether to keep the checkpoint with the lowest loss.
+        config: configuration stored in each file.
+        say: receives one line for each problem.
         world: the ranks.
     """
 
     def __init__(self, folder: Path | str, keep: int = 3, best: bool = True, *, world: World, **about: Any) -> None:
         super().__init__(folder, keep, best, **about)
         self._world = world
-        stop_together(False, world)  # no rank may look for its probe, or for leftovers, while another begins to write
+        any_rank(False, world)  # wait until every rank has checked the folder, before one starts to write
 
     def save(
         self,
@@ -69,31 +69,31 @@ class SharedCheckpoints(Checkpoints):
         extra: Mapping[str, Any] | None = None,
         provisional: bool = False,
     ) -> Path:
-        """Write one checkpoint for all ranks; see `Checkpoints.save`. Raises on all ranks, or on none."""
+        """Write one checkpoint for all ranks; see `Checkpoints.save`. It raises on all ranks or on none."""
 
-        def write(held: Parts) -> Path:
-            return Checkpoints.save(self, step, held, loss=loss, extra=extra, provisional=provisional)
+        def write(gathered: Parts) -> Path:
+            return Checkpoints.save(self, step, gathered, loss=loss, extra=extra, provisional=provisional)
 
-        path = self._together(parts, write)
+        path = self._write_on_first_rank(parts, write)
         if path is None:
-            raise InstrumentError(f"no checkpoint at step {step}: the first rank could not write one")
+            raise InstrumentError(f"no checkpoint at step {step}: rank 0 could not write it")
         return path
 
     def emergency(
         self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
     ) -> Path | None:
-        """Write what can still be saved: together where all ranks agreed to stop, alone after an exception."""
+        """Write an emergency checkpoint: on all ranks if they stop together, on this rank after an exception."""
 
-        def write(held: Parts) -> Path | None:
-            return Checkpoints.emergency(self, step, held, reason, extra=extra)
+        def write(gathered: Parts) -> Path | None:
+            return Checkpoints.emergency(self, step, gathered, reason, extra=extra)
 
         try:
             if not isinstance(reason, BaseException):
-                return self._together(parts, write)
-            if any(isinstance(part, WholeModel | WholeOptimizer) for part in parts.values()):
-                self._say(f"no emergency checkpoint at step {step}: no rank alone has all of a sharded model")
+                return self._write_on_first_rank(parts, write)
+            if any(isinstance(part, GatheredModel | GatheredOptimizer) for part in parts.values()):
+                self._say(f"no emergency checkpoint at step {step}: the model is sharded, so no rank has all weights")
                 return None
-            return write({name: part for name, part in parts.items() if not isinstance(part, RandomNumbers)})
+            return write({name: part for name, part in parts.items() if not isinstance(part, RankRandomState)})
         except BaseException as error:
             self._say(f"no emergency checkpoint at step {step}: {type(error).__name__}: {error}")
             return None
@@ -101,30 +101,30 @@ class SharedCheckpoints(Checkpoints):
     def load(
         self, where: str | Path, parts: Parts, device: torch.device | str = "cpu", *, random: bool = True
     ) -> Resumed:
-        """Let the parts of every rank go on from the file that the first rank finds."""
+        """Restore the parts of every rank from the file that rank 0 selects."""
         path = self.folder / BEST if where == "best" else self.latest() or self.folder if where == "latest" else where
-        (found,) = _from_first([str(path)])
-        return super().load(found, parts, device, random=random)
+        (chosen,) = _broadcast_from_first([str(path)])
+        return super().load(chosen, parts, device, random=random)
 
-    def _together(self, parts: Parts, write: Callable[[Parts], Path | None]) -> Path | None:
-        """Gather every part, let the first rank write, and tell the others what became of it."""
+    def _write_on_first_rank(self, parts: Parts, write: Callable[[Parts], Path | None]) -> Path | None:
+        """Gather every part, write on rank 0, and return the path or raise the error on all ranks."""
         _wait_for_device()
-        held = {name: _Held(part.state_dict()) for name, part in parts.items()}
+        gathered = {name: _GatheredState(part.state_dict()) for name, part in parts.items()}
         written: Path | None = None
         if self._world.first:
             try:
-                written = write(held)
+                written = write(gathered)
             except BaseException as error:
-                _from_first([None, str(error) or type(error).__name__])
+                _broadcast_from_first([None, str(error) or type(error).__name__])
                 raise
-        path, problem = _from_first([written and str(written), None])
+        path, problem = _broadcast_from_first([written and str(written), None])
         if problem is not None:
             raise InstrumentError(problem)
         return path and Path(path)
 
 
-class _Held:
-    """A state that was gathered already."""
+class _GatheredState:
+    """A state that has already been gathered."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._state = state
@@ -136,8 +136,8 @@ class _Held:
         raise NotImplementedError
 
 
-def _from_first(values: list[Any]) -> list[Any]:
-    """Return the first rank's values on all ranks, by way of the hosts."""
+def _broadcast_from_first(values: list[Any]) -> list[Any]:
+    """Return the values of rank 0 on all ranks, exchanged between the hosts."""
     dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
     return values
 

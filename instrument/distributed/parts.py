@@ -1,4 +1,4 @@
-"""The state of a run as one process would have it, and back: checkpoints fit any number of ranks, DDP or FSDP2."""
+"""Checkpoint state as in a single process, so that a checkpoint fits any number of ranks, with DDP or FSDP2."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from instrument.checkpoint.resume import Parts, Stateful
 from instrument.checkpoint.states import fit_optimizer_state, random_state, restore_random_state
 from instrument.distributed.world import World
-from instrument.distributed.wrap import inner, is_sharded
+from instrument.distributed.wrap import is_sharded, unwrap
 
 
-class Trained(Protocol):
-    """What of a learner is kept."""
+class TrainingState(Protocol):
+    """The parts of a learner that a checkpoint contains."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -25,106 +25,109 @@ class Trained(Protocol):
 
     @property
     def schedule(self) -> Stateful:
-        """The learning rate's."""
+        """The learning-rate schedule."""
 
 
-def parts_of(learner: Trained, world: World) -> Parts:
-    """Return what a checkpoint keeps of a learner, whole on the first rank.
+def checkpoint_parts(learner: TrainingState, world: World) -> Parts:
+    """Return the parts of a checkpoint. Their complete state is on rank 0.
 
-    With several ranks a part's state_dict() may need all of them: `SharedCheckpoints` calls it on each.
-    Weights are named as without a wrapper.
+    With several ranks state_dict() may be a collective operation, so `SharedCheckpoints` calls it on every rank.
+    Parameter names are those of the model without a wrapper.
     """
-    model, optimizer = inner(learner.model), learner.optimizer
+    model, optimizer = unwrap(learner.model), learner.optimizer
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
     if is_sharded(model):
-        parts = {"model": WholeModel(model, world), "optimizer": WholeOptimizer(optimizer, world)}
+        parts = {"model": GatheredModel(model, world), "optimizer": GatheredOptimizer(optimizer, world)}
     parts |= {"schedule": learner.schedule, "scaler": learner.scaler}
     if world.size > 1:
-        parts["random"] = RandomNumbers(world, learner.device)
+        parts["random"] = RankRandomState(world, learner.device)
     return parts
 
 
-class WholeModel:
-    """A sharded model whose state is whole: on the first rank's CPU, empty on the others.
+class GatheredModel:
+    """A sharded model whose complete state is on the CPU of rank 0 and empty on the other ranks.
 
     Args:
-        model: after `fully_shard`.
-        world: all its ranks take part in both methods.
+        model: the model after `fully_shard`.
+        world: the ranks, all of which must call both methods.
     """
 
     def __init__(self, model: nn.Module, world: World) -> None:
         self._model, self._world = model, world
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Gather every weight, one after the other."""
-        state = {name: _whole(value, self._world) for name, value in self._model.state_dict().items()}
+        """Gather the weights one by one."""
+        state = {name: _full_value(value, self._world) for name, value in self._model.state_dict().items()}
         return state if self._world.first else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Take each rank's share of a whole state."""
+        """Load the shard of this rank from a complete state."""
         own = self._model.state_dict()
-        shares = {name: _share(value, own[name]) if name in own else value for name, value in state_dict.items()}
-        self._model.load_state_dict(shares)
+        shards = {name: _local_shard(value, own[name]) if name in own else value for name, value in state_dict.items()}
+        self._model.load_state_dict(shards)
 
 
-class WholeOptimizer:
-    """The optimizer of a sharded model, with the state that it would have in one process.
+class GatheredOptimizer:
+    """The optimizer of a sharded model, with the state it would have in a single process.
 
     Args:
-        optimizer: made from the sharded parameters.
-        world: all its ranks take part in both methods.
+        optimizer: the optimizer of the sharded parameters.
+        world: the ranks, all of which must call both methods.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, world: World) -> None:
         self._optimizer, self._world = optimizer, world
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Gather the state of every parameter, one after the other."""
+        """Gather the state of the parameters one by one."""
         state = self._optimizer.state_dict()
-        whole = {
-            number: {name: _whole(value, self._world) for name, value in values.items()}
+        full = {
+            number: {name: _full_value(value, self._world) for name, value in values.items()}
             for number, values in state["state"].items()
         }
-        return {**state, "state": whole} if self._world.first else {}
+        return {**state, "state": full} if self._world.first else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Take each rank's share of a whole state, and keep this run's way of computing."""
+        """Load the shard of this rank from a complete state; keep the options of this run, such as fused."""
         fitted = fit_optimizer_state(self._optimizer, state_dict)
-        own = dict(enumerate(one for group in self._optimizer.param_groups for one in group["params"]))
+        groups = self._optimizer.param_groups
+        own = dict(enumerate(weight for group in groups for weight in group["params"]))
         fitted["state"] = {
-            number: {name: _share(value, own[number]) if number in own else value for name, value in values.items()}
+            number: {
+                name: _local_shard(value, own[number]) if number in own else value for name, value in values.items()
+            }
             for number, values in fitted["state"].items()
         }
         self._optimizer.load_state_dict(fitted)
 
 
-class RandomNumbers:
-    """The random numbers that every rank would draw next: the first one's, and under "others" the other ranks'.
+class RankRandomState:
+    """The random number generators of all ranks: those of rank 0, and under "others" those of the other ranks.
 
-    One process reads of it what is its own; a rank that the checkpoint does not know keeps its numbers.
+    A single process restores the state of rank 0. A rank without a state in the checkpoint keeps its own.
 
     Args:
-        world: all its ranks take part in `state_dict`.
-        device: where this rank draws.
+        world: the ranks, all of which must call `state_dict`.
+        device: device of this rank.
     """
 
     def __init__(self, world: World, device: torch.device) -> None:
         self._world, self._device = world, device
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Gather every rank's state."""
-        first, *others = gathered(random_state(), self._world)
+        """Gather the states of all ranks."""
+        first, *others = gather_values(random_state(), self._world)
         return {**first, "others": others}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on with this rank's own numbers."""
+        """Restore the state of this rank."""
         states = [state_dict, *state_dict.get("others", ())]
         if self._world.rank < len(states):
             restore_random_state(states[self._world.rank], self._device)
 
 
-def gathered(value: Any, world: World) -> list[Any]:
-    """Return every rank's value, on every rank, by way of the hosts."""
+def gather_values(value: Any, world: World) -> list[Any]:
+    """Return the values of all ranks on every rank, exchanged between the hosts."""
     if world.size == 1:
         return [value]
     values: list[Any] = [None] * world.size
@@ -132,25 +135,25 @@ def gathered(value: Any, world: World) -> list[Any]:
     return values
 
 
-def _whole(value: Any, world: World) -> Any:
-    """Return a value without its shards, on the CPU; None on ranks that do not need it."""
-    if isinstance(value, _dtensor()):
+def _full_value(value: Any, world: World) -> Any:
+    """Return the unsharded value on the CPU of rank 0; None on other ranks."""
+    if isinstance(value, _dtensor_type()):
         value = value.full_tensor()
     if not world.first:
         return None
     return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
-def _share(value: Any, own: Any) -> Any:
-    """Return this rank's share of a whole tensor, placed as `own` is, where the two have one shape."""
-    if not (isinstance(own, _dtensor()) and isinstance(value, Tensor) and value.shape == own.shape):
+def _local_shard(value: Any, own: Any) -> Any:
+    """Return the shard of this rank of a complete tensor, placed as `own`, if both have the same shape."""
+    if not (isinstance(own, _dtensor_type()) and isinstance(value, Tensor) and value.shape == own.shape):
         return value
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(own.device), own.device_mesh, own.placements)
 
 
-def _dtensor() -> Any:
+def _dtensor_type() -> Any:
     from torch.distributed.tensor import DTensor
 
     return DTensor

@@ -1,8 +1,9 @@
-"""Whether the GPUs together were faster than one and, if not, which knob was too small: arithmetic on measurements.
+"""The speed-up of several GPUs over one, and the settings that limit it, computed from measured times.
 
-DDP reduces gradients in buckets while backward still computes; what does not fit under backward is seen in the step.
-With n buckets the first starts 1/n into backward and the last starts at its end, so of a reduction that takes r,
-beside a backward that takes b, max(r - b (n-1)/n, r/n) is exposed.
+DDP reduces gradients in buckets while the backward pass still runs. The part of the reduction that does not overlap
+with the backward pass is exposed: it extends the step. With n buckets the first reduction starts after 1/n of the
+backward pass and the last one at its end. If the reduction takes r and the backward pass takes b, the exposed time is
+max(r - b (n-1)/n, r/n).
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MIB = 1 << 20
-REFERENCE_MB = 25.0  # torch's default, known to be large enough to use the whole bandwidth
-NOTICEABLE = 0.02  # share of a step below which a cause is not worth a line
-NEARLY_ALL = 0.95  # share of the possible speed above which there is nothing to do
+REFERENCE_MB = 25.0  # torch's default, large enough to use the full bandwidth
+MIN_COST_FRACTION = 0.02  # of a step; smaller costs are not reported
+GOOD_SCALING = 0.95  # of the ideal speed-up; above it nothing is reported
 
 
 @dataclass(frozen=True, slots=True)
 class Reductions:
-    """How long an all-reduce of all gradients takes while nothing else runs, in ms.
+    """Time of an all-reduce of all gradients while nothing else runs, in ms.
 
     Attributes:
-        gradient_bytes: of all gradients of one rank.
-        whole_ms: in one piece.
-        bucket_mb: the run's bucket size, in MiB.
-        bucketed_ms: in buckets of that size.
-        reference_ms: in buckets of `REFERENCE_MB`.
+        gradient_bytes: size of all gradients of one rank.
+        unsplit_ms: time in one piece.
+        bucket_mb: bucket size of the run in MiB.
+        bucketed_ms: time in buckets of that size.
+        reference_ms: time in buckets of `REFERENCE_MB`.
     """
 
     gradient_bytes: int
-    whole_ms: float
+    unsplit_ms: float
     bucket_mb: float
     bucketed_ms: float
     reference_ms: float
@@ -38,7 +39,7 @@ class Reductions:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was measured before the first step, in ms: a micro-batch's passes, which reduce nothing, and reductions."""
+    """Separate times of forward and backward for one micro-batch, without reduction, and of the reduction, in ms."""
 
     forward_ms: float
     backward_ms: float
@@ -47,15 +48,15 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """One rank's median step, in ms.
+    """Median times of a step on one rank, in ms.
 
     Attributes:
-        rank: whose.
-        step_ms: from one step's start to the next one's.
-        data_load_ms: what the host waited for data.
-        copy_ms: copies that the computation waited for; 0 where they ran beside it.
-        optimizer_ms: of the optimizer.
-        calibration: None where the model is sharded, whose weights cannot be computed with alone.
+        rank: number of the rank.
+        step_ms: time from the start of a step to the start of the next one.
+        data_load_ms: time the host waited for data.
+        copy_ms: time of copies that the computation waits for; 0 if they overlap with it.
+        optimizer_ms: time of the optimizer.
+        calibration: None for a sharded model, which one rank cannot run alone.
     """
 
     rank: int
@@ -67,14 +68,14 @@ class RankFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """A run on several GPUs.
+class Scaling:
+    """The measured times of a run on several GPUs.
 
     Attributes:
-        ranks: each one's figures.
+        ranks: the times of each rank.
         batch: samples per GPU and micro-batch.
         accumulation: micro-batches per step.
-        no_sync: whether gradients are reduced once per step, not per micro-batch.
+        no_sync: whether gradients are reduced once per step instead of once per micro-batch.
     """
 
     ranks: tuple[RankFigures, ...]
@@ -84,168 +85,167 @@ class Together:
 
     @property
     def step_ms(self) -> float:
-        """The slowest rank's step."""
-        return max(one.step_ms for one in self.ranks)
+        """Step time of the slowest rank."""
+        return max(rank.step_ms for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SlowdownCause:
     """One cause of lost time.
 
     Attributes:
-        knob: the setting that changes it, such as "distributed.bucket_mb"; "" where none does.
-        cost_ms: what it takes of each step, at most.
-        text: one line.
+        setting: the setting to change, such as "distributed.bucket_mb"; "" if there is none.
+        cost_ms: upper bound of the lost time per step.
+        text: description and remedy in one line.
     """
 
-    knob: str
+    setting: str
     cost_ms: float
     text: str
 
 
-def lines(run: Together) -> list[str]:
-    """Return the report: how much faster, then each cause with its remedy, the dearest first."""
+def report_lines(run: Scaling) -> list[str]:
+    """Return the report: the speed-up, then each cause of lost time with its remedy, the most expensive first."""
     size, step = len(run.ranks), run.step_ms
-    alone = _alone_ms(run)
-    if alone is None:
-        told = [
-            f"{size} GPUs, sharded: a step takes {step:.1f} ms; what the communication costs, a capture shows",
-        ]
-        return told + [one.text for one in verdicts(run)]
-    gain = size * alone / step
+    single = _single_gpu_ms(run)
+    if single is None:
+        summary = f"{size} GPUs, sharded: a step takes {step:.1f} ms; record a capture to see the communication"
+        return [summary, *(cause.text for cause in slowdown_causes(run))]
+    speedup = size * single / step
     samples = run.batch * run.accumulation
-    verb = f"do {gain:.2f} times the work of" if gain > 1 else f"are slower, {gain:.2f} times the work of"
-    told = [
-        f"{size} GPUs {verb} one that never waits: {size} x {samples} samples take {step:.1f} ms, "
-        f"one GPU's own work for {samples} takes {alone:.1f} ms"
+    verdict = f"{speedup:.2f} times as fast as" if speedup > 1 else f"slower ({speedup:.2f} times as fast) than"
+    report = [
+        f"{size} GPUs are {verdict} one GPU without waits: a step of {size} x {samples} samples takes {step:.1f} ms, "
+        f"one GPU computes {samples} samples in {single:.1f} ms"
     ]
-    if gain >= NEARLY_ALL * size:
-        return [*told, f"nothing is left to gain: {gain:.2f} of {size}"]
-    found = verdicts(run)
-    told += [f"{one.text} (up to {one.cost_ms:.1f} ms a step)" for one in found]
-    rest = step - alone - sum(one.cost_ms for one in found)
-    if rest > NOTICEABLE * step:
-        told.append(f"{rest:.1f} ms a step have none of these causes: a capture shows them")
-    return told
+    if speedup >= GOOD_SCALING * size:
+        return [*report, f"scaling is close to ideal: {speedup:.2f} of {size}"]
+    causes = slowdown_causes(run)
+    report += [f"{cause.text} (up to {cause.cost_ms:.1f} ms per step)" for cause in causes]
+    rest = step - single - sum(cause.cost_ms for cause in causes)
+    if rest > MIN_COST_FRACTION * step:
+        report.append(f"{rest:.1f} ms per step have another cause; record a capture to see it")
+    return report
 
 
-def verdicts(run: Together) -> tuple[Verdict, ...]:
-    """Return what keeps the GPUs from being as many times faster as they are, the dearest first.
+def slowdown_causes(run: Scaling) -> tuple[SlowdownCause, ...]:
+    """Return the causes of lost time, the most expensive first.
 
-    No cost is more than what a step loses against one GPU's own work, nor less than 2% of a step.
+    A cost is at most the difference between a step and the work of a single GPU, and at least 2% of a step.
     """
-    alone = _alone_ms(run)
-    lost = run.step_ms if alone is None else max(run.step_ms - alone, 0.0)
-    found = [*_waiting(run), *_communication(run)]
-    capped = [Verdict(one.knob, min(one.cost_ms, lost), one.text) for one in found]
-    worth = [one for one in capped if one.cost_ms >= NOTICEABLE * run.step_ms]
-    return tuple(sorted(worth, key=lambda one: -one.cost_ms))
+    single = _single_gpu_ms(run)
+    lost = run.step_ms if single is None else max(run.step_ms - single, 0.0)
+    causes = [*_waiting_causes(run), *_communication_causes(run)]
+    capped = [SlowdownCause(cause.setting, min(cause.cost_ms, lost), cause.text) for cause in causes]
+    relevant = [cause for cause in capped if cause.cost_ms >= MIN_COST_FRACTION * run.step_ms]
+    return tuple(sorted(relevant, key=lambda cause: -cause.cost_ms))
 
 
-def _communication(run: Together) -> Iterator[Verdict]:
-    """Judge the reductions, on the rank whose backward leaves most room for them."""
-    calibrations = [one.calibration for one in run.ranks if one.calibration is not None]
+def _communication_causes(run: Scaling) -> Iterator[SlowdownCause]:
+    """Yield the causes in the reductions, for the rank whose backward pass can hide the most."""
+    calibrations = [rank.calibration for rank in run.ranks if rank.calibration is not None]
     if not calibrations or len(run.ranks) == 1:
         return
-    best = max(calibrations, key=lambda one: one.backward_ms)
+    best = max(calibrations, key=lambda calibration: calibration.backward_ms)
     backward, measured = best.backward_ms, best.reductions
     times = 1 if run.no_sync else run.accumulation
-    buckets = _buckets(measured, measured.bucket_mb)
-    now = _exposed(measured.bucketed_ms, backward, buckets)
+    buckets = _bucket_count(measured, measured.bucket_mb)
+    exposed = _exposed_ms(measured.bucketed_ms, backward, buckets)
     if times > 1:
-        yield Verdict(
+        yield SlowdownCause(
             "distributed.no_sync",
-            now * (times - 1),
-            f"gradients are reduced {times} times a step: leave --ddp-sync off to reduce them once",
+            exposed * (times - 1),
+            f"gradients are reduced {times} times per step; remove --ddp-sync to reduce them once",
         )
     reachable, window = measured.bucketed_ms, backward * (buckets - 1) / buckets
     if measured.bucket_mb < REFERENCE_MB and measured.bucketed_ms > 1.2 * measured.reference_ms:
-        reference = _buckets(measured, REFERENCE_MB)
+        reference = _bucket_count(measured, REFERENCE_MB)
         reachable = measured.reference_ms
-        yield _too_small(measured, times * (now - _exposed(reachable, backward, reference)))
+        yield _small_buckets(measured, times * (exposed - _exposed_ms(reachable, backward, reference)))
     elif buckets == 1:
         size = _quarter_mb(measured)
-        yield _too_large(
-            measured, size, times * (now - _exposed(measured.whole_ms, backward, _buckets(measured, size)))
-        )
+        split = _exposed_ms(measured.unsplit_ms, backward, _bucket_count(measured, size))
+        yield _large_buckets(measured, size, times * (exposed - split))
         window = backward * 3 / 4
     if reachable > window > 0:
         yield _small_batch(run, measured.gradient_bytes, backward, reachable, window, times)
 
 
-def _too_small(measured: Reductions, cost: float) -> Verdict:
+def _small_buckets(measured: Reductions, cost: float) -> SlowdownCause:
     slow, fast = (_gb_per_s(measured.gradient_bytes, ms) for ms in (measured.bucketed_ms, measured.reference_ms))
     text = (
-        f"bucket_mb too small: buckets of {measured.bucket_mb:g} MB reduce at {slow:.1f} GB/s "
-        f"against {fast:.1f} GB/s for {REFERENCE_MB:g} MB: use --bucket-mb {REFERENCE_MB:g}"
+        f"bucket_mb is too small: buckets of {measured.bucket_mb:g} MB reduce at {slow:.1f} GB/s, "
+        f"buckets of {REFERENCE_MB:g} MB at {fast:.1f} GB/s; use --bucket-mb {REFERENCE_MB:g}"
     )
-    return Verdict("distributed.bucket_mb", cost, text)
+    return SlowdownCause("distributed.bucket_mb", cost, text)
 
 
-def _too_large(measured: Reductions, size: float, cost: float) -> Verdict:
+def _large_buckets(measured: Reductions, size: float, cost: float) -> SlowdownCause:
     text = (
-        f"bucket_mb too large: one bucket of {measured.bucket_mb:g} MB holds every gradient "
-        f"({_mb(measured.gradient_bytes)}), so nothing overlaps: use --bucket-mb {size:g}"
+        f"bucket_mb is too large: one bucket of {measured.bucket_mb:g} MB holds all gradients "
+        f"({_size_text(measured.gradient_bytes)}), so nothing overlaps; use --bucket-mb {size:g}"
     )
-    return Verdict("distributed.bucket_mb", cost, text)
+    return SlowdownCause("distributed.bucket_mb", cost, text)
 
 
-def _small_batch(run: Together, nbytes: int, backward: float, reduction: float, window: float, times: int) -> Verdict:
+def _small_batch(
+    run: Scaling, nbytes: int, backward: float, reduction: float, window: float, times: int
+) -> SlowdownCause:
     enough = run.batch * 2 ** max(math.ceil(math.log2(reduction / window)), 1)
     text = (
-        f"batch per GPU too small: backward {backward:.1f} ms cannot hide {reduction:.1f} ms of all-reduce "
-        f"({_mb(nbytes)} at {_gb_per_s(nbytes, reduction):.1f} GB/s); at batch {enough} it would"
+        f"batch per GPU is too small: {backward:.1f} ms of backward cannot hide {reduction:.1f} ms of all-reduce "
+        f"({_size_text(nbytes)} at {_gb_per_s(nbytes, reduction):.1f} GB/s); use --batch {enough}"
     )
-    return Verdict("data.batch", times * (reduction - window), text)
+    return SlowdownCause("data.batch", times * (reduction - window), text)
 
 
-def _waiting(run: Together) -> Iterator[Verdict]:
-    """Find a rank that the others wait for, and data that all wait for."""
-    data = min(one.data_load_ms for one in run.ranks)
+def _waiting_causes(run: Scaling) -> Iterator[SlowdownCause]:
+    """Yield data loading that all ranks wait for, and a slow rank that the others wait for."""
+    data = min(rank.data_load_ms for rank in run.ranks)
     if data:
-        yield Verdict(
-            "data.workers", data, f"every rank waits {data:.1f} ms a step for data: load ahead, with more --workers"
+        yield SlowdownCause(
+            "data.workers", data, f"every rank waits {data:.1f} ms per step for data; load ahead with more --workers"
         )
-    fastest, slowest = (choose(run.ranks, key=lambda one: sum(_work(one, run).values())) for choose in (min, max))
-    little, much = _work(fastest, run), _work(slowest, run)
-    cost = sum(much.values()) - sum(little.values())
+    fastest, slowest = (choose(run.ranks, key=lambda rank: sum(_own_work(rank, run).values())) for choose in (min, max))
+    least, most = _own_work(fastest, run), _own_work(slowest, run)
+    cost = sum(most.values()) - sum(least.values())
     if cost > 0:
-        longer = 100 * cost / max(sum(little.values()), 1e-9)
-        cause = max(much, key=lambda name: much[name] - little[name])
+        percent = 100 * cost / max(sum(least.values()), 1e-9)
+        phase = max(most, key=lambda name: most[name] - least[name])
         text = (
-            f"the ranks wait for rank {slowest.rank}: its own work takes {longer:.0f}% longer "
-            f"({cause} {much[cause]:.1f} ms against {little[cause]:.1f} ms)"
+            f"the ranks wait for rank {slowest.rank}: its own work takes {percent:.0f}% longer "
+            f"({phase} {most[phase]:.1f} ms instead of {least[phase]:.1f} ms)"
         )
-        yield Verdict("data.workers" if cause == "data loading" else "", cost, text)
+        yield SlowdownCause("data.workers" if phase == "data loading" else "", cost, text)
 
 
-def _work(one: RankFigures, run: Together) -> dict[str, float]:
-    """Return what a rank does in a step that no other rank can delay, in ms."""
-    work = {"data loading": one.data_load_ms, "copy": one.copy_ms}
-    if one.calibration is not None:
-        work["forward"] = run.accumulation * one.calibration.forward_ms
-        work["backward"] = run.accumulation * one.calibration.backward_ms
-        work["optimizer"] = one.optimizer_ms
+def _own_work(rank: RankFigures, run: Scaling) -> dict[str, float]:
+    """Return the times in ms of a rank's work in a step that other ranks cannot delay."""
+    work = {"data loading": rank.data_load_ms, "copy": rank.copy_ms}
+    if rank.calibration is not None:
+        work["forward"] = run.accumulation * rank.calibration.forward_ms
+        work["backward"] = run.accumulation * rank.calibration.backward_ms
+        work["optimizer"] = rank.optimizer_ms
     return work
 
 
-def _alone_ms(run: Together) -> float | None:
-    """Return a step of one GPU that waits for neither data nor other ranks; None where it was not measured."""
-    if any(one.calibration is None for one in run.ranks):
+def _single_gpu_ms(run: Scaling) -> float | None:
+    """Return the step time of one GPU that waits neither for data nor for other ranks; None if not measured."""
+    if any(rank.calibration is None for rank in run.ranks):
         return None
-    return min(sum(_work(one, run).values()) - one.data_load_ms for one in run.ranks)
+    return min(sum(_own_work(rank, run).values()) - rank.data_load_ms for rank in run.ranks)
 
 
-def _exposed(reduction: float, backward: float, buckets: int) -> float:
+def _exposed_ms(reduction: float, backward: float, buckets: int) -> float:
     return max(reduction - backward * (buckets - 1) / buckets, reduction / buckets)
 
 
-def _buckets(measured: Reductions, bucket_mb: float) -> int:
+def _bucket_count(measured: Reductions, bucket_mb: float) -> int:
     return max(math.ceil(measured.gradient_bytes / (bucket_mb * MIB)), 1)
 
 
 def _quarter_mb(measured: Reductions) -> float:
-    """Return a bucket size with which four hold all gradients, or torch's own where more do."""
+    """Return a bucket size that splits the gradients into four buckets, at most `REFERENCE_MB`."""
     quarter = measured.gradient_bytes / MIB / 4
     return min(REFERENCE_MB, float(f"{quarter:.1g}") if quarter else REFERENCE_MB)
 
@@ -254,5 +254,5 @@ def _gb_per_s(nbytes: int, milliseconds: float) -> float:
     return nbytes / 1e6 / max(milliseconds, 1e-9)
 
 
-def _mb(nbytes: int) -> str:
+def _size_text(nbytes: int) -> str:
     return f"{nbytes / 1e6:.3g} MB" if nbytes < 1e9 else f"{nbytes / 1e9:.3g} GB"

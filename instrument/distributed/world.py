@@ -1,4 +1,4 @@
-"""Which rank this process is, and on which device it computes."""
+"""Rank and device of this process, and the process group of all ranks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import torch.distributed as dist
 from instrument.config.schema import Config
 from instrument.errors import ConfigError
 
-# Longer than writing a large checkpoint takes, which the other ranks wait for; a rank that hangs is noticed after it.
+# Longer than writing a large checkpoint, for which the other ranks wait. A rank that hangs is detected after it.
 TIMEOUT = timedelta(minutes=10)
-_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among those that train together.
+    """This process and the group of processes it trains with.
 
     Attributes:
-        rank: its place, from 0.
-        local_rank: its place on its own machine, from 0: the number of its GPU.
-        size: how many processes there are.
+        rank: number of this process, from 0.
+        local_rank: number of this process on its machine, from 0; it is the number of its GPU.
+        size: number of processes.
         device_type: "cuda" or "cpu".
     """
 
@@ -37,23 +37,23 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether it is the one that writes and speaks for all."""
+        """Whether this is rank 0, which writes files and messages for all ranks."""
         return self.rank == 0
 
 
 @contextmanager
-def joined(device_setting: str) -> Iterator[World]:
-    """Join the processes that torchrun started, for as long as the block runs; alone where there are none.
+def process_group(device_setting: str) -> Iterator[World]:
+    """Context manager: join the process group of torchrun; without torchrun, yield a world of one process.
 
-    Tensors on the CPU are exchanged by gloo, those on GPUs by NCCL. The device becomes torch's current one.
+    CPU tensors are exchanged with gloo, GPU tensors with NCCL. The device becomes the current device of torch.
 
     Args:
         device_setting: "auto", "cpu", "cuda" or "cuda:N", as in `config.Training`.
 
     Raises:
-        ConfigError: the device is not there; or torchrun, which gives each process a GPU of its own, meets cuda:N.
+        ConfigError: the device does not exist, or "cuda:N" is used with torchrun.
     """
-    rank, local_rank, size = _torchrun()
+    rank, local_rank, size = _torchrun_ranks()
     device = _device(device_setting, local_rank, size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -68,28 +68,28 @@ def joined(device_setting: str) -> Iterator[World]:
     try:
         yield world
     except BaseException:
-        _abandon()
+        _abort_process_group()
         raise
     dist.destroy_process_group()
 
 
-def device_of(config: Config, world: World) -> torch.device:
-    """Return the device that this rank computes on.
+def select_device(config: Config, world: World) -> torch.device:
+    """Return the device of this rank.
 
     Raises:
-        ConfigError: as `joined`.
+        ConfigError: as in `process_group`.
     """
     return _device(config.training.device, world.local_rank, world.size)
 
 
-def _torchrun() -> tuple[int, int, int]:
-    """Return rank, local rank and size as torchrun says them; 0, 0, 1 without it."""
-    if not all(name in os.environ for name in _TORCHRUN):
+def _torchrun_ranks() -> tuple[int, int, int]:
+    """Return rank, local rank and size from torchrun; 0, 0, 1 without it."""
+    if not all(name in os.environ for name in _TORCHRUN_VARIABLES):
         return 0, 0, 1
     try:
-        rank, local_rank, size = (int(os.environ[name]) for name in _TORCHRUN[:3])
+        rank, local_rank, size = (int(os.environ[name]) for name in _TORCHRUN_VARIABLES[:3])
     except ValueError as error:
-        raise ConfigError(f"RANK, LOCAL_RANK, WORLD_SIZE: {error}: start it by torchrun") from error
+        raise ConfigError(f"RANK, LOCAL_RANK, WORLD_SIZE: {error}; start the processes with torchrun") from error
     return rank, local_rank, size
 
 
@@ -99,21 +99,21 @@ def _device(setting: str, local_rank: int, size: int) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return torch.device("cpu")
     if not gpus:
-        raise ConfigError(f"device {setting}: torch sees no GPU here: use --device cpu, or a torch built for CUDA")
+        raise ConfigError(f"device {setting}: torch finds no GPU; use --device cpu or install torch with CUDA")
     if number and size > 1:
-        raise ConfigError(f"device {setting}: torchrun gives each process a GPU of its own: use --device cuda")
+        raise ConfigError(f"device {setting}: torchrun assigns a GPU to each process; use --device cuda")
     index = int(number) if number else local_rank
     if index < gpus:
         return torch.device("cuda", index)
     if size > 1:
-        raise ConfigError(f"process {index} finds no GPU of its own among {gpus}: use --nproc-per-node {gpus}")
-    raise ConfigError(f"device {setting}: there are {gpus} GPUs here, counted from 0: use one of these")
+        raise ConfigError(f"there are more processes than GPUs ({gpus}); use --nproc-per-node {gpus}")
+    raise ConfigError(f"device {setting}: torch finds {gpus} GPUs, numbered from 0; use one of these numbers")
 
 
-def _abandon() -> None:
-    """Leave without waiting for ranks that may be gone: what is left unfinished never will be."""
+def _abort_process_group() -> None:
+    """Leave the process group without waiting for ranks that may have failed."""
     group = dist.group.WORLD
     with suppress(RuntimeError):
-        if group is not None and hasattr(group, "abort"):  # torch 2.4 ends its communicators without waiting anyway
+        if group is not None and hasattr(group, "abort"):  # torch 2.4 aborts its communicators without it
             group.abort()
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""DDP or FSDP2 around a model, and when its gradients are reduced."""
+"""Wraps a model in DDP or FSDP2, and controls when its gradients are reduced."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from instrument.config.schema import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
 
-_graph_known: WeakSet[nn.Module] = WeakSet()
+_first_pass_done: WeakSet[nn.Module] = WeakSet()
 
 
 def wrap(model: nn.Module, config: Distributed, world: World, device: torch.device) -> nn.Module:
-    """Return the model as `config` shares it between ranks: DDP, FSDP2, or the model itself where there is one rank.
+    """Return the model wrapped in DDP or FSDP2 as configured, or the model itself for a single process.
 
-    All ranks begin with the weights of rank 0. Make the optimizer from what is returned: sharded parameters
-    are others than the model had.
+    All ranks start with the weights of rank 0. Create the optimizer from the returned model, because sharding replaces
+    the parameters.
 
     Raises:
-        ConfigError: sharding is asked of one process, or of a torch that has no FSDP2.
+        ConfigError: sharding is configured for a single process, or torch has no FSDP2.
     """
     if config.shard:
-        return _sharded(model, world)
+        return _shard(model, world)
     if world.size == 1:
         return model
     return DistributedDataParallel(
@@ -40,20 +40,20 @@ def wrap(model: nn.Module, config: Distributed, world: World, device: torch.devi
     )
 
 
-def reduced(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Return the context of a forward and backward pass whose gradients the ranks reduce `now`, or not yet."""
-    if now or _learns_its_graph(model):
+def gradient_reduction(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
+    """Return a context manager for forward and backward: `now` decides whether the ranks reduce the gradients."""
+    if now or _must_reduce_first_pass(model):
         return nullcontext()
     if isinstance(model, DistributedDataParallel):
         context: AbstractContextManager[Any] = model.no_sync()
         return context
     if is_sharded(model):
-        return _unreduced(model)
+        return _without_reduction(model)
     return nullcontext()
 
 
-def inner(model: nn.Module) -> nn.Module:
-    """Return the model inside DDP, whose weights have their own names; FSDP2 adds none."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the model inside DDP, with its own parameter names. FSDP2 does not rename parameters."""
     if isinstance(model, DistributedDataParallel):
         module: nn.Module = model.module
         return module
@@ -65,19 +65,19 @@ def is_sharded(model: nn.Module) -> bool:
     return hasattr(model, "set_requires_gradient_sync")
 
 
-def _learns_its_graph(model: nn.Module) -> bool:
-    """Say once that a static graph is not known yet: its first pass has to be reduced, or torch fails.
+def _must_reduce_first_pass(model: nn.Module) -> bool:
+    """Return true once for a static graph: torch fails unless its first pass is reduced.
 
-    The step that holds it is right all the same: an average does not change when it is averaged again.
+    The step is still correct, because averaging an average again does not change it.
     """
-    if not isinstance(model, DistributedDataParallel) or not model.static_graph or model in _graph_known:
+    if not isinstance(model, DistributedDataParallel) or not model.static_graph or model in _first_pass_done:
         return False
-    _graph_known.add(model)
+    _first_pass_done.add(model)
     return True
 
 
 @contextmanager
-def _unreduced(model: nn.Module) -> Iterator[None]:
+def _without_reduction(model: nn.Module) -> Iterator[None]:
     set_sync: Callable[[bool], None] = model.set_requires_gradient_sync  # type: ignore[assignment]
     set_sync(False)
     try:
@@ -86,16 +86,16 @@ def _unreduced(model: nn.Module) -> Iterator[None]:
         set_sync(True)
 
 
-def _sharded(model: nn.Module, world: World) -> nn.Module:
-    """Shard each block of a list, so that one is gathered while another computes, and the rest as the root."""
+def _shard(model: nn.Module, world: World) -> nn.Module:
+    """Shard each block of a ModuleList, so that one is gathered while another computes, then the root module."""
     if world.size == 1:
-        raise ConfigError("--shard shares a model between GPUs: start it by torchrun with 2 processes or more")
+        raise ConfigError("--shard needs several processes; start with torchrun --nproc-per-node 2 or more")
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError as error:
-        raise ConfigError(f"--shard needs torch 2.6 or later, this is {torch.__version__}: leave it off") from error
-    _same_weights(model)
-    # What is inside another comes after it in modules(), and has to be sharded before it.
+        raise ConfigError(f"--shard needs torch 2.6 or later; this is torch {torch.__version__}") from error
+    _broadcast_weights(model)
+    # modules() yields outer modules first; inner ones must be sharded first.
     for blocks in [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]:
         for block in blocks:
             fully_shard(block)
@@ -103,7 +103,7 @@ def _sharded(model: nn.Module, world: World) -> nn.Module:
     return model
 
 
-def _same_weights(model: nn.Module) -> None:
-    """Give all ranks the first one's weights, as DDP does."""
+def _broadcast_weights(model: nn.Module) -> None:
+    """Copy the weights of rank 0 to all ranks, as DDP does."""
     for tensor in (*model.parameters(), *model.buffers()):
         torch.distributed.broadcast(tensor.detach(), src=0)

@@ -1,4 +1,4 @@
-"""Where the figures of a run go. A new place is one file with an `open_sink`, and its line in SINKS.
+"""Sinks for the metrics of a run. A sink is one module with an `open_sink` function and one entry in SINKS.
 
 sinks = open_sinks(config)
 sinks.write(9, figures(steps))
@@ -13,7 +13,8 @@ from types import TracebackType
 
 from instrument.config.schema import Config
 from instrument.monitor import jsonl, progress, tensorboard, wandb
-from instrument.monitor.sink import Figures, Sink
+from instrument.monitor.metrics import Figures
+from instrument.monitor.sink import Sink
 
 __all__ = ["SINKS", "Figures", "Sink", "Sinks", "open_sinks"]
 
@@ -25,23 +26,23 @@ _log = logging.getLogger(__name__)
 
 
 class Sinks:
-    """Several sinks as one. One that fails is said, once, and left out from then on: the run goes on without it."""
+    """Writes to several sinks. A sink that fails is logged once and closed; the run continues without it."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
 
     def write(self, step: int, figures: Figures) -> None:
-        """Give one record to each sink."""
+        """Write one record to each sink."""
         for sink in tuple(self._sinks):
             try:
                 sink.write(step, figures)
-            except Exception as failure:  # whatever a monitor breaks of, the training is worth more
+            except Exception as failure:  # an error in monitoring must not stop the training
                 self._sinks.remove(sink)
-                _log.warning("%s: no more records after step %d: %s", _name(sink), step, _reason(failure))
+                _log.warning("%s failed at step %d and is closed: %s", _sink_name(sink), step, _error_line(failure))
                 _close(sink)
 
     def close(self) -> None:
-        """Close each sink, whether or not another fails to."""
+        """Close every sink, even if one fails."""
         while self._sinks:
             _close(self._sinks.pop())
 
@@ -55,15 +56,15 @@ class Sinks:
 
 
 def open_sinks(config: Config, *, resumed_at: int | None = None) -> Sinks:
-    """Open each sink that the configuration asks for, or none of them.
+    """Open the configured sinks. If one fails, close those already open.
 
     Args:
-        config: the run's.
-        resumed_at: the first step of a run that goes on; earlier records of that step and later ones are dropped, for
-            they will be written again. None for a new run.
+        config: the configuration of the run.
+        resumed_at: first step of a resumed run; existing records from that step on are removed, because they are
+            written again. None for a new run.
 
     Raises:
-        ConfigError: one line: a library is missing, or a place cannot be written to.
+        ConfigError: a library is missing, or a destination cannot be written to.
     """
     sinks = Sinks([])
     try:
@@ -80,13 +81,13 @@ def open_sinks(config: Config, *, resumed_at: int | None = None) -> Sinks:
 def _close(sink: Sink) -> None:
     try:
         sink.close()
-    except Exception as failure:  # as above: nothing here is worth losing the rest for
-        _log.warning("%s: not closed well: %s", _name(sink), _reason(failure))
+    except Exception as failure:  # the other sinks must still be closed
+        _log.warning("%s: error on close: %s", _sink_name(sink), _error_line(failure))
 
 
-def _name(sink: Sink) -> str:
+def _sink_name(sink: Sink) -> str:
     return type(sink).__name__
 
 
-def _reason(failure: Exception) -> str:
+def _error_line(failure: Exception) -> str:
     return " ".join(str(failure).split()) or type(failure).__name__

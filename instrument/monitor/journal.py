@@ -1,4 +1,4 @@
-"""From losses and times that arrive late to records: one per step, a figure per window and per epoch to the sinks."""
+"""Combines losses and times, which arrive late, into one record per step, and writes windows and epochs to sinks."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from dataclasses import dataclass, field, replace
 from instrument.monitor import Sinks
 from instrument.monitor.metrics import EPOCH, Figures, StepFigures, figures, totals
 
-RECENT = 1000
+MAX_RECENT_STEPS = 1000
 
-Known = Callable[[StepFigures], StepFigures]
+Enrich = Callable[[StepFigures], StepFigures]
 
 
 @dataclass(slots=True)
 class Journal:
-    """Joins each step's loss and times in the order of the steps, whichever comes first.
+    """Combines the loss and the times of each step, in the order of the steps.
 
     Attributes:
-        sinks: where figures go.
+        sinks: destinations of the metrics.
         every: steps per record.
         epoch: steps per epoch.
-        peak: FLOP/s that MFU is a fraction of; None where unknown.
-        known: adds what the loop knows of a step: FLOPs, memory, power.
-        first: the first step of this run.
-        losses: every loss from there on.
-        latest: figures of the last window.
-        recent: the last RECENT steps.
+        peak: peak FLOP/s of the GPU, for MFU; None if unknown.
+        enrich: adds FLOPs, memory and power to the record of a step.
+        first: first step of this run.
+        losses: all losses since the first step.
+        latest: metrics of the last window.
+        recent: the last MAX_RECENT_STEPS steps.
     """
 
     sinks: Sinks
     every: int
     epoch: int
     peak: float | None
-    known: Known
+    enrich: Enrich
     first: int = 0
     losses: array[float] = field(default_factory=lambda: array("d"))
     latest: Figures = field(default_factory=dict)
-    recent: deque[StepFigures] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: deque[StepFigures] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_STEPS))
     _window: list[StepFigures] = field(default_factory=list)
     _epoch: list[StepFigures] = field(default_factory=list)
     _waiting: list[StepFigures] = field(default_factory=list)
 
-    def take(self, losses: Sequence[tuple[int, float]], steps: Iterable[StepFigures]) -> None:
-        """Take what has arrived; write the records that are complete with it."""
+    def add(self, losses: Sequence[tuple[int, float]], steps: Iterable[StepFigures]) -> None:
+        """Add losses and times that have arrived; write the records that are now complete."""
         self.losses.extend(loss for _, loss in losses)
         self._waiting += steps
         while self._waiting and self._waiting[0].step - self.first < len(self.losses):
             step = self._waiting.pop(0)
-            self._add(self.known(replace(step, loss=self.losses[step.step - self.first])))
+            self._add_step(self.enrich(replace(step, loss=self.losses[step.step - self.first])))
 
     def recent_loss(self) -> float | None:
-        """Return the mean of the last `every` losses, None where there is none."""
+        """Return the mean of the last `every` losses; None if there is none."""
         last = self.losses[-self.every :]
         return sum(last) / len(last) if last else None
 
     def finish(self) -> None:
-        """Write what is left of a window and of an epoch."""
+        """Write the incomplete last window and epoch."""
         if self._window:
             self._write_window()
         if self._epoch:
             self._write_epoch()
 
-    def _add(self, step: StepFigures) -> None:
+    def _add_step(self, step: StepFigures) -> None:
         self.recent.append(step)
         self._window.append(step)
         self._epoch.append(step)
@@ -80,6 +80,6 @@ class Journal:
 
     def _write_epoch(self) -> None:
         last = self._epoch[-1].step
-        found: Figures = figures(self._epoch, peak=self.peak, scope=EPOCH) | totals(self._epoch)
-        self.sinks.write(last, found | {"epoch": last // self.epoch})
+        values = figures(self._epoch, peak=self.peak, scope=EPOCH) | totals(self._epoch)
+        self.sinks.write(last, values | {"epoch": last // self.epoch})
         self._epoch = []

@@ -1,8 +1,8 @@
-"""Figures as JSON lines: one record a line, whole or not there, on disk as soon as it is written.
+"""Metrics as JSON Lines: one record per line, written without buffering and never in part.
 
     {"step": 9, "time": 1760000000.0, "loss": 2.5, "perf/step_ms": 9.8, "perf/power_w": null}
 
-null is not measured. JSON has no infinity and no NaN: such a figure is null too, and named under "not_finite".
+null means not measured. JSON has no infinity and no NaN: such a value is null and is listed under "not_finite".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 from instrument.config.schema import Config
 from instrument.errors import ConfigError
-from instrument.monitor.sink import Figures
+from instrument.monitor.metrics import Figures
 
 
 def open_sink(config: Config, resumed_at: int | None) -> JsonLines | None:
-    """Open the file that `monitor.jsonl` names, if it does."""
+    """Open the file of the setting `monitor.jsonl`; return None if it is not set."""
     path = config.monitor.jsonl
     return None if path is None else JsonLines(path, resumed_at=resumed_at)
 
@@ -29,11 +29,11 @@ class JsonLines:
     """A file of records.
 
     Args:
-        path: the file. A new run keeps an earlier one's beside it, as NAME.1.jsonl, NAME.2.jsonl, ...
-        resumed_at: the first step of a run that goes on: the file is continued there.
+        path: the file. A new run renames an existing file to NAME.1.jsonl, NAME.2.jsonl, ...
+        resumed_at: first step of a resumed run, at which the file is continued.
 
     Raises:
-        ConfigError: it cannot be written to.
+        ConfigError: the file cannot be written to.
     """
 
     def __init__(self, path: Path, *, resumed_at: int | None = None) -> None:
@@ -41,32 +41,32 @@ class JsonLines:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file():
-                _keep(path) if resumed_at is None else _cut(path, resumed_at)
+                _move_aside(path) if resumed_at is None else _truncate_at_step(path, resumed_at)
             self._file = path.open("ab", buffering=0)
         except OSError as failure:
-            raise ConfigError(f"monitor.jsonl: {path} cannot be written to: {failure.strerror}") from None
+            raise ConfigError(f"monitor.jsonl: cannot write to {path}: {failure.strerror}") from None
 
     def write(self, step: int, figures: Figures) -> None:
         """Append one record.
 
         Raises:
-            OSError: it could not be written; nothing of it is in the file.
+            OSError: the record could not be written; the file contains no part of it.
         """
-        line = _line(step, figures)
+        line = _encode_record(step, figures)
         try:
             written = self._file.write(line)
             if written != len(line):
-                raise OSError(f"{written} of {len(line)} bytes were written")
+                raise OSError(f"only {written} of {len(line)} bytes were written")
         except OSError:
-            self._take_back(line)
+            self._remove_partial_line(line)
             raise
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _take_back(self, line: bytes) -> None:
-        """Leave no half line: whatever stands after the last line break goes."""
+    def _remove_partial_line(self, line: bytes) -> None:
+        """Truncate the file after its last line break."""
         if not self._file.seekable():
             return
         size = os.fstat(self._file.fileno()).st_size
@@ -77,36 +77,36 @@ class JsonLines:
             self._file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
-def _line(step: int, figures: Figures) -> bytes:
+def _encode_record(step: int, figures: Figures) -> bytes:
     record: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
-    odd = {name: str(value) for name, value in figures.items() if value is not None and not math.isfinite(value)}
-    record |= {name: None if name in odd else value for name, value in figures.items()}
-    if odd:
-        record["not_finite"] = odd
+    not_finite = {name: str(value) for name, value in figures.items() if value is not None and not math.isfinite(value)}
+    record |= {name: None if name in not_finite else value for name, value in figures.items()}
+    if not_finite:
+        record["not_finite"] = not_finite
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
-def _keep(path: Path) -> None:
-    """Move an earlier run's file aside, to the first number that is free."""
+def _move_aside(path: Path) -> None:
+    """Rename the file of an earlier run, with the first free number."""
     number = 1
     while (beside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
         number += 1
     path.rename(beside)
 
 
-def _cut(path: Path, step: int) -> None:
-    """End the file before the first record of this step or a later one, and before a half line."""
+def _truncate_at_step(path: Path, step: int) -> None:
+    """Truncate the file before the first record of this step or a later one, or before a partial line."""
     end = 0
     with path.open("rb+") as file:
         for line in file:
-            if not line.endswith(b"\n") or _step(line) >= step:
+            if not line.endswith(b"\n") or _step_of_record(line) >= step:
                 break
             end += len(line)
         file.truncate(end)
 
 
-def _step(line: bytes) -> float:
-    """Return a record's step; a line that is none stays, wherever it came from."""
+def _step_of_record(line: bytes) -> float:
+    """Return the step of a record; -inf for a line that is not a record, so that it stays."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

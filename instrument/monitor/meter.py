@@ -1,6 +1,6 @@
-"""How long each part of a step took on the GPU, by events that are read when they are done: nothing waits.
+"""Times the parts of a step with CUDA events, which are read after they complete. The host never waits.
 
-Without a GPU the same, by the host's clock.
+Without a GPU the host's clock is used.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _AFTER_THE_LAST = -1
 
 
 class _Pair(NamedTuple):
-    """A part's name and the events around it; `lent` ones stay their maker's, who may wait for them still."""
+    """The name of a part and the events around it. Borrowed events stay with their owner and are not reused."""
 
     name: str
     start: Event
     end: Event
-    lent: bool = False
+    borrowed: bool = False
 
 
 @dataclass(slots=True)
-class _Step:
-    """One step under way: the events around its parts, and what the host knows."""
+class _OpenStep:
+    """A step in progress: the events around its parts, and values from the host."""
 
     step: int
     begun: Event
@@ -42,68 +42,68 @@ class _Step:
 
 
 class StepMeter:
-    """Times steps; every method is cheap, and none makes the host wait.
+    """Times steps. Every method is cheap and none makes the host wait.
 
     Args:
-        device: whose streams the steps run on.
+        device: the device that runs the steps.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._free: list[Event] = []
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[_OpenStep] = deque()
         self._early: list[_Pair] = []
         self._early_ns = 0
 
     def begin(self, step: int) -> None:
-        """Start a step on the current stream; the step before it ends here."""
-        self._steps.append(_Step(step, self._event().record(), self._early, self._early_ns))
+        """Start a step on the current stream and end the previous one."""
+        self._steps.append(_OpenStep(step, self._event().record(), self._early, self._early_ns))
         self._early, self._early_ns = [], 0
 
-    def part(self, name: str) -> _Part:
-        """Return a context that times "forward", "backward" or "optimizer" on the current stream."""
-        return _Part(self, name)
+    def part(self, name: str) -> _TimedPart:
+        """Return a context manager that times "forward", "backward" or "optimizer" on the current stream."""
+        return _TimedPart(self, name)
 
-    def copying(self, nbytes: int) -> _Part:
-        """Return a context that times a copy of so many bytes on the current stream."""
-        return _Part(self, "copy") if nbytes else _Part(self, "")
+    def copying(self, nbytes: int) -> _TimedPart:
+        """Return a context manager that times a copy of `nbytes` bytes on the current stream."""
+        return _TimedPart(self, "copy") if nbytes else _TimedPart(self, "")
 
     def copied(self, start: Event, end: Event, _nbytes: int) -> None:
-        """Take the events around a copy that ran on another stream; they are read and left as they are."""
-        self._pairs().append(_Pair("copy", start, end, lent=True))
+        """Record the events around a copy on another stream. The events stay with their owner."""
+        self._pairs().append(_Pair("copy", start, end, borrowed=True))
 
-    def loading(self) -> _Loading:
-        """Return a context that times how long the host waits for the loader."""
-        return _Loading(self)
+    def loading(self) -> _TimedLoading:
+        """Return a context manager that times how long the host waits for the loader."""
+        return _TimedLoading(self)
 
     def amount(self, samples: int, tokens: int | None) -> None:
-        """Say what the step consists of."""
+        """Set the number of samples and tokens of the current step."""
         self._steps[-1].samples, self._steps[-1].tokens = samples, tokens
 
     def cannot(self, reason: str, *names: str) -> None:
-        """Say why parts of this step are not measured."""
+        """Record why parts of the current step are not measured."""
         self._steps[-1].not_measured.update(dict.fromkeys((f"{name}_ms" for name in names), reason))
 
     def end(self) -> None:
-        """End the last step, behind which no other begins; again does nothing."""
+        """End the last step of the run. Further calls do nothing."""
         if self._steps and self._steps[-1].step != _AFTER_THE_LAST:
             self.begin(_AFTER_THE_LAST)
 
     def finished(self) -> list[StepFigures]:
-        """Return the steps whose work is done and whose successor began, in order."""
-        found = []
-        while len(self._steps) > 1 and self._steps[1].begun.query() and _done(self._steps[0]):
+        """Return the completed steps, in order: their work is done and the next step has started."""
+        completed = []
+        while len(self._steps) > 1 and self._steps[1].begun.query() and _is_done(self._steps[0]):
             step = self._steps.popleft()
             if step.step != _AFTER_THE_LAST:
-                found.append(self._figures(step, self._steps[0].begun))
+                completed.append(self._figures(step, self._steps[0].begun))
             self._free.append(step.begun)
-        return found
+        return completed
 
-    def _figures(self, step: _Step, next_begun: Event) -> StepFigures:
+    def _figures(self, step: _OpenStep, next_begun: Event) -> StepFigures:
         spent: dict[str, float] = {}
-        for name, start, end, lent in step.pairs:
+        for name, start, end, borrowed in step.pairs:
             spent[name] = spent.get(name, 0.0) + end.milliseconds_since(start)
-            self._free += () if lent else (start, end)
+            self._free += () if borrowed else (start, end)
         return StepFigures(
             step=step.step,
             forward_ms=spent.get("forward"),
@@ -119,17 +119,17 @@ class StepMeter:
 
     def _event(self) -> Event:
         try:
-            return self._free.pop()  # asking first whether there is one would let another thread take it
+            return self._free.pop()  # checking first would race with other threads
         except IndexError:
             return Event(self._device, timing=True)
 
     def _pairs(self) -> list[_Pair]:
-        """Return where pairs go: the step under way, or what comes before the first."""
+        """Return the pairs of the current step, or those before the first step."""
         return self._steps[-1].pairs if self._steps else self._early
 
 
-class _Part:
-    """Two events around what runs inside it."""
+class _TimedPart:
+    """Context manager that records two events around its block."""
 
     __slots__ = ("_meter", "_name", "_start")
 
@@ -145,8 +145,8 @@ class _Part:
             self._meter._pairs().append(_Pair(self._name, self._start, self._meter._event().record()))
 
 
-class _Loading:
-    """The host's clock around what runs inside it."""
+class _TimedLoading:
+    """Context manager that times its block with the host's clock."""
 
     __slots__ = ("_meter", "_start")
 
@@ -164,5 +164,5 @@ class _Loading:
             self._meter._early_ns += spent
 
 
-def _done(step: _Step) -> bool:
+def _is_done(step: _OpenStep) -> bool:
     return all(pair.end.query() for pair in step.pairs)

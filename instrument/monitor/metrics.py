@@ -1,13 +1,14 @@
-"""What a step took, as a record, and the perf/* figures that follow from one or from many; no torch.
+"""The record of a step, and the perf/* metrics of one or several steps. This module does not import torch.
 
     perf/forward_ms, backward_ms, optimizer_ms, data_load_ms, copy_ms, step_ms        median over the steps
-    perf/samples_per_s, tokens_per_s, flops_per_s      what the steps did / what they took
-    perf/mfu                                           flops_per_s / the GPU's peak
-    perf/forward_fraction ... copy_fraction            what they took / what the steps took; overlapped, they exceed 1
-    perf/memory_allocated_bytes, memory_peak_bytes     the last, and the largest
+    perf/samples_per_s, tokens_per_s, flops_per_s      sum over the steps / time of the steps
+    perf/mfu                                           flops_per_s / peak FLOP/s of the GPU
+    perf/forward_fraction ... copy_fraction            time of the phase / time of the steps; their sum exceeds 1 if
+                                                       phases overlap
+    perf/memory_allocated_bytes, memory_peak_bytes     last value, and largest value
     perf/power_w, utilisation_percent                  median over the readings
 
-A figure that was not measured is None, never 0, and is left out of every median and sum; `reasons` says why.
+A value that was not measured is None, never 0. Medians and sums exclude it, and `reasons` returns why it is missing.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ EPOCH = "epoch/"
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """One optimizer step of one GPU, with all its micro-batches; None is not measured.
+    """One optimizer step of one GPU with all its micro-batches. None means not measured.
 
     Attributes:
-        step: counted from 0.
-        loss: mean over the step's micro-batches.
-        forward_ms: GPU time of the forward passes; so for backward and optimizer.
-        data_load_ms: time that the host waited for the loader.
-        copy_ms: time of the copies to the GPU on their stream, whether hidden or not.
-        step_ms: from this step's start to the next one's.
-        samples: samples in the step.
-        tokens: positions in the step, where samples are sequences.
-        flops: floating-point operations of the step.
-        memory_allocated_bytes: allocated by tensors at the step's end.
-        memory_peak_bytes: the most ever allocated since the run's start.
-        power_w: what the GPU draws.
-        utilisation_percent: share of time in which any kernel ran, as NVML says it.
+        step: number of the step, counted from 0.
+        loss: mean over the micro-batches.
+        forward_ms: GPU time of the forward passes.
+        backward_ms: GPU time of the backward passes.
+        optimizer_ms: GPU time of the optimizer.
+        data_load_ms: time the host waited for the loader.
+        copy_ms: time of the copies to the GPU on their stream, whether hidden behind compute or not.
+        step_ms: time from the start of this step to the start of the next one.
+        samples: number of samples.
+        tokens: number of positions, if samples are sequences.
+        flops: floating-point operations.
+        memory_allocated_bytes: memory allocated by tensors at the end of the step.
+        memory_peak_bytes: maximum memory allocated since the start of the run.
+        power_w: power draw of the GPU.
+        utilisation_percent: percentage of time in which any kernel ran, from NVML.
         not_measured: attribute -> why it is None.
     """
 
@@ -64,25 +67,25 @@ class StepFigures:
 
 
 def figures(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> Figures:
-    """Return the loss and the perf/* figures of a step, of the last few, or of an epoch.
+    """Return the loss and the perf/* metrics of one or several steps, or of an epoch.
 
     Args:
-        steps: the records, in their order; one of them gives that step's own figures.
-        peak: the GPU's FLOP/s (`instrument.monitor.peaks.peak_flops`); None where unknown.
-        scope: "" for steps, `EPOCH` for an epoch: "perf/epoch/step_ms".
+        steps: the records, in order.
+        peak: peak FLOP/s of the GPU (`instrument.monitor.peaks.peak_flops`); None if unknown.
+        scope: "" for steps, `EPOCH` for an epoch, as in "perf/epoch/step_ms".
 
     Returns:
-        Name -> figure; each name is always there. The loss ("loss", "epoch/loss") is the mean over the steps.
+        Name -> value, with every name present. The loss ("loss", "epoch/loss") is the mean over the steps.
     """
     losses = list(_measured(steps, "loss"))
-    found: Figures = {f"{scope}{LOSS}": sum(losses) / len(losses) if losses else None}
-    return found | {f"perf/{scope}{name}": value for name, value in _perf(steps, peak).items()}
+    loss: Figures = {f"{scope}{LOSS}": sum(losses) / len(losses) if losses else None}
+    return loss | {f"perf/{scope}{name}": value for name, value in _perf(steps, peak).items()}
 
 
 def totals(steps: Sequence[StepFigures], *, scope: str = EPOCH) -> Figures:
     """Return the sums over an epoch: perf/epoch/steps, samples, tokens, flops and seconds.
 
-    A sum over steps of which some were not measured is of those that were; None where none was.
+    A sum covers the measured steps; it is None if no step was measured.
     """
     sums: Figures = {name: _total(_measured(steps, name)) for name in ("samples", "tokens", "flops")}
     elapsed = _total(_measured(steps, "step_ms"))
@@ -91,24 +94,24 @@ def totals(steps: Sequence[StepFigures], *, scope: str = EPOCH) -> Figures:
 
 
 def reasons(steps: Sequence[StepFigures], *, peak: float | None = None, scope: str = "") -> dict[str, str]:
-    """Return why each figure that is None among `figures` of the same arguments was not measured."""
-    given = {name: reason for step in reversed(steps) for name, reason in step.not_measured.items()}
+    """Return the reason for each value that is None in the result of `figures` with the same arguments."""
+    known = {name: reason for step in reversed(steps) for name, reason in step.not_measured.items()}
     if peak is None:
-        given.setdefault("peak", "the peak FLOP/s of this device is not known")
+        known.setdefault("peak", "the peak FLOP/s of this device is unknown")
     missing = [name for name, value in _perf(steps, peak).items() if value is None]
-    return {f"perf/{scope}{name}": _reason(given, _sources(name)) for name in missing}
+    return {f"perf/{scope}{name}": _first_reason(known, _sources(name)) for name in missing}
 
 
 def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
-    found: Figures = {f"{name}_ms": _median(_measured(steps, f"{name}_ms")) for name in (*PHASES, "step")}
+    values: Figures = {f"{name}_ms": _median(_measured(steps, f"{name}_ms")) for name in (*PHASES, "step")}
     for name in ("samples", "tokens", "flops"):
-        found[f"{name}_per_s"] = _ratio(steps, name, per=1000)
-    rate = found["flops_per_s"]
-    found["mfu"] = None if rate is None or peak is None else rate / peak
-    found |= {f"{name}_fraction": _ratio(steps, f"{name}_ms") for name in PHASES}
-    found["memory_allocated_bytes"] = _last(_measured(steps, "memory_allocated_bytes"))
-    found["memory_peak_bytes"] = max(_measured(steps, "memory_peak_bytes"), default=None)
-    return found | {name: _median(_measured(steps, name)) for name in ("power_w", "utilisation_percent")}
+        values[f"{name}_per_s"] = _ratio(steps, name, per=1000)
+    rate = values["flops_per_s"]
+    values["mfu"] = None if rate is None or peak is None else rate / peak
+    values |= {f"{name}_fraction": _ratio(steps, f"{name}_ms") for name in PHASES}
+    values["memory_allocated_bytes"] = _last(_measured(steps, "memory_allocated_bytes"))
+    values["memory_peak_bytes"] = max(_measured(steps, "memory_peak_bytes"), default=None)
+    return values | {name: _median(_measured(steps, name)) for name in ("power_w", "utilisation_percent")}
 
 
 def _measured(steps: Iterable[StepFigures], name: str) -> Iterable[Number]:
@@ -116,13 +119,13 @@ def _measured(steps: Iterable[StepFigures], name: str) -> Iterable[Number]:
 
 
 def _median(values: Iterable[Number]) -> float | None:
-    held = list(values)
-    return median(held) if held else None
+    numbers = list(values)
+    return median(numbers) if numbers else None
 
 
 def _total(values: Iterable[Number]) -> Number | None:
-    held = list(values)
-    return sum(held) if held else None
+    numbers = list(values)
+    return sum(numbers) if numbers else None
 
 
 def _last(values: Iterable[Number]) -> Number | None:
@@ -130,14 +133,14 @@ def _last(values: Iterable[Number]) -> Number | None:
 
 
 def _ratio(steps: Sequence[StepFigures], name: str, per: Number = 1) -> float | None:
-    """Return the sum of a figure over the sum of step_ms, over the steps that have both."""
+    """Return the sum of an attribute divided by the sum of step_ms, over the steps that have both."""
     both = [step for step in steps if getattr(step, name) is not None and step.step_ms is not None]
     elapsed = sum(_measured(both, "step_ms"))
     return per * sum(_measured(both, name)) / elapsed if elapsed else None
 
 
 def _sources(name: str) -> tuple[str, ...]:
-    """Return the attributes that a figure is made of."""
+    """Return the attributes that a metric is computed from."""
     if name == "mfu":
         return ("flops", "step_ms", "peak")
     if name.endswith("_per_s"):
@@ -147,5 +150,5 @@ def _sources(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def _reason(given: Mapping[str, str], sources: tuple[str, ...]) -> str:
-    return next((given[source] for source in sources if source in given), "it was not measured")
+def _first_reason(known: Mapping[str, str], sources: tuple[str, ...]) -> str:
+    return next((known[source] for source in sources if source in known), "not measured")

@@ -1,7 +1,7 @@
-"""What NVML says of the GPU: power, utilisation, memory used; without pynvml or a GPU, why nothing was measured.
+"""Power, utilisation and memory use of a GPU from NVML, or the reason why they are not available.
 
-NVML averages: power over about a second on most GPUs, utilisation over a sixth of a second to a second. So a reading is
-of the last steps, not of one. A call takes its time, so `BackgroundMeter` reads beside the training, not in it.
+NVML averages power over about one second on most GPUs, and utilisation over 1/6 to 1 second, so a reading covers
+several steps. NVML calls are slow, so `BackgroundMeter` runs them on its own thread.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NAMES = ("power_w", "utilisation_percent", "memory_used_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one GPU did of late; None is not measured.
+    """Recent averages of one GPU. None means not measured.
 
     Attributes:
-        power_w: what it draws.
-        utilisation_percent: share of time in which any kernel ran.
-        memory_used_bytes: by all processes, with what the driver holds.
+        power_w: power draw.
+        utilisation_percent: percentage of time in which any kernel ran.
+        memory_used_bytes: memory used by all processes and the driver.
         not_measured: attribute -> why it is None.
     """
 
@@ -32,33 +32,33 @@ class Reading:
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
-def unmeasured(reason: str) -> Reading:
-    """Return a reading of nothing, and why."""
+def empty_reading(reason: str) -> Reading:
+    """Return a reading without values, with the reason."""
     return Reading(not_measured=dict.fromkeys(NAMES, reason))
 
 
 class Meter(Protocol):
-    """Something that reads a GPU's figures."""
+    """Reads the current values of a GPU."""
 
     def read(self) -> Reading:
-        """Return the figures as they are now."""
+        """Return the current values."""
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Release the library."""
 
 
 class NoMeter:
-    """Stands where nothing can be measured.
+    """A meter that measures nothing.
 
     Args:
-        reason: why.
+        reason: why nothing can be measured.
     """
 
     def __init__(self, reason: str) -> None:
-        self._reading = unmeasured(reason)
+        self._reading = empty_reading(reason)
 
     def read(self) -> Reading:
-        """Return no figures, and the reason."""
+        """Return a reading without values."""
         return self._reading
 
     def close(self) -> None:
@@ -66,51 +66,51 @@ class NoMeter:
 
 
 class GpuMeter:
-    """Reads one GPU.
+    """Reads one GPU through NVML.
 
     Args:
         library: pynvml, initialised.
-        handle: the GPU's.
+        handle: NVML handle of the GPU.
     """
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle
 
     def read(self) -> Reading:
-        """Return the figures; one that this GPU does not give, such as a MIG slice's power, is None with its reason."""
+        """Return the current values; a value this GPU does not provide, such as the power of a MIG slice, is None."""
         missing: dict[str, str] = {}
-        power = self._ask("power_w", missing, lambda: self._library.nvmlDeviceGetPowerUsage(self._handle) / 1000)
-        busy = self._ask(
+        power = self._query("power_w", missing, lambda: self._library.nvmlDeviceGetPowerUsage(self._handle) / 1000)
+        busy = self._query(
             "utilisation_percent", missing, lambda: float(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         )
-        used = self._ask(
+        used = self._query(
             "memory_used_bytes", missing, lambda: int(self._library.nvmlDeviceGetMemoryInfo(self._handle).used)
         )
         return Reading(power, busy, used, missing)
 
     def close(self) -> None:
-        """Shut the library down."""
+        """Shut down NVML."""
         self._library.nvmlShutdown()
 
-    def _ask(self, name: str, missing: dict[str, str], question: Callable[[], Any]) -> Any:
+    def _query(self, name: str, missing: dict[str, str], call: Callable[[], Any]) -> Any:
         try:
-            return question()
+            return call()
         except self._library.NVMLError as failure:
             missing[name] = f"NVML: {failure}"
             return None
 
 
 def open_meter(uuid: str | None, *, library: Any = None) -> Meter:
-    """Return a meter for the GPU with this UUID, or one that says why there is none.
+    """Return a meter for the GPU with this UUID, or a `NoMeter` with the reason.
 
-    A GPU's number differs between NVML and CUDA_VISIBLE_DEVICES; its UUID does not.
+    GPU numbers can differ between NVML and CUDA; UUIDs do not.
 
     Args:
-        uuid: with or without "GPU-" or "MIG-" in front, as `device_uuid` says it; None for a run without a GPU.
-        library: pynvml, or what stands in for it; None imports it.
+        uuid: the UUID, with or without the prefix "GPU-" or "MIG-"; None for a run without a GPU.
+        library: pynvml or a replacement for tests; None imports it.
     """
     if uuid is None:
-        return NoMeter("the run uses no NVIDIA GPU, or torch does not say its UUID")
+        return NoMeter("the run uses no NVIDIA GPU, or torch does not report its UUID")
     if library is None:
         try:
             library = importlib.import_module("pynvml")
@@ -120,10 +120,10 @@ def open_meter(uuid: str | None, *, library: Any = None) -> Meter:
         library.nvmlInit()
     except library.NVMLError as failure:
         return NoMeter(f"NVML: {failure}")
-    return _find(library, uuid.removeprefix("GPU-").removeprefix("MIG-"))
+    return _open_by_uuid(library, uuid.removeprefix("GPU-").removeprefix("MIG-"))
 
 
-def _find(library: Any, uuid: str) -> Meter:
+def _open_by_uuid(library: Any, uuid: str) -> Meter:
     for prefix in ("GPU-", "MIG-"):
         try:
             return GpuMeter(library, library.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}"))
@@ -134,10 +134,10 @@ def _find(library: Any, uuid: str) -> Meter:
 
 
 def device_uuid(index: int | None) -> str | None:
-    """Return the UUID of a GPU as torch numbers it, or None where torch cannot say it.
+    """Return the UUID of a GPU, or None if torch does not report it.
 
     Args:
-        index: of the CUDA device; None for a run without one.
+        index: number of the CUDA device; None for a run without a GPU.
     """
     if index is None:
         return None
@@ -149,29 +149,29 @@ def device_uuid(index: int | None) -> str | None:
 
 
 class BackgroundMeter:
-    """Reads a meter on a thread of its own: `ask` never waits, `latest` is the last reading that is done.
+    """Reads a meter on a background thread; no method except `close` waits.
 
     Args:
-        meter: closed with this.
+        meter: the meter, which `close` closes too.
     """
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._asked: Future[Reading] | None = None
-        self._latest = unmeasured("nothing was read yet")
+        self._pending: Future[Reading] | None = None
+        self._latest = empty_reading("no reading is complete yet")
 
-    def ask(self) -> None:
-        """Begin a reading, unless one is under way."""
-        if self._asked is None or self._asked.done():
+    def start_reading(self) -> None:
+        """Start a reading, unless one is in progress."""
+        if self._pending is None or self._pending.done():
             self._latest = self.latest()
-            self._asked = self._thread.submit(self._meter.read)
+            self._pending = self._thread.submit(self._meter.read)
 
     def latest(self) -> Reading:
-        """Return the last reading that is done."""
-        return self._asked.result() if self._asked is not None and self._asked.done() else self._latest
+        """Return the last completed reading."""
+        return self._pending.result() if self._pending is not None and self._pending.done() else self._latest
 
     def close(self) -> None:
-        """End the thread after the reading under way, and close the meter."""
+        """Stop the thread after the current reading and close the meter."""
         self._thread.shutdown(wait=True)
         self._meter.close()

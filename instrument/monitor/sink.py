@@ -1,39 +1,37 @@
-"""What a sink is: a place that figures go to."""
+"""The protocol of a sink: a destination for metrics."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Protocol
 
 from instrument.errors import ConfigError
-
-Figures = Mapping[str, float | int | None]
+from instrument.monitor.metrics import Figures
 
 
 class Sink(Protocol):
-    """A place that figures go to: a file, a server, the terminal."""
+    """A destination for metrics: a file, a server, the terminal."""
 
     def write(self, step: int, figures: Figures) -> None:
-        """Take one record: name -> figure, None where it was not measured.
+        """Write one record: name -> value, None if not measured.
 
         Args:
-            step: the optimizer step that the record ends with, counted from 0.
-            figures: such as `instrument.monitor.metrics.figures` returns.
+            step: last optimizer step of the record, counted from 0.
+            figures: the result of `instrument.monitor.metrics.figures`.
         """
 
     def close(self) -> None:
-        """Write what is still held, and let go of everything."""
+        """Write buffered records and release all resources."""
 
 
-def optional(module: str, key: str, package: str) -> ModuleType:
-    """Import a library that only this sink needs.
+def import_optional(module: str, key: str, package: str) -> ModuleType:
+    """Import a library that only one sink needs.
 
     Args:
-        module: what is imported.
-        key: the setting that asked for it, "monitor.tensorboard".
-        package: what has to be installed for it.
+        module: name of the module.
+        key: the setting that needs it, such as "monitor.tensorboard".
+        package: the package to install.
 
     Raises:
         ConfigError: it cannot be imported.
@@ -41,4 +39,4 @@ def optional(module: str, key: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as failure:
-        raise ConfigError(f"{key}: needs the package {package} (pip install {package}): {failure}") from None
+        raise ConfigError(f"{key} needs the package {package} ({failure}); run: pip install {package}") from None

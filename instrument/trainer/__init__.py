@@ -1,1 +1,1 @@
-"""The training loop and what surrounds it: optimizer, schedule, interrupts, recovery."""
+"""The trainer: learner, loop, interrupts, recovery from errors, and the run that connects them."""

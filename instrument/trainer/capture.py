@@ -1,4 +1,4 @@
-"""The steps that nsys records, and whether it will see the ranges."""
+"""The capture range of nsys, and a check that nsys records NVTX ranges."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 from instrument.config.schema import Capture
 
-LOST_FROM = (0, 2, 12)
-# What nsys sets in the programs that it starts.
-PROFILED_BY = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
+FIRST_LOST_VERSION = (0, 2, 12)  # of nvtx, with nsys 2022.4 to 2024.2
+# Environment variables that nsys sets in the programs it starts.
+NSYS_VARIABLES = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
 
 
 class CaptureRange:
-    """Opens and closes nsys's capture range around steps: `nsys profile -c cudaProfilerApi --capture-range-end=stop`.
+    """Opens and closes the capture range of `nsys profile -c cudaProfilerApi --capture-range-end=stop`.
 
-    Both wait for the GPU first, so that the capture holds whole steps.
+    Both wait for the GPU first, so that the capture holds complete steps.
     """
 
     def __init__(self, capture: Capture, device: torch.device) -> None:
@@ -27,9 +27,9 @@ class CaptureRange:
         self._open = False
 
     def before(self, step: int) -> None:
-        """Open the range before its first step, close it before the first one after it.
+        """Open the range before its first step and close it before the first step after it.
 
-        A run that goes on in the middle of the range opens it there.
+        A run that resumes in the middle of the range opens it there.
         """
         start, stop = self._capture.start, self._capture.stop
         if start is None or stop is None:
@@ -42,7 +42,7 @@ class CaptureRange:
             self.close()
 
     def close(self) -> None:
-        """Close the range if it is open, also on a GPU that failed: that error was raised where it showed first."""
+        """Close the range if it is open. An error of the GPU is ignored: it was already raised elsewhere."""
         if self._open:
             self._open = False
             with suppress(RuntimeError):
@@ -58,24 +58,24 @@ class CaptureRange:
             getattr(torch.cuda.cudart(), name)()  # type: ignore[no-untyped-call]
 
 
-def unseen_ranges() -> str | None:
-    """Return why a capture would show no ranges, in one line, or None."""
+def missing_ranges_reason() -> str | None:
+    """Return in one line why a capture would contain no NVTX ranges; None if it will contain them."""
     if os.environ.get("NVTX_DISABLE"):
-        return "NVTX_DISABLE is set, so a capture shows no ranges: unset it"
+        return "NVTX_DISABLE is set, so the capture will contain no ranges; unset it"
     try:
         installed = version("nvtx")
     except PackageNotFoundError:
-        return "nvtx is not installed, so a capture shows no ranges: pip install 'nvtx>=0.2.10,<0.2.12'"
-    # Of "0.2.12rc1" and "0.2.12+local" too, which are 0.2.12 to nsys.
+        return "nvtx is not installed, so the capture will contain no ranges; run: pip install 'nvtx>=0.2.10,<0.2.12'"
+    # "0.2.12rc1" and "0.2.12+local" also count as 0.2.12.
     numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:3])
-    if numbers >= LOST_FROM:
+    if numbers >= FIRST_LOST_VERSION:
         return (
-            f"nvtx {installed}: nsys 2022.4 to 2024.2 lose every range of it, and the capture looks as if nothing were "
-            "annotated: pip install 'nvtx>=0.2.10,<0.2.12'"
+            f"nsys 2022.4 to 2024.2 record no ranges of nvtx {installed}, so the capture may contain none; "
+            "run: pip install 'nvtx>=0.2.10,<0.2.12'"
         )
     return None
 
 
 def is_profiled() -> bool:
-    """Return whether nsys started this program."""
-    return any(name in os.environ for name in PROFILED_BY)
+    """Return whether this program runs under nsys."""
+    return any(name in os.environ for name in NSYS_VARIABLES)

@@ -1,9 +1,9 @@
-"""A run that is asked to stop ends after the step it is in; asked twice, it ends at once.
+"""Stop a run after its current step on SIGINT or SIGTERM; a second signal stops it immediately.
 
 with Interrupts() as stopping:
     for batch in batches:
         train(batch)
-        if stopping.asked:
+        if stopping.requested:
             break
 sys.exit(stopping.exit_code)
 """
@@ -20,52 +20,51 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# torchrun passes Ctrl-C on to processes that the terminal has already told.
-TORCHRUN_REPEATS_FOR_S = 5.0
+# torchrun forwards Ctrl-C to processes that already received it from the terminal.
+TORCHRUN_REPEAT_WINDOW_S = 5.0
 
 
 def say_on_stderr(text: str) -> None:
-    """Write one line past Python's buffers, which a signal handler may have found half-written."""
-    with contextlib.suppress(OSError):  # nobody reads it: the run stops all the same
+    """Write one line directly to file descriptor 2: in a signal handler Python's buffers may be inconsistent."""
+    with contextlib.suppress(OSError):  # nobody reads it; the run stops anyway
         os.write(2, f"{text}\n".encode())
 
 
 class Interrupts:
-    """Take SIGINT and SIGTERM while the block runs; the handlers that were there come back after it.
+    """Context manager that handles SIGINT and SIGTERM and restores the previous handlers at its end.
 
-    The first signal sets `asked`, the second raises KeyboardInterrupt at once, wherever the main thread
-    is. A signal that the process was started to ignore stays ignored. Python lets the main thread alone take
-    signals: in another one this does nothing. A process forked from this one is not stopped halfway by Ctrl-C
-    (this one ends it), and SIGTERM ends it as ever.
+    The first signal sets `requested`; the second raises KeyboardInterrupt in the main thread. A signal that the
+    process ignored from its start stays ignored. Outside the main thread this does nothing, because Python handles
+    signals only there. Forked processes ignore SIGINT, since this process ends them, and SIGTERM ends them as usual.
 
     Args:
-        repeats_for_s: how long a second signal counts as an echo of the first, in seconds; None is 5 under torchrun,
-            which sends Ctrl-C twice, and 0 elsewhere.
-        say: told in one line, inside the signal handler, that the signal was understood.
+        repeat_window_s: seconds in which a second signal counts as a repetition of the first; None means 5 under
+            torchrun, which sends Ctrl-C twice, and 0 elsewhere.
+        say: receives one line inside the signal handler when the first signal arrives.
     """
 
-    def __init__(self, repeats_for_s: float | None = None, say: Callable[[str], None] = say_on_stderr) -> None:
-        if repeats_for_s is None:
-            repeats_for_s = TORCHRUN_REPEATS_FOR_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
-        self._repeats_for_s, self._say = repeats_for_s, say
+    def __init__(self, repeat_window_s: float | None = None, say: Callable[[str], None] = say_on_stderr) -> None:
+        if repeat_window_s is None:
+            repeat_window_s = TORCHRUN_REPEAT_WINDOW_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
+        self._repeat_window_s, self._say = repeat_window_s, say
         self._received: signal.Signals | None = None
         self._first_at = 0.0
         self._process = os.getpid()
         self._before: Mapping[signal.Signals, Any] = {}
 
     @property
-    def asked(self) -> bool:
-        """Whether the run was asked to stop."""
+    def requested(self) -> bool:
+        """Whether a signal requested the run to stop."""
         return self._received is not None
 
     @property
     def received(self) -> signal.Signals | None:
-        """The signal that asked, None where none did."""
+        """The last signal received; None if there was none."""
         return self._received
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of the process: 130 after SIGINT, 143 after SIGTERM, 0 where nobody asked."""
+        """Exit code of the process: 130 after SIGINT, 143 after SIGTERM, 0 without a signal."""
         return 0 if self._received is None else 128 + int(self._received)
 
     def __enter__(self) -> Interrupts:
@@ -79,24 +78,24 @@ class Interrupts:
 
     def __exit__(self, *_raised: object) -> None:
         for number, handler in self._before.items():
-            # None: a handler that Python did not install, and cannot put back.
+            # None: the handler was not installed from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         received = signal.Signals(number)
         if os.getpid() != self._process:
-            _in_a_forked_process(received)
+            _handle_in_forked_process(received)
             return
         if self._received is None:
             self._received, self._first_at = received, time.monotonic()
-            self._say(f"{received.name}: stopping after this step; once more stops at once")
-        elif time.monotonic() - self._first_at >= self._repeats_for_s:
+            self._say(f"{received.name}: stopping after this step; send it again to stop immediately")
+        elif time.monotonic() - self._first_at >= self._repeat_window_s:
             self._received = received
-            raise KeyboardInterrupt(f"{received.name} after the run was already asked to stop")
+            raise KeyboardInterrupt(f"second {received.name}")
 
 
-def _in_a_forked_process(received: signal.Signals) -> None:
+def _handle_in_forked_process(received: signal.Signals) -> None:
     if received is signal.SIGTERM:
         signal.signal(received, signal.SIG_DFL)
         os.kill(os.getpid(), received)

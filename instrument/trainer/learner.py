@@ -1,4 +1,4 @@
-"""What learns: a model, its optimizer, its schedule and its precision, in the three parts of a step."""
+"""The learner: model, optimizer, learning-rate schedule and precision, with the three phases of a step."""
 
 from __future__ import annotations
 
@@ -12,65 +12,67 @@ from torch import Tensor, nn
 
 from instrument.config.schema import Training
 from instrument.ranges import BACKWARD, FORWARD, OPTIMIZER, phase
-from instrument.trainer.schedule import Schedule
 
 Batch = Mapping[str, Tensor]
-# Made once: an annotation that is used again costs a seventh of a new one.
+# Created once: reusing an annotation costs a seventh of creating one.
 _FORWARD, _BACKWARD, _OPTIMIZER = phase(FORWARD), phase(BACKWARD), phase(OPTIMIZER)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Learner:
-    """Forward, backward and update, each a named phase; none of them makes the host wait.
+    """Forward, backward and update, each in an NVTX range; none of them makes the host wait.
 
     Args:
-        model: called with a batch, returns its scalar loss; DDP or FSDP may be around it.
-        training: precision, clipping, rates.
-        steps: length of the run, in optimizer steps.
-        device: where the model is.
+        model: returns the scalar loss of a batch; may be wrapped in DDP or FSDP.
+        training: precision, clipping and learning rate.
+        steps: length of the run in optimizer steps.
+        device: device of the model.
     """
 
     def __init__(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> None:
         self.model, self.training, self.device = model, training, device
-        self.parameters = [one for one in model.parameters() if one.requires_grad]
-        self.optimizer = _optimizer(self.parameters, training, device)
-        self.schedule = Schedule(self.optimizer, training, steps)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = _build_optimizer(self.parameters, training, device)
+        self.schedule = LearningRateSchedule(self.optimizer, training, steps)
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
-        # Whether an update with a loss or gradient that is not finite is left out. The scaler does it for fp16.
-        self._guards = training.on_nan != "continue"
+        # Whether updates with a non-finite loss or gradient are skipped. In fp16 the scaler skips them.
+        self._skips_non_finite = training.on_nan != "continue"
         self._norm: Tensor | None = None
         self._unit = torch.ones((), device=device)
 
     def forward(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
-        """Return the mean loss of a batch, a scalar with its graph; `model` is another module with the same weights."""
+        """Return the mean loss of a batch with its autograd graph; `model` is a module with the same weights."""
         with _FORWARD, self._autocast():
             loss: Tensor = (self.model if model is None else model)(batch)
             return loss
 
     def backward(self, loss: Tensor, weight: float = 1.0) -> None:
-        """Add the gradients of a loss times a weight."""
+        """Accumulate the gradients of a weighted loss."""
         with _BACKWARD:
-            scaled = self.scaled(loss, weight)
-            scaled.backward(self._seed(scaled))  # type: ignore[no-untyped-call]
+            scaled = self.scale_loss(loss, weight)
+            scaled.backward(self._initial_gradient(scaled))  # type: ignore[no-untyped-call]
 
     def gradients(self, loss: Tensor, weight: float = 1.0, parameters: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Return the gradients of a loss times a weight by each parameter, the model's own unless others are given.
+        """Return the gradients of a weighted loss without accumulating them.
 
-        They are added to nothing.
+        Args:
+            loss: the result of `forward`.
+            weight: factor of the loss.
+            parameters: the parameters to differentiate by; None means the model's.
         """
         with _BACKWARD:
-            scaled = self.scaled(loss, weight)
-            by = self.parameters if parameters is None else parameters
-            return list(torch.autograd.grad(scaled, by, self._seed(scaled), materialize_grads=True))
+            scaled = self.scale_loss(loss, weight)
+            inputs = self.parameters if parameters is None else parameters
+            return list(torch.autograd.grad(scaled, inputs, self._initial_gradient(scaled), materialize_grads=True))
 
-    def scaled(self, loss: Tensor, weight: float) -> Tensor:
-        """Return a loss as backward takes it: weighted, and in fp16 scaled."""
+    def scale_loss(self, loss: Tensor, weight: float) -> Tensor:
+        """Return the loss multiplied by its weight and, in fp16, by the gradient scale."""
         weighted = loss if weight == 1.0 else loss * weight
         scaled: Tensor = self.scaler.scale(weighted)
         return scaled
 
     def update(self, gradients: Sequence[Tensor] | None = None) -> None:
-        """Take one optimizer step with the gradients that were added up, or with those given; clear them."""
+        """Take one optimizer step with the accumulated gradients, or with `gradients`, and clear them."""
         with _OPTIMIZER:
             if gradients is not None:
                 for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -79,12 +81,12 @@ class Learner:
             self.schedule.step()
 
     def descend(self) -> None:
-        """Clip and step; what a CUDA graph may hold of `update`.
+        """Clip the gradients and step the optimizer: the part of `update` that a CUDA graph can hold.
 
-        Unless training.on_nan is "continue", a step whose gradients are not finite changes no weight and no state
-        of the optimizer. The device decides this: the host does not wait.
+        Unless training.on_nan is "continue", a step with non-finite gradients changes neither the weights nor the
+        state of the optimizer. The device decides this, so the host does not wait.
         """
-        if self._guards and not self.scaler.is_enabled():
+        if self._skips_non_finite and not self.scaler.is_enabled():
             self._step_if_finite()
         else:
             if self.training.clip is not None:
@@ -94,26 +96,26 @@ class Learner:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def judged(self, loss: Tensor) -> Tensor:
-        """Return the loss of the last step, NaN where the step's gradients were not finite."""
+    def loss_or_nan(self, loss: Tensor) -> Tensor:
+        """Return the loss of the last step, or NaN if its gradients were not finite."""
         return loss if self._norm is None else torch.add(loss, self._norm, alpha=0)
 
     def clear(self) -> None:
-        """Drop all gradients."""
+        """Clear all gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _seed(self, loss: Tensor) -> Tensor | None:
-        """Return the gradient that backward starts with: 1, or NaN where the loss is not finite.
+    def _initial_gradient(self, loss: Tensor) -> Tensor | None:
+        """Return the gradient that backward starts with: 1, or NaN if the loss is not finite.
 
-        So the gradients of a loss that is not finite never are, and ranks that add them up skip the same steps.
+        A non-finite loss then always has non-finite gradients, so all ranks that reduce them skip the same step.
         """
-        return torch.add(self._unit, loss.detach(), alpha=0).to(loss.dtype) if self._guards else None
+        return torch.add(self._unit, loss.detach(), alpha=0).to(loss.dtype) if self._skips_non_finite else None
 
     def _step_if_finite(self) -> None:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf)
-        self._norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded: of all ranks
+        self._norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded: reduce over all ranks
         if self.device.type == "cuda":
-            # How torch's GradScaler has a fused optimizer leave a step out: 1 means not finite.
+            # A fused optimizer skips the step if found_inf is 1, as with torch's GradScaler.
             optimizer: Any = self.optimizer
             optimizer.found_inf = torch.ne(self._norm * 0, 0).float()
             try:
@@ -128,8 +130,64 @@ class Learner:
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
 
-def _optimizer(parameters: list[nn.Parameter], training: Training, device: torch.device) -> torch.optim.Optimizer:
-    """Return AdamW; on a GPU one kernel, with its step count and rate there, so that no strategy differs."""
+class LearningRateSchedule:
+    """Sets the learning rate of every parameter group before each step, after a linear warm-up.
+
+    A learning rate that is a tensor, as in a CUDA graph, is filled in place, without a copy or a synchronization.
+
+    Args:
+        optimizer: every group has the same base rate, `training.learning_rate`.
+        training: warm-up and shape.
+        steps: length of the run in optimizer steps.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, training: Training, steps: int) -> None:
+        self._optimizer, self._training, self._steps = optimizer, training, steps
+        self.base_lrs = [float(training.learning_rate) for _ in optimizer.param_groups]
+        self.step_count = 0
+        self._set_rates()
+
+    def step(self) -> None:
+        """Set the learning rate of the next step."""
+        self.step_count += 1
+        self._set_rates()
+
+    def rewind(self, steps: int) -> None:
+        """Return to the rate before the last `steps` steps, after steps that updated nothing."""
+        self.step_count -= steps
+        self._set_rates()
+
+    def rate_fraction(self, step: int) -> float:
+        """Return the fraction of the base rate at a step, counted from 0."""
+        warmup, shape = self._training.warmup, self._training.schedule
+        if step < warmup:
+            return (step + 1) / warmup
+        if shape == "constant":
+            return 1.0
+        done = min((step - warmup) / max(self._steps - warmup, 1), 1.0)
+        return 1.0 - done if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"step_count": self.step_count, "base_lrs": list(self.base_lrs)}
+
+    def load_state_dict(self, state_dict: Any, /) -> None:
+        """Restore the state of a checkpoint."""
+        self.step_count = int(state_dict["step_count"])
+        self.base_lrs = [float(rate) for rate in state_dict["base_lrs"]]
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        fraction = self.rate_fraction(self.step_count)
+        for group, base in zip(self._optimizer.param_groups, self.base_lrs, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(base * fraction)
+            else:
+                group["lr"] = base * fraction
+
+
+def _build_optimizer(parameters: list[nn.Parameter], training: Training, device: torch.device) -> torch.optim.Optimizer:
+    """Return AdamW. On a GPU it is fused and capturable, with its step count and rate there, for every strategy."""
     on_gpu = device.type == "cuda"
     rate = torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate
     return torch.optim.AdamW(

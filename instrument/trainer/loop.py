@@ -1,4 +1,4 @@
-"""The one loop that every strategy runs under: its waits are the sync policy's, and nothing else waits."""
+"""The training loop of all strategies. The host waits for the GPU only where the sync policy asks for it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,55 @@ from instrument.ranges import CHECKPOINT, annotate, iteration_name, phase
 from instrument.strategies.base import Strategy
 from instrument.sync import SyncPolicy
 from instrument.trainer.capture import CaptureRange
-from instrument.trainer.finite import NEVER, FiniteLosses
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch
 from instrument.trees import tensors
 
 _CHECKPOINT = phase(CHECKPOINT)
+NEVER = 1 << 62  # a step that no run reaches
+
+
+@dataclass(slots=True)
+class FiniteLosses:
+    """Which of the losses that have been read were finite.
+
+    Losses are read some steps late. Until then it is unknown whether the state of the run is good.
+
+    Attributes:
+        good: the step after the last finite loss; the run's first step if there is none.
+        first_bad: the first step whose loss or gradient was not finite; NEVER if there is none.
+        bad: number of such steps.
+    """
+
+    good: int
+    first_bad: int = NEVER
+    bad: int = 0
+
+    def add(self, losses: Losses) -> None:
+        """Add (step, loss) in the order of the steps."""
+        for step, loss in losses:
+            if math.isfinite(loss):
+                self.good = step + 1
+            else:
+                self.first_bad = min(self.first_bad, step)
+                self.bad += 1
+
+    def summary(self, steps: int, skipped: bool) -> str | None:
+        """Return one line about the non-finite steps of a run of `steps` steps; None if there is none."""
+        if not self.bad:
+            return None
+        effect = "their updates were skipped" if skipped else "their updates were applied"
+        return f"non-finite loss or gradient in {self.bad} of {steps} steps (first: step {self.first_bad}); {effect}"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Which steps are run, and where the data is then.
+class StepRange:
+    """The steps of a run and the position in the data at its start.
 
     Attributes:
         first: the first step, counted from 0.
-        stop: the first step that is not run.
-        position: of the first step's first batch.
+        stop: the step after the last one.
+        position: position of the first batch of the first step.
         per_epoch: batches per epoch.
     """
 
@@ -44,25 +77,25 @@ class Span:
     per_epoch: int
 
 
-class Loop:
-    """Trains from the first step of a span to its end, or until asked to stop.
+class TrainingLoop:
+    """Trains through a range of steps, or until it is requested to stop.
 
     Args:
-        config: the run's.
-        strategy: how a step runs.
-        batches: device batches, from the span's position on.
-        span: which steps.
-        journal: told losses and times as they arrive.
-        meter: the strategy's.
-        checkpoints: where the run is kept; None for nowhere.
-        parts: what is kept.
-        stop: whether to stop after this step, given whether this process was asked to: for all ranks alike.
-        smallest: the smallest value of all ranks.
+        config: the configuration of the run.
+        strategy: computes a step.
+        batches: device batches, starting at the position of `span`.
+        span: the steps to run.
+        journal: receives losses and times as they arrive.
+        meter: the meter of the strategy.
+        checkpoints: writes the checkpoints; None for none.
+        parts: what a checkpoint contains.
+        stop: returns whether all ranks stop after this step, given whether this process was requested to.
+        minimum: returns the minimum of a value over all ranks.
 
     Attributes:
-        done: steps done.
-        finite: which of their losses were.
-        failure: why the run stopped before its end, one line; None where it did not fail.
+        done: number of steps done.
+        finite: which losses were finite.
+        failure: why the run stopped before its end, in one line; None if it did not fail.
     """
 
     def __init__(
@@ -70,60 +103,60 @@ class Loop:
         config: Config,
         strategy: Strategy,
         batches: Iterator[Batch],
-        span: Span,
+        span: StepRange,
         journal: Journal,
         meter: StepMeter,
         *,
         checkpoints: Checkpoints | None = None,
         parts: Parts | None = None,
         stop: Callable[[bool], bool] = bool,
-        smallest: Callable[[int], int] = int,
+        minimum: Callable[[int], int] = int,
     ) -> None:
         self.config, self.strategy, self.span, self.journal, self.meter = config, strategy, span, journal, meter
         self.done = span.first
         self.finite = FiniteLosses(span.first)
         self.failure: str | None = None
         self._batches, self._checkpoints, self._parts = batches, checkpoints, parts or {}
-        self._stop, self._smallest = stop, smallest
+        self._stop, self._minimum = stop, minimum
         device = strategy.device
         self._policy = SyncPolicy.from_text(config.training.sync, strategy.sync_interval)
         self._late = self._policy.losses(device)
         self._capture = CaptureRange(config.capture, device)
         self._saved: int | None = None
-        self._unproven: int | None = None
+        self._unconfirmed: int | None = None
 
     def run(self, stopping: Interrupts) -> None:
-        """Run the span. What was measured and learnt is kept, however it ends."""
+        """Run all steps. Losses, times and a checkpoint are kept however the run ends."""
         try:
             for step in range(self.span.first, self.span.stop):
                 self._capture.before(step)
                 with annotate(iteration_name(step)):
-                    self._step(step)
-                if self._stop(stopping.asked or self._fails()):
+                    self._run_step(step)
+                if self._stop(stopping.requested or self._must_fail()):
                     break
             self._read_all()
         except BaseException as error:
-            self._emergency(error)
+            self._save_after_error(error)
             raise
         finally:
             self._capture.close()
-        first_bad = self._agreed_first_bad()
+        first_bad = self._first_bad_of_ranks()
         if first_bad == NEVER:
-            self._keep_last(stopping)
+            self._save_last_state(stopping)
         else:
-            self.failure = self._fail(first_bad)
+            self.failure = self._save_good_state(first_bad)
 
-    def _step(self, step: int) -> None:
+    def _run_step(self, step: int) -> None:
         self.meter.begin(step)
         batches = [next(self._batches) for _ in range(self.config.training.accumulation)]
-        self.meter.amount(*_amount(batches))
+        self.meter.amount(*_count_samples(batches))
         loss = self.strategy.step(batches)
-        self._late.put(step, self.strategy.learner.judged(loss))
+        self._late.put(step, self.strategy.learner.loss_or_nan(loss))
         self.done = step + 1
-        self._take(self._policy.after(step, self._late))
-        self._now_and_then(step)
+        self._add_losses(self._policy.after(step, self._late))
+        self._run_periodic_tasks(step)
 
-    def _now_and_then(self, step: int) -> None:
+    def _run_periodic_tasks(self, step: int) -> None:
         training, every = self.config.training, self.config.checkpoint.every
         if training.empty_cache and (step + 1) % training.empty_cache == 0 and self.strategy.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -131,102 +164,106 @@ class Loop:
             self._save()
 
     def _read_all(self) -> None:
-        """Read the losses that are still on their way, and the last step's times."""
+        """Read the losses that are still pending and the times of the last step."""
         self.meter.end()
         arrived = self._late.wait()
         if self.strategy.device.type == "cuda":
             torch.cuda.current_stream(self.strategy.device).synchronize()
-        self._take(arrived)
+        self._add_losses(arrived)
 
-    def _take(self, arrived: Losses) -> None:
-        """Take losses that have arrived; one that is finite proves the checkpoint that its step began with."""
-        self.journal.take(arrived, self.meter.finished())
-        self.finite.take(arrived)
+    def _add_losses(self, arrived: Losses) -> None:
+        """Record losses that have arrived. A finite loss confirms the checkpoint written before its step."""
+        self.journal.add(arrived, self.meter.finished())
+        self.finite.add(arrived)
         for step, loss in arrived:
-            if step == self._unproven and math.isfinite(loss):
-                self._confirm()
+            if step == self._unconfirmed and math.isfinite(loss):
+                self._confirm_checkpoint()
 
-    def _confirm(self) -> None:
-        if self._checkpoints is not None and self._unproven is not None:
-            self._checkpoints.confirm(self._unproven)
-        self._unproven = None
+    def _confirm_checkpoint(self) -> None:
+        if self._checkpoints is not None and self._unconfirmed is not None:
+            self._checkpoints.confirm(self._unconfirmed)
+        self._unconfirmed = None
 
-    def _fails(self) -> bool:
+    def _must_fail(self) -> bool:
         return self.config.training.on_nan == "stop" and self.finite.bad > 0
 
-    def _agreed_first_bad(self) -> int:
-        """Return the first step that is not finite on any rank and stops the run, NEVER where there is none."""
+    def _first_bad_of_ranks(self) -> int:
+        """Return the first step of any rank that is not finite and stops the run; NEVER if there is none."""
         if self.config.training.on_nan != "stop":
             return NEVER
-        return self._smallest(self.finite.first_bad)
+        return self._minimum(self.finite.first_bad)
 
     def _save(self) -> None:
         assert self._checkpoints is not None
-        self._take(self._late.wait())
-        if self._agreed_first_bad() != NEVER:
-            return  # the run is about to stop
+        self._add_losses(self._late.wait())
+        if self._first_bad_of_ranks() != NEVER:
+            return  # the run stops after this step
         with _CHECKPOINT:
             self._checkpoints.save(
-                self.done, self._parts, loss=self.journal.recent_loss(), extra=self._extra(self.done), provisional=True
+                self.done,
+                self._parts,
+                loss=self.journal.recent_loss(),
+                extra=self._position_entry(self.done),
+                provisional=True,
             )
-        self._saved = self._unproven = self.done
+        self._saved = self._unconfirmed = self.done
 
-    def _fail(self, first_bad: int) -> str:
-        """Keep the last state whose loss was finite; return why the run stops.
+    def _save_good_state(self, first_bad: int) -> str:
+        """Save the last state with a finite loss; return why the run stops.
 
-        Updates that are not finite were left out, so the state is still there: only the learning rate went on.
+        Non-finite updates were skipped, so this state is still present. Only the learning rate has advanced.
         """
-        good = self._smallest(self.finite.good)
+        good = self._minimum(self.finite.good)
         problem = f"the loss or gradient of step {first_bad} is not finite"
-        remedy = "use a smaller --learning-rate, or --on-nan skip"
+        remedy = "use a smaller --learning-rate or --on-nan skip"
         if self._checkpoints is None:
-            return f"{problem}; nothing is kept without --checkpoint-folder; {remedy}"
+            return f"{problem}; no checkpoint was written, because --checkpoint-folder is not set; {remedy}"
         if good == self.span.first:
-            return f"{problem}, and no step before it in this run; {remedy}"
-        self.strategy.learner.schedule.go_back(self.done - good)
+            return f"{problem}, and this run has no earlier step to save; {remedy}"
+        self.strategy.learner.schedule.rewind(self.done - good)
         if self._saved != good:
             with _CHECKPOINT:
-                self._checkpoints.emergency(good, self._parts, problem, extra=self._extra(good))
-        return f"{problem}; the state after step {good - 1} is in {self._checkpoints.folder}; {remedy}"
+                self._checkpoints.emergency(good, self._parts, problem, extra=self._position_entry(good))
+        return f"{problem}; the state after step {good - 1} is saved in {self._checkpoints.folder}; {remedy}"
 
-    def _keep_last(self, stopping: Interrupts) -> None:
+    def _save_last_state(self, stopping: Interrupts) -> None:
         if self._checkpoints is None:
             return
         if self._saved != self.done and stopping.received is not None:
             with _CHECKPOINT:
                 self._checkpoints.emergency(
-                    self.done, self._parts, stopping.received.name, extra=self._extra(self.done)
+                    self.done, self._parts, stopping.received.name, extra=self._position_entry(self.done)
                 )
             return
         if self._saved != self.done:
             self._save()
-        if self._unproven == self.finite.good == self.done and self._has_finite_weights():
-            self._confirm()  # no loss will follow
+        if self._unconfirmed == self.finite.good == self.done and self._has_finite_weights():
+            self._confirm_checkpoint()  # no later loss will confirm it
 
     def _has_finite_weights(self) -> bool:
-        """Return whether the weights on this rank are finite; waits for the GPU."""
+        """Return whether all weights on this rank are finite. Waits for the GPU."""
         weights = (getattr(weight, "_local_tensor", weight) for weight in self.strategy.learner.parameters)
         return all(bool(torch.isfinite(weight).all()) for weight in weights)
 
-    def _emergency(self, error: BaseException) -> None:
-        """Keep what there is of a run that fails: losses that arrived, and a checkpoint of the last whole step."""
+    def _save_after_error(self, error: BaseException) -> None:
+        """Keep the losses that have arrived and write an emergency checkpoint of the last complete step."""
         try:
             self._read_all()
-        except Exception:  # a GPU that failed gives no more losses, and the first error is the one to see
+        except Exception:  # after a GPU error no more losses arrive; report the first error
             with suppress(Exception):
-                self.journal.take(self._late.ready(), ())
+                self.journal.add(self._late.ready(), ())
         if self._checkpoints is not None:
             with _CHECKPOINT:
-                self._checkpoints.emergency(self.done, self._parts, error, extra=self._extra(self.done))
+                self._checkpoints.emergency(self.done, self._parts, error, extra=self._position_entry(self.done))
 
-    def _extra(self, done: int) -> dict[str, object]:
+    def _position_entry(self, done: int) -> dict[str, object]:
         consumed = (done - self.span.first) * self.config.training.accumulation
         position = self.span.position.after(consumed, self.span.per_epoch)
         return {"position": [position.epoch, position.batch]}
 
 
-def _amount(batches: list[Batch]) -> tuple[int, int | None]:
-    """Return samples, and positions where a sample is a sequence."""
+def _count_samples(batches: list[Batch]) -> tuple[int, int | None]:
+    """Return the number of samples and, for sequences, of positions."""
     samples, tokens = 0, 0
     for batch in batches:
         first = next(tensors(batch))

@@ -1,6 +1,6 @@
-"""Failures that a run survives: a loader that fails for a moment, a batch too large for the memory.
+"""Recovery from transient loader errors and from batches that do not fit into memory.
 
-Both are tried again a bounded number of times, and each time is said in one line.
+Both are retried a limited number of times, with one line for each retry.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from instrument.trees import map_tensors, tensors
 Item = TypeVar("Item")
 ForwardBackward = Callable[[Any, float], torch.Tensor]
 
-
-LONGEST_WAIT_S = 60.0
-# Time does not mend these.
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-# torch's own words for a worker that died; "Caught RuntimeError in DataLoader worker" is a mistake in the data set.
+MAX_WAIT_S = 60.0
+_PERMANENT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+# torch's messages for a worker that died. "Caught RuntimeError in DataLoader worker" is an error of the data set.
 _DEAD_WORKER = re.compile(r"DataLoader worker \(pid|DataLoader timed out|Pin memory thread exited")
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (can't|not enough)", re.IGNORECASE
@@ -32,20 +30,20 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a loader that raised `error` may succeed when it is asked again."""
-    if isinstance(error, OSError):  # ConnectionError and TimeoutError among them
-        return not isinstance(error, _LASTING)
+    """Return whether a loader that raised `error` may succeed on a retry."""
+    if isinstance(error, OSError):  # includes ConnectionError and TimeoutError
+        return not isinstance(error, _PERMANENT_ERRORS)
     return isinstance(error, RuntimeError) and _DEAD_WORKER.match(str(error)) is not None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` says that a device, or the host, had no memory left."""
+    """Return whether `error` is an out-of-memory error of a device or of the host."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
-def retrying(
+def call_with_retries(
     call: Callable[[], Item],
     *,
     retries: int = 3,
@@ -53,22 +51,22 @@ def retrying(
     say: LogFunction = log_warning,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Item:
-    """Return what `call` returns, calling it again after a transient error.
+    """Return the result of `call`, and call it again after a transient error.
 
-    It is for calls that may be repeated, such as opening a file. An iterator may not: a generator that raised
-    is at its end, and a DataLoader goes on with the batch after the one that failed. For those there is
-    `reopening`; where such an end follows an error here, the error is raised.
+    Use it for calls that can be repeated, such as opening a file. It does not fit iterators: a generator that raised
+    is exhausted, and a DataLoader continues after the failed batch. Use `reopening` for those. If StopIteration
+    follows an error, that error is raised.
 
     Args:
-        call: what may fail.
-        retries: how many further times it is called.
-        wait: seconds before the second time; doubled after each, 60 at most.
-        say: told about each failure in one line.
-        sleep: how it waits.
+        call: the function to call.
+        retries: maximum number of retries.
+        wait: seconds before the first retry; doubled after each one, up to 60.
+        say: receives one line for each failure.
+        sleep: waits for a number of seconds.
 
     Raises:
-        OSError: or another transient error, after the last time.
-        Exception: any other error of `call`, at once.
+        OSError: or another transient error, after the last retry.
+        Exception: any other error of `call`, without a retry.
     """
     failed: BaseException | None = None
     for again in range(retries + 1):
@@ -82,10 +80,10 @@ def retrying(
             if again == retries or not is_transient(error):
                 raise
             failed = error
-            pause = _pause(wait, again)
-            say(f"data: {_short(error)}; trying again in {pause:g} s, {again + 1} of {retries}")
+            pause = _wait_seconds(wait, again)
+            say(f"data: {_error_line(error)}; retry {again + 1} of {retries} in {pause:g} s")
         sleep(pause)
-    raise ValueError(f"retries is {retries}: it cannot be negative")
+    raise ValueError(f"retries is {retries}; it must be at least 0")
 
 
 def reopening(
@@ -96,44 +94,44 @@ def reopening(
     say: LogFunction = log_warning,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Item]:
-    """Yield every item of an iterator once and in order, opening it again where it fails for a moment.
+    """Yield every item of an iterator once and in order, and reopen the iterator after a transient error.
 
-        batches = reopening(lambda given: iter(build_loader(config, start=position + given)))
+        batches = reopening(lambda count: iter(build_loader(config, start=position + count)))
 
     Args:
-        open_at: makes an iterator that goes on after as many items as it is told.
-        retries: how many times in a row it is opened again for one item.
-        wait: seconds before the first time; doubled after each, 60 at most.
-        say: told about each failure in one line.
-        sleep: how it waits.
+        open_at: returns an iterator that skips the given number of items.
+        retries: maximum number of consecutive retries for one item.
+        wait: seconds before the first retry; doubled after each one, up to 60.
+        say: receives one line for each failure.
+        sleep: waits for a number of seconds.
 
     Raises:
-        OSError: or another transient error, after the last time.
-        Exception: any other error of the iterator, at once.
+        OSError: or another transient error, after the last retry.
+        Exception: any other error of the iterator, without a retry.
     """
-    given = again = 0
+    count = again = 0
     items: Iterator[Item] | None = None
     while True:
         try:
-            items = open_at(given) if items is None else items
+            items = open_at(count) if items is None else items
             item = next(items)
         except StopIteration:
             return
         except Exception as error:
             if again == retries or not is_transient(error):
                 raise
-            pause, again = _pause(wait, again), again + 1
-            say(f"data: {_short(error)}; opened again at batch {given} in {pause:g} s, {again} of {retries}")
+            pause, again = _wait_seconds(wait, again), again + 1
+            say(f"data: {_error_line(error)}; reopening at batch {count} in {pause:g} s, retry {again} of {retries}")
         else:
-            given, again = given + 1, 0
+            count, again = count + 1, 0
             yield item
             continue
-        items = None  # here no frame of the error holds its workers: two sets of them need not fit
+        items = None  # the frames of the error are gone, so old and new workers need not fit into memory together
         sleep(pause)
 
 
 class MicroBatches:
-    """Train on a batch in as many parts as the memory needs, with the gradients of the whole batch.
+    """Train on a batch in parts that fit into memory, with the gradients of the complete batch.
 
         recover = MicroBatches(batch_size=32, say=say)
 
@@ -144,16 +142,16 @@ class MicroBatches:
 
         loss = recover.step(batch, forward_backward, optimizer.zero_grad)
 
-    The smaller size is remembered. Gradients are equal where the loss is the mean over the samples and samples do not
-    see each other; batch normalisation does not allow it. For one process: where ranks reduce gradients
-    together, one of them cannot repeat a step alone.
+    The smaller size is kept for later steps. The gradients are equal if the loss is a mean over independent samples;
+    batch normalisation does not meet this. Only for a single process: a rank cannot repeat a step alone if ranks
+    reduce gradients together.
 
     Args:
-        batch_size: the largest number of samples to compute at once.
-        retries: how many times the size is halved within one step; None goes down to 1.
-        count: how many terms a batch's mean has, where that is not its number of samples: its unmasked labels. A tensor
-            is read by the host, which waits for it, only when a batch is split.
-        say: told about each new size in one line.
+        batch_size: maximum number of samples to compute at once.
+        retries: maximum number of times the size is halved within a step; None means down to 1.
+        count: returns the number of terms in the mean of a batch, if it is not the number of samples, such as the
+            number of unmasked labels. The host waits for a tensor only when a batch is split.
+        say: receives one line for each new size.
 
     Raises:
         ConfigError: `batch_size` is less than 1.
@@ -168,24 +166,24 @@ class MicroBatches:
         say: LogFunction = log_warning,
     ) -> None:
         if batch_size < 1:
-            raise ConfigError(f"batch size is {batch_size}: it has to be at least 1")
-        self._size, self._retries, self._count, self._say = batch_size, retries, count or _samples, say
+            raise ConfigError(f"batch size is {batch_size}; it must be at least 1")
+        self._size, self._retries, self._count, self._say = batch_size, retries, count or _sample_count, say
 
     @property
     def size(self) -> int:
-        """The largest number of samples that is computed at once."""
+        """Maximum number of samples that are computed at once."""
         return self._size
 
     def step(self, batch: Any, forward_backward: ForwardBackward, zero_grad: Callable[[], object]) -> torch.Tensor:
-        """Add the gradients of a batch's mean loss, which is returned, without a graph.
+        """Accumulate the gradients of the mean loss of a batch; return the loss without its graph.
 
-        After a failure every gradient is cleared, those of earlier batches too: under accumulation use `steps`.
+        A failure clears all gradients, including those of earlier batches: use `steps` with accumulation.
 
         Args:
-            batch: tensors whose first dimension is the samples', in any nesting. A tensor with another first
-                dimension is handed over whole, as is what is no tensor.
-            forward_backward: given a part of the batch and its weight, returns the part's mean loss after
-                the backward pass of that loss times the weight. Weights add up to 1.
+            batch: tensors, in any nesting, whose first dimension is the sample. Other values, and tensors with
+                another first dimension, are passed on unsplit.
+            forward_backward: receives a part of the batch and its weight, runs forward and backward of the weighted
+                loss, and returns the mean loss of the part. The weights add up to 1.
             zero_grad: clears the gradients.
 
         Raises:
@@ -196,76 +194,76 @@ class MicroBatches:
     def steps(
         self, batches: Sequence[Any], forward_backward: ForwardBackward, zero_grad: Callable[[], object]
     ) -> list[torch.Tensor]:
-        """Add the gradients of the mean over `batches` of each one's loss, and return those losses.
+        """Accumulate the gradients of the mean loss over `batches`; return the loss of each batch.
 
-        Arguments and errors are those of `step`; the weights of all batches together add up to 1.
+        Arguments and errors are those of `step`; the weights of all batches add up to 1.
         """
         halved = 0
         while True:
             losses = self._attempt(batches, forward_backward)
             if not isinstance(losses, str):
                 return losses
-            # The exception and all its frames are gone here, so what they held can be freed.
+            # The exception and its frames are gone here, so their memory can be freed.
             zero_grad()
-            _free()
-            self._halve(max(map(_samples, batches)), losses, halved)
+            _free_memory()
+            self._halve(max(map(_sample_count, batches)), losses, halved)
             halved += 1
 
     def _attempt(self, batches: Sequence[Any], forward_backward: ForwardBackward) -> list[torch.Tensor] | str:
-        """Return the losses, or, where the memory ran out, what torch said."""
+        """Return the losses, or the error message of torch if memory ran out."""
         try:
-            return [self._one(batch, forward_backward, 1 / len(batches)) for batch in batches]
+            return [self._train_batch(batch, forward_backward, 1 / len(batches)) for batch in batches]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             return ". ".join(str(error).strip().partition("\n")[0].split(". ")[:2])
 
-    def _one(self, batch: Any, forward_backward: ForwardBackward, share: float) -> torch.Tensor:
-        parts = list(self._parts(batch))
+    def _train_batch(self, batch: Any, forward_backward: ForwardBackward, share: float) -> torch.Tensor:
+        parts = list(self._split(batch))
         losses = [forward_backward(part, weight * share).detach() * weight for part, weight in parts]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
-    def _parts(self, batch: Any) -> Iterator[tuple[Any, float]]:
-        samples = _samples(batch)
+    def _split(self, batch: Any) -> Iterator[tuple[Any, float]]:
+        samples = _sample_count(batch)
         if samples <= self._size:
             yield batch, 1.0
             return
-        parts = [_cut(batch, start, start + self._size, samples) for start in range(0, samples, self._size)]
+        parts = [_slice_batch(batch, start, start + self._size, samples) for start in range(0, samples, self._size)]
         terms = [float(self._count(part)) for part in parts]
         terms = terms if any(terms) else [1.0] * len(parts)
-        # A part without a term has no mean: its loss would be NaN, which a weight of 0 does not take away.
+        # A part without terms has the loss NaN, also with weight 0, so it is left out.
         yield from ((part, term / sum(terms)) for part, term in zip(parts, terms, strict=True) if term)
 
     def _halve(self, samples: int, reason: str, halved: int) -> None:
         failed = min(self._size, samples)
         if failed == 1 or halved == self._retries:
             raise InstrumentError(
-                f"out of memory with {failed} of {samples} samples at once ({reason}): gradient checkpointing, "
-                "a shorter sequence or a smaller model needs less"
+                f"out of memory with {failed} of {samples} samples at once ({reason}); "
+                "use gradient checkpointing, a shorter sequence or a smaller model"
             )
         self._size = failed // 2
-        self._say(f"out of memory with {failed} samples at once: from here on {self._size} ({reason})")
+        self._say(f"out of memory with {failed} samples at once; continuing with {self._size} ({reason})")
 
 
-def _samples(batch: Any) -> int:
+def _sample_count(batch: Any) -> int:
     return next((tensor.shape[0] for tensor in tensors(batch) if tensor.dim()), 1)
 
 
-def _cut(batch: Any, start: int, stop: int, samples: int) -> Any:
+def _slice_batch(batch: Any, start: int, stop: int, samples: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[start:stop] if tensor.dim() and len(tensor) == samples else tensor)
 
 
-def _free() -> None:
-    gc.collect()  # a failed backward leaves cycles
+def _free_memory() -> None:
+    gc.collect()  # a failed backward pass leaves reference cycles
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def _pause(wait: float, again: int) -> float:
-    return float(min(wait * 2**again, LONGEST_WAIT_S))
+def _wait_seconds(wait: float, again: int) -> float:
+    return float(min(wait * 2**again, MAX_WAIT_S))
 
 
-def _short(error: BaseException) -> str:
-    # A worker's traceback comes as the message; the error itself is its last line.
+def _error_line(error: BaseException) -> str:
+    # The message of a worker's error is its traceback; the last line is the error.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if len(lines) > 1 else f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -1,4 +1,4 @@
-"""What a stage is while it runs, and what all stages share."""
+"""The configuration, device, batches and loaders that all stages share, and the protocol of a running stage."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from instrument.config.schema import Config, Precision
 from instrument.data.datasets import Loader, build_loader
 from instrument.data.loading import PREFETCH_FACTOR
 from instrument.data.order import Position
-from instrument.distributed import World, device_of
+from instrument.distributed import World, select_device
 from instrument.models import build
 from instrument.trainer.learner import Batch, Learner
-from instrument.trainer.run import pins_batches, resolved
+from instrument.trainer.training_run import uses_pinned_batches, with_device
 from instrument.trees import map_tensors
 
 
-class Running(Protocol):
-    """One stage, built and ready."""
+class StageRun(Protocol):
+    """A stage that is ready to run."""
 
     @property
     def launches_only(self) -> bool:
-        """Whether an iteration is launches alone, so that it can be launched ahead of the GPU."""
+        """Whether an iteration only launches work, so that the host can launch it ahead of the GPU."""
 
     def iterate(self) -> None:
-        """Run one iteration: what one optimizer step takes, of this stage."""
+        """Run one iteration: this stage's part of one optimizer step."""
 
     def begin(self) -> None:
-        """Forget what was measured so far: the warm-up is over."""
+        """Discard the measurements of the warm-up."""
 
     def figures(self) -> Mapping[str, float | None]:
-        """Return what was measured since besides the time: attributes of `Row`."""
+        """Return attributes of `StageResult`, besides the time, measured since `begin`."""
 
     def close(self) -> None:
-        """Let go of everything, also after an iteration that failed."""
+        """Release all resources, also after a failed iteration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What all stages are made from.
+class StageContext:
+    """What all stages are built from.
 
     Attributes:
-        config: the run's, with the device that was found.
-        device: that device.
-        resident: host batches of one step, for the stages that load none.
-        steps: iterations that a stage may run, for the learning-rate schedule.
-        loaders: of batches that are kept, by whether they are pinned: all stages and rounds share them.
+        config: the configuration of the run, with its device.
+        device: the device.
+        resident: host batches of one step, for the stages without a loader.
+        steps: maximum number of iterations of a stage, for the learning-rate schedule.
+        loaders: loaders of batches kept in memory, by whether they are pinned, shared by all stages and rounds.
     """
 
     config: Config
@@ -60,26 +60,26 @@ class Setting:
     loaders: dict[bool, Loader] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Config, steps: int) -> Setting:
-        """Find the device and load one step's batches.
+    def from_config(cls, config: Config, steps: int) -> StageContext:
+        """Select the device and load the batches of one step.
 
         Raises:
-            ConfigError: there is no such device or no such data, or the model cannot run there.
+            ConfigError: the device or the data do not exist, or the model does not support the device.
         """
-        alone = World()
-        device = device_of(config, alone)
+        single = World()
+        device = select_device(config, single)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        config = resolved(config, device, alone)
+        config = with_device(config, device, single)
         batches = iter(build_loader(replace(config, data=config.data.on_demand()), endless=True))
         resident = [next(batches) for _ in range(config.training.accumulation)]
         return cls(config, device, resident, steps)
 
     def learner(self, precision: Precision) -> Learner:
-        """Return a new model and its optimizer.
+        """Return a new model with its optimizer.
 
         Raises:
-            ConfigError: the model has no kernels for this precision.
+            ConfigError: the model does not support this precision.
         """
         training = replace(self.config.training, precision=precision)
         seed_generators(training.seed)
@@ -91,8 +91,8 @@ class Setting:
         return [map_tensors(batch, lambda tensor: tensor.to(self.device)) for batch in self.resident]
 
     def loader(self, config: Config) -> Loader:
-        """Return the loader that a run of `config` has, at its first batch."""
-        pinned = pins_batches(config, self.device)
+        """Return the loader of a run with `config`, at its first batch."""
+        pinned = uses_pinned_batches(config, self.device)
         if not config.data.kept:
             return build_loader(config, endless=True, pinned=pinned)
         if pinned not in self.loaders:
@@ -102,7 +102,7 @@ class Setting:
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps' batches the loader's workers have ready when they are not asked for any."""
+        """Number of steps whose batches the loader's workers can have ready in advance."""
         data = self.config.data
         if data.kept:
             return 0

@@ -1,4 +1,4 @@
-"""A run, put together from its configuration: model, data, strategy, loop, and what watches and keeps it."""
+"""Build a run from its configuration (model, data, strategy, loop, monitoring, checkpoints) and train."""
 
 from __future__ import annotations
 
@@ -25,34 +25,33 @@ from instrument.models import build
 from instrument.models.batches import IGNORED
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
-from instrument.monitor.enrich import Known
-from instrument.monitor.flops import flops_per_sample
+from instrument.monitor.enrich import StepEnricher
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
-from instrument.trainer.capture import is_profiled, unseen_ranges
+from instrument.trainer.capture import is_profiled, missing_ranges_reason
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch, Learner
-from instrument.trainer.loop import Loop, Span
+from instrument.trainer.loop import StepRange, TrainingLoop
 from instrument.trainer.recover import MicroBatches, reopening
 from instrument.trees import map_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        first: its first step.
-        done: steps done, those of the runs that it goes on from among them.
-        rank: which one this is, 0 where there is one.
-        losses: of the steps from `first` on.
-        exit_code: 0; 1 after a loss that was not finite; or 128 and the signal that stopped it.
-        figures: of the last window of steps (`instrument.monitor.metrics.figures`).
-        failure: why the run stopped before its end, one line; None where it did not fail.
+        first: first step of the run.
+        done: number of steps done, including those before a resume.
+        rank: rank of this process; 0 for a single process.
+        losses: losses of the steps from `first` on.
+        exit_code: 0; 1 after a non-finite loss; 128 plus the signal that stopped the run.
+        figures: metrics of the last window of steps (`instrument.monitor.metrics.figures`).
+        failure: why the run stopped before its end, in one line; None if it did not fail.
     """
 
     first: int
@@ -65,52 +64,52 @@ class Outcome:
 
 
 def train(config: Config, say: LogFunction) -> Outcome:
-    """Run a configuration to its end, alone or as one rank of several.
+    """Train as configured, in a single process or as one of several ranks.
 
     Args:
-        config: the run's.
-        say: told in one line what a user should know: what goes on from where, what was tried again.
+        config: the configuration of the run.
+        say: receives one line for each event the user should know, such as a resume or a retry.
 
     Raises:
-        InstrumentError: one line: something that the user can put right.
+        InstrumentError: an error the user can correct, in one line.
     """
-    with distributed.joined(config.training.device) as world:
-        device = distributed.device_of(config, world)
-        config = resolved(config, device, world)
-        say = say if world.first else _silent
-        if is_profiled() and (problem := unseen_ranges()):
+    with distributed.process_group(config.training.device) as world:
+        device = distributed.select_device(config, world)
+        config = with_device(config, device, world)
+        say = say if world.first else _discard
+        if is_profiled() and (problem := missing_ranges_reason()):
             say(problem)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        return _Run(config, world, device, say).run()
+        return _TrainingRun(config, world, device, say).run()
 
 
-def resolved(config: Config, device: torch.device, world: World) -> Config:
-    """Return the configuration with the device that was found, so that what depends on it is checked again."""
+def with_device(config: Config, device: torch.device, world: World) -> Config:
+    """Return the configuration with the selected device, and check what depends on it."""
     config = replace(config, training=replace(config.training, device=str(device)))
     strategy = config.training.strategy
     if world.size > 1 and not strategy_class(strategy).several_processes:
-        raise ConfigError(f"strategy {strategy} runs in one process: under torchrun use strategy prefetch")
+        raise ConfigError(f"strategy {strategy} supports a single process; with torchrun use --strategy prefetch")
     if device.type == "cpu" and config.training.precision == "fp16":
-        raise ConfigError("precision fp16 needs a GPU: on the CPU use precision bf16 or fp32")
+        raise ConfigError("precision fp16 needs a GPU; on the CPU use --precision bf16 or fp32")
     return config
 
 
-def pins_batches(config: Config, device: torch.device) -> bool:
-    """Return whether the loader's batches are in pinned memory; a prefetcher pins the batches that are not kept."""
+def uses_pinned_batches(config: Config, device: torch.device) -> bool:
+    """Return whether the loader pins its batches. Strategies that copy ahead pin other batches themselves."""
     pins = strategy_class(config.training.strategy).pins
     return device.type == "cuda" and (pins == "all" or (pins == "kept" and config.data.kept))
 
 
-class _Run:
-    """The parts of one run on one rank."""
+class _TrainingRun:
+    """The components of a run on one rank."""
 
     def __init__(self, config: Config, world: World, device: torch.device, say: LogFunction) -> None:
         self.config, self.world, self.device, self.say = config, world, device, say
-        # torch.optim imports this when an optimizer is made: in a capture the GPU would be idle for seconds.
+        # The first optimizer imports this for seconds. Import it early, so that a capture does not show the GPU idle.
         import_module("torch._dynamo")
         self.loader = self._loader(Position())
-        self.steps = _steps(config, len(self.loader))
+        self.steps = _step_count(config, len(self.loader))
         seed_generators(config.training.seed)
         model = build(config.model, config.data, device, precision=config.training.precision)
         if config.training.annotate_modules:
@@ -119,25 +118,29 @@ class _Run:
         self.learner = Learner(wrapped, config.training, self.steps, device)
         self.meter = StepMeter(device)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
-            config, self.learner, self.meter, self._micro_batches(), self._reduced
+            config, self.learner, self.meter, self._micro_batches(), self._gradient_reduction
         )
 
     def run(self) -> Outcome:
-        """Train, and close all that was opened."""
-        parts = distributed.parts_of(self.learner, self.world)
+        """Train, and close everything that was opened."""
+        parts = distributed.checkpoint_parts(self.learner, self.world)
         checkpoints = self._checkpoints()
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
         if resumed is not None:
-            for line in (f"goes on at step {resumed.step} from {resumed.path}", *resumed.changed):
+            for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
                 self.say(line)
-        with Interrupts() as stopping, self._sinks(resumed) as sinks, Known.of(self.config, self.device) as known:
-            journal = self._journal(sinks, known, span)
+        with (
+            Interrupts() as stopping,
+            self._sinks(resumed) as sinks,
+            StepEnricher.from_config(self.config, self.device) as enricher,
+        ):
+            journal = self._journal(sinks, enricher, span)
             batches = self._batches(span.position)
-            loop = Loop(
+            loop = TrainingLoop(
                 self.config, self.strategy, batches, span, journal, self.meter,
-                checkpoints=checkpoints, parts=parts, stop=distributed.Stop(self.world),
-                smallest=partial(distributed.smallest, world=self.world),
+                checkpoints=checkpoints, parts=parts, stop=distributed.StopVote(self.world),
+                minimum=partial(distributed.min_over_ranks, world=self.world),
             )  # fmt: skip
             calibration = self._calibration()
             try:
@@ -145,7 +148,7 @@ class _Run:
             finally:
                 self.strategy.close()
                 journal.finish()
-        self._report(journal, calibration)
+        self._report_scaling(journal, calibration)
         skips = self.config.training.on_nan == "skip"
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
             self.say(problem)
@@ -153,7 +156,7 @@ class _Run:
         return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest, loop.failure)
 
     def _calibration(self) -> Calibration | None:
-        """Measure, where there are several ranks, one's own passes and the reductions alone."""
+        """Measure forward, backward and the gradient reduction separately, if there are several ranks."""
         if self.world.size == 1:
             return None
         config = replace(self.config, data=self.config.data.on_demand())
@@ -161,12 +164,12 @@ class _Run:
         batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
         return distributed.calibrate(self.learner, batch, self.config, self.world)
 
-    def _report(self, journal: Journal, calibration: Calibration | None) -> None:
-        """Say whether the ranks together were faster, and which knob was too small."""
+    def _report_scaling(self, journal: Journal, calibration: Calibration | None) -> None:
+        """Report the speed-up of the ranks and which settings limit it."""
         if self.world.size == 1 or not journal.recent:
             return
-        together = distributed.share(list(journal.recent), calibration, self.config, self.world)
-        for line in () if together is None else distributed.lines(together):
+        scaling = distributed.gather_scaling(list(journal.recent), calibration, self.config, self.world)
+        for line in () if scaling is None else distributed.report_lines(scaling):
             self.say(line)
 
     def _loader(self, start: Position) -> Loader:
@@ -176,38 +179,37 @@ class _Run:
             world=self.world.size,
             start=start,
             endless=True,
-            pinned=pins_batches(self.config, self.device),
+            pinned=uses_pinned_batches(self.config, self.device),
         )
 
     def _batches(self, position: Position) -> Iterator[Batch]:
-        def opened(given: int) -> Iterator[Batch]:
+        def open_at(count: int) -> Iterator[Batch]:
             self.strategy.close()
-            if given:
-                self.loader = self._loader(position.after(given, len(self.loader)))
+            if count:
+                self.loader = self._loader(position.after(count, len(self.loader)))
             else:
                 self.loader.seek(position)
             return self.strategy.batches(self.loader)
 
-        return reopening(opened, retries=self.config.training.retries, say=self.say)
+        return reopening(open_at, retries=self.config.training.retries, say=self.say)
 
     def _micro_batches(self) -> MicroBatches | None:
-        """Return what splits a batch that does not fit; several ranks and recorded steps cannot repeat one."""
+        """Return the splitter of batches that do not fit into memory; None if a step cannot be repeated."""
         training = self.config.training
         if self.world.size > 1 or not strategy_class(training.strategy).splits_batches:
             return None
         return MicroBatches(
             self.config.data.batch,
             retries=training.retries,
-            count=_terms if self.config.model.name == "mlm" else None,
+            count=_label_count if self.config.model.name == "mlm" else None,
             say=self.say,
         )
 
-    def _reduced(self, last: bool) -> AbstractContextManager[Any]:
-        return distributed.reduced(self.learner.model, last or not self.config.distributed.no_sync)
+    def _gradient_reduction(self, last: bool) -> AbstractContextManager[Any]:
+        return distributed.gradient_reduction(self.learner.model, last or not self.config.distributed.no_sync)
 
     def _checkpoints(self) -> Checkpoints | None:
-        kept = self.config.checkpoint
-        if kept.folder is None:
+        if self.config.checkpoint.folder is None:
             return None
         return distributed.shared_checkpoints(self.config, self.world, self.say)
 
@@ -217,43 +219,42 @@ class _Run:
             return checkpoints.start(resume, parts, self.device)
         return None if resume is None else distributed.load(resume, parts, self.device, self.config)
 
-    def _span(self, resumed: Resumed | None) -> Span:
+    def _span(self, resumed: Resumed | None) -> StepRange:
         per_epoch = len(self.loader)
         if resumed is None:
-            return Span(0, self.steps, Position(), per_epoch)
+            return StepRange(0, self.steps, Position(), per_epoch)
         position = saved_position(resumed.path, resumed.extra)
-        return Span(resumed.step, max(self.steps, resumed.step), position, per_epoch)
+        return StepRange(resumed.step, max(self.steps, resumed.step), position, per_epoch)
 
     def _sinks(self, resumed: Resumed | None) -> Sinks:
         if not self.world.first:
             return Sinks([])
         return open_sinks(self.config, resumed_at=None if resumed is None else resumed.step)
 
-    def _journal(self, sinks: Sinks, known: Known, span: Span) -> Journal:
+    def _journal(self, sinks: Sinks, enricher: StepEnricher, span: StepRange) -> Journal:
         training = self.config.training
-        known.flops = flops_per_sample(self.config) * self.config.data.batch * training.accumulation
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
         epoch = max(span.per_epoch // training.accumulation, 1)
         peak = peak_flops(name, training.precision)
-        return Journal(sinks, self.config.monitor.every, epoch, peak, known, first=span.first)
+        return Journal(sinks, self.config.monitor.every, epoch, peak, enricher, first=span.first)
 
 
-def _steps(config: Config, per_epoch: int) -> int:
+def _step_count(config: Config, per_epoch: int) -> int:
     training = config.training
     if training.epochs is None:
         return training.steps
     steps = training.epochs * per_epoch // training.accumulation
     if steps < 1:
         raise ConfigError(
-            f"accumulation {training.accumulation}: {training.epochs} epochs have {per_epoch} batches each, "
-            "which is not one step: accumulate less, or train for more epochs"
+            f"{training.epochs} epochs of {per_epoch} batches are less than one step with accumulation "
+            f"{training.accumulation}; use a smaller --accumulation or more --epochs"
         )
     return steps
 
 
-def _terms(batch: Batch) -> torch.Tensor:
+def _label_count(batch: Batch) -> torch.Tensor:
     return (batch["labels"] != IGNORED).sum()
 
 
-def _silent(_text: str) -> None:
-    """Say nothing: another rank says it."""
+def _discard(_text: str) -> None:
+    """Ignore a message that rank 0 prints."""

@@ -1,0 +1,185 @@
+"""The result of a diagnosis as a table for a terminal of 80 columns, and as a JSON file.
+
+The JSON document:
+
+program        "instrument.diagnose"
+format         1; incremented when a key changes its meaning or is removed
+device         "cpu" or "cuda:0"
+gpu            model of the GPU; null without a GPU
+torch          version of torch
+iterations     timed iterations in each round
+warm_up        untimed iterations before each round
+rounds         number of rounds
+config         the complete configuration, section -> setting -> value
+stages         list of `records.StageResult`; times in ms per iteration, null means not measured
+verdict        `records.Diagnosis`; its remedy is {"flags", "why"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from instrument.config.schema import Config, to_dict
+from instrument.diagnose.records import Diagnosis, StageResult
+from instrument.errors import InstrumentError
+
+JSON_FORMAT = 1
+WIDTH = 80
+BOUND_TITLES = {
+    "loader": "data loading",
+    "copy": "copies to the GPU",
+    "synchronisation": "waiting for the GPU",
+    "launch": "launching kernels",
+    "precision": "mixed precision",
+}
+HEADER = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'power W':>9}{'GPU %':>7}"
+
+
+def diagnosis_table(results: Sequence[StageResult], diagnosis: Diagnosis) -> str:
+    """Return the stages, the reasons for missing values, and the diagnosis, as text."""
+    stages = map(_stage_line, results)
+    return "\n".join([HEADER, *stages, "", *_missing_lines(results), *_diagnosis_lines(diagnosis), ""])
+
+
+def json_document(
+    results: Sequence[StageResult], diagnosis: Diagnosis, config: Config, environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the JSON document; `environment` has the keys from "device" to "rounds"."""
+    return {
+        "program": "instrument.diagnose",
+        "format": JSON_FORMAT,
+        **environment,
+        "config": to_dict(config),
+        "stages": [asdict(result) for result in results],
+        "verdict": asdict(diagnosis),
+    }
+
+
+def check_writable(path: Path) -> None:
+    """Raise InstrumentError if `path` cannot be written, before anything is measured."""
+    if path.is_dir():
+        raise InstrumentError(f"--json {path}: this is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise InstrumentError(f"--json {path}: the folder {path.parent} does not exist; create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InstrumentError(f"--json {path}: the folder {path.parent} is not writable; use another folder")
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document to a file. An existing file is replaced only after the new one is complete.
+
+    Raises:
+        InstrumentError: the file cannot be written.
+    """
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+        raise InstrumentError(f"--json {path}: cannot be written ({error.strerror}); use another path") from None
+
+
+def _umask() -> int:
+    """Return the umask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _stage_line(result: StageResult) -> str:
+    columns = (
+        _number(result.ms, 9, 2), _number(result.samples_per_s, 12, 1), _number(result.power_w, 9, 0),
+        _number(result.utilisation_percent, 7, 0),
+    )  # fmt: skip
+    return f"{result.stage:<10}{result.title:<30.29}{''.join(columns)}"
+
+
+def _number(value: float | None, width: int, digits: int) -> str:
+    return f"{'-' if value is None else f'{value:.{digits}f}':>{width}}"
+
+
+def _missing_lines(results: Sequence[StageResult]) -> Iterator[str]:
+    """Yield the reason for each dash in the table, once for all stages with the same reason."""
+    columns = {"ms": "ms/iter", "power_w": "power", "utilisation_percent": "GPU %"}
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        for name, reason in result.not_measured.items():
+            if name in columns:
+                reasons.setdefault(reason, {}).setdefault(result.stage, []).append(columns[name])
+    for reason, stages in reasons.items():
+        names = dict.fromkeys(name for missing in stages.values() for name in missing)
+        where = "" if len(stages) == len(results) else f" of {', '.join(stages)}"
+        yield from _wrap(f"not measured: {', '.join(names)}{where}: {reason}")
+    if reasons:
+        yield ""
+
+
+def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    if diagnosis.bound == "unknown":
+        yield from _wrap(f"unknown: {diagnosis.because}")
+    elif diagnosis.bound == "compute":
+        yield f"The run is limited by compute (stage {diagnosis.stage})"
+    else:
+        yield f"Time is lost in {BOUND_TITLES[diagnosis.bound]} (stage {diagnosis.stage})"
+    if diagnosis.lost_ms:
+        lost = f"{diagnosis.lost_ms:.2f} of {diagnosis.total_ms:.2f} ms per iteration"
+        yield f"  costs    {lost} ({diagnosis.lost_percent:.0f}%)"
+    if diagnosis.bound != "unknown":
+        yield from _field("because", diagnosis.because)
+    remedy = diagnosis.remedy
+    yield from _field("change", f"{remedy.flags}: {remedy.why}" if remedy.flags else remedy.why)
+    for note in diagnosis.notes:
+        yield from _field("note", note)
+    for command in diagnosis.capture:
+        yield from _command_lines(command)
+
+
+def _field(name: str, text: str) -> list[str]:
+    return _wrap(f"  {name:<8} {text}", indent=" " * 11)
+
+
+def _command_lines(command: str) -> Iterator[str]:
+    """Break a command with backslashes between its options; a word longer than a line is not broken."""
+    line, lead = "", "  next     "
+    for part in _command_parts(command):
+        if line and len(lead) + len(line) + len(part) + 3 > WIDTH:
+            yield f"{lead}{line} \\"
+            line, lead = part, " " * 13
+        else:
+            line = f"{line} {part}" if line else part
+    yield f"{lead}{line}"
+
+
+def _command_parts(command: str) -> list[str]:
+    """Return the words of a command, each option together with its value."""
+    parts: list[str] = []
+    for word in shlex.split(command):
+        if parts and parts[-1].startswith("-") and " " not in parts[-1] and not word.startswith("-"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    return parts
+
+
+def _wrap(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
