@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as processes
 
-from instrument.distributed import World, joined
+from instrument.distributed import World, process_group
 
 Scenario = Callable[[World, Path], Any]
 
@@ -32,6 +32,6 @@ def _rank(rank: int, size: int, port: int, scenarios: Sequence[Scenario], folder
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
-    with joined(device) as world:
+    with process_group(device) as world:
         results = {scenario.__name__: scenario(world, folder) for scenario in scenarios}
     torch.save(results, folder / f"rank-{rank}.pt")

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from instrument.config import schema as config_module
-from instrument.config.flags import ConfiguredCommand, configured
-from instrument.config.loading import keys_of, long_names
+from instrument.config.flags import ConfigCommand, config_options
+from instrument.config.loading import flag_names, iter_settings
 from instrument.config.schema import (
     Capture,
     Checkpoint,
@@ -25,9 +25,9 @@ from instrument.config.schema import (
 from instrument.errors import ConfigError
 
 
-@click.command(cls=ConfiguredCommand)
+@click.command(cls=ConfigCommand)
 @click.option("--extra", default="none", help="Something of the command's own.")
-@configured
+@config_options
 def train(config: Config, extra: str) -> tuple[Config, str]:
     """Train."""
     return config, extra
@@ -108,11 +108,11 @@ def test_the_command_keeps_options_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--strategy", "fast"], "--strategy: 'fast' is unknown; allowed: serial, pinned, prefetch, staged, graph"),
-        (["--steps", "many"], "--steps: 'many' is not a whole number of at least 0"),
+        (["--strategy", "fast"], "--strategy: invalid value 'fast'; allowed: serial, pinned, prefetch, staged, graph"),
+        (["--steps", "many"], "--steps: invalid value 'many'; expected a whole number of at least 0"),
         (["--strategy", "graph", "--compile"], "--strategy and --compile: graph with True: "),
-        (["--capture", "9:5"], "--capture: the capture of 9:5 would end before it starts"),
-        (["--config", "none.yaml"], "none.yaml: there is no such file"),
+        (["--capture", "9:5"], "--capture: capture 9:5 is empty"),
+        (["--config", "none.yaml"], "none.yaml: file not found"),
     ],
 )
 def test_a_wrong_value_is_one_line(arguments: list[str], message: str) -> None:
@@ -126,7 +126,7 @@ def test_a_wrong_command_line_is_one_line_that_says_where_help_is(arguments: lis
 
 
 def test_every_setting_has_one_flag_which_load_knows() -> None:
-    names = long_names(Config)
+    names = flag_names(Config)
     assert set(names) == {f"{section}.{field}" for section, fields in to_dict(Config()).items() for field in fields}
     shared = sorted(key for key, name in names.items() if list(names.values()).count(name) > 1)
     assert shared == ["capture.start", "capture.stop"]
@@ -138,9 +138,9 @@ def test_every_setting_stands_in_the_help_under_its_section_with_its_default() -
     places = [text.index(f"\n{section}:\n") for section in ("options", *to_dict(Config()))]
     assert places == sorted(places)
     words = " ".join(text.split())
-    for key, field in keys_of(Config):
+    for key, field in iter_settings(Config):
         about: Any = field.metadata["setting"]
-        flag = long_names(Config)[key]
+        flag = flag_names(Config)[key]
         assert f"--{flag} " in words
         assert key == "capture.stop" or about.help in words
     assert words.index("--strategy ") < words.index("--sync ") < words.index("--retries ")

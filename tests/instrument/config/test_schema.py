@@ -94,35 +94,35 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("trainig: {steps: 1}", "trainig is no section (did you mean training?); allowed: training, model, data, "),
-        ("steps: 1", "steps is no section; did you mean training.steps?"),
-        ("every: 1", "every is no section; did you mean checkpoint.every or monitor.every?"),
+        ("trainig: {steps: 1}", "trainig is not a section (did you mean training?); allowed: training, model, data, "),
+        ("steps: 1", "steps is not a section (did you mean training.steps?)"),
+        ("every: 1", "every is not a section (did you mean checkpoint.every or monitor.every?)"),
         ("training: {stesp: 1}", "training.stesp is unknown (did you mean steps?); allowed: strategy, sync, steps, "),
-        ("training: {batch: 1}", "training.batch is unknown; did you mean data.batch?"),
+        ("training: {batch: 1}", "training.batch is unknown (did you mean data.batch?)"),
         ("training: {1: 1}", "training.1 is unknown; allowed: "),
-        ("training: 5", "training: is a section with keys of its own, not 5"),
-        ("- training", "must hold sections such as training:, not ['training']"),
-        ("training: {steps: [1]}", "training.steps: [1] is not a whole number of at least 0"),
-        ("training: {steps: 1.5}", "training.steps: 1.5 is not a whole number of at least 0"),
-        ("training: {steps: yes}", "training.steps: True is not a whole number of at least 0"),
-        ("training: {steps: -1}", "training.steps: -1 is not a whole number of at least 0"),
-        ("training: {steps: null}", "training.steps: None is not a whole number of at least 0"),
-        ("training: {clip: .nan}", "training.clip: nan is not a number above 0, or none"),
-        ("training: {learning_rate: .inf}", "training.learning_rate: inf is not a number above 0"),
-        ("model: {compile: maybe}", "model.compile: 'maybe' is not true or false"),
-        ("model: {compile: 1}", "model.compile: 1 is not true or false"),
-        ("model: {prompt: no}", "model.prompt: False is unknown; allowed: none, loop, vectorised"),
-        ("monitor: {jsonl: 5}", "monitor.jsonl: 5 is not a path, or none"),
-        ("monitor: {wandb: {}}", "monitor.wandb: {} is not text, or none"),
-        ("training: {steps: 1\n", "is not YAML in line 2: "),
-        ("training: {steps: 1, steps: 2}", "is not YAML in line 1: steps is there twice"),
-        ("a: !!python/name:os.system", "is not YAML in line 1: could not determine a constructor"),
-        ("? {a: 1}\n: 2", "is not YAML in line 1: found unhashable key"),
-        ("training: {<<: 3}", "is not YAML in line 1: expected a mapping"),
+        ("training: 5", "training: must be a section with keys, not 5"),
+        ("- training", "must contain sections such as training:, not ['training']"),
+        ("training: {steps: [1]}", "training.steps: invalid value [1]; expected a whole number of at least 0"),
+        ("training: {steps: 1.5}", "training.steps: invalid value 1.5; expected a whole number of at least 0"),
+        ("training: {steps: yes}", "training.steps: invalid value True; expected a whole number of at least 0"),
+        ("training: {steps: -1}", "training.steps: invalid value -1; expected a whole number of at least 0"),
+        ("training: {steps: null}", "training.steps: invalid value None; expected a whole number of at least 0"),
+        ("training: {clip: .nan}", "training.clip: invalid value nan; expected a number above 0, or none"),
+        ("training: {learning_rate: .inf}", "training.learning_rate: invalid value inf; expected a number above 0"),
+        ("model: {compile: maybe}", "model.compile: invalid value 'maybe'; expected true or false"),
+        ("model: {compile: 1}", "model.compile: invalid value 1; expected true or false"),
+        ("model: {prompt: no}", "model.prompt: invalid value False; allowed: none, loop, vectorised"),
+        ("monitor: {jsonl: 5}", "monitor.jsonl: invalid value 5; expected a path, or none"),
+        ("monitor: {wandb: {}}", "monitor.wandb: invalid value {}; expected text, or none"),
+        ("training: {steps: 1\n", "invalid YAML in line 2: "),
+        ("training: {steps: 1, steps: 2}", "invalid YAML in line 1: duplicate key steps"),
+        ("a: !!python/name:os.system", "invalid YAML in line 1: could not determine a constructor"),
+        ("? {a: 1}\n: 2", "invalid YAML in line 1: found unhashable key"),
+        ("training: {<<: 3}", "invalid YAML in line 1: expected a mapping"),
         ('training: {"a\\nb": 1}', "training.'a\\nb' is unknown; allowed: "),
-        ('{"a\\nb": 1, "a\\nb": 2}', "is not YAML in line 1: 'a\\nb' is there twice"),
-        (f"training: {{steps: [{'1, ' * 99}]}}", f"training.steps: [{'1, ' * 18}1,... is not a whole number"),
-        ("training: {steps: 2024-99-99}", "is not YAML: month must be in 1..12"),
+        ('{"a\\nb": 1, "a\\nb": 2}', "invalid YAML in line 1: duplicate key 'a\\nb'"),
+        (f"training: {{steps: [{'1, ' * 99}]}}", f"training.steps: invalid value [{'1, ' * 18}1,...; expected a"),
+        ("training: {steps: 2024-99-99}", "invalid YAML: month must be in 1..12"),
     ],
 )
 def test_a_file_is_refused_in_one_line_that_names_it(tmp_path: Path, text: str, message: str) -> None:
@@ -131,10 +131,10 @@ def test_a_file_is_refused_in_one_line_that_names_it(tmp_path: Path, text: str, 
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: there is no such file"
+    assert refusal(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: file not found"
     assert refusal(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
     (tmp_path / "capture.yaml").write_bytes(b"\xff\xfe\x00")
-    assert refusal(tmp_path / "capture.yaml").endswith("is not UTF-8 text, so no YAML file")
+    assert refusal(tmp_path / "capture.yaml").endswith("not a YAML file (not UTF-8 text)")
 
 
 def test_yaml_may_repeat_itself_by_its_own_means(tmp_path: Path) -> None:
@@ -148,19 +148,19 @@ def test_yaml_may_repeat_itself_by_its_own_means(tmp_path: Path) -> None:
     [
         (
             {"strategy": "prefech"},
-            "--strategy: 'prefech' is unknown (did you mean prefetch?); allowed: serial, pinned, ",
+            "--strategy: invalid value 'prefech' (did you mean prefetch?); allowed: serial, pinned, ",
         ),
-        ({"monitor_every": "0"}, "--monitor-every: 0 is not a whole number of at least 1"),
+        ({"monitor_every": "0"}, "--monitor-every: invalid value 0; expected a whole number of at least 1"),
         ({"every": 5}, "--every is unknown"),
-        ({"learning_rate": "fast"}, "--learning-rate: 'fast' is not a number above 0"),
-        ({"sync": "0"}, "--sync: '0' is not auto, every, event or a number of steps of at least 1"),
-        ({"device": "gpu"}, "--device: 'gpu' is not auto, cpu, cuda or cuda:N"),
-        ({"jsonl": ""}, "--jsonl: '' is not a path, or none"),
-        ({"capture": "7"}, "--capture: '7' is not START:STOP"),
-        ({"capture": "1:2:3"}, "--capture: '1:2:3' is not START:STOP"),
-        ({"capture": "a:3"}, "--capture: 'a' is not a whole number of at least 0, or none"),
-        ({"capture": "none:3"}, "--capture: give both or neither"),
-        ({"capture": "7:7"}, "--capture: the capture of 7:7 would end before it starts"),
+        ({"learning_rate": "fast"}, "--learning-rate: invalid value 'fast'; expected a number above 0"),
+        ({"sync": "0"}, "--sync: invalid value '0'; expected auto, every, event or a number of steps (at least 1)"),
+        ({"device": "gpu"}, "--device: invalid value 'gpu'; expected auto, cpu, cuda or cuda:N"),
+        ({"jsonl": ""}, "--jsonl: invalid value ''; expected a path, or none"),
+        ({"capture": "7"}, "--capture: invalid value '7'; expected START:STOP"),
+        ({"capture": "1:2:3"}, "--capture: invalid value '1:2:3'; expected START:STOP"),
+        ({"capture": "a:3"}, "--capture: invalid value 'a'; expected a whole number of at least 0, or none"),
+        ({"capture": "none:3"}, "--capture: give both capture.start and capture.stop, or neither"),
+        ({"capture": "7:7"}, "--capture: capture 7:7 is empty"),
     ],
 )
 def test_a_flag_is_refused_by_its_own_name(flags: dict[str, object], message: str) -> None:
@@ -230,13 +230,13 @@ def test_what_can_be_together_is_kept_through_json(config: Config) -> None:
 
 
 def test_a_section_checks_itself_when_it_is_made_or_replaced() -> None:
-    with pytest.raises(ConfigError, match=r"^training\.strategy: 'fast' is unknown; allowed: "):
+    with pytest.raises(ConfigError, match=r"^training\.strategy: invalid value 'fast'; allowed: "):
         Training(strategy="fast")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^data\.batch: '8' is not a whole number of at least 1$"):
+    with pytest.raises(ConfigError, match=r"^data\.batch: invalid value '8'; expected a whole number of at least 1$"):
         Data(batch="8")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^training\.retries: -1 "):
+    with pytest.raises(ConfigError, match=r"^training\.retries: invalid value -1; "):
         dataclasses.replace(Training(), retries=-1)
-    with pytest.raises(ConfigError, match=r"^data\.path: 'x\.npy' is not a path, or none$"):
+    with pytest.raises(ConfigError, match=r"^data\.path: invalid value 'x\.npy'; expected a path, or none$"):
         Data(path="x.npy")  # type: ignore[arg-type]
 
 

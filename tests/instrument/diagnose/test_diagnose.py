@@ -21,15 +21,15 @@ torch = pytest.importorskip("torch")
 from instrument.config.schema import Config, Data, Model, Training, from_dict  # noqa: E402
 from instrument.diagnose import command as command_module  # noqa: E402
 from instrument.diagnose import measure as measure_module  # noqa: E402
-from instrument.diagnose import written  # noqa: E402
+from instrument.diagnose import output  # noqa: E402
 from instrument.diagnose.command import command, diagnose, main  # noqa: E402
+from instrument.diagnose.context import StageContext  # noqa: E402
 from instrument.diagnose.measure import FIGURES, ROUNDS, Plan, measure  # noqa: E402
-from instrument.diagnose.power import Readings  # noqa: E402
-from instrument.diagnose.records import Remedy, Row, Verdict  # noqa: E402
-from instrument.diagnose.running import Setting  # noqa: E402
-from instrument.diagnose.stages import STAGES, Stage, chosen  # noqa: E402
-from instrument.diagnose.table import WIDTH, table  # noqa: E402
-from instrument.diagnose.verdict import verdict  # noqa: E402
+from instrument.diagnose.output import WIDTH, diagnosis_table  # noqa: E402
+from instrument.diagnose.power import PowerReadings  # noqa: E402
+from instrument.diagnose.records import Diagnosis, Remedy, StageResult  # noqa: E402
+from instrument.diagnose.stages import STAGES, Stage, select_stages  # noqa: E402
+from instrument.diagnose.verdict import build_diagnosis  # noqa: E402
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
 from instrument.monitor.nvml import NoMeter, Reading  # noqa: E402
 
@@ -49,8 +49,8 @@ def tiny(**training: Any) -> Config:
     )
 
 
-def setting(**training: Any) -> Setting:
-    return Setting.of(tiny(**training), steps=50)
+def setting(**training: Any) -> StageContext:
+    return StageContext.from_config(tiny(**training), steps=50)
 
 
 def run(*arguments: str) -> None:
@@ -91,22 +91,22 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_the_json_has_the_keys_that_are_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--stages", "loader", "--json", str(tmp_path / "found.json"))
     found = json.loads((tmp_path / "found.json").read_text())
-    keys = str(inspect.getdoc(written)).splitlines()[2:]
+    keys = str(inspect.getdoc(output)).splitlines()[2:]
     documented = {name.strip() for line in keys for name in line[:15].split(",") if name.strip()}
     assert set(found) == documented
-    assert set(found["stages"][0]) == {field.name for field in fields(Row)}
-    assert set(found["verdict"]) == {field.name for field in fields(Verdict)}
+    assert set(found["stages"][0]) == {field.name for field in fields(StageResult)}
+    assert set(found["verdict"]) == {field.name for field in fields(Diagnosis)}
     assert set(found["verdict"]["remedy"]) == {field.name for field in fields(Remedy)}
     assert from_dict(found["config"]).data.batch == 2
     assert (found["program"], found["format"], found["device"], found["gpu"]) == ("instrument.diagnose", 1, "cpu", None)
     assert (found["iterations"], found["warm_up"], found["rounds"]) == (2, 1, ROUNDS)
-    assert "unknown: stage training: it was not asked for" in " ".join(capsys.readouterr().out.split())
+    assert "unknown: stage training: not selected by --stages" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("strategy", ["serial", "pinned", "prefetch", "staged", "graph"])
 @pytest.mark.parametrize("sync", ["every", "2", "event"])
 def test_the_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
-    (row,) = diagnose(setting(strategy=strategy, sync=sync), chosen("pipeline"), Plan(3, 1), lambda _text: None)
+    (row,) = diagnose(setting(strategy=strategy, sync=sync), select_stages("pipeline"), Plan(3, 1), lambda _text: None)
     assert row.ms is not None
     assert row.title == f"{strategy}, sync {1 if sync == 'every' else sync}"
     assert row.data_load_ms is not None
@@ -123,7 +123,7 @@ def test_workers_and_accumulation(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out
 
 
-def measure_one(opened: Stage, plan: Plan, meter: Any = NONE) -> Row:
+def measure_one(opened: Stage, plan: Plan, meter: Any = NONE) -> StageResult:
     (row,) = measure([opened], setting(), plan, meter, lambda _text: None)
     return row
 
@@ -178,7 +178,7 @@ class Clock:
     def __init__(self, slowness: Any) -> None:
         self.now, self.slowness, self.turns = 0.0, slowness, list[str]()
 
-    def rows(self, monkeypatch: pytest.MonkeyPatch, **ms: float) -> list[Row]:
+    def rows(self, monkeypatch: pytest.MonkeyPatch, **ms: float) -> list[StageResult]:
         monkeypatch.setattr(measure_module.time, "perf_counter", lambda: self.now)
         stages = [
             Stage(name, lambda _config: "hand-made", lambda _setting, name=name: Timed(self, name, ms[name]))
@@ -199,14 +199,14 @@ def test_a_machine_that_becomes_slower_gives_the_verdict_of_a_steady_one(monkeyp
     config = tiny(sync="every")
     steady = Clock(lambda _now: 1.0).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
     slower = Clock(lambda now: 1.0 + now / 3).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
-    expected, found = verdict(steady, config), verdict(slower, config)
+    expected, found = build_diagnosis(steady, config), build_diagnosis(slower, config)
     assert (found.bound, expected.bound) == ("synchronisation", "synchronisation")
     assert found.lost_percent == pytest.approx(expected.lost_percent, abs=6)
 
 
 def test_a_machine_that_is_busy_now_and_then_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Clock(lambda now: 4.0 if int(now * 10) % 3 == 0 else 1.0).rows(monkeypatch, training=10.0, pipeline=11.0)
-    assert verdict(rows, tiny()).because.startswith("too noisy: ")
+    assert build_diagnosis(rows, tiny()).because.startswith("too noisy: ")
 
 
 class Counted:
@@ -265,8 +265,8 @@ def test_nothing_is_mixed_in_fp32(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_stages_are_run_in_their_order_whatever_the_order_asked_for() -> None:
-    assert [one.name for one in chosen("pipeline, inference")] == ["inference", "pipeline"]
-    assert chosen(None) == STAGES
+    assert [one.name for one in select_stages("pipeline, inference")] == ["inference", "pipeline"]
+    assert select_stages(None) == STAGES
 
 
 @pytest.mark.parametrize(
@@ -305,14 +305,14 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(InstrumentError, match="No space left"):
-        written.write(path, {"new": 1})
+        output.write_json(path, {"new": 1})
     assert path.read_text() == "old"
     assert [one.name for one in tmp_path.iterdir()] == ["found.json"]
 
 
 def test_a_figure_that_is_no_number_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        written.write(tmp_path / "found.json", {"ms": float("nan")})
+        output.write_json(tmp_path / "found.json", {"ms": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -370,10 +370,10 @@ class Gauge:
         """Nothing is open."""
 
 
-def read_for_a_while(meter: Any, **given: float) -> Readings:
-    with Readings(meter, **given) as readings:
+def read_for_a_while(meter: Any, **given: float) -> PowerReadings:
+    with PowerReadings(meter, **given) as readings:
         end = time.monotonic() + 20
-        while not readings.enough() and time.monotonic() < end:
+        while not readings.is_complete() and time.monotonic() < end:
             time.sleep(0.001)
     return readings
 
@@ -402,14 +402,14 @@ def test_a_figure_that_nvml_does_not_give_says_why() -> None:
 
 
 def test_without_a_meter_nothing_is_waited_for_and_no_thread_is_made() -> None:
-    with Readings(NONE) as readings:
-        assert readings.enough()
+    with PowerReadings(NONE) as readings:
+        assert readings.is_complete()
         assert not any(thread.name == "nvml" for thread in threading.enumerate())
     assert readings.means() == ({}, dict.fromkeys(("power_w", "utilisation_percent"), "no GPU here"))
 
 
 def test_a_stage_goes_on_until_there_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_module, "Readings", lambda meter: Readings(meter, settling=0.0, every=0.002))
+    monkeypatch.setattr(measure_module, "PowerReadings", lambda meter: PowerReadings(meter, settling=0.0, every=0.002))
     done: list[str] = []
     row = measure_one(stage(lambda _setting: Counted(done)), Plan(1, 0), Gauge())
     assert row.power_w is not None
@@ -418,37 +418,38 @@ def test_a_stage_goes_on_until_there_is_a_mean(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def long_verdict() -> Iterator[Verdict]:
+def long_verdict() -> Iterator[Diagnosis]:
     command_line = "nsys profile " + " ".join(f"--option-{number} value" for number in range(12))
-    yield Verdict(
+    yield Diagnosis(
         "loader", "loader", 1234.5, 617.25, 50.0, "because " * 30, Remedy("--workers 4", "why " * 40),
         ("note " * 30,), (command_line, "traceview analyze 'a b.sqlite'"),
     )  # fmt: skip
 
 
-def test_the_table_fits_a_terminal(long_verdict: Verdict) -> None:
+def test_the_table_fits_a_terminal(long_verdict: Diagnosis) -> None:
     long = [
-        Row(one.name, "a title that is much longer than any", 123456.789, (1.0,), 1234567.8, 1234.5, 100.0)
+        StageResult(one.name, "a title that is much longer than any", 123456.789, (1.0,), 1234567.8, 1234.5, 100.0)
         for one in STAGES
     ]
-    missing = [*long, Row("late", "what", not_measured={"ms": "a reason " * 30})]
-    text = table(missing, long_verdict)
+    missing = [*long, StageResult("late", "what", not_measured={"ms": "a reason " * 30})]
+    text = diagnosis_table(missing, long_verdict)
     assert text.endswith("\n")
     assert all(len(line) <= WIDTH for line in text.splitlines())
     assert "617.25 of 1234.50 ms an iteration (50%)" in text
 
 
-def test_a_command_can_be_copied(long_verdict: Verdict) -> None:
-    text = table([], long_verdict)
+def test_a_command_can_be_copied(long_verdict: Diagnosis) -> None:
+    text = diagnosis_table([], long_verdict)
     copied = text[text.index("nsys profile") : text.index("  next     traceview")].replace("\\\n", " ")
     assert copied.split() == long_verdict.capture[0].split()
     assert "traceview analyze 'a b.sqlite'" in text
 
 
 def test_reasons_are_said_once_for_all_stages() -> None:
-    rows = [Row(name, not_measured={"power_w": "no GPU", "utilisation_percent": "no GPU"}) for name in ("a", "b")]
+    missing = dict.fromkeys(("power_w", "utilisation_percent"), "no GPU")
+    rows = [StageResult(name, not_measured=missing) for name in ("a", "b")]
     rows[1] = replace(rows[1], not_measured={**rows[1].not_measured, "ms": "too big", "gpu_ms": "not shown"})
-    text = table(rows, Verdict("unknown", None, None, None, None, "because", Remedy("", "why")))
+    text = diagnosis_table(rows, Diagnosis("unknown", None, None, None, None, "because", Remedy("", "why")))
     assert text.count("no GPU") == 1
     assert "not measured: power, GPU %: no GPU" in text
     assert "not measured: ms/iter of b: too big" in text
@@ -479,7 +480,7 @@ def test_work_launched_ahead_has_no_gaps() -> None:
     """Many kernels of a few elements: launched one by one the GPU waits between them."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-    from instrument.diagnose.ahead import gpu_ms
+    from instrument.diagnose.measure import launched_ahead_ms
 
     small, device = torch.zeros(8, device="cuda"), torch.device("cuda", 0)
 
@@ -492,4 +493,4 @@ def test_work_launched_ahead_has_no_gaps() -> None:
     iterate()
     torch.cuda.synchronize()
     alone = (time.perf_counter() - begun) * 1000
-    assert 0 < gpu_ms(iterate, device) < alone / 2
+    assert 0 < launched_ahead_ms(iterate, device) < alone / 2

@@ -12,28 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instrument.config.flags import ConfiguredCommand, configured
+from instrument.config.flags import ConfigCommand, config_options
 from instrument.config.schema import Capture, Config, Data, Model, Training
-from instrument.diagnose.costs import Times, costs
-from instrument.diagnose.next_capture import commands, flags_of
-from instrument.diagnose.records import Row, Verdict
-from instrument.diagnose.remedies import REMEDIES
-from instrument.diagnose.verdict import verdict
+from instrument.diagnose.costs import StageTimes, compute_costs
+from instrument.diagnose.next_capture import capture_commands, non_default_flags
+from instrument.diagnose.records import Diagnosis, StageResult
+from instrument.diagnose.verdict import REMEDIES, build_diagnosis
 
 
 def config(*, device: str = "cuda:0", model: Model | None = None, data: Data | None = None, **training: Any) -> Config:
     return Config(Training(device=device, **training), model or Model(), data or Data())
 
 
-def row(stage: str, ms: float | None, apart: float = 0.0, **figures: Any) -> Row:
+def row(stage: str, ms: float | None, apart: float = 0.0, **figures: Any) -> StageResult:
     rounds = () if ms is None else (ms - apart / 2, ms, ms + apart / 2)
-    return Row(stage, ms=ms, rounds_ms=rounds, **figures)
+    return StageResult(stage, ms=ms, rounds_ms=rounds, **figures)
 
 
 def rows(
     pipeline: float, *, compute: float = 10.0, gpu: float | None = 10.0, training: float = 30.0, loader: float = 0.1,
     plain: float = 40.0, copy: float = 0.1,
-) -> list[Row]:  # fmt: skip
+) -> list[StageResult]:  # fmt: skip
     """Return the rows of a run on a GPU that computes for 10 ms in bf16, and is fed well unless said otherwise."""
     return [
         row("inference", training / 3, gpu_ms=training / 3),
@@ -45,7 +44,7 @@ def rows(
     ]
 
 
-def is_whole(found: Verdict) -> bool:
+def is_whole(found: Diagnosis) -> bool:
     """Whether a verdict says all that it has to, and no more was lost than there is."""
     assert found.total_ms is not None
     assert found.lost_ms is not None
@@ -56,42 +55,42 @@ def is_whole(found: Verdict) -> bool:
 
 
 def test_loader_bound() -> None:
-    found = verdict(rows(50.0, loader=49.0), config(data=Data(workers=4)))
+    found = build_diagnosis(rows(50.0, loader=49.0), config(data=Data(workers=4)))
     assert (found.bound, found.stage) == ("loader", "loader")
     assert found.lost_ms == pytest.approx(39.0)
     assert found.remedy.flags == ""
-    found = verdict(rows(50.0, loader=49.0), config(data=Data(workers=4, distinct_batches=0)))
+    found = build_diagnosis(rows(50.0, loader=49.0), config(data=Data(workers=4, distinct_batches=0)))
     assert found.remedy.flags == "--workers 20"
     assert "49.00" in found.because
     assert is_whole(found)
 
 
 def test_a_loader_in_the_training_process_is_told_to_leave_it() -> None:
-    found = verdict(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0)))
+    found = build_diagnosis(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0)))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(20.0))
     assert found.remedy.flags == "--workers 3"
     assert "--distinct-batches" in found.remedy.why
 
 
 def test_a_thread_that_loads_slows_the_one_that_launches() -> None:
-    found = verdict(rows(14.0, loader=6.0), config())
+    found = build_diagnosis(rows(14.0, loader=6.0), config())
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
 
 
 def test_in_turn_with_the_compute_a_loader_costs_all_that_it_takes() -> None:
-    found = verdict(rows(17.0, loader=4.0, copy=3.0), config(strategy="serial"))
+    found = build_diagnosis(rows(17.0, loader=4.0, copy=3.0), config(strategy="serial"))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
 
 
 def test_copy_bound_where_nothing_hides_the_copies() -> None:
-    found = verdict(rows(19.0, copy=9.0, plain=20.0), config(strategy="pinned", data=Data(preload=True)))
+    found = build_diagnosis(rows(19.0, copy=9.0, plain=20.0), config(strategy="pinned", data=Data(preload=True)))
     assert (found.bound, found.stage, found.lost_ms) == ("copy", "plain", pytest.approx(9.0))
     assert found.remedy.flags == "--strategy prefetch"
     assert is_whole(found)
 
 
 def test_copy_bound_where_the_copies_take_longer_than_the_compute() -> None:
-    found = verdict(rows(26.0, copy=25.0), config(data=Data(workers=2)))
+    found = build_diagnosis(rows(26.0, copy=25.0), config(data=Data(workers=2)))
     assert (found.bound, found.stage, found.lost_ms) == ("copy", "pipeline", pytest.approx(15.0))
     assert found.remedy.flags == ""
     assert "fewer bytes" in found.remedy.why
@@ -99,12 +98,12 @@ def test_copy_bound_where_the_copies_take_longer_than_the_compute() -> None:
 
 def test_pageable_copies_are_named_before_the_wait_that_gets_the_blame() -> None:
     """As on an H200: 24 ms a step from pageable memory, 10 from pinned."""
-    found = verdict(rows(24.0, compute=9.0, gpu=9.0, copy=14.0, plain=24.0), config(strategy="serial"))
+    found = build_diagnosis(rows(24.0, compute=9.0, gpu=9.0, copy=14.0, plain=24.0), config(strategy="serial"))
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(14.0))
 
 
 def test_synchronisation_bound() -> None:
-    found = verdict(rows(13.0), config(sync="every", data=Data(workers=2)))
+    found = build_diagnosis(rows(13.0), config(sync="every", data=Data(workers=2)))
     assert (found.bound, found.stage) == ("synchronisation", "pipeline")
     assert found.lost_ms == pytest.approx(3.0)
     assert found.remedy.flags == "--sync 10"
@@ -112,17 +111,17 @@ def test_synchronisation_bound() -> None:
 
 
 def test_waiting_each_step_is_not_blamed_on_a_loader_that_works_meanwhile() -> None:
-    assert verdict(rows(13.0, loader=5.0), config(sync="1")).bound == "synchronisation"
+    assert build_diagnosis(rows(13.0, loader=5.0), config(sync="1")).bound == "synchronisation"
 
 
 def test_a_strategy_that_waits_more_than_it_hides() -> None:
-    found = verdict(rows(14.0, plain=13.0), config(strategy="staged", accumulation=2))
+    found = build_diagnosis(rows(14.0, plain=13.0), config(strategy="staged", accumulation=2))
     assert (found.bound, found.remedy.flags) == ("synchronisation", "--strategy prefetch")
-    assert any("slower than the naive way" in note for note in found.notes)
+    assert any("slower than the plain stage" in note for note in found.notes)
 
 
 def test_launch_bound() -> None:
-    found = verdict(rows(10.2, gpu=4.0), config())
+    found = build_diagnosis(rows(10.2, gpu=4.0), config())
     assert (found.bound, found.stage, found.lost_ms) == ("launch", "mixed", pytest.approx(6.0))
     assert found.remedy.flags == "--strategy graph"
     assert "--annotate-modules 2" in found.capture[0]
@@ -138,31 +137,31 @@ def test_launch_bound() -> None:
     ],
 )
 def test_launch_bound_where_a_graph_cannot_be(given: dict[str, Any], flags: str) -> None:
-    assert verdict(rows(10.2, gpu=4.0), config(**given)).remedy.flags == flags
+    assert build_diagnosis(rows(10.2, gpu=4.0), config(**given)).remedy.flags == flags
 
 
 def test_a_graph_launches_nothing_and_is_measured_by_the_gpus_work() -> None:
-    found = verdict(rows(4.1, gpu=4.0), config(strategy="graph"))
+    found = build_diagnosis(rows(4.1, gpu=4.0), config(strategy="graph"))
     assert (found.bound, found.lost_ms) == ("compute", 0.0)
-    found = verdict(rows(8.0, gpu=4.0, copy=7.5), config(strategy="graph", data=Data(preload=True)))
+    found = build_diagnosis(rows(8.0, gpu=4.0, copy=7.5), config(strategy="graph", data=Data(preload=True)))
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(3.5))
 
 
 def test_a_pinned_copy_that_runs_while_the_gpu_waits_for_launches_costs_nothing() -> None:
-    found = verdict(rows(14.0, gpu=5.0, loader=4.0, copy=2.0), config(strategy="pinned"))
-    named = {cost.bound: cost.ms for cost in costs(times(found_rows=rows(14.0, gpu=5.0, loader=4.0, copy=2.0)))}
+    found = build_diagnosis(rows(14.0, gpu=5.0, loader=4.0, copy=2.0), config(strategy="pinned"))
+    named = {cost.bound: cost.ms for cost in compute_costs(times(found_rows=rows(14.0, gpu=5.0, loader=4.0, copy=2.0)))}
     assert found.bound == "launch"
     assert (named["loader"], named["copy"]) == (pytest.approx(4.0), 0.0)
 
 
-def times(found_rows: list[Row]) -> Times:
-    made = Times.of(found_rows, config(strategy="pinned"))
+def times(found_rows: list[StageResult]) -> StageTimes:
+    made = StageTimes.from_results(found_rows, config(strategy="pinned"))
     assert made is not None
     return made
 
 
 def test_compute_bound() -> None:
-    found = verdict(rows(10.3, plain=10.4), config())
+    found = build_diagnosis(rows(10.3, plain=10.4), config())
     assert (found.bound, found.stage, found.lost_ms) == ("compute", "mixed", 0.0)
     assert found.remedy.flags == "--compile"
     assert is_whole(found)
@@ -178,40 +177,40 @@ def test_compute_bound() -> None:
     ],
 )
 def test_what_makes_compute_itself_cheaper(given: dict[str, Any], flags: str) -> None:
-    found = verdict(rows(10.0, training=10.0 if "precision" in given else 30.0), config(**given))
+    found = build_diagnosis(rows(10.0, training=10.0 if "precision" in given else 30.0), config(**given))
     assert (found.bound, found.remedy.flags) == ("compute", flags)
 
 
 def test_mixed_precision_that_costs_more_than_it_saves() -> None:
-    found = verdict(rows(10.1, training=8.0), config())
+    found = build_diagnosis(rows(10.1, training=8.0), config())
     assert (found.bound, found.stage, found.lost_ms) == ("precision", "mixed", pytest.approx(2.0))
     assert found.remedy.flags == "--precision fp32"
     assert is_whole(found)
 
 
 def test_mixed_precision_that_gains_nothing_is_the_verdict_where_nothing_else_is() -> None:
-    found = verdict(rows(10.1, training=10.2), config())
+    found = build_diagnosis(rows(10.1, training=10.2), config())
     assert (found.bound, found.lost_ms) == ("precision", 0.0)
 
 
 def test_mixed_precision_that_gains_nothing_is_a_note_beside_what_costs_more() -> None:
-    found = verdict(rows(10.1, gpu=3.0, training=10.2), config())
+    found = build_diagnosis(rows(10.1, gpu=3.0, training=10.2), config())
     assert found.bound == "launch"
     assert any("Mixed precision gains nothing" in note for note in found.notes)
 
 
 def test_a_pipeline_that_overlaps_fully_says_what_it_hides() -> None:
-    found = verdict(rows(10.2, loader=7.0, copy=6.0, plain=23.0), config(data=Data(workers=4)))
+    found = build_diagnosis(rows(10.2, loader=7.0, copy=6.0, plain=23.0), config(data=Data(workers=4)))
     assert found.bound == "compute"
-    assert found.notes == ("The pipeline overlaps fully: the 13.00 ms that feeding costs in turn are hidden.",)
+    assert found.notes == ("The pipeline hides all 13.00 ms of loading and copying behind the compute.",)
 
 
 def test_a_pipeline_that_overlaps_in_part_says_how_much() -> None:
-    found = verdict(rows(15.0, loader=14.0, plain=30.0), config(data=Data(workers=4)))
-    assert "The pipeline hides 15.00 of the 20.00 ms that feeding costs in turn." in found.notes
+    found = build_diagnosis(rows(15.0, loader=14.0, plain=30.0), config(data=Data(workers=4)))
+    assert "The pipeline hides 15.00 of 20.00 ms of loading and copying behind the compute." in found.notes
 
 
-def with_rounds(measured: list[Row], **rounds: tuple[float, ...]) -> list[Row]:
+def with_rounds(measured: list[StageResult], **rounds: tuple[float, ...]) -> list[StageResult]:
     """Return the rows with these rounds, and their medians as times."""
     return [
         replace(one, ms=median(rounds[one.stage]), rounds_ms=rounds[one.stage]) if one.stage in rounds else one
@@ -220,38 +219,38 @@ def with_rounds(measured: list[Row], **rounds: tuple[float, ...]) -> list[Row]:
 
 
 def test_rounds_that_disagree_more_than_the_difference_decide_nothing() -> None:
-    found = verdict(with_rounds(rows(11.5), mixed=(10.0, 10.0, 10.0), pipeline=(9.5, 11.5, 13.5)), config())
+    found = build_diagnosis(with_rounds(rows(11.5), mixed=(10.0, 10.0, 10.0), pipeline=(9.5, 11.5, 13.5)), config())
     assert (found.bound, found.lost_ms, found.total_ms) == ("unknown", None, None)
-    assert found.because.startswith("too noisy: the rounds disagree by 4.00 ms, and the difference is 1.40 (")
+    assert found.because.startswith("too noisy: the rounds differ by 4.00 ms and the cost is 1.40 ms (")
     assert "--iterations" in found.remedy.why
 
 
 def test_a_drift_that_slows_all_stages_of_a_round_alike_is_no_noise() -> None:
     drifting = with_rounds(rows(13.0, gpu=None), mixed=(10.0, 15.0, 20.0), pipeline=(13.0, 18.0, 23.0))
-    found = verdict(drifting, config(sync="every", data=Data(workers=2)))
+    found = build_diagnosis(drifting, config(sync="every", data=Data(workers=2)))
     assert (found.bound, found.lost_ms) == ("synchronisation", pytest.approx(3.0))
 
 
 def test_nothing_lost_is_not_claimed_of_rounds_that_differ_widely() -> None:
-    found = verdict(with_rounds(rows(10.0), mixed=(10.0, 10.0, 10.0), pipeline=(9.0, 10.0, 12.0)), config())
-    assert found.because == "too noisy: the rounds disagree by 3.00 ms, and an iteration takes 10.00"
+    found = build_diagnosis(with_rounds(rows(10.0), mixed=(10.0, 10.0, 10.0), pipeline=(9.0, 10.0, 12.0)), config())
+    assert found.because == "too noisy: the rounds differ by 3.00 ms and an iteration takes 10.00 ms"
 
 
 def test_a_pipeline_faster_than_the_compute_inside_it_is_too_noisy() -> None:
     """The compute of 154 ms in a pipeline of 46 ms once was a verdict that lost 205% of an iteration."""
-    found = verdict(rows(46.0, compute=154.0, gpu=None, training=76.0), config(device="cpu"))
+    found = build_diagnosis(rows(46.0, compute=154.0, gpu=None, training=76.0), config(device="cpu"))
     assert (found.bound, found.lost_percent) == ("unknown", None)
-    assert found.because == "too noisy: the pipeline takes 46.00 ms, less than its compute alone, which takes 154.00"
+    assert found.because == "too noisy: the pipeline takes 46.00 ms, less than its compute alone (154.00 ms)"
 
 
 def test_slow_mixed_precision_is_no_verdict_where_its_rounds_disagree() -> None:
     steady = (12.0, 12.0, 12.0)
     noisy = with_rounds(rows(12.1, gpu=12.0), training=(9.0, 10.0, 14.0), mixed=steady, pipeline=steady)
-    assert verdict(noisy, config()).because.startswith("too noisy: the rounds disagree by 5.00 ms")
+    assert build_diagnosis(noisy, config()).because.startswith("too noisy: the rounds differ by 5.00 ms")
 
 
 def test_without_a_gpu_nothing_is_copied_or_launched() -> None:
-    found = verdict(rows(18.0, gpu=None, copy=3.0, loader=6.0, training=12.0), config(device="cpu"))
+    found = build_diagnosis(rows(18.0, gpu=None, copy=3.0, loader=6.0, training=12.0), config(device="cpu"))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(6.0))
     assert not any("hides" in note or "overlaps" in note for note in found.notes)
     assert "cudaProfilerApi" not in found.capture[0]
@@ -260,22 +259,22 @@ def test_without_a_gpu_nothing_is_copied_or_launched() -> None:
 @pytest.mark.parametrize("missing", ["mixed", "pipeline"])
 def test_too_few_stages_for_a_verdict(missing: str) -> None:
     measured = [one for one in rows(10.0) if one.stage != missing]
-    found = verdict(measured, config())
+    found = build_diagnosis(measured, config())
     assert (found.bound, found.stage, found.total_ms, found.lost_ms) == ("unknown", None, None, None)
-    assert found.because == f"stage {missing}: it was not asked for"
-    failed = [*measured, Row(missing, not_measured={"ms": "it does not fit the memory"})]
-    assert verdict(failed, config()).because == f"stage {missing}: it does not fit the memory"
+    assert found.because == f"stage {missing}: not selected by --stages"
+    failed = [*measured, StageResult(missing, not_measured={"ms": "it does not fit the memory"})]
+    assert build_diagnosis(failed, config()).because == f"stage {missing}: it does not fit the memory"
 
 
 def test_in_fp32_the_compute_is_the_training_stage() -> None:
     measured = [one for one in rows(30.5) if one.stage != "mixed"]
-    found = verdict(measured, config(precision="fp32"))
+    found = build_diagnosis(measured, config(precision="fp32"))
     assert (found.bound, found.stage) == ("compute", "training")
 
 
 @pytest.mark.parametrize("left_out", ["inference", "training", "loader", "plain"])
 def test_the_other_stages_may_be_missing(left_out: str) -> None:
-    found = verdict([one for one in rows(30.0, copy=29.0) if one.stage != left_out], config())
+    found = build_diagnosis([one for one in rows(30.0, copy=29.0) if one.stage != left_out], config())
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(19.0))
 
 
@@ -302,12 +301,12 @@ TIME = st.floats(0.01, 1000)
 def test_whatever_is_measured_there_is_a_verdict(
     given_ms: Any, strategy: Any, sync: str, workers: int, device: str
 ) -> None:
-    of = config(device=device, strategy=strategy, sync=sync, data=Data(workers=workers))
+    made_config = config(device=device, strategy=strategy, sync=sync, data=Data(workers=workers))
     measured = rows(given_ms.pop("pipeline"), **given_ms)
-    found = verdict(measured, of)
-    made = Times.of(measured, of)
+    found = build_diagnosis(measured, made_config)
+    made = StageTimes.from_results(measured, made_config)
     assert made is not None
-    named = {cost.bound: cost.ms for cost in costs(made)}
+    named = {cost.bound: cost.ms for cost in compute_costs(made)}
     assert all(0 <= cost <= made.total_ms for cost in named.values())
     assert found.lost_ms is None or 0 <= found.lost_ms <= made.total_ms
     assert max(named["loader"], named["copy"], named["synchronisation"]) <= made.feeding_ms
@@ -315,8 +314,8 @@ def test_whatever_is_measured_there_is_a_verdict(
     assert found.capture
 
 
-@click.command(cls=ConfiguredCommand)
-@configured
+@click.command(cls=ConfigCommand)
+@config_options
 def parsed(config: Config) -> Config:
     return config
 
@@ -346,13 +345,13 @@ def test_the_flags_of_a_configuration_make_it_again(arguments: str) -> None:
         annotate_modules=default.training.annotate_modules,
     )  # fmt: skip
     kept = replace(of, training=training, checkpoint=default.checkpoint, monitor=default.monitor)
-    assert parse(*flags_of(of)) == kept
+    assert parse(*non_default_flags(of)) == kept
 
 
 @pytest.mark.parametrize("bound", REMEDIES)
 def test_the_commands_are_those_of_nsys_and_a_trainer_that_takes_its_flags(bound: Any) -> None:
-    of = config(strategy="pinned", warmup=50, data=Data(batch=8))
-    profile, export, analyze = (shlex.split(command) for command in commands(bound, of))
+    made_config = config(strategy="pinned", warmup=50, data=Data(batch=8))
+    profile, export, analyze = (shlex.split(command) for command in capture_commands(bound, made_config))
     at = profile.index("python")
     assert profile[:2] == ["nsys", "profile"]
     assert profile[2 : at - 2] == [
@@ -372,8 +371,8 @@ def test_the_commands_are_those_of_nsys_and_a_trainer_that_takes_its_flags(bound
 @pytest.mark.parametrize("sync", ["every", "event"])
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_every_change_is_flags_that_the_trainer_takes(strategy: Any, sync: str, device: str) -> None:
-    of = config(strategy=strategy, sync=sync, device=device)
-    made = Times.of(rows(20.0), of)
+    made_config = config(strategy=strategy, sync=sync, device=device)
+    made = StageTimes.from_results(rows(20.0), made_config)
     assert made is not None
     for remedy in REMEDIES.values():
         parse(*shlex.split(remedy(made).flags))

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from instrument.checkpoint import file  # noqa: E402
 from instrument.config.schema import Checkpoint, Config, Data, Distributed, Model, Training  # noqa: E402
 from instrument.data.datasets import Position, build_loader  # noqa: E402
-from instrument.distributed import World, load, parts_of, shared_checkpoints, wrap  # noqa: E402
+from instrument.distributed import World, checkpoint_parts, load, shared_checkpoints, wrap  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
@@ -43,7 +43,7 @@ class Run:
         self.learner = Learner(
             wrap(model, self.config.distributed, world, self.device), CONFIG.training, 6, self.device
         )
-        self.parts = parts_of(self.learner, world)
+        self.parts = checkpoint_parts(self.learner, world)
         self.checkpoints = shared_checkpoints(self.config, world, self.said.append)
 
     def train(self, first: int, last: int) -> Run:

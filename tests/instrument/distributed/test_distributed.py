@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
 from instrument.data.datasets import build_loader  # noqa: E402
-from instrument.distributed import World, inner, parts_of, reduced, wrap  # noqa: E402
+from instrument.distributed import World, checkpoint_parts, gradient_reduction, unwrap, wrap  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
@@ -50,12 +50,12 @@ def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]
         for micro in range(count):
             batch = {name: value.to(where(world), DTYPES[name]) for name, value in next(batches).items()}
             last = micro == count - 1
-            with reduced(taught.model, last or not config.distributed.no_sync):
+            with gradient_reduction(taught.model, last or not config.distributed.no_sync):
                 loss = taught.forward(batch)
                 taught.backward(loss, 1 / count)
             losses.append(loss.item())
         taught.update()
-    weights = parts_of(taught, world)["model"].state_dict()
+    weights = checkpoint_parts(taught, world)["model"].state_dict()
     return losses, {name: value.cpu().clone() for name, value in weights.items()}
 
 
@@ -162,7 +162,7 @@ def test_each_block_is_sharded_by_itself(two: Mapping[str, list[Any]]) -> None:
 def test_one_process_is_left_as_it_is() -> None:
     model = torch.nn.Linear(2, 2)
     assert wrap(model, Distributed(), World(), CPU) is model
-    assert inner(model) is model
-    with reduced(model, False):
+    assert unwrap(model) is model
+    with gradient_reduction(model, False):
         model(torch.ones(1, 2)).sum().backward()
     assert model.weight.grad is not None

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 from instrument.checkpoint.folder import Checkpoints  # noqa: E402
 from instrument.config.schema import Distributed  # noqa: E402
-from instrument.distributed import World, device_of  # noqa: E402
+from instrument.distributed import World, select_device  # noqa: E402
 from instrument.trainer import run as runs  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.checkpoint.test_folder import names  # noqa: E402
-from tests.instrument.trainer.test_finite import config, poison  # noqa: E402
+from tests.instrument.trainer.test_loop import config, poison  # noqa: E402
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
@@ -30,7 +30,7 @@ def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set
             poison(patch, {2 * batch + 1 for batch in bad})
         made = config(folder, device=world.device_type, **{"steps": 24, "schedule": "constant", **how})
         made = replace(made, distributed=Distributed(shard=shard))
-        device = device_of(made, world)
+        device = select_device(made, world)
         said: list[str] = []
         outcome = runs._Run(runs.resolved(made, device, world), world, device, said.append).run()
     return outcome.exit_code, outcome.failure, outcome.losses, said

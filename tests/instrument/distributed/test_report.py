@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
 from instrument.data.datasets import build_loader  # noqa: E402
-from instrument.distributed import World, calibrate, reduced, share, wrap  # noqa: E402
+from instrument.distributed import World, calibrate, gather_scaling, gradient_reduction, wrap  # noqa: E402
 from instrument.distributed.report import (  # noqa: E402
     Calibration,
     RankFigures,
     Reductions,
-    Together,
-    lines,
-    verdicts,
+    Scaling,
+    report_lines,
+    slowdown_causes,
 )
 from instrument.models import build  # noqa: E402
 from instrument.monitor.metrics import StepFigures  # noqa: E402
@@ -30,29 +30,29 @@ from tests.instrument import ranks  # noqa: E402
 CPU = torch.device("cpu")
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 NBYTES = 232_000_000
-GOOD = Reductions(NBYTES, whole_ms=5.0, bucket_mb=25, bucketed_ms=5.0, reference_ms=5.0)
+GOOD = Reductions(NBYTES, unsplit_ms=5.0, bucket_mb=25, bucketed_ms=5.0, reference_ms=5.0)
 
 
-def together(step: float, reductions: Reductions = GOOD, *, backward: float = 8.0, **run: Any) -> Together:
+def together(step: float, reductions: Reductions = GOOD, *, backward: float = 8.0, **run: Any) -> Scaling:
     """Two ranks alike, whose own work takes 4 ms forward, `backward`, and 1 ms in the optimizer."""
     calibration = Calibration(4.0, backward, reductions)
     figures = [RankFigures(rank, step, 0.0, 0.0, 1.0, calibration) for rank in range(2)]
-    return Together(tuple(figures), batch=32, **run)
+    return Scaling(tuple(figures), batch=32, **run)
 
 
 def test_twice_as_fast_leaves_nothing_to_say() -> None:
-    assert lines(together(13.1)) == [
+    assert report_lines(together(13.1)) == [
         "2 GPUs do 1.98 times the work of one that never waits: 2 x 32 samples take 13.1 ms, "
         "one GPU's own work for 32 takes 13.0 ms",
         "nothing is left to gain: 1.98 of 2",
     ]
-    assert verdicts(together(13.1)) == ()
+    assert slowdown_causes(together(13.1)) == ()
 
 
 def test_a_batch_that_cannot_hide_its_reduction() -> None:
-    slow = replace(GOOD, whole_ms=12.4, bucketed_ms=12.4, reference_ms=12.4)
-    (one,) = verdicts(together(19.0, slow, backward=8.1))
-    assert one.knob == "data.batch"
+    slow = replace(GOOD, unsplit_ms=12.4, bucketed_ms=12.4, reference_ms=12.4)
+    (one,) = slowdown_causes(together(19.0, slow, backward=8.1))
+    assert one.setting == "data.batch"
     assert one.text == (
         "batch per GPU too small: backward 8.1 ms cannot hide 12.4 ms of all-reduce (232 MB at 18.7 GB/s); "
         "at batch 64 it would"
@@ -61,20 +61,20 @@ def test_a_batch_that_cannot_hide_its_reduction() -> None:
 
 
 def test_no_cause_costs_more_than_was_lost() -> None:
-    slow = replace(GOOD, whole_ms=50, bucketed_ms=50, reference_ms=50)
+    slow = replace(GOOD, unsplit_ms=50, bucketed_ms=50, reference_ms=50)
     run = together(15.0, slow)
-    assert [one.cost_ms for one in verdicts(run)] == [pytest.approx(2.0)]
-    assert lines(run)[1].endswith("at batch 256 it would (up to 2.0 ms a step)")
+    assert [one.cost_ms for one in slowdown_causes(run)] == [pytest.approx(2.0)]
+    assert report_lines(run)[1].endswith("at batch 256 it would (up to 2.0 ms a step)")
 
 
 def test_two_gpus_slower_than_one() -> None:
-    assert lines(together(40.0))[0].startswith("2 GPUs are slower, 0.65 times the work of one that never waits")
+    assert report_lines(together(40.0))[0].startswith("2 GPUs are slower, 0.65 times the work of one that never waits")
 
 
 def test_buckets_too_small() -> None:
-    small = Reductions(NBYTES, whole_ms=5.0, bucket_mb=1, bucketed_ms=77.3, reference_ms=5.8)
-    (one,) = verdicts(together(85.0, small))
-    assert one.knob == "distributed.bucket_mb"
+    small = Reductions(NBYTES, unsplit_ms=5.0, bucket_mb=1, bucketed_ms=77.3, reference_ms=5.8)
+    (one,) = slowdown_causes(together(85.0, small))
+    assert one.setting == "distributed.bucket_mb"
     assert one.text == (
         "bucket_mb too small: buckets of 1 MB reduce at 3.0 GB/s against 40.0 GB/s for 25 MB: use --bucket-mb 25"
     )
@@ -82,15 +82,15 @@ def test_buckets_too_small() -> None:
 
 
 def test_buckets_that_are_small_but_hidden_are_no_cause() -> None:
-    small = Reductions(NBYTES, whole_ms=1.0, bucket_mb=1, bucketed_ms=4.0, reference_ms=1.0)
-    assert verdicts(together(20.0, small)) == ()
-    assert lines(together(20.0, small))[1:] == ["7.0 ms a step have none of these causes: a capture shows them"]
+    small = Reductions(NBYTES, unsplit_ms=1.0, bucket_mb=1, bucketed_ms=4.0, reference_ms=1.0)
+    assert slowdown_causes(together(20.0, small)) == ()
+    assert report_lines(together(20.0, small))[1:] == ["7.0 ms a step have none of these causes: a capture shows them"]
 
 
 def test_one_bucket_for_everything() -> None:
-    large = Reductions(NBYTES, whole_ms=6.0, bucket_mb=1000, bucketed_ms=6.0, reference_ms=6.1)
-    (one,) = verdicts(together(19.0, large))
-    assert one.knob == "distributed.bucket_mb"
+    large = Reductions(NBYTES, unsplit_ms=6.0, bucket_mb=1000, bucketed_ms=6.0, reference_ms=6.1)
+    (one,) = slowdown_causes(together(19.0, large))
+    assert one.setting == "distributed.bucket_mb"
     assert one.text == (
         "bucket_mb too large: one bucket of 1000 MB holds every gradient (232 MB), so nothing overlaps: "
         "use --bucket-mb 25"
@@ -99,41 +99,41 @@ def test_one_bucket_for_everything() -> None:
 
 
 def test_one_bucket_of_few_gradients_is_cut_in_four() -> None:
-    few = Reductions(8 << 20, whole_ms=2.0, bucket_mb=25, bucketed_ms=2.0, reference_ms=2.0)
-    (one,) = verdicts(together(15.0, few))
+    few = Reductions(8 << 20, unsplit_ms=2.0, bucket_mb=25, bucketed_ms=2.0, reference_ms=2.0)
+    (one,) = slowdown_causes(together(15.0, few))
     assert one.text.endswith("use --bucket-mb 2")
 
 
 def test_reducing_every_micro_batch() -> None:
     slow = replace(GOOD, bucketed_ms=9.0, reference_ms=9.0)
     run = together(61.0, slow, accumulation=4, no_sync=False)
-    knobs = {one.knob: one.cost_ms for one in verdicts(run)}
+    knobs = {one.setting: one.cost_ms for one in slowdown_causes(run)}
     exposed = 9.0 - 8.0 * 8 / 9
     assert knobs == {"distributed.no_sync": pytest.approx(3 * exposed), "data.batch": pytest.approx(4 * exposed)}
-    assert [one.knob for one in verdicts(replace(run, no_sync=True))] == ["data.batch"]
+    assert [one.setting for one in slowdown_causes(replace(run, no_sync=True))] == ["data.batch"]
 
 
 def test_a_rank_that_the_others_wait_for() -> None:
     run = together(16.0)
     late = replace(run.ranks[1], data_load_ms=2.6)
-    (one,) = verdicts(replace(run, ranks=(run.ranks[0], late)))
+    (one,) = slowdown_causes(replace(run, ranks=(run.ranks[0], late)))
     assert one.text == ("the ranks wait for rank 1: its own work takes 20% longer (data loading 2.6 ms against 0.0 ms)")
-    assert (one.knob, one.cost_ms) == ("data.workers", pytest.approx(2.6))
+    assert (one.setting, one.cost_ms) == ("data.workers", pytest.approx(2.6))
 
 
 def test_a_slower_gpu_has_no_knob() -> None:
     run = together(17.5)
     hot = replace(run.ranks[0], calibration=Calibration(5.0, 11.0, GOOD))
-    (one,) = verdicts(replace(run, ranks=(hot, run.ranks[1])))
-    assert (one.knob, one.cost_ms) == ("", pytest.approx(4.0))
+    (one,) = slowdown_causes(replace(run, ranks=(hot, run.ranks[1])))
+    assert (one.setting, one.cost_ms) == ("", pytest.approx(4.0))
     assert "rank 0: its own work takes 31% longer (backward 11.0 ms against 8.0 ms)" in one.text
 
 
 def test_data_that_all_ranks_wait_for() -> None:
     run = together(20.0)
     run = replace(run, ranks=tuple(replace(one, data_load_ms=7.0) for one in run.ranks))
-    assert [one.knob for one in verdicts(run)] == ["data.workers"]
-    assert lines(run)[1] == (
+    assert [one.setting for one in slowdown_causes(run)] == ["data.workers"]
+    assert report_lines(run)[1] == (
         "every rank waits 7.0 ms a step for data: load ahead, with more --workers (up to 7.0 ms a step)"
     )
 
@@ -141,12 +141,12 @@ def test_data_that_all_ranks_wait_for() -> None:
 def test_copies_on_the_computing_stream_are_a_rank_s_own_work() -> None:
     run = together(20.0)
     run = replace(run, ranks=tuple(replace(one, copy_ms=7.0) for one in run.ranks))
-    assert "one GPU's own work for 32 takes 20.0 ms" in lines(run)[0]
+    assert "one GPU's own work for 32 takes 20.0 ms" in report_lines(run)[0]
 
 
 def test_a_sharded_run_says_what_it_knows() -> None:
     ranks_ = (RankFigures(0, 20.0), RankFigures(1, 20.0, data_load_ms=5.0))
-    told = lines(Together(ranks_, batch=8))
+    told = report_lines(Scaling(ranks_, batch=8))
     assert told[0].startswith("2 GPUs, sharded: a step takes 20.0 ms")
     assert told[1].startswith("the ranks wait for rank 1")
     assert len(told) == 2
@@ -176,13 +176,13 @@ def _measured(world: World, **distributed: Any) -> Any:
     clean = all(one.grad is None or not one.grad.any() for one in learner.parameters)
     untouched = same and clean and torch.equal(before[1], torch.get_rng_state())
     for last in (False, True, True):
-        with reduced(learner.model, last):
+        with gradient_reduction(learner.model, last):
             learner.backward(learner.forward(next(batches)))
     learner.update()
     steps = [
         StepFigures(step, optimizer_ms=0.5, step_ms=1000.0 if step < 2 else 10.0 + world.rank) for step in range(5)
     ]
-    return calibration, untouched, share(steps, calibration, run, world), share([], calibration, run, world)
+    return calibration, untouched, gather_scaling(steps, calibration, run, world), gather_scaling([], calibration, run, world)
 
 
 def ddp(world: World, _folder: Path) -> Any:
@@ -224,12 +224,12 @@ def measured_and_changed_nothing(two: Mapping[str, list[Any]], kind: str) -> Non
     assert untouched and also
     weights = build(config().model, config().data, CPU).parameters()
     assert first.reductions.gradient_bytes == 4 * sum(one.numel() for one in weights)
-    assert min(first.forward_ms, first.backward_ms, first.reductions.whole_ms, first.reductions.bucketed_ms) > 0
+    assert min(first.forward_ms, first.backward_ms, first.reductions.unsplit_ms, first.reductions.bucketed_ms) > 0
     assert (first.reductions.reference_ms == first.reductions.bucketed_ms) == (kind == "ddp_static_graph")
     assert shared == shared_too
     assert [(one.rank, one.step_ms, one.optimizer_ms) for one in shared.ranks] == [(0, 10.0, 0.5), (1, 11.0, 0.5)]
     assert [one.calibration for one in shared.ranks] == [first, second]
-    assert lines(shared)[0].startswith("2 GPUs")
+    assert report_lines(shared)[0].startswith("2 GPUs")
     assert nothing is None
 
 

@@ -18,12 +18,12 @@ import torch.distributed as dist  # noqa: E402
 
 from instrument.config.schema import Config, Distributed, Training  # noqa: E402
 from instrument.distributed import (  # noqa: E402
-    Stop,
+    StopVote,
     World,
-    device_of,
-    joined,
+    any_rank,
     mean_over_ranks,
-    stop_together,
+    process_group,
+    select_device,
     wrap,
 )
 from instrument.errors import ConfigError  # noqa: E402
@@ -36,17 +36,17 @@ def who(world: World, _folder: Path) -> Any:
 
 def votes(world: World, _folder: Path) -> Any:
     """Return at which step each rank stops when the second one is asked at step 3."""
-    stop = Stop(world, every=4)
+    stop = StopVote(world, every=4)
     return next(step for step in range(30) if stop(world.rank == 1 and step == 3))
 
 
 def unasked(world: World, _folder: Path) -> Any:
-    stop = Stop(world, every=2)
+    stop = StopVote(world, every=2)
     return [stop(False) for _ in range(7)]
 
 
 def at_once(world: World, _folder: Path) -> Any:
-    return stop_together(world.rank == 1, world), stop_together(False, world)
+    return any_rank(world.rank == 1, world), any_rank(False, world)
 
 
 def means(world: World, _folder: Path) -> Any:
@@ -89,12 +89,12 @@ def test_gpus_agree_by_their_hosts(tmp_path: Path) -> None:
 
 def test_alone_there_is_nothing_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")  # some machines set it without torchrun
-    with joined("cpu") as world:
+    with process_group("cpu") as world:
         assert world == World()
         assert not dist.is_initialized()
-    stop = Stop(world)
+    stop = StopVote(world)
     assert [stop(False), stop(True), stop(False)] == [False, True, True]
-    assert (stop_together(True, world), stop_together(False, world)) == (True, False)
+    assert (any_rank(True, world), any_rank(False, world)) == (True, False)
     assert mean_over_ranks({"loss": 1.0, "power": None}, world) == {"loss": 1.0, "power": None}
 
 
@@ -116,7 +116,7 @@ def config(device: str) -> Config:
 )  # fmt: skip
 def test_the_device(monkeypatch: pytest.MonkeyPatch, setting: str, gpus: int, world: World, expected: str) -> None:
     pretend(monkeypatch, gpus)
-    assert device_of(config(setting), world) == torch.device(expected)
+    assert select_device(config(setting), world) == torch.device(expected)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_device_that_cannot_be(
 ) -> None:
     pretend(monkeypatch, gpus)
     with pytest.raises(ConfigError, match=reason) as raised:
-        device_of(config(setting), world)
+        select_device(config(setting), world)
     assert "\n" not in str(raised.value)
 
 
@@ -159,17 +159,17 @@ def test_sharding_needs_a_torch_that_can(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_settings_of_torchrun_have_to_be_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "two")
-    with pytest.raises(ConfigError, match=r"WORLD_SIZE: .*'two'"), joined("cpu"):
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE: .*'two'"), process_group("cpu"):
         pass
 
 
 PROGRAM = """
 import os, sys
 import torch.distributed as dist
-from instrument.distributed import joined
+from instrument.distributed import process_group
 from instrument.errors import InstrumentError
 try:
-    with joined("cpu") as world:
+    with process_group("cpu") as world:
         os.write(1, f"rank {world.rank} of {world.size}\\n".encode())  # whole lines, whoever else writes
         dist.barrier()
         if "fail" in sys.argv and world.rank == 1:

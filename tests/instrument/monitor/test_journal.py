@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from instrument.monitor import Sinks
 from instrument.monitor.journal import Journal
-from instrument.monitor.metrics import StepFigures
-from instrument.monitor.sink import Figures
+from instrument.monitor.metrics import Figures, StepFigures
 
 
 class Kept:
@@ -42,9 +41,9 @@ def loss(number: int) -> tuple[int, float]:
 def test_a_record_is_written_with_the_window_that_ends_it() -> None:
     kept = Kept()
     one = journal(kept, every=3)
-    one.take([loss(0), loss(1)], [step(0), step(1)])
+    one.add([loss(0), loss(1)], [step(0), step(1)])
     assert kept.records == []
-    one.take([loss(2)], [step(2)])
+    one.add([loss(2)], [step(2)])
     ((at, figures),) = kept.records
     assert at == 2
     assert figures["loss"] == 1.0
@@ -62,7 +61,7 @@ def test_every_step_is_in_one_record_whichever_comes_first(
     times = [step(number) for number in range(first, first + steps)]
     while losses or times:
         some = data.draw(st.integers(0, 5))
-        one.take(losses[:some], times[: 5 - some])
+        one.add(losses[:some], times[: 5 - some])
         del losses[:some], times[: 5 - some]
     one.finish()
     one.finish()
@@ -81,7 +80,7 @@ def test_an_epoch_has_its_number_and_its_sums() -> None:
     kept = Kept()
     one = journal(kept, every=100, epoch=2)
     for number in range(5):
-        one.take([loss(number)], [step(number)])
+        one.add([loss(number)], [step(number)])
     one.finish()
     epochs = [(at, found["epoch"], found["perf/epoch/samples"]) for at, found in kept.records if "epoch" in found]
     assert epochs == [(1, 0, 8), (3, 1, 8), (4, 2, 4)]
@@ -91,7 +90,7 @@ def test_a_step_that_failed_is_in_no_record() -> None:
     """Its times arrive, its loss does not."""
     kept = Kept()
     one = journal(kept, every=1)
-    one.take([loss(0)], [step(0), step(1)])
+    one.add([loss(0)], [step(0), step(1)])
     one.finish()
     assert [at for at, found in kept.records if "loss" in found] == [0]
 
@@ -99,7 +98,7 @@ def test_a_step_that_failed_is_in_no_record() -> None:
 def test_what_is_known_of_a_step_is_in_its_record() -> None:
     kept = Kept()
     one = Journal(Sinks([kept]), 1, 10, 2000.0, lambda of: replace(of, flops=5, memory_peak_bytes=7))
-    one.take([loss(0)], [step(0)])
+    one.add([loss(0)], [step(0)])
     ((_, figures),) = kept.records
     assert (figures["perf/flops_per_s"], figures["perf/mfu"], figures["perf/memory_peak_bytes"]) == (500, 0.25, 7)
 
@@ -107,16 +106,16 @@ def test_what_is_known_of_a_step_is_in_its_record() -> None:
 def test_recent_loss_is_of_the_last_steps() -> None:
     one = journal(Kept(), every=2)
     assert one.recent_loss() is None
-    one.take([loss(1)], [])
+    one.add([loss(1)], [])
     assert one.recent_loss() == 1.0
-    one.take([loss(5), loss(6)], [])
+    one.add([loss(5), loss(6)], [])
     assert one.recent_loss() == 5.5
 
 
 def test_a_loss_that_is_no_number_passes_through() -> None:
     kept = Kept()
     one = journal(kept, every=1)
-    one.take([(0, math.nan)], [step(0)])
+    one.add([(0, math.nan)], [step(0)])
     assert math.isnan(kept.records[0][1]["loss"] or 0)
 
 

@@ -112,7 +112,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "run.jsonl", "File exists")):
         with pytest.raises(ConfigError) as refused:
             JsonLines(path)
-        assert str(refused.value) == f"monitor.jsonl: {path} cannot be written to: {reason}"
+        assert str(refused.value) == f"monitor.jsonl: cannot write to {path}: {reason}"
 
 
 def test_what_is_no_regular_file_is_written_to_as_it_is() -> None:

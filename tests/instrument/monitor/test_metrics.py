@@ -77,8 +77,8 @@ def test_what_was_not_measured_is_none_with_its_reason() -> None:
 
 def test_mfu_needs_a_known_peak() -> None:
     assert figures([WHOLE])["perf/mfu"] is None
-    assert reasons([WHOLE]) == {"perf/mfu": "the peak FLOP/s of this device is not known"}
-    assert reasons([StepFigures(0)], scope=EPOCH)["perf/epoch/step_ms"] == "it was not measured"
+    assert reasons([WHOLE]) == {"perf/mfu": "the peak FLOP/s of this device is unknown"}
+    assert reasons([StepFigures(0)], scope=EPOCH)["perf/epoch/step_ms"] == "not measured"
 
 
 def test_rates_and_ratios_are_of_sums_over_the_steps_that_have_both() -> None:

@@ -15,8 +15,8 @@ from instrument.monitor.nvml import (
     NoMeter,
     Reading,
     device_uuid,
+    empty_reading,
     open_meter,
-    unmeasured,
 )
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -76,7 +76,7 @@ def test_a_slice_of_a_gpu_says_why_it_has_no_power() -> None:
 @pytest.mark.parametrize(
     ("uuid", "library", "reason"),
     [
-        (None, Library(), "the run uses no NVIDIA GPU, or torch does not say its UUID"),
+        (None, Library(), "the run uses no NVIDIA GPU, or torch does not report its UUID"),
         (UUID, Library(driver=False), "NVML: Driver Not Loaded"),
         (UUID, Library("GPU-another"), "NVML: Not Found"),
     ],
@@ -126,14 +126,14 @@ def wait_for(meter: BackgroundMeter, power: float) -> None:
 def test_asking_never_waits_and_the_last_answer_stays() -> None:
     slow = SlowMeter()
     meter = BackgroundMeter(slow)
-    assert meter.latest() == unmeasured("nothing was read yet")
+    assert meter.latest() == empty_reading("no reading is complete yet")
     for _ in range(3):
-        meter.ask()
-    assert meter.latest() == unmeasured("nothing was read yet")
+        meter.start_reading()
+    assert meter.latest() == empty_reading("no reading is complete yet")
     slow.may_answer.set()
     wait_for(meter, 1)
     slow.may_answer.clear()
-    meter.ask()
+    meter.start_reading()
     assert meter.latest().power_w == 1
     slow.may_answer.set()
     wait_for(meter, 2)

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from instrument.config.schema import Config, Monitor, Training
-from instrument.monitor.progress import Bar, PlainLine, describe, open_sink
+from instrument.monitor.progress import Bar, PlainLine, figures_text, open_sink
 
 RECORD = {"loss": 2.34567, "perf/step_ms": 9.81, "perf/samples_per_s": 3261.7}
 SHOWN = "loss 2.346  9.8 ms/step  3262 samples/s"
@@ -105,5 +105,5 @@ def test_a_plain_line_without_an_end() -> None:
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
-    assert describe({"loss": None, "perf/step_ms": 2.0}) == "2.0 ms/step"
-    assert describe({"perf/epoch/step_ms": 2.0}) == ""
+    assert figures_text({"loss": None, "perf/step_ms": 2.0}) == "2.0 ms/step"
+    assert figures_text({"perf/epoch/step_ms": 2.0}) == ""

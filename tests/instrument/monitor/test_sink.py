@@ -13,7 +13,7 @@ from instrument import monitor
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
 from instrument.monitor import Figures, Sink, Sinks, open_sinks
-from instrument.monitor.sink import optional
+from instrument.monitor.sink import import_optional
 
 
 class Recorder:
@@ -75,8 +75,8 @@ def test_a_sink_that_breaks_is_said_once_and_stops_neither_the_run_nor_the_other
     assert [step for step, _figures in well.records] == [0, 1, 2, 3]
     assert (broken.closed, well.closed) == (1, 1)
     assert [record.getMessage() for record in caplog.records] == [
-        "Recorder: no more records after step 1: no space left",
-        "Recorder: not closed well: RuntimeError",
+        "Recorder failed at step 1 and is closed: no space left",
+        "Recorder: error on close: RuntimeError",
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_missing_library_is_one_line_before_training(
 
 
 def test_a_library_that_is_there_is_imported() -> None:
-    assert optional("builtins", "monitor.any", "any") is builtins
+    assert import_optional("builtins", "monitor.any", "any") is builtins
 
 
 def test_all_the_sinks_get_what_one_run_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,4 +73,4 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(ConfigError) as refused:
         TensorBoard(file)
-    assert str(refused.value) == f"monitor.tensorboard: {file} cannot be written to: File exists"
+    assert str(refused.value) == f"monitor.tensorboard: cannot write to {file}: File exists"

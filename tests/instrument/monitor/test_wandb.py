@@ -78,7 +78,7 @@ def test_a_refusal_is_one_line_with_a_remedy(library: Library) -> None:
     with pytest.raises(ConfigError) as refused:
         open_sink(config(), None)
     assert str(refused.value) == (
-        "monitor.wandb: api_key not configured (no-tty).; WANDB_MODE=offline keeps the run on this machine"
+        "monitor.wandb: api_key not configured (no-tty).; WANDB_MODE=offline logs to this machine instead"
     )
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Capture  # noqa: E402
 from instrument.trainer import capture as capture_module  # noqa: E402
-from instrument.trainer.capture import CaptureRange, is_profiled, unseen_ranges  # noqa: E402
+from instrument.trainer.capture import CaptureRange, is_profiled, missing_ranges_reason  # noqa: E402
 
 GPU = torch.device("cuda", 0)
 
@@ -98,7 +98,7 @@ def no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_nvtx_that_nsys_loses_is_said(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(capture_module, "version", lambda _name: installed)
-    problem = unseen_ranges()
+    problem = missing_ranges_reason()
     assert problem is not None
     assert installed in problem
     assert "pip install" in problem
@@ -109,7 +109,7 @@ def test_an_nvtx_that_nsys_loses_is_said(monkeypatch: pytest.MonkeyPatch, instal
 @pytest.mark.parametrize("installed", ["0.2.10", "0.2.11", "0.2.5", "0.2", "0.2.11.post1", "0.2.9rc12"])
 def test_an_nvtx_that_nsys_records_is_not(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(capture_module, "version", lambda _name: installed)
-    assert unseen_ranges() is None
+    assert missing_ranges_reason() is None
 
 
 @pytest.mark.usefixtures("no_switch")
@@ -118,18 +118,18 @@ def test_no_nvtx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(capture_module, "version", missing)
-    assert "nvtx is not installed" in str(unseen_ranges())
+    assert "nvtx is not installed" in str(missing_ranges_reason())
 
 
 def test_an_nvtx_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVTX_DISABLE", "1")
     monkeypatch.setattr(capture_module, "version", lambda _name: "0.2.11")
-    assert "NVTX_DISABLE" in str(unseen_ranges())
+    assert "NVTX_DISABLE" in str(missing_ranges_reason())
 
 
-@pytest.mark.parametrize("name", capture_module.PROFILED_BY)
+@pytest.mark.parametrize("name", capture_module.NSYS_VARIABLES)
 def test_nsys_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for one in capture_module.PROFILED_BY:
+    for one in capture_module.NSYS_VARIABLES:
         monkeypatch.delenv(one, raising=False)
     assert not is_profiled()
     monkeypatch.setenv(name, "1")

@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the backg
 try:
     with Interrupts() as stopping:
         print("started", flush=True)
-        while not stopping.asked:
+        while not stopping.requested:
             time.sleep(0.01)
         print("asked", flush=True)
         if sys.argv[1] == "stubborn":
@@ -98,7 +98,7 @@ def test_the_old_handlers_come_back_after_an_exception_too() -> None:
 def test_nobody_asked() -> None:
     with Interrupts() as stopping:
         pass
-    assert (stopping.asked, stopping.received, stopping.exit_code) == (False, None, 0)
+    assert (stopping.requested, stopping.received, stopping.exit_code) == (False, None, 0)
 
 
 @pytest.mark.usefixtures("handlers")
@@ -107,14 +107,14 @@ def test_an_ignored_signal_stays_ignored() -> None:
     with Interrupts() as stopping:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         signal.raise_signal(signal.SIGINT)
-        assert not stopping.asked
+        assert not stopping.requested
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.mark.usefixtures("handlers")
 def test_an_echo_of_the_first_signal_is_not_a_second_one() -> None:
     said: list[str] = []
-    with Interrupts(repeats_for_s=3600, say=said.append) as stopping:
+    with Interrupts(repeat_window_s=3600, say=said.append) as stopping:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
@@ -141,7 +141,7 @@ def test_outside_of_the_main_thread_it_does_nothing() -> None:
 
     def work() -> None:
         with Interrupts() as stopping:
-            seen.extend([stopping.asked, signal.getsignal(signal.SIGTERM)])
+            seen.extend([stopping.requested, signal.getsignal(signal.SIGTERM)])
 
     thread = threading.Thread(target=work)
     thread.start()

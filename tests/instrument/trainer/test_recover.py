@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.trainer.recover import MicroBatches, is_out_of_memory, reopening, retrying  # noqa: E402
+from instrument.trainer.recover import MicroBatches, call_with_retries, is_out_of_memory, reopening  # noqa: E402
 
 DEAD_WORKER = RuntimeError("DataLoader worker (pid(s) 12) exited unexpectedly")
 TRANSIENT = [OSError("disk"), ConnectionResetError("peer"), TimeoutError("late"), DEAD_WORKER]
@@ -36,7 +36,7 @@ class Failing:
 def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
     said: list[str] = []
     slept: list[float] = []
-    assert retrying(Failing(error, error), retries=3, wait=0.5, say=said.append, sleep=slept.append) == 7
+    assert call_with_retries(Failing(error, error), retries=3, wait=0.5, say=said.append, sleep=slept.append) == 7
     assert slept == [0.5, 1.0]
     assert said == [
         f"data: {type(error).__name__}: {error}; trying again in {pause} s, {again} of 3"
@@ -48,7 +48,7 @@ def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
 def test_other_errors_are_passed_on_at_once(error: Exception) -> None:
     failing = Failing(error, error)
     with pytest.raises(type(error)) as caught:
-        retrying(failing, say=pytest.fail, sleep=pytest.fail)
+        call_with_retries(failing, say=pytest.fail, sleep=pytest.fail)
     assert caught.value is error
     assert len(failing.errors) == 1
 
@@ -57,10 +57,10 @@ def test_the_number_of_tries_is_bounded() -> None:
     slept: list[float] = []
     failing = Failing(*[OSError(str(number)) for number in range(10)])
     with pytest.raises(OSError, match="3"):
-        retrying(failing, retries=3, wait=40, say=lambda _text: None, sleep=slept.append)
+        call_with_retries(failing, retries=3, wait=40, say=lambda _text: None, sleep=slept.append)
     assert slept == [40, 60, 60]
     with pytest.raises(OSError, match="4"):
-        retrying(failing, retries=0, sleep=pytest.fail)
+        call_with_retries(failing, retries=0, sleep=pytest.fail)
 
 
 def test_an_iterator_that_ends_because_it_failed_is_no_end_of_the_data() -> None:
@@ -69,11 +69,11 @@ def test_an_iterator_that_ends_because_it_failed_is_no_end_of_the_data() -> None
         raise OSError("disk")
 
     iterator = items()
-    assert retrying(lambda: next(iterator)) == 1
+    assert call_with_retries(lambda: next(iterator)) == 1
     with pytest.raises(OSError, match="disk"):
-        retrying(lambda: next(iterator), say=lambda _text: None, sleep=lambda _s: None)
+        call_with_retries(lambda: next(iterator), say=lambda _text: None, sleep=lambda _s: None)
     with pytest.raises(StopIteration):
-        retrying(lambda: next(iter(())))
+        call_with_retries(lambda: next(iter(())))
 
 
 class Flaky(torch.utils.data.Dataset[int]):

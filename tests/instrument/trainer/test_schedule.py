@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Training  # noqa: E402
-from instrument.trainer.schedule import Schedule  # noqa: E402
+from instrument.trainer.learner import LearningRateSchedule  # noqa: E402
 
 SHAPES = ("constant", "linear", "cosine")
 
@@ -30,7 +30,7 @@ def training(shape: str, warmup: int = 0) -> Training:
 
 def rates(shape: str, steps: int, warmup: int = 0, *, on_device: bool = False) -> list[float]:
     of = optimizer(on_device=on_device)
-    schedule, found = Schedule(of, training(shape, warmup), steps), []
+    schedule, found = LearningRateSchedule(of, training(shape, warmup), steps), []
     for _ in range(steps):
         found.append(float(of.param_groups[0]["lr"]))
         schedule.step()
@@ -54,8 +54,8 @@ def test_warm_up_rises_to_the_full_rate_and_starts_above_nothing(shape: str) -> 
 def test_the_share_stays_between_nothing_and_all_and_falls_after_the_warm_up(
     shape: str, steps: int, warmup: int
 ) -> None:
-    schedule = Schedule(optimizer(), training(shape, warmup), steps)
-    shares = [schedule.share(step) for step in range(80)]
+    schedule = LearningRateSchedule(optimizer(), training(shape, warmup), steps)
+    shares = [schedule.rate_fraction(step) for step in range(80)]
     assert all(0 <= share <= 1 for share in shares)
     assert shares[:warmup] == sorted(shares[:warmup])
     assert shares[warmup:] == sorted(shares[warmup:], reverse=True)
@@ -68,7 +68,7 @@ def test_every_step_of_a_run_learns(shape: str, steps: int) -> None:
 
 def test_every_group_gets_the_rate() -> None:
     of = optimizer(groups=3)
-    Schedule(of, training("linear"), 2).step()
+    LearningRateSchedule(of, training("linear"), 2).step()
     assert [group["lr"] for group in of.param_groups] == [0.25] * 3
 
 
@@ -76,18 +76,18 @@ def test_every_group_gets_the_rate() -> None:
 def test_a_rate_that_is_a_tensor_stays_the_same_tensor(on_device: bool) -> None:
     of = optimizer(on_device=on_device)
     held = of.param_groups[0]["lr"]
-    Schedule(of, training("linear"), 4).step()
+    LearningRateSchedule(of, training("linear"), 4).step()
     assert (of.param_groups[0]["lr"] is held) == on_device
     assert float(of.param_groups[0]["lr"]) == 0.375
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_run_that_goes_on_has_the_same_rates(shape: str) -> None:
-    first = Schedule(optimizer(), training(shape, 3), 12)
+    first = LearningRateSchedule(optimizer(), training(shape, 3), 12)
     for _ in range(5):
         first.step()
     of = optimizer()
-    second = Schedule(of, training(shape, 3), 12)
+    second = LearningRateSchedule(of, training(shape, 3), 12)
     second.load_state_dict(first.state_dict())
     found = []
     for _ in range(7):

@@ -16,8 +16,8 @@ from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, T
 from instrument.data import datasets  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.strategies import STRATEGIES  # noqa: E402
-from instrument.trainer import run as runs  # noqa: E402
-from instrument.trainer.run import Outcome, train  # noqa: E402
+from instrument.trainer import training_run as runs  # noqa: E402
+from instrument.trainer.training_run import Outcome, train  # noqa: E402
 from tests.instrument.checkpoint.test_folder import Number, names  # noqa: E402
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

@@ -18,8 +18,8 @@ from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, T
 from instrument.data.loading import LoaderBatches  # noqa: E402
 from instrument.models import build  # noqa: E402
 from instrument.train import main  # noqa: E402
-from instrument.trainer import run as runs  # noqa: E402
-from instrument.trainer.run import train  # noqa: E402
+from instrument.trainer import training_run as runs  # noqa: E402
+from instrument.trainer.training_run import train  # noqa: E402
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
