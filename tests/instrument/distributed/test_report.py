@@ -42,9 +42,9 @@ def together(step: float, reductions: Reductions = GOOD, *, backward: float = 8.
 
 def test_twice_as_fast_leaves_nothing_to_say() -> None:
     assert report_lines(together(13.1)) == [
-        "2 GPUs do 1.98 times the work of one that never waits: 2 x 32 samples take 13.1 ms, "
-        "one GPU's own work for 32 takes 13.0 ms",
-        "nothing is left to gain: 1.98 of 2",
+        "2 GPUs are 1.98 times as fast as one GPU without waits: a step of 2 x 32 samples takes 13.1 ms, "
+        "one GPU computes 32 samples in 13.0 ms",
+        "scaling is close to ideal: 1.98 of 2",
     ]
     assert slowdown_causes(together(13.1)) == ()
 
@@ -54,8 +54,8 @@ def test_a_batch_that_cannot_hide_its_reduction() -> None:
     (one,) = slowdown_causes(together(19.0, slow, backward=8.1))
     assert one.setting == "data.batch"
     assert one.text == (
-        "batch per GPU too small: backward 8.1 ms cannot hide 12.4 ms of all-reduce (232 MB at 18.7 GB/s); "
-        "at batch 64 it would"
+        "batch per GPU is too small: 8.1 ms of backward cannot hide 12.4 ms of all-reduce (232 MB at 18.7 GB/s); "
+        "use --batch 64"
     )
     assert one.cost_ms == pytest.approx(12.4 - 8.1 * 8 / 9)  # 232 MB are nine buckets of 25 MiB
 
@@ -64,11 +64,11 @@ def test_no_cause_costs_more_than_was_lost() -> None:
     slow = replace(GOOD, unsplit_ms=50, bucketed_ms=50, reference_ms=50)
     run = together(15.0, slow)
     assert [one.cost_ms for one in slowdown_causes(run)] == [pytest.approx(2.0)]
-    assert report_lines(run)[1].endswith("at batch 256 it would (up to 2.0 ms a step)")
+    assert report_lines(run)[1].endswith("use --batch 256 (up to 2.0 ms per step)")
 
 
 def test_two_gpus_slower_than_one() -> None:
-    assert report_lines(together(40.0))[0].startswith("2 GPUs are slower, 0.65 times the work of one that never waits")
+    assert report_lines(together(40.0))[0].startswith("2 GPUs are slower (0.65 times as fast) than one GPU without waits")
 
 
 def test_buckets_too_small() -> None:
@@ -76,7 +76,7 @@ def test_buckets_too_small() -> None:
     (one,) = slowdown_causes(together(85.0, small))
     assert one.setting == "distributed.bucket_mb"
     assert one.text == (
-        "bucket_mb too small: buckets of 1 MB reduce at 3.0 GB/s against 40.0 GB/s for 25 MB: use --bucket-mb 25"
+        "bucket_mb is too small: buckets of 1 MB reduce at 3.0 GB/s, buckets of 25 MB at 40.0 GB/s; use --bucket-mb 25"
     )
     assert one.cost_ms == pytest.approx(77.3 - 8 * 221 / 222 - 5.8 / 9)
 
@@ -84,7 +84,7 @@ def test_buckets_too_small() -> None:
 def test_buckets_that_are_small_but_hidden_are_no_cause() -> None:
     small = Reductions(NBYTES, unsplit_ms=1.0, bucket_mb=1, bucketed_ms=4.0, reference_ms=1.0)
     assert slowdown_causes(together(20.0, small)) == ()
-    assert report_lines(together(20.0, small))[1:] == ["7.0 ms a step have none of these causes: a capture shows them"]
+    assert report_lines(together(20.0, small))[1:] == ["7.0 ms per step have another cause; record a capture to see it"]
 
 
 def test_one_bucket_for_everything() -> None:
@@ -92,7 +92,7 @@ def test_one_bucket_for_everything() -> None:
     (one,) = slowdown_causes(together(19.0, large))
     assert one.setting == "distributed.bucket_mb"
     assert one.text == (
-        "bucket_mb too large: one bucket of 1000 MB holds every gradient (232 MB), so nothing overlaps: "
+        "bucket_mb is too large: one bucket of 1000 MB holds all gradients (232 MB), so nothing overlaps; "
         "use --bucket-mb 25"
     )
     assert one.cost_ms == pytest.approx(6.0 - 6.0 / 9)
@@ -117,7 +117,7 @@ def test_a_rank_that_the_others_wait_for() -> None:
     run = together(16.0)
     late = replace(run.ranks[1], data_load_ms=2.6)
     (one,) = slowdown_causes(replace(run, ranks=(run.ranks[0], late)))
-    assert one.text == ("the ranks wait for rank 1: its own work takes 20% longer (data loading 2.6 ms against 0.0 ms)")
+    assert one.text == ("the ranks wait for rank 1: its own work takes 20% longer (data loading 2.6 ms instead of 0.0 ms)")
     assert (one.setting, one.cost_ms) == ("data.workers", pytest.approx(2.6))
 
 
@@ -126,7 +126,7 @@ def test_a_slower_gpu_has_no_knob() -> None:
     hot = replace(run.ranks[0], calibration=Calibration(5.0, 11.0, GOOD))
     (one,) = slowdown_causes(replace(run, ranks=(hot, run.ranks[1])))
     assert (one.setting, one.cost_ms) == ("", pytest.approx(4.0))
-    assert "rank 0: its own work takes 31% longer (backward 11.0 ms against 8.0 ms)" in one.text
+    assert "rank 0: its own work takes 31% longer (backward 11.0 ms instead of 8.0 ms)" in one.text
 
 
 def test_data_that_all_ranks_wait_for() -> None:
@@ -134,14 +134,14 @@ def test_data_that_all_ranks_wait_for() -> None:
     run = replace(run, ranks=tuple(replace(one, data_load_ms=7.0) for one in run.ranks))
     assert [one.setting for one in slowdown_causes(run)] == ["data.workers"]
     assert report_lines(run)[1] == (
-        "every rank waits 7.0 ms a step for data: load ahead, with more --workers (up to 7.0 ms a step)"
+        "every rank waits 7.0 ms per step for data; load ahead with more --workers (up to 7.0 ms per step)"
     )
 
 
 def test_copies_on_the_computing_stream_are_a_rank_s_own_work() -> None:
     run = together(20.0)
     run = replace(run, ranks=tuple(replace(one, copy_ms=7.0) for one in run.ranks))
-    assert "one GPU's own work for 32 takes 20.0 ms" in report_lines(run)[0]
+    assert "one GPU computes 32 samples in 20.0 ms" in report_lines(run)[0]
 
 
 def test_a_sharded_run_says_what_it_knows() -> None:
@@ -182,7 +182,8 @@ def _measured(world: World, **distributed: Any) -> Any:
     steps = [
         StepFigures(step, optimizer_ms=0.5, step_ms=1000.0 if step < 2 else 10.0 + world.rank) for step in range(5)
     ]
-    return calibration, untouched, gather_scaling(steps, calibration, run, world), gather_scaling([], calibration, run, world)
+    scaling = gather_scaling(steps, calibration, run, world)
+    return calibration, untouched, scaling, gather_scaling([], calibration, run, world)
 
 
 def ddp(world: World, _folder: Path) -> Any:

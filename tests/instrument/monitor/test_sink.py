@@ -107,7 +107,7 @@ def test_a_missing_library_is_one_line_before_training(
     with pytest.raises(ConfigError) as refused:
         open_sinks(Config(monitor=asked))
     assert str(refused.value) == (
-        f"monitor.{module}: needs the package {module} (pip install {module}): No module named {module!r}"
+        f"monitor.{module} needs the package {module} (No module named {module!r}); run: pip install {module}"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -55,7 +55,7 @@ def test_asked_once_the_run_ends_in_order(number: signal.Signals, code: int) -> 
         process.send_signal(number)
         rest, said = process.communicate(timeout=30)
     assert rest == "asked\nsaved\n"
-    assert said == f"{number.name}: stopping after this step; once more stops at once\n"
+    assert said == f"{number.name}: stopping after this step; send it again to stop immediately\n"
     assert process.returncode == code
 
 

@@ -39,7 +39,7 @@ def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
     assert call_with_retries(Failing(error, error), retries=3, wait=0.5, say=said.append, sleep=slept.append) == 7
     assert slept == [0.5, 1.0]
     assert said == [
-        f"data: {type(error).__name__}: {error}; trying again in {pause} s, {again} of 3"
+        f"data: {type(error).__name__}: {error}; retry {again} of 3 in {pause} s"
         for again, pause in ((1, "0.5"), (2, "1"))
     ]
 
@@ -108,7 +108,7 @@ def test_a_reopened_loader_gives_each_batch_once_and_in_order(workers: int) -> N
     batches = [batch.tolist() for batch in reopening(open_at, say=said.append, sleep=lambda _s: None)]
     assert batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [text.partition(";")[0] for text in said] == ["data: ConnectionError: peer"] * 2
-    assert said[1].endswith("; opened again at batch 2 in 2 s, 2 of 3")
+    assert said[1].endswith("; reopening at batch 2 in 2 s, retry 2 of 3")
 
 
 def test_a_mistake_in_the_data_set_and_a_lasting_fault_are_passed_on() -> None:
@@ -187,8 +187,8 @@ def test_the_smaller_size_is_said_and_remembered() -> None:
     assert recover.size == 3
     tail = "(CUDA out of memory. Tried to allocate 2.00 GiB)"
     assert said == [
-        f"out of memory with 13 samples at once: from here on 6 {tail}",
-        f"out of memory with 6 samples at once: from here on 3 {tail}",
+        f"out of memory with 13 samples at once; continuing with 6 {tail}",
+        f"out of memory with 6 samples at once; continuing with 3 {tail}",
     ]
     recover.step(batch_of(4), trained, pytest.fail)
     assert trained.seen[-2:] == [3, 1]
@@ -290,7 +290,7 @@ def test_a_real_allocation_that_the_host_refuses_is_out_of_memory() -> None:
 
 
 def test_no_samples_at_once_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="batch size is 0: it has to be at least 1"):
+    with pytest.raises(ConfigError, match="batch size is 0; it must be at least 1"):
         MicroBatches(0)
 
 
