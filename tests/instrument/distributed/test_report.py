@@ -68,7 +68,8 @@ def test_no_cause_costs_more_than_was_lost() -> None:
 
 
 def test_two_gpus_slower_than_one() -> None:
-    assert report_lines(together(40.0))[0].startswith("2 GPUs are slower (0.65 times as fast) than one GPU without waits")
+    (first, *_) = report_lines(together(40.0))
+    assert first.startswith("2 GPUs are slower (0.65 times as fast) than one GPU without waits")
 
 
 def test_buckets_too_small() -> None:
@@ -117,7 +118,9 @@ def test_a_rank_that_the_others_wait_for() -> None:
     run = together(16.0)
     late = replace(run.ranks[1], data_load_ms=2.6)
     (one,) = slowdown_causes(replace(run, ranks=(run.ranks[0], late)))
-    assert one.text == ("the ranks wait for rank 1: its own work takes 20% longer (data loading 2.6 ms instead of 0.0 ms)")
+    assert one.text == (
+        "the ranks wait for rank 1: its own work takes 20% longer (data loading 2.6 ms instead of 0.0 ms)"
+    )
     assert (one.setting, one.cost_ms) == ("data.workers", pytest.approx(2.6))
 
 
