@@ -106,7 +106,7 @@ def _device(setting: str, local_rank: int, size: int) -> torch.device:
     if index < gpus:
         return torch.device("cuda", index)
     if size > 1:
-        raise ConfigError(f"there are more processes than GPUs ({gpus}); use --nproc-per-node {gpus}")
+        raise ConfigError(f"process {index} has no GPU: torch finds {gpus}; use --nproc-per-node {gpus}")
     raise ConfigError(f"device {setting}: torch finds {gpus} GPUs, numbered from 0; use one of these numbers")
 
 

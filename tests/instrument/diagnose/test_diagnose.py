@@ -91,7 +91,7 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_the_json_has_the_keys_that_are_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--stages", "loader", "--json", str(tmp_path / "found.json"))
     found = json.loads((tmp_path / "found.json").read_text())
-    keys = str(inspect.getdoc(output)).splitlines()[2:]
+    keys = str(inspect.getdoc(output)).split("The JSON document:\n\n")[1].splitlines()
     documented = {name.strip() for line in keys for name in line[:15].split(",") if name.strip()}
     assert set(found) == documented
     assert set(found["stages"][0]) == {field.name for field in fields(StageResult)}
@@ -239,7 +239,7 @@ def stage(opened: Any) -> Stage:
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "it does not fit the memory"),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory."), "out of memory; use a smaller --batch"),
         (InstrumentError("pinned memory: too little"), "pinned memory: too little"),
     ],
 )
@@ -261,7 +261,7 @@ def test_what_nobody_expects_is_raised_and_the_stage_closed() -> None:
 
 def test_nothing_is_mixed_in_fp32(capsys: pytest.CaptureFixture[str]) -> None:
     run("--stages", "mixed,training")
-    assert "precision is fp32" in capsys.readouterr().out
+    assert "the run uses fp32" in capsys.readouterr().out
 
 
 def test_stages_are_run_in_their_order_whatever_the_order_asked_for() -> None:
@@ -291,7 +291,7 @@ def test_mistakes_are_one_line_before_anything_is_measured(arguments: list[str],
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there() -> None:
-    assert "torch sees no GPU" in refusal("--device", "cuda")
+    assert "torch finds no GPU" in refusal("--device", "cuda")
 
 
 def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
@@ -323,7 +323,7 @@ def test_it_is_a_program(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("instrument: error: --stages: 'bad'")
+    assert done.stderr.startswith("instrument: error: --stages: unknown stage 'bad'")
     assert done.stderr.count("\n") == 1
 
 
@@ -435,7 +435,7 @@ def test_the_table_fits_a_terminal(long_verdict: Diagnosis) -> None:
     text = diagnosis_table(missing, long_verdict)
     assert text.endswith("\n")
     assert all(len(line) <= WIDTH for line in text.splitlines())
-    assert "617.25 of 1234.50 ms an iteration (50%)" in text
+    assert "617.25 of 1234.50 ms per iteration (50%)" in text
 
 
 def test_a_command_can_be_copied(long_verdict: Diagnosis) -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from instrument.checkpoint.folder import Checkpoints  # noqa: E402
 from instrument.config.schema import Distributed  # noqa: E402
 from instrument.distributed import World, select_device  # noqa: E402
-from instrument.trainer import run as runs  # noqa: E402
+from instrument.trainer import training_run as runs  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
 from tests.instrument.checkpoint.test_folder import names  # noqa: E402
 from tests.instrument.trainer.test_loop import config, poison  # noqa: E402
@@ -32,7 +32,7 @@ def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set
         made = replace(made, distributed=Distributed(shard=shard))
         device = select_device(made, world)
         said: list[str] = []
-        outcome = runs._Run(runs.resolved(made, device, world), world, device, said.append).run()
+        outcome = runs._TrainingRun(runs.with_device(made, device, world), world, device, said.append).run()
     return outcome.exit_code, outcome.failure, outcome.losses, said
 
 
@@ -85,7 +85,7 @@ def check(device: str, folder: Path) -> None:
     for code, failure, losses, _said in told["skipping"]:
         assert (code, failure) == (0, None)
         assert [step for step, loss in enumerate(losses) if not math.isfinite(loss)] == [3]
-    assert told["skipping"][0][3][-1].startswith("the loss or gradient of 1 of 8 steps was not finite (first: step 3)")
+    assert told["skipping"][0][3][-1].startswith("non-finite loss or gradient in 1 of 8 steps (first: step 3)")
 
 
 def test_all_ranks_stop_or_skip_at_the_same_step(tmp_path: Path) -> None:

@@ -122,11 +122,11 @@ def test_the_device(monkeypatch: pytest.MonkeyPatch, setting: str, gpus: int, wo
 @pytest.mark.parametrize(
     ("setting", "gpus", "world", "reason"),
     [
-        ("cuda", 0, World(), "device cuda: torch sees no GPU"),
-        ("cuda:0", 0, World(), "device cuda:0: torch sees no GPU"),
-        ("cuda:2", 2, World(), "device cuda:2: there are 2 GPUs"),
-        ("cuda:0", 2, World(0, 0, 2, "cuda"), "device cuda:0: torchrun gives each process"),
-        ("auto", 1, World(1, 1, 2, "cuda"), "process 1 finds no GPU of its own among 1: use --nproc-per-node 1"),
+        ("cuda", 0, World(), "device cuda: torch finds no GPU"),
+        ("cuda:0", 0, World(), "device cuda:0: torch finds no GPU"),
+        ("cuda:2", 2, World(), "device cuda:2: torch finds 2 GPUs"),
+        ("cuda:0", 2, World(0, 0, 2, "cuda"), "device cuda:0: torchrun assigns a GPU to each process"),
+        ("auto", 1, World(1, 1, 2, "cuda"), "process 1 has no GPU: torch finds 1; use --nproc-per-node 1"),
     ],
 )  # fmt: skip
 def test_a_device_that_cannot_be(
@@ -144,7 +144,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
 
 
 def test_sharding_is_between_processes() -> None:
-    with pytest.raises(ConfigError, match="torchrun with 2 processes"):
+    with pytest.raises(ConfigError, match="needs several processes"):
         wrap(torch.nn.Linear(2, 2), Distributed(shard=True), World(), torch.device("cpu"))
 
 

@@ -130,7 +130,7 @@ def test_skip_leaves_single_updates_out_and_says_so(
     assert outcome.exit_code == 0 and outcome.failure is None
     assert [step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)] == [3, 7]
     assert said == [
-        "the loss or gradient of 2 of 12 steps was not finite (first: step 3); their updates were skipped"
+        "non-finite loss or gradient in 2 of 12 steps (first: step 3); their updates were skipped"
     ]
     parts = newest(tmp_path)["parts"]
     assert all(bool(weight.isfinite().all()) for weight in parts["model"].values())
@@ -157,8 +157,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run_too(
     outcome, _said = run(config(tmp_path, device=device))
     assert outcome.exit_code == 1
     assert outcome.failure == (
-        "the loss or gradient of step 0 is not finite, and no step before it in this run; "
-        "use a smaller --learning-rate, or --on-nan skip"
+        "the loss or gradient of step 0 is not finite, and this run has no earlier step to save; "
+        "use a smaller --learning-rate or --on-nan skip"
     )
     assert names(tmp_path) == []
 
@@ -169,7 +169,7 @@ def test_continue_trains_on_but_the_last_good_checkpoint_stays(
     poison(monkeypatch, range(5, 200))
     outcome, said = run(config(tmp_path, on_nan="continue", every=2, steps=20))
     assert outcome.exit_code == 0
-    assert said == ["the loss or gradient of 15 of 20 steps was not finite (first: step 5); the run went on with them"]
+    assert said == ["non-finite loss or gradient in 15 of 20 steps (first: step 5); their updates were applied"]
     assert names(tmp_path) == ["0002-step-4.pt", "0009-step-18.pt", "0010-step-20.pt", "best.pt"]
     kept = torch.load(tmp_path / "0002-step-4.pt")
     assert all(bool(weight.isfinite().all()) for weight in kept["parts"]["model"].values())
@@ -186,7 +186,7 @@ def test_a_bad_loss_without_a_checkpoint_folder_is_one_line(monkeypatch: pytest.
     poison(monkeypatch, range(5, 200))
     outcome, said = run(config())
     assert (outcome.exit_code, said) == (1, [])
-    assert "nothing is kept without --checkpoint-folder" in str(outcome.failure)
+    assert "no checkpoint was written, because --checkpoint-folder is not set" in str(outcome.failure)
 
 
 def test_a_provisional_checkpoint_removes_no_good_one_until_it_is_confirmed(tmp_path: Path) -> None:

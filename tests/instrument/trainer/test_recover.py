@@ -224,7 +224,8 @@ def test_what_a_failed_attempt_held_is_freed_before_the_next() -> None:
 
 def test_one_sample_that_does_not_fit_is_one_line() -> None:
     trained = Trained(fits=0)
-    with pytest.raises(InstrumentError, match=r"^out of memory with 1 of 4 samples at once \(CUDA out[^\n]+smaller model$"):
+    message = r"^out of memory with 1 of 4 samples at once \(CUDA out[^\n]+smaller model$"
+    with pytest.raises(InstrumentError, match=message):
         MicroBatches(4, say=lambda _text: None).step(batch_of(4), trained, trained.model.zero_grad)
     assert all(gradient is None for gradient in trained.gradients())
 
