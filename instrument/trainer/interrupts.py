@@ -26,7 +26,7 @@ TORCHRUN_REPEAT_WINDOW_S = 5.0
 
 def say_on_stderr(text: str) -> None:
     """Write one line directly to file descriptor 2: in a signal handler Python's buffers may be inconsistent."""
-    with contextlib.suppress(OSError):  # nobody reads it; the run stops anyway
+    with contextlib.suppress(OSError):  # standard error may be closed; the run stops anyway
         os.write(2, f"{text}\n".encode())
 
 
