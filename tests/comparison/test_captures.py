@@ -233,4 +233,4 @@ def test_iterations_without_gpu_are_host_time() -> None:
     against = only(compare(without, analyze_sample("trainer/serial")))
     parts = {part.name: part for part in against.parts}
     assert (parts["no_gpu"].before, parts["no_gpu"].after, parts["other"].before) == (against.wall.before, 0, 0)
-    assert "host alone, no GPU" in render(same)
+    assert "host only, no GPU" in render(same)

@@ -24,7 +24,7 @@ def test_tables_and_json(traceview: Command, tmp_path: Path) -> None:
     code, out, err = traceview("whatif", SERIAL, "--json", place)
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
-    assert "Pin host memory" in out and "Not here" in out
+    assert "Pin host memory" in out and "Not applicable" in out
     document = json.loads(place.read_text())
     assert document["file"] == "serial.sqlite" and abs(document["replay_error"]) < 0.03
     assert document["predictions"][0]["change"] == "pin"

@@ -9,14 +9,14 @@ from traceview.model.columns import Unit
 
 UNKNOWN = "\ufffd"
 CAUSE_WORDS = {
-    "profiler": "the profiler's own work",
-    "queued": "launched, but still waiting for its turn",
-    "launch": "inside the launch call",
+    "profiler": "profiler overhead",
+    "queued": "launched, waiting in the queue or for a dependency",
+    "launch": "host in the launch call",
     "sync": "host in a synchronize call",
     "blocking_copy": "host in a blocking copy",
-    "memory": "host in malloc or free",
+    "memory": "host in CUDA allocation or free",
     "api": "host in another CUDA call",
-    "host": "host elsewhere (Python, data loading)",
+    "host": "host code outside CUDA (Python, data loading)",
     "unknown": "launch not in the capture",
 }
 

@@ -45,10 +45,10 @@ PATH_WORDS = {
     "copy": "copies",
     "memset": "memsets",
     "gap": "gaps between operations",
-    "launch": "launches reaching the GPU",
+    "launch": "launch latency",
     "host": "host between CUDA calls",
     "call": "CUDA calls",
-    "wait": "returning from waits",
+    "wait": "host wake-up after waits",
 }
 
 
@@ -61,28 +61,29 @@ def render(result: WhatIf, *, unicode: bool = True) -> str:
 
 def _parts(result: WhatIf) -> Iterator[list[str]]:
     yield wrap(
-        f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} an iteration on the GPU, mean of "
-        f"{result.counted} of {plain(result.range, 100)}; the model of {result.modelled} of them gives "
-        f"{milliseconds(result.replayed_ns)} ({result.error:+.2%})"
+        f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} per iteration on the GPU (mean of "
+        f"{result.counted} iterations, range {plain(result.range, 100)}); the model of {result.modelled} of them "
+        f"predicts {milliseconds(result.replayed_ns)} ({result.error:+.2%})"
     )
-    yield ["What an iteration waits for now", *_path(result.path, result.replayed_ns)]
+    yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
     yield _changes("Each change alone", result, result.predictions)
     if len(result.together) > 1:
-        yield _changes("One after the other, each on top of those above", result, result.together)
+        yield _changes("Combined, each with all changes above it", result, result.together)
     if result.together:
         last = result.together[-1]
-        then = "all of these made" if len(result.together) > 1 else plain(last.title, 100)
-        yield [*wrap(f"What an iteration waits for then ({then})"), *_path(last.path, last.iteration_ns)]
+        then = "all of these changes" if len(result.together) > 1 else plain(last.title, 100)
+        yield [*wrap(f"Critical path of an iteration with {then}"), *_path(last.path, last.iteration_ns)]
     if result.left_out:
         yield [
-            "Not here",
+            "Not applicable",
             *(
                 line
                 for omitted in result.left_out
                 for line in wrap(f"{omitted.title}: {plain(omitted.reason, 300)}", "  ", "    ")
             ),
         ]
-    yield [line for note in result.notes for line in wrap(plain(note, 400), "", "  ")]
+    if result.notes:
+        yield ["Notes", *(line for note in result.notes for line in wrap(plain(note, 400), "  - ", "    "))]
 
 
 def _path(path: Mapping[str, int], total: int) -> list[str]:
@@ -102,7 +103,7 @@ def _changes(title: str, result: WhatIf, rows: Sequence[Prediction]) -> list[str
             f"{gain:>6}{between:>15}"
         )
         rests = f"{prediction.note}; " if prediction.note else ""
-        lines += wrap(f"{rests}rests on: {plain(prediction.rests_on, 300)}", "      ", "      ")
+        lines += wrap(f"{rests}assumes: {plain(prediction.rests_on, 300)}", "      ", "      ")
     return lines
 
 

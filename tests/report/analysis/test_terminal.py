@@ -29,7 +29,7 @@ def test_the_first_lines_say_where_the_time_went() -> None:
 
 def test_three_findings_are_told_in_full_and_the_others_in_a_line() -> None:
     text = render(made_analysis(findings=5))
-    assert "1. finding number 0\n   high: 9.00 ms, 9.0% of the run, 0.001 ms in each iteration\n" in text
+    assert "1. finding number 0\n   high: 9.00 ms, 9.0% of the run, 0.001 ms per iteration\n" in text
     assert text.count("change number") == 3
     assert "     6.00 ms  finding number 3\n     5.00 ms  finding number 4\n" in text
 
@@ -55,9 +55,9 @@ def test_a_narrowed_analysis_says_so() -> None:
 
 def test_absent_things_are_said_not_shown_as_zero() -> None:
     text = render(bare_analysis())
-    assert "Nothing found that cost the GPU time." in text
+    assert "No findings: no known problem cost GPU time." in text
     assert "Synchronizations" not in text
-    assert "Not measured, or left out\n  - no NVTX ranges\n  - no iterations\n" in text
+    assert "Not measured or left out\n  - no NVTX ranges\n  - no iterations\n" in text
     assert "Iterations:" not in text and "Idle time of GPU 0" not in text
 
 

@@ -70,7 +70,7 @@ def _iterations(iterations: Iterations) -> list[str]:
     skipped = f"; {iterations.skipped} skipped ({plain(iterations.skipped_why, 200)})" if iterations.skipped else ""
     spreads = {name: iterations.spreads.get(f"{name}_ns") for name in ITERATION_FIGURES}
     return [
-        *wrap(f"Iterations: {iterations.count} of {plain(iterations.range, 200)}{skipped}", "", "  "),
+        *wrap(f"Iterations: {iterations.count} (range {plain(iterations.range, 200)}){skipped}", "", "  "),
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
         *(
             f"  {name.replace('_', ' '):<24}"

@@ -64,7 +64,7 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
     yield _findings(analysis, top)
     yield from tables(analysis, top)
     if analysis.notes:
-        yield ["Not measured, or left out", *_bullets(analysis.notes)]
+        yield ["Not measured or left out", *_bullets(analysis.notes)]
 
 
 def shares(device: DeviceUse) -> tuple[tuple[str, int, str], ...]:
@@ -104,12 +104,12 @@ def _findings(analysis: Analysis, top: int) -> list[str]:
     several = len(analysis.devices) > 1
     whole = "run" if analysis.trace.window is None else "window"
     if not analysis.findings:
-        return ["Nothing found that cost the GPU time."]
+        return ["No findings: no known problem cost GPU time."]
     lines = ["What to change first, and what it cost"]
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
         lines += _finding(number, f"{plain(finding.title, 600)}{_where(finding, several)}", finding, whole)
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
-    lines += ["Then", *(_short(finding, _where(finding, several)) for finding in more)] if more else []
+    lines += ["Further findings", *(_short(finding, _where(finding, several)) for finding in more)] if more else []
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
 
@@ -134,10 +134,10 @@ def _short(finding: Finding, where: str) -> str:
 
 def _price(finding: Finding, whole: str) -> str:
     if not finding.cost_ns:
-        return "no cost of its own"
+        return "no separate cost"
     cost = f"{milliseconds(finding.cost_ns)}, {100 * finding.cost_fraction:.1f}% of the {whole}"
     each = finding.cost_per_iteration_ns
-    return cost if each is None else f"{cost}, {milliseconds(each)} in each iteration"
+    return cost if each is None else f"{cost}, {milliseconds(each)} per iteration"
 
 
 def _bullets(texts: Iterable[str]) -> list[str]:

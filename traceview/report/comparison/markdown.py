@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
+    REMAINDER_WORDS,
     accounts,
     compared,
     headline,
@@ -64,7 +65,7 @@ def _table(against: CaptureDifference, title: str) -> Iterator[str]:
     for part in shown_parts(against):
         yield _row(_text(part_words(part.name)), part)
     if against.left_over_ns:
-        yield f"| left over: not in medians | | | {signed(against.left_over_ns)} | | |"
+        yield f"| {REMAINDER_WORDS} | | | {signed(against.left_over_ns)} | | |"
     yield ""
 
 
@@ -82,7 +83,7 @@ def _row(name: str, change: FigureChange) -> str:
 
 def _share(change: FigureChange) -> str:
     if change.before and not change.after:
-        return "gone"
+        return "now 0"
     return {"~": "noise"}.get(own_share(change), own_share(change))
 
 

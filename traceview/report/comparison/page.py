@@ -9,6 +9,7 @@ from traceview.model.comparison import CaptureDifference, Comparison, FigureChan
 from traceview.report.assets import COMPARISON, escaped_json
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
+    REMAINDER_WORDS,
     accounts,
     compared,
     headline,
@@ -53,7 +54,7 @@ def _sentence(text: str) -> str:
 
 
 def _tables(against: CaptureDifference) -> Iterator[Table]:
-    rest = [["left over: not in medians", "", "", signed(against.left_over_ns), "", ""]] if against.left_over_ns else []
+    rest = [[REMAINDER_WORDS, "", "", signed(against.left_over_ns), "", ""]] if against.left_over_ns else []
     yield {
         "title": "Difference by part (medians)",
         "head": ["", "before", "after", "difference", "95% interval", ""],

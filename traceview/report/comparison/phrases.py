@@ -9,18 +9,19 @@ from traceview.report.format import milliseconds, plain
 
 MAX_NAMED_PARTS = 3
 MIN_NAMED_SHARE = 0.05  # of the difference; smaller parts are not named
-PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host alone, no GPU", "twice": "two of these at once"}
+REMAINDER_WORDS = "remainder: medians do not add up"
+PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host only, no GPU", "twice": "overlap of two parts"}
 HOST_WORDS = {
     "sync.count": "synchronizations",
     "sync.blocked": "  host blocked",
-    "sync.starved": "  GPU starved meanwhile",
-    "sync.refill": "  refill after",
-    "sync.cost": "  cost (both)",
-    "implicit_sync.count": "calls that block too",
+    "sync.starved": "  GPU idle during call",
+    "sync.refill": "  restart gap",
+    "sync.cost": "  cost to the GPU",
+    "implicit_sync.count": "implicit synchronizations",
     "implicit_sync.blocked": "  host blocked",
-    "implicit_sync.starved": "  GPU starved meanwhile",
-    "implicit_sync.refill": "  refill after",
-    "implicit_sync.cost": "  cost (both)",
+    "implicit_sync.starved": "  GPU idle during call",
+    "implicit_sync.refill": "  restart gap",
+    "implicit_sync.cost": "  cost to the GPU",
     "launches": "launches",
     "kernels": "kernels",
     "copies": "copies",
@@ -61,7 +62,7 @@ def relative(ratio: float | None) -> str:
 
 
 def own_share(change: FigureChange) -> str:
-    """Return the relative change of a figure: `-83%`; `new`, `~` for noise, empty where it is gone."""
+    """Return the relative change of a figure: `-83%`; `new`, `~` for noise, empty where the figure is now 0."""
     if change.verdict == "noise" or not change.difference or not change.after:
         return "~" if change.verdict == "noise" and change.difference else ""
     if not change.before:
@@ -102,17 +103,17 @@ def accounts(against: CaptureDifference) -> str:
     opposing = [part for part in ordered if part.difference * total < 0][:MAX_NAMED_PARTS]
     most = abs(sum(part.difference for part in contributing)) >= abs(total) / 2
     texts = (
-        f"{'most' if most else 'a part'} of the {signed(total)} is {_shares(contributing, total)}"
+        f"{'most' if most else 'a part'} of the {signed(total)} comes from {_shares(contributing, total)}"
         if contributing
         else "",
-        f"against it: {_shares(opposing, total)}" if opposing else "",
+        f"in the opposite direction: {_shares(opposing, total)}" if opposing else "",
     )
     return "; ".join(text for text in texts if text)
 
 
 def _shares(parts: Sequence[FigureChange], total: int) -> str:
     return ", ".join(
-        f"{part_words(part.name)} {signed(part.difference)} ({100 * part.difference / total:.0f}%)" for part in parts
+        f"{part_words(part.name)}: {signed(part.difference)} ({100 * part.difference / total:.0f}%)" for part in parts
     )
 
 
@@ -137,11 +138,11 @@ def shown_kernels(against: CaptureDifference) -> tuple[KernelChange, ...]:
 
 
 def compared(capture: ComparedCapture, cut: str) -> str:
-    """Return the compared iterations of a capture: `9 of iteration #, 1 set aside`."""
+    """Return the compared iterations of a capture: `9 iterations (range iteration #), 1 skipped`."""
     if cut == "whole":
         return "as a whole"
-    aside = f", {capture.skipped} set aside" if capture.skipped else ""
-    return f"{capture.count} of {plain(capture.range or '', 40)}{aside}"
+    skipped = f", {capture.skipped} skipped" if capture.skipped else ""
+    return f"{capture.count} iterations (range {plain(capture.range or '', 40)}){skipped}"
 
 
 def uneven(against: CaptureDifference) -> str:
@@ -152,13 +153,13 @@ def uneven(against: CaptureDifference) -> str:
         return ""
     return (
         f"{plain(against.capture.file, 40)}: the mean went from {milliseconds(int(wall.mean_before))} to "
-        f"{milliseconds(int(wall.mean_after))}, so single iterations weigh more than the median shows"
+        f"{milliseconds(int(wall.mean_after))}, so a few iterations dominate the mean; the median hides them"
     )
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield how iterations were cut, then all other notes."""
-    yield f"How: {comparison.cut_why}"
+    yield f"Method: {comparison.cut_why}"
     yield from comparison.notes
     for against in comparison.against:
         yield from against.notes

@@ -16,6 +16,7 @@ from traceview.model.comparison import (
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
+    REMAINDER_WORDS,
     accounts,
     compared,
     headline,
@@ -77,7 +78,7 @@ def _capitalized(text: str) -> str:
 
 def _parts(against: CaptureDifference, title: str) -> list[str]:
     rest = (
-        [f"  {'left over: not in medians':<26}{'':>22}{signed(against.left_over_ns):>13}"]
+        [f"  {REMAINDER_WORDS:<48}{signed(against.left_over_ns):>13}"]
         if against.left_over_ns
         else []
     )
@@ -87,7 +88,7 @@ def _parts(against: CaptureDifference, title: str) -> list[str]:
         *(_time(part_words(part.name), part).rstrip() for part in shown_parts(against)),
         *rest,
         _time("= wall", against.wall).rstrip(),
-        *(["  ~ within the noise"] if judged else []),
+        *(["  ~ within noise"] if judged else []),
     ]
 
 
@@ -136,7 +137,7 @@ def _kernels(against: CaptureDifference, top: int) -> list[str]:
     same = len(against.kernels) - len(kernels)
     first = f", first {top} of {len(kernels)}" if len(kernels) > top else ""
     head = f"  {'':<31}{'':<9}{'count':>14}{'before':>11}{'after':>11}"
-    return [f"Kernels: {counts}, {same} the same{first}", head, *(_kernel(kernel) for kernel in kernels[:top])]
+    return [f"Kernels: {counts}, {same} unchanged{first}", head, *(_kernel(kernel) for kernel in kernels[:top])]
 
 
 def _kernel(kernel: KernelChange) -> str:
@@ -197,7 +198,7 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
         if base.name in ("sync.count", "sync.cost", "launches") and any(
             change.before or change.after for change in changes
         ):
-            rows.append(_row({"sync.cost": "their cost"}.get(base.name, HOST_WORDS[base.name]), changes))
+            rows.append(_row({"sync.cost": "synchronization cost"}.get(base.name, HOST_WORDS[base.name]), changes))
     return rows
 
 

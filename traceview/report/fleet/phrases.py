@@ -12,7 +12,7 @@ def headline(fleet: Fleet) -> str:
     parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
     if fleet.heat is not None and fleet.typical is not None:
         parts.append(_iterations(fleet.heat))
-        parts.append(f"typical time of a rank's own {milliseconds(fleet.typical)} an iteration")
+        parts.append(f"median own time {milliseconds(fleet.typical)} per iteration")
     if fleet.skipped:
         parts.append(f"{len(fleet.skipped):,} SKIPPED")
     return " · ".join(parts)
@@ -22,8 +22,8 @@ def _iterations(heat: Heat) -> str:
     steady = heat.steps[heat.steady == 1]
     if not len(steady):
         return "no steady iterations"
-    aside = len(heat.steps) - len(steady)
-    return f"iterations {steady[0]} to {steady[-1]}" + (f" ({aside} set aside)" if aside else "")
+    skipped = len(heat.steps) - len(steady)
+    return f"iterations {steady[0]} to {steady[-1]}" + (f" ({skipped} skipped)" if skipped else "")
 
 
 def title(fleet: Fleet) -> str:
@@ -47,32 +47,32 @@ def verdict(fleet: Fleet) -> str:
 
 def price(fleet: Fleet, advice: Advice) -> str:
     """Return the cost that the advice would save."""
-    whose = "an iteration's" if fleet.heat is not None else "the capture's"
+    whole = "an iteration" if fleet.heat is not None else "the capture"
     if not fleet.groups:
-        return "Its cost to the other ranks is unknown: no collective was matched"
+        return "Cost to the other ranks unknown: no collective was matched"
     return (
-        f"It costs each of {advice.waiting:,} ranks at least {milliseconds(advice.each)} of {whose} "
-        f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}), {milliseconds(advice.cost)} in all"
+        f"Each of {advice.waiting:,} ranks loses at least {milliseconds(advice.each)} of {whole} of "
+        f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}); {milliseconds(advice.cost)} in total"
     )
 
 
 def clock_line(clock: Clock) -> str:
     """Return how the clock of one report was aligned."""
     if clock.method == "reference":
-        return "the clock that the others are set by"
+        return "reference clock"
     if clock.method == "unknown":
-        return "unknown: it shares no collective with those above, and does not say when it began"
+        return "not aligned: no collective in common with the reports above, and no session start time"
     if clock.method == "session start":
-        return "by the time of day at which it began, as exact as the hosts' clocks agree"
-    drift = f", drifting {clock.drift:+,} ns a second" if clock.drift else ""
-    return f"by the ends of {clock.count:,} collectives, ± {microseconds(clock.uncertainty or 0)}{drift}"
+        return "aligned by session start time, as exact as the hosts' clocks agree"
+    drift = f", drifting {clock.drift:+,} ns per second" if clock.drift else ""
+    return f"aligned by {clock.count:,} collectives, ± {microseconds(clock.uncertainty or 0)}{drift}"
 
 
 def session_line(clock: Clock) -> str:
     """Return the difference between the alignment by session start and the alignment by collectives."""
     if clock.session is None or clock.method != "collectives":
         return ""
-    return f"{microseconds(abs(clock.session - clock.offset))} from what the sessions' starts say"
+    return f"{microseconds(abs(clock.session - clock.offset))} from the alignment by session start time"
 
 
 def microseconds(ns: int) -> str:
@@ -83,19 +83,19 @@ def microseconds(ns: int) -> str:
 def clocks_line(fleet: Fleet) -> str:
     """Return one sentence on the alignment of all clocks."""
     if len(fleet.clocks) < 2:
-        return "One report, one clock: nothing had to be estimated."
+        return "Clocks: one report needs no alignment."
     measured = [clock for clock in fleet.clocks if clock.method == "collectives"]
     by_day = sum(clock.method == "session start" for clock in fleet.clocks)
     unknown = sum(clock.method == "unknown" for clock in fleet.clocks)
     parts = []
     if measured:
         unsure = max(clock.uncertainty or 0 for clock in measured)
-        parts.append(f"{len(measured):,} set by the ends of shared collectives, to ± {microseconds(unsure)} at worst")
+        parts.append(f"{len(measured):,} aligned by shared collectives (at most ± {microseconds(unsure)})")
     apart = [abs(clock.session - clock.offset) for clock in measured if clock.session is not None]
     if apart:
-        parts.append(f"the sessions' starts agree with that to {microseconds(max(apart))}")
+        parts.append(f"session start times agree within {microseconds(max(apart))}")
     if by_day:
-        parts.append(f"{by_day:,} only by the time of day at which they began")
+        parts.append(f"{by_day:,} aligned by session start time only")
     if unknown:
-        parts.append(f"{unknown:,} unknown")
-    return f"{len(fleet.clocks):,} clocks: {'; '.join(parts)}."
+        parts.append(f"{unknown:,} not aligned")
+    return f"Clocks of {len(fleet.clocks):,} reports: {'; '.join(parts)}."

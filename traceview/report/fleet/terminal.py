@@ -26,17 +26,17 @@ def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
 
 
 def _ranks(fleet: Fleet) -> list[str]:
-    what = "means of a steady iteration" if fleet.heat is not None else "whole captures"
+    what = "means per steady iteration" if fleet.heat is not None else "whole captures"
     late = {straggler.rank for straggler in fleet.stragglers}
     lines = [
-        f"Ranks, {what}, ms; slowest first",
+        f"Ranks, {what} in ms, slowest first",
         f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
     ]
     for before, row in _shown(fleet):
         if before:
             lines.append(f"  ... {before:,} between")
         lines.append(("! " if row in late else "  ") + _row(fleet.ranks[row]))
-    return [*lines, "  own: wall less exposed communication. lag: own less the others' median."]
+    return [*lines, "  own = wall - exposed communication; lag = own - median own of the others"]
 
 
 def _shown(fleet: Fleet) -> Iterator[tuple[int, int]]:
@@ -86,8 +86,8 @@ def _groups(fleet: Fleet, top: int) -> list[str]:
         return []
     chosen = sorted(fleet.groups, key=lambda group: -group.waited)[:top]
     return [
-        _first(f"Collectives, by how long ranks waited in them, {_when(fleet)}", len(fleet.groups), top),
-        f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  last most often",
+        _first(f"Collectives, longest wait first, {_when(fleet)}", len(fleet.groups), top),
+        f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  most often last",
         *(_group(fleet, group) for group in chosen),
     ]
 
@@ -102,7 +102,7 @@ def _pairs(fleet: Fleet, top: int) -> list[str]:
     if not fleet.pairs:
         return []
     return [
-        _first(f"Who waited for whom, {_when(fleet)}", fleet.pair_count, top),
+        _first(f"Waits between ranks, {_when(fleet)}", fleet.pair_count, top),
         *(
             f"  {left(plain(fleet.ranks[pair.waiter].label, 100), NAME)} {milliseconds(pair.waited):>9} for "
             f"{left(plain(fleet.ranks[pair.last].label, 100), NAME)} in {pair.count:,} collectives"
@@ -112,7 +112,7 @@ def _pairs(fleet: Fleet, top: int) -> list[str]:
 
 
 def _clocks(fleet: Fleet, top: int) -> list[str]:
-    lines = wrap(clocks_line(fleet), "Clocks. ", "  ")
+    lines = wrap(clocks_line(fleet), "", "  ")
     if len(fleet.clocks) < 2:
         return lines
     for clock in fleet.clocks[:top]:
@@ -133,7 +133,7 @@ def _notes(fleet: Fleet) -> list[str]:
     texts += [plain(note, 2000) for note in fleet.notes[:MAX_RANKS]]
     if len(fleet.notes) > MAX_RANKS:
         texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
-    return ["To know", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
+    return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
 
 
 def _when(fleet: Fleet) -> str:
