@@ -255,5 +255,5 @@ def test_on_a_gpu_a_thread_copies_and_the_model_gets_its_batches_there_already(
 
 def test_a_stateful_data_loader_takes_the_stock_path() -> None:
     accelerator = SimpleNamespace(use_stateful_dataloader=True)
-    assert "stateful" in str(mixin._obstacle(torch.device("cpu"), accelerator))
-    assert mixin._obstacle(torch.device("cpu"), SimpleNamespace(use_stateful_dataloader=False)) is None
+    assert "stateful" in str(mixin._async_obstacle(torch.device("cpu"), accelerator))
+    assert mixin._async_obstacle(torch.device("cpu"), SimpleNamespace(use_stateful_dataloader=False)) is None
