@@ -29,6 +29,11 @@ CUT = """() => [...document.querySelectorAll("#answer *, #costliest *, .bar *, #
   .filter((one) => !one.matches(".stack *, .hidden"))
   .map((one) => one.outerHTML.slice(0, 120))"""
 
+VISIBLE = """(element) => {
+  const box = element.getBoundingClientRect();
+  return box.height > 0 && box.top < innerHeight;
+}"""
+
 
 def fine(page: Opened) -> None:
     assert page.complaints == []
@@ -54,6 +59,19 @@ def test_first_screen_answers(
         assert page.evaluate("document.getElementById('frame').getBoundingClientRect().top") < 660
         assert page.page.locator("#findings .finding").count() == len(analysis.findings)
         assert page.page.locator("#loading").count() == 0
+
+
+def test_the_navigation_leads_to_its_sections(
+    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
+) -> None:
+    with opened(browser, render(analysis_of("dual")), tmp_path) as page:
+        links = page.page.locator("nav a[href^='#']")
+        for link in links.all():
+            page.evaluate("scrollTo(0, 0)")
+            link.evaluate("(link) => link.click()")
+            target = page.page.locator(str(link.get_attribute("href")))
+            page.page.wait_for_function(VISIBLE, arg=target.element_handle())
+        assert links.count() > 3
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "nvtx_textid_only" not in name])
