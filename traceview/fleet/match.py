@@ -203,7 +203,7 @@ def _count_differing(steps: dict[int, bytes], majority: dict[int, bytes]) -> int
 
 
 def _common_part(variants: list[Variant], name: str, notes: list[str]) -> list[_ChannelSequence]:
-    """Return the sequences reduced to the steps in which all agree, and note what is left out."""
+    """Return the sequences without the iterations in which the ranks differ; a note counts those."""
     if len(variants) == 1:
         return variants[0][1]
     sequences = [sequence for _, group in variants for sequence in group]

@@ -50,7 +50,7 @@ class Threads:
         return pl.lit(int(ids[0]), pl.Int32) if is_same else pl.lit(pl.Series(ids[thread.to_numpy()]))
 
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
-        """Return model.THREADS."""
+        """Return the threads as a frame with the schema THREADS."""
         base = self.global_tid.to_frame("globalTid")
         named = tables.get("ThreadNames", pl.DataFrame())
         if named.is_empty():

@@ -202,7 +202,7 @@ class IdleThreadStates:
         return Coverage.from_union(intervals.intersect(part.union(), self.gaps))
 
     def _time_in_calls(self, gap_calls: _GapCalls, moments: Moments) -> Times:
-        """Return the idle time before each moment that a thread was in calls."""
+        """Return, for each moment, how much of the idle time before it the thread was in a call."""
         is_over = moments.before == self.idle.running[moments.gap + 1]
         ended = moments.gap + is_over  # the number of gaps that end before the moment
         in_calls: Times = gap_calls.running[ended]

@@ -39,7 +39,7 @@ OPENING, CLOSING = "<([{", ">)]}"
 
 
 def nsys_tables(events: TraceEvents, gpus: tuple[tuple[int, str], ...]) -> dict[str, pl.DataFrame]:
-    """Return those of raw.TABLES that events and GPUs (ordinal, name) can fill."""
+    """Return the nsys tables that the events and GPUs (ordinal, name) fill."""
     frames, names = events.frames, events.names
     identity = TraceIdentity.from_events(frames)
     stream = {sort: _stream_events(frames[sort], identity) for sort in ("kernel", "memcpy", "memset", "sync", "event")}
