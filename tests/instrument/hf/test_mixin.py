@@ -23,13 +23,17 @@ from instrument.streams import Stream  # noqa: E402
 from tests.instrument.hf.tiny import BATCH, CPU_AND_GPU, Sample, Texts, Unsized, assert_same, history, trained, trainer  # noqa: E402
 from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
 
+MONITOR = "tqdm_monitor"  # of the bar that transformers shows while it saves
+
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    left = {thread.name for thread in threading.enumerate() if thread not in before}
-    assert left <= {"tqdm_monitor"}  # of the bar that transformers shows while it saves
+    left = [thread for thread in threading.enumerate() if thread not in before and thread.name != MONITOR]
+    for thread in left:
+        thread.join(10)  # the queue of a loader's worker process closes in its own time
+    assert [thread.name for thread in left if thread.is_alive()] == []
 
 
 @pytest.fixture
