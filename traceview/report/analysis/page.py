@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -117,10 +118,14 @@ def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
 def _page(
     analysis: Analysis, detail: int, path: Sequence[PathSpan], *, server: bool
 ) -> tuple[str, Sequence[Group], Names]:
-    title, zero, names, work = analysis.info.file, origin(analysis), Names(), bands(analysis)
-    groups = rows(analysis, names, work, path)
-    content = {**sections(analysis, zero, work), "live": server}
-    shown = packed_json(charts(analysis, zero))
+    title, zero, names = analysis.info.file, origin(analysis), Names()
+    # Charts need nothing of the timeline, and NumPy and polars release the interpreter lock.
+    with ThreadPoolExecutor(1) as aside:
+        packing = aside.submit(lambda: packed_json(charts(analysis, zero)))
+        work = bands(analysis)
+        groups = rows(analysis, names, work, path)
+        content = {**sections(analysis, zero, work), "live": server}
+        shown = packing.result()
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))

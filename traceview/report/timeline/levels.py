@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
 from traceview.report.timeline.marks import Marks, Merge, Numbers, joined, used
 from traceview.report.timeline.rows import TimelineRow
+
+MERGE_THREADS = 4
 
 
 def merged(marks: Marks, zero: int, shift: int) -> Marks:
@@ -253,7 +256,10 @@ def merged_lanes(rows: Sequence[TimelineRow], zero: int, length: int, max_marks:
     )
     gpu = Widths.affordable(gpu_marks, zero, length, max_marks // 2)
     host = Widths.affordable(host_marks, zero, length, max_marks - gpu.marks)
-    return [
-        [Lane.merged(lane, side, row.process, zero, gpu if side else host) for lane in lanes]
-        for row, side, lanes in zip(rows, on_gpu, marks, strict=True)
-    ]
+    # NumPy releases the interpreter lock, so lanes are merged side by side.
+    with ThreadPoolExecutor(MERGE_THREADS) as pool:
+        merging = [
+            [pool.submit(Lane.merged, lane, side, row.process, zero, gpu if side else host) for lane in lanes]
+            for row, side, lanes in zip(rows, on_gpu, marks, strict=True)
+        ]
+        return [[lane.result() for lane in lanes] for lanes in merging]
