@@ -103,6 +103,11 @@ class Table:
         declared = {column.name: column for column in columns(self.row_type)}
         return tuple(declared[name] for name in self.shown or declared)
 
+    @property
+    def shown_rows(self) -> tuple[Any, ...]:
+        """The rows that terminal and page show: rows that count zero events stay in the JSON only."""
+        return tuple(row for row in self.rows if getattr(row, "count", 1))
+
     def with_rows(self, rows: tuple[Any, ...]) -> Table:
         """Return the table filled with rows."""
         return replace(self, rows=rows)

@@ -85,7 +85,7 @@ def _parts(device: DeviceUse, work: Bands) -> list[Json]:
 
 def _table(table: Table, device: str = "") -> Json:
     """Return a declared table with the columns that it shows; `device` names the device where there are several."""
-    rows = [row for row in table.rows if getattr(row, "count", 1)]
+    rows = table.shown_rows
     columns = table.columns
     return {
         "title": f"{table.title} on {device}" if device else table.title,

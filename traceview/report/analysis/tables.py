@@ -28,7 +28,7 @@ def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
 
 def text_table(table: Table, top: int, place: str = "") -> list[str]:
     """Return a declared table as lines: the first column on the left, as many of the others as fit in 80 columns."""
-    rows = [row for row in table.rows if getattr(row, "count", 1)]
+    rows = table.shown_rows
     if not rows:
         return []
     title = f"{table.title}{place}"
