@@ -115,8 +115,20 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A remark on the data. `affects` names the figures and findings that it weakens."""
+
+    id: str
+    text: str
+    affects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReportInfo:
-    """The origin of a trace. `file` is a name without folders: reports contain no paths."""
+    """The origin of a trace. `file` is a name without folders: reports contain no paths.
+
+    `health` names what the profiler lost or did not record.
+    """
 
     file: str
     nsys_version: str | None
@@ -124,6 +136,7 @@ class ReportInfo:
     tables: Mapping[str, int]  # rows of each table that was read
     problems: tuple[str, ...] = ()  # one line each: what is missing or left out
     profiler: str = "nsys"  # or "torch.profiler"
+    health: tuple[Note, ...] = ()
 
 
 def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:
