@@ -18,7 +18,7 @@ from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Note, Trace, Window
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.rules import find
@@ -43,14 +43,16 @@ def analyze(
     iteration: str | None = None,
     skip: int | None = None,
     top: int = 10,
+    whole: bool = False,
     progress: Progress | None = None,
 ) -> Analysis:
     """Measure a capture and find what costs GPU time.
 
     `window` (ns on the capture's clock) or `range_name` (an NVTX range) restricts every figure to a time window.
     `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
-    iterations. `top` is the number of longest gaps to list; all gaps are counted. `progress` is called before each step
-    with its name and the fraction that is done.
+    iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
+    gaps to list; all gaps are counted. `progress` is called before each step with its name and the fraction that is
+    done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """
@@ -65,7 +67,7 @@ def analyze(
     activities = active_devices(trace, device)
     analysis = _measure(trace, activities, iteration, skip, top)
     report_step("find", 0.9)
-    return replace(analysis, findings=find(analysis, activities))
+    return replace(analysis, findings=find(analysis, activities, whole=whole))
 
 
 def _measure(
@@ -89,9 +91,10 @@ def _measure(
         iterations=iterations,
         unmatched=count_unmatched(trace),
         notes=(
-            *trace.info.problems,
-            *(table.not_measured for table in tables.values() if table.not_measured is not None),
-            *([iterations.reason] if isinstance(iterations, NotMeasured) else []),
+            *trace.info.health,
+            *(Note("left_out", problem) for problem in trace.info.problems),
+            *(Note(f"no_{table.name}", reason) for table in tables.values() if (reason := table.not_measured)),
+            *([Note("no_iterations", iterations.reason)] if isinstance(iterations, NotMeasured) else []),
         ),
         charts=partial(measure_charts, trace, devices, iterations),
         projected=partial(project_ranges, trace, projection),

@@ -115,7 +115,7 @@ def test_two_runs_in_one_folder(slow_host: Fleet) -> None:
         *["collectives"] * 3,
     ]
     assert [rank.matched for rank in both.ranks] == [64] * 8
-    assert any("2 sets without common collectives" in note for note in both.notes)
+    assert any("2 sets without common collectives" in note.text for note in both.notes)
     assert [rank.wait for rank in both.ranks[:4]] == [rank.wait for rank in slow_host.ranks]
     # Each rank is compared with its own run, so stragglers and lags do not change.
     assert [rank.set for rank in both.ranks] == [0] * 4 + [1] * 4
@@ -127,7 +127,7 @@ def test_two_runs_in_one_folder(slow_host: Fleet) -> None:
 def test_a_repeated_capture_gives_a_note() -> None:
     first = ranks_of("slowhost")[0]
     twice = merge(["a.sqlite", "b.sqlite"], [result_of(first)] * 2)
-    assert twice.notes[0].startswith("b.sqlite contains the same capture as a.sqlite; ")
+    assert twice.notes[0].text.startswith("b.sqlite contains the same capture as a.sqlite; ")
     alone = merge(["a.sqlite"], [result_of(first)])
     assert alone.notes == ()
 
@@ -142,7 +142,7 @@ def test_without_collectives_there_is_no_cost() -> None:
 def test_rooted_collectives_are_left_out(two_in_one: Fleet) -> None:
     assert {group.kind for group in two_in_one.groups} == {"AllReduce"}
     assert two_in_one.unmatched == 8
-    assert any("4 rooted collectives" in note for note in two_in_one.notes)
+    assert any("4 rooted collectives" in note.text for note in two_in_one.notes)
 
 
 def test_different_stream_ids_and_iteration_names_match() -> None:

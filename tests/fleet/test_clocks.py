@@ -47,4 +47,4 @@ def test_reports_without_shared_collectives(tmp_path: Path) -> None:
     fleet = merged([sample("dual.sqlite"), sample("quad.sqlite")])
     assert [clock.method for clock in fleet.clocks] == ["reference", "unknown"]
     assert fleet.groups == () and fleet.pairs == ()
-    assert any("no rank ran collectives" in note for note in fleet.notes)
+    assert any("no rank ran collectives" in note.text for note in fleet.notes)

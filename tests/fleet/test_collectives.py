@@ -66,7 +66,7 @@ def test_matching_by_communicator_equals_matching_by_order(
     (group,) = fleet.groups
     assert (group.name, group.how) == (f"communicator {COMMUNICATOR:016x}", "communicator")
     assert [rank.wait for rank in fleet.ranks] == [rank.wait for rank in two_in_one.ranks]
-    assert not any("do not name communicators" in note for note in fleet.notes)
+    assert not any("do not name communicators" in note.text for note in fleet.notes)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_only_common_iterations_match() -> None:
     early, later = range(10), range(6, 16)
     fleet = fleet_of(rank(calls(early, "ag"), steps=early), rank(calls(later, "ag", MS), steps=later))
     assert sum(group.count for group in fleet.groups) == 8 and fleet.unmatched == 40 - 16
-    assert any("12 iterations are not in all captures" in note for note in fleet.notes)
+    assert any("12 iterations are not in all captures" in note.text for note in fleet.notes)
 
 
 def test_an_iteration_with_different_collectives_is_left_out() -> None:
@@ -55,7 +55,7 @@ def test_an_iteration_with_different_collectives_is_left_out() -> None:
     other = [call for call in calls(steps, "aa", MS) if not (call[0] == 3 and call[3] % (100 * MS) >= 10 * MS)]
     fleet = in_one_report(rank(calls(steps, "aa"), steps=steps), rank(other, steps=steps))
     assert fleet.groups[0].count == 10
-    assert any("different collectives in 1 iterations (first in iteration 3)" in note for note in fleet.notes)
+    assert any("different collectives in 1 iterations (first in iteration 3)" in note.text for note in fleet.notes)
 
 
 def test_without_iterations_only_the_common_prefix_matches() -> None:
@@ -68,7 +68,7 @@ def test_without_iterations_only_the_common_prefix_matches() -> None:
     longer = [(begin, *call[1:]) for call in calls(range(1), "aaaaaa", MS)]
     fleet = in_one_report(rank(second), rank(longer))
     assert fleet.groups[0].count == 4 and fleet.unmatched == 2
-    assert any("only the first 4 of each rank match" in note for note in fleet.notes)
+    assert any("only the first 4 of each rank match" in note.text for note in fleet.notes)
 
 
 def test_ranks_that_end_apart_form_separate_groups() -> None:
@@ -102,7 +102,7 @@ def test_communicators_form_groups() -> None:
         ("communicator dd", (1, 3)),
     }
     assert {group.how for group in fleet.groups} == {"communicator"}
-    assert not any("do not name communicators" in note for note in fleet.notes)
+    assert not any("do not name communicators" in note.text for note in fleet.notes)
 
 
 def test_an_impossible_match_is_refused() -> None:
@@ -113,7 +113,7 @@ def test_an_impossible_match_is_refused() -> None:
         rank(calls(steps, "a"), communicators=("aa",), steps=steps), rank(second, communicators=("aa",), steps=steps)
     )
     assert fleet.groups == () and fleet.unmatched == 12
-    assert any("6 of 6 matched collectives end on one rank before another begins" in note for note in fleet.notes)
+    assert any("6 of 6 matched collectives end on one rank before another begins" in note.text for note in fleet.notes)
 
 
 def test_reports_without_common_iterations_do_not_match() -> None:
@@ -121,7 +121,7 @@ def test_reports_without_common_iterations_do_not_match() -> None:
         rank(calls(range(5), "a"), steps=range(5)), rank(calls(range(20, 25), "a", MS), steps=range(20, 25))
     )
     assert fleet.groups == ()
-    assert any("no iteration is in all captures: 0 to 4, 20 to 24" in note for note in fleet.notes)
+    assert any("no iteration is in all captures: 0 to 4, 20 to 24" in note.text for note in fleet.notes)
 
 
 @settings(max_examples=40, deadline=None)

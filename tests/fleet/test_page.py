@@ -15,6 +15,7 @@ from playwright.sync_api import Browser
 
 from tests.report.browser import Opened, opened
 from traceview.model.fleet import Fleet, Skipped
+from traceview.model.trace import Note
 from traceview.report.fleet import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
@@ -115,7 +116,7 @@ def test_a_name_is_text_and_nothing_else(browser: Browser, slow_host: Fleet, tmp
     hostile = replace(
         slow_host,
         ranks=ranks,
-        notes=(HOSTILE,),
+        notes=(Note("report", HOSTILE),),
         skipped=(Skipped(HOSTILE, HOSTILE),),
         advice=tuple(replace(advice, title=HOSTILE, text=HOSTILE) for advice in slow_host.advice),
     )

@@ -155,7 +155,7 @@ def miscounted(result: dict[str, Any], export: Path) -> Iterator[str]:
     for table in known.tables & {KERNEL, *OTHERS}:
         query = f"SELECT count(*), coalesce(sum({SOUND} AND {between}), 0) FROM {table}"
         rows, sound = known.connection.execute(query).fetchone()
-        note_matches = [re.match(rf"{table}: (\d+) rows left out", note) for note in result["notes"]]
+        note_matches = [re.match(rf"{table}: (\d+) rows left out", note["text"]) for note in result["notes"]]
         if (left_out := sum(int(item[1]) for item in note_matches if item)) != rows - sound:
             yield f"{rows - sound} rows of {table} are bad, {left_out} said to be left out"
         counted = sum(device["kernel_count"] for device in result["devices"])

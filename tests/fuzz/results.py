@@ -60,7 +60,7 @@ def _figures(case: Case, result: dict[str, Any]) -> list[str]:
         expected = figures(case.origin)
     except (TypeError, KeyError, ValueError, OverflowError, sqlite3.Error, AttributeError):
         return wrong  # it knows real exports only
-    if not any("wrong type" in note or "no column" in note for note in result["notes"]):
+    if not any("wrong type" in note["text"] or "no column" in note["text"] for note in result["notes"]):
         wrong += [f"against the slow computation: {line}" for line in list(differences(expected, result))[:10]]
     return wrong
 
@@ -69,7 +69,7 @@ def _uncounted(report: Path, result: dict[str, Any]) -> list[str]:
     """Check that each kernel is counted or counted as left out."""
     if (held := kernels_in(report)) is None:
         return []
-    note_matches = [re.match(rf"{KERNEL}: (\d+) rows left out", note) for note in result["notes"]]
+    note_matches = [re.match(rf"{KERNEL}: (\d+) rows left out", note["text"]) for note in result["notes"]]
     left_out = sum(int(item[1]) for item in note_matches if item)
     counted = sum(device["kernel_count"] for device in result["devices"]) + left_out
     return [] if counted == held else [f"{held} kernels in the trace, {counted} counted or said to be left out"]

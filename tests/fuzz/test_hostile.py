@@ -162,7 +162,7 @@ def test_ranges_side_by_side_are_not_nested(tmp_path: Path) -> None:
     nvtx = [Nvtx(at, at + 10, text="a") for at in spans]
     result = analyze(build_export(tmp_path / "report.sqlite", kernels=[Kernel()], nvtx=nvtx))
     assert sum(use.count for use in result.nvtx if not isinstance(use, str)) == len(spans)
-    assert not [note for note in result.notes if "left out" in note]
+    assert not [note for note in result.notes if "left out" in note.text]
 
 
 @pytest.mark.parametrize(("what", "count"), [("streams", 8200), ("GPUs", 1100), ("threads", 8200), ("processes", 1100)])

@@ -94,7 +94,7 @@ def test_flipped_bit_in_a_time(report: Path, column: str, bit: int) -> None:
     change(report, f'UPDATE {KERNEL} SET "{column}" = "{column}" | (1 << {bit}) WHERE rowid = 100')
     result = analyze(report)
     assert result.devices[0].kernel_count == kernels - 1
-    assert sum(f"{KERNEL}: 1 rows left out" in note for note in result.notes) == 1
+    assert sum(f"{KERNEL}: 1 rows left out" in note.text for note in result.notes) == 1
     assert list(differences(figures(report), document(result))) == []
 
 
@@ -146,7 +146,7 @@ def test_impossible_sizes_are_ignored(report: Path) -> None:
     change(report, "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET bytes = 1 << 61 WHERE rowid % 2 = 0")
     result = analyze(report)
     assert all(0 <= row.bytes < 1 << 40 for device in result.devices for row in device.copies)
-    assert [note for note in result.notes if "impossible number of bytes" in note]
+    assert [note for note in result.notes if "impossible number of bytes" in note.text]
 
 
 @pytest.mark.parametrize("hidden", ['"a": {}}, {"cat": "kernel"}, "', "x", "{", "1, 2", ",,"])

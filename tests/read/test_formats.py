@@ -72,9 +72,7 @@ PACKED = [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstd)]
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_compressed_exports(
-    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
-) -> None:
+def test_compressed_exports(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"dual.sqlite.{suffix}"
     path.write_bytes(pack(sample("dual.sqlite").read_bytes()))
     assert figures(path) == figures(sample("dual.sqlite"))
@@ -184,9 +182,9 @@ def test_tables_of_wrong_types_and_too_many_rows(tmp_path: Path) -> None:
     path = folder / "CUPTI_ACTIVITY_KIND_MEMCPY.parquet"
     content = pl.read_parquet(path)
     content.with_columns(pl.col("start").cast(pl.Float64)).write_parquet(path)
-    assert any("CUPTI_ACTIVITY_KIND_MEMCPY" in note and "left out" in note for note in analyze(folder).notes)
+    assert any("CUPTI_ACTIVITY_KIND_MEMCPY" in note.text and "left out" in note.text for note in analyze(folder).notes)
     content.with_columns(pl.lit("x").alias("bytes")).write_parquet(path)
-    assert any("wrong type" in note for note in analyze(folder).notes)
+    assert any("wrong type" in note.text for note in analyze(folder).notes)
     content.drop("start").write_parquet(path)
     says(DamagedExportError, folder, "no column 'start'")
     pl.select(pl.repeat(0, 4_000_000).alias(content.columns[0])).select(
@@ -250,7 +248,7 @@ OLD = "echo NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0"
     ("text", "error", "word"),
     [
         (f'[ "$1" = --version ] && {OLD}; exit 1', ReportError, "nsys 2024.2.3 is too old"),
-        (f'{OLD.replace("2024", "2027")}; exit 3', DamagedExportError, "exit code 3"),
+        (f"{OLD.replace('2024', '2027')}; exit 3", DamagedExportError, "exit code 3"),
         ("exit 0", ReportError, "does not report its version"),
         (f'{OLD.replace("2024", "2027")}; for last; do :; done; echo text > "$5"', NotAnExportError, "not an SQLite"),
     ],
@@ -264,9 +262,7 @@ def test_failing_nsys(
     says(error, path, word)
 
 
-def test_old_nsys_and_old_report(
-    tmp_path: Path, chosen: Callable[[str], None]
-) -> None:
+def test_old_nsys_and_old_report(tmp_path: Path, chosen: Callable[[str], None]) -> None:
     """Until 2022, reports have their version at the end."""
     path = tmp_path / "run.qdrep"
     path.write_bytes(b"NVIDIA Tegra Profiler Report 1.\n" + bytes(5000) + b"\x1a\x122022.4.2.1-df9881f\x20")

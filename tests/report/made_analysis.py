@@ -22,12 +22,13 @@ from traceview.model.analysis import (
     NotMeasured,
     Place,
     Spread,
+    SteadyUse,
     SyncUse,
     Unmatched,
 )
 from traceview.model.columns import Table
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
-from traceview.model.trace import ReportInfo, Window
+from traceview.model.trace import Note, ReportInfo, Window
 
 MS = 1_000_000
 TABLES = {measure.table.name: measure.table for measure in MEASURES}
@@ -58,6 +59,17 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
             copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
             communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),),
             streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),),
+        ),
+        steady=SteadyUse(
+            window=Window(0, 100 * MS),
+            busy_ns=75 * MS,
+            compute_ns=60 * MS,
+            communication_ns=12 * MS,
+            exposed_h2d_ns=5 * MS,
+            exposed_d2h_ns=0,
+            exposed_communication_ns=10 * MS,
+            idle_ns=25 * MS,
+            gaps=Gaps(2, 25 * MS, idle, pl.DataFrame()),
         ),
     )
 
@@ -162,7 +174,7 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
         iterations=_iterations(names),
         unmatched=Unmatched(1, 2, 3, 4),
         findings=tuple(made_finding(number, names=names) for number in range(findings)),
-        notes=(f"something was left out{names}",),
+        notes=(Note("left_out", f"something was left out{names}"),),
     )
 
 
@@ -188,5 +200,5 @@ def bare_analysis() -> Analysis:
             "nvtx": TABLES["nvtx"].unmeasured("no NVTX ranges"),
         },
         iterations=NotMeasured("no iterations"),
-        notes=("no NVTX ranges", "no iterations"),
+        notes=(Note("no_nvtx", "no NVTX ranges"), Note("no_iterations", "no iterations")),
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceview.comparison.align import HostIterations
 from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.trace import Note
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
@@ -15,15 +16,16 @@ MIN_TIME_BETWEEN = 0.05
 
 def comparison_notes(
     files: Sequence[str], analyses: Sequence[Analysis], iterations: Sequence[HostIterations | None], cut: str
-) -> tuple[str, ...]:
-    """Return one line for each difference in hardware, profiler, iterations, graphs and processes."""
-    return (
-        *_hardware_notes(files, analyses),
-        *_profiler_notes(files, analyses),
-        *(_notes_on_time_between(files, iterations) if cut == "range" else ()),
-        *_graph_notes(files, analyses),
-        *_process_notes(files, analyses),
-    )
+) -> tuple[Note, ...]:
+    """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
+    texts = {
+        "hardware": _hardware_notes(files, analyses),
+        "profiler": _profiler_notes(files, analyses),
+        "time_between": _notes_on_time_between(files, iterations) if cut == "range" else (),
+        "whole_graphs": _graph_notes(files, analyses),
+        "processes": _process_notes(files, analyses),
+    }
+    return tuple(Note(name, text) for name, some in texts.items() for text in some)
 
 
 def _hardware_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:

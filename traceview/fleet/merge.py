@@ -17,6 +17,7 @@ from traceview.fleet.stragglers import build_advice, find_stragglers
 from traceview.fleet.waits import measure_waits
 from traceview.intervals import Times
 from traceview.model.fleet import Fleet, RankResult, ReportResult, Skipped
+from traceview.model.trace import Note
 
 TOLERANCE_TO_UNCERTAINTY = 5  # times in a valid match may be off by this times the clocks' uncertainty
 MIN_TOLERANCE_NS = 5_000
@@ -117,18 +118,19 @@ def _all_notes(
     groups: Sequence[MatchedCollectives],
     sets: Times,
     earlier: Sequence[str],
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Return all notes, the most generally useful first; `earlier` are those of the steps so far."""
     ranks = [rank for result in results for rank in result.ranks]
-    return (
-        *_repeated_capture_notes(files, results),
-        *set_notes(sets),
-        *_matching_notes(groups, ranks),
-        *_truncation_notes(ranks),
-        *_cut_notes(labels, ranks),
-        *earlier,
-        *_report_notes(files, results),
-    )
+    texts = {
+        "repeated_capture": _repeated_capture_notes(files, results),
+        "sets": set_notes(sets),
+        "communicators": _matching_notes(groups, ranks),
+        "left_out": _truncation_notes(ranks),
+        "cut": _cut_notes(labels, ranks),
+        "matching": earlier,
+        "report": _report_notes(files, results),
+    }
+    return tuple(Note(name, text) for name, some in texts.items() for text in some)
 
 
 def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:

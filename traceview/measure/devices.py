@@ -16,6 +16,7 @@ from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.nesting import innermost_ranges
+from traceview.measure.steady import measure_steady
 from traceview.model.analysis import CAUSES, DeviceUse, Gap, Unmatched
 from traceview.model.trace import Trace
 
@@ -32,6 +33,7 @@ def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> 
     source = activity.select(trace.operations["source"].to_physical().to_numpy())
     busy = intervals.length(activity.busy)
     idle = find_idle_gaps(trace, threads, activity)
+    gaps = device_gaps(trace, idle)
     given = DeviceInput(trace, activity, threads, idle)
     return DeviceUse(
         device=activity.device,
@@ -44,8 +46,9 @@ def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> 
         compute_ns=intervals.length(activity.compute),
         communication_ns=intervals.length(activity.communication),
         idle_ns=activity.window.length - busy,
-        gaps=device_gaps(trace, idle),
+        gaps=gaps,
         tables={entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, DeviceMeasure)},
+        steady=measure_steady(trace, activity, gaps),
     )
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from traceview.model.columns import Table
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
-from traceview.model.trace import ReportInfo, Trace, Window
+from traceview.model.trace import Note, ReportInfo, Trace, Window
 
 if TYPE_CHECKING:
     from traceview.model.charts import Charts
@@ -82,6 +82,29 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True)
+class SteadyUse:
+    """One GPU in its steady part (docs/definitions.md "The steady part"), clipped at its border.
+
+    Without iterations the steady part is the device's window. `gaps` are the idle gaps inside, without a longest one.
+    """
+
+    window: Window
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_h2d_ns: int
+    exposed_d2h_ns: int
+    exposed_communication_ns: int
+    idle_ns: int
+    gaps: Gaps
+
+    @property
+    def causes(self) -> Mapping[str, int]:
+        """The ns of idle time by cause."""
+        return self.gaps.causes
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceUse:
     """One GPU: its work, how much of it overlaps, and why it was idle."""
 
@@ -97,6 +120,7 @@ class DeviceUse:
     idle_ns: int
     gaps: Gaps
     tables: Mapping[str, Table]  # the result of every DeviceMeasure, by name
+    steady: SteadyUse
 
     @property
     def copies(self) -> tuple[CopyOverlap, ...]:
@@ -233,7 +257,7 @@ class Analysis:
     iterations: Iterations | NotMeasured
     unmatched: Unmatched
     findings: tuple[Finding, ...] = field(default=())
-    notes: tuple[str, ...] = ()  # figures that are missing, and how to capture them
+    notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
 

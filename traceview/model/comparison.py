@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from traceview.model.trace import Note
+
 VERDICTS = ("faster", "slower", "noise", "unjudged")
 CUTS = ("range", "gpu", "whole")
 STATUSES = ("appeared", "vanished", "changed", "same")
@@ -81,7 +83,7 @@ class CaptureDifference:
     idle: FigureChange
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
     kernels: tuple[KernelChange, ...]  # the largest difference of GPU time first
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def figures(self) -> Mapping[str, FigureChange]:
         """Return every change by name, without the kernels."""
@@ -116,6 +118,6 @@ class Comparison:
     cut_why: str
     level: float  # of the confidence intervals: 0.95
     min_change: float  # wall-time changes below this share of the base's wall time count as noise
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     # Builds the timelines, in the order of the captures, when a page is written.
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceview.intervals import Times
+from traceview.model.trace import Note
 
 # The figures of a rank's iteration (traceview.measure.iterations.breakdown), in ns except kernels.
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
@@ -249,5 +250,5 @@ class Fleet:
     clocks: tuple[Clock, ...]
     heat: Heat | None
     unmatched: int  # collectives that no other rank has
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     skipped: tuple[Skipped, ...]

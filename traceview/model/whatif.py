@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traceview.model.trace import ReportInfo
+from traceview.model.trace import Note, ReportInfo
 
 PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "call", "wait")
 
@@ -66,7 +66,7 @@ class WhatIf:
     predictions: tuple[Prediction, ...]  # each change alone, best first
     together: tuple[Prediction, ...]  # one more change each time, best first
     left_out: tuple[NotApplicable, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def error(self) -> float:

@@ -35,7 +35,7 @@ def document(result: WhatIf) -> dict[str, Json]:
         "predictions": plain_values(result.predictions, PREDICTION),
         "together": plain_values(result.together, PREDICTION),
         "left_out": plain_values(result.left_out),
-        "notes": list(result.notes),
+        "notes": plain_values(result.notes),
     }
 
 
@@ -83,7 +83,7 @@ def _parts(result: WhatIf) -> Iterator[list[str]]:
             ),
         ]
     if result.notes:
-        yield ["Notes", *(line for note in result.notes for line in wrap(plain(note, 400), "  - ", "    "))]
+        yield ["Notes", *(line for note in result.notes for line in wrap(plain(note.text, 400), "  - ", "    "))]
 
 
 def _path(path: Mapping[str, int], total: int) -> list[str]:

@@ -52,7 +52,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def find(analysis: Analysis, activities: Sequence[Activity] = ()) -> tuple[Finding, ...]:
+def find(analysis: Analysis, activities: Sequence[Activity] = (), *, whole: bool = False) -> tuple[Finding, ...]:
     """Return the findings of all devices by severity, then by cost.
 
     The costs of a device add up to at most `idle_ns + busy_ns - compute_ns`. `activities` saves collecting the

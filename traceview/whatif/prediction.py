@@ -12,7 +12,7 @@ import polars as pl
 from traceview.errors import RequestError
 from traceview.intervals import length, union
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.trace import Trace
+from traceview.model.trace import Note, Trace
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, GraphChange, faster
@@ -279,21 +279,27 @@ def _gain_note(model: _Model, time: int, batches: int) -> str:
     return "alone it gains little or nothing" if gain < MIN_GAIN else ""
 
 
-def _process_notes(trace: Trace, selection: Selection) -> tuple[str, ...]:
+def _process_notes(trace: Trace, selection: Selection) -> tuple[Note, ...]:
     count = trace.operations["process"].n_unique()
     if count < 2:
         return ()
     return (
-        f"{count} processes use GPUs here; only process {selection.process} is modelled, and its waits for the others "
-        "stay as they are",
+        Note(
+            "processes",
+            f"{count} processes use GPUs here; only process {selection.process} is modelled, and its waits for the "
+            "others stay as they are",
+        ),
     )
 
 
-def _model_notes(model: _Model) -> tuple[str, ...]:
+def _model_notes(model: _Model) -> tuple[Note, ...]:
     facts = model.graph.facts
     source = "measured here" if facts.pinned_measured else "default for this GPU: no large pinned copy in the capture"
     return (
-        f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a launch "
-        f"to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
-        "host times are as measured under the profiler; without it the host is faster",
+        Note(
+            "rates",
+            f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a "
+            f"launch to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
+        ),
+        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
     )

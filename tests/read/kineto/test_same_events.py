@@ -70,13 +70,13 @@ def test_notes_name_missing_data(tmp_path: Path) -> None:
     trace = as_kineto(sample("trainer/serial.sqlite"), tmp_path / "run.json")
     analysis = analyze(trace)
     assert (analysis.info.profiler, analysis.info.nsys_version) == ("torch.profiler", None)
-    assert any("record_function" in note for note in analysis.notes)
-    assert not any("overhead" in note for note in analysis.notes), "this one has overhead events"
+    assert any("record_function" in note.text for note in analysis.notes)
+    assert not any("overhead" in note.text for note in analysis.notes), "this one has overhead events"
     without = trace.read_text(encoding="utf-8").replace('"overhead"', '"cpu_op"').replace('"cuda_sync"', '"cpu_op"')
     trace.write_text(without.replace('"cuda_event"', '"cpu_op"'), encoding="utf-8")
     notes = analyze(trace).notes
-    assert any("`profiler` is not measured" in note for note in notes)
-    assert any("stream waits are not measured" in note for note in notes)
+    assert any("`profiler` is not measured" in note.text for note in notes)
+    assert any("stream waits are not measured" in note.text for note in notes)
 
 
 def test_info_of_a_trace(tmp_path: Path) -> None:

@@ -153,7 +153,10 @@ def test_what_was_not_measured_says_why() -> None:
         "per_iteration": [],
         "not_measured": "no iterations",
     }
-    assert made["notes"] == ["no NVTX ranges", "no iterations"]
+    assert made["notes"] == [
+        {"id": "no_nvtx", "text": "no NVTX ranges", "affects": []},
+        {"id": "no_iterations", "text": "no iterations", "affects": []},
+    ]
 
 
 def test_an_iteration_has_every_figure() -> None:

@@ -17,6 +17,7 @@ from traceview.model.analysis import (
     NotMeasured,
     Place,
     Spread,
+    SteadyUse,
     SyncUse,
 )
 from traceview.model.columns import Table
@@ -51,7 +52,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
         "iterations": _iterations(analysis.iterations),
         "findings": [_finding(finding, analysis) for finding in analysis.findings],
         "unmatched": plain_values(analysis.unmatched),
-        "notes": list(analysis.notes),
+        "notes": plain_values(analysis.notes),
     }
 
 
@@ -73,6 +74,21 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
             "causes": dict(use.gaps.causes),
             "longest": [_gap(gap, analysis) for gap in use.gaps.longest],
         },
+        "steady": _steady(use.steady),
+    }
+
+
+def _steady(use: SteadyUse) -> Json:
+    return {
+        "window_ns": [use.window.start, use.window.end],
+        "busy_ns": use.busy_ns,
+        "compute_ns": use.compute_ns,
+        "communication_ns": use.communication_ns,
+        "exposed_h2d_ns": use.exposed_h2d_ns,
+        "exposed_d2h_ns": use.exposed_d2h_ns,
+        "exposed_communication_ns": use.exposed_communication_ns,
+        "idle_ns": use.idle_ns,
+        "causes": dict(use.causes),
     }
 
 

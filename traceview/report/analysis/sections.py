@@ -43,7 +43,7 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
             *(_table(table) for table in analysis.tables.values()),
         ],
         "unmatched": asdict(analysis.unmatched),
-        "notes": list(analysis.notes),
+        "notes": [note.text for note in analysis.notes],
     }
 
 

@@ -64,7 +64,7 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
     yield _findings(analysis, top)
     yield from tables(analysis, top)
     if analysis.notes:
-        yield ["Not measured or left out", *_bullets(analysis.notes)]
+        yield ["Not measured or left out", *_bullets(note.text for note in analysis.notes)]
 
 
 def shares(device: DeviceUse) -> tuple[tuple[str, int, str], ...]:

@@ -23,7 +23,7 @@ def document(comparison: Comparison) -> dict[str, Json]:
         "least": comparison.min_change,
         "base": plain_values(comparison.base),
         "against": [_against(against) for against in comparison.against],
-        "notes": list(comparison.notes),
+        "notes": plain_values(comparison.notes),
     }
 
 
@@ -42,7 +42,7 @@ def _against(against: CaptureDifference) -> Json:
         "idle": _change(against.idle),
         "host": {change.name: _change(change) for change in against.host},
         "kernels": [_kernel(kernel) for kernel in against.kernels],
-        "notes": list(against.notes),
+        "notes": plain_values(against.notes),
     }
 
 

@@ -160,8 +160,8 @@ def uneven(against: CaptureDifference) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield how iterations were cut, then all other notes."""
     yield f"Method: {comparison.cut_why}"
-    yield from comparison.notes
+    yield from (note.text for note in comparison.notes)
     for against in comparison.against:
-        yield from against.notes
+        yield from (note.text for note in against.notes)
         if comparison.cut != "whole" and (text := uneven(against)):
             yield text

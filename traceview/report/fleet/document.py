@@ -50,7 +50,7 @@ def document(fleet: Fleet) -> dict[str, Json]:
         "clocks": plain_values(fleet.clocks, CLOCK),
         "unmatched_collectives": fleet.unmatched,
         "heat": None if fleet.heat is None else _heat(fleet.heat),
-        "notes": list(fleet.notes),
+        "notes": plain_values(fleet.notes),
     }
 
 

@@ -47,7 +47,7 @@ def content(fleet: Fleet) -> tuple[dict[str, object], str]:
             asdict(clock) | {"words": clock_line(clock), "session": session_line(clock)} for clock in fleet.clocks
         ],
         "skipped": [asdict(report) for report in fleet.skipped],
-        "notes": [plain(note, 2000) for note in fleet.notes],
+        "notes": [plain(note.text, 2000) for note in fleet.notes],
         "heat": None if fleet.heat is None else _heat(fleet.heat, columns),
     }
     return values, columns.packed()

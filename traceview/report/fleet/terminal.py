@@ -130,7 +130,7 @@ def _notes(fleet: Fleet) -> list[str]:
         *skipped[:MAX_RANKS],
         *([f"and {len(skipped) - MAX_RANKS:,} more skipped"] if len(skipped) > MAX_RANKS else []),
     ]
-    texts += [plain(note, 2000) for note in fleet.notes[:MAX_RANKS]]
+    texts += [plain(note.text, 2000) for note in fleet.notes[:MAX_RANKS]]
     if len(fleet.notes) > MAX_RANKS:
         texts.append(f"and {len(fleet.notes) - MAX_RANKS:,} more notes in the page and the JSON")
     return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
