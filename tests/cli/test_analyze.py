@@ -146,7 +146,7 @@ def test_ranges_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
     path = build_export(tmp_path / "cpu.sqlite", nvtx=[Nvtx(100 * n, 100 * n + 60, f"step {n}") for n in range(4)])
     code, out, err = traceview("analyze", path)
     assert (code, err) == (0, "")
-    assert "The capture has no GPU work" in out and "Iterations: 4 (range step #)" in out
+    assert "The capture has no GPU work" in out and "Iterations: 4 of 100 ns (range step #; confidence" in out
     assert names(tmp_path) == ["cpu.overlap.html", "cpu.sqlite"]
     code, _, err = traceview("analyze", path, "--device", "0")
     assert code == 2 and "no GPU work" in err

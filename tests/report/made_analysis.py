@@ -18,6 +18,7 @@ from traceview.model.analysis import (
     Gaps,
     HostUse,
     Iteration,
+    IterationCandidate,
     Iterations,
     NotMeasured,
     Place,
@@ -142,6 +143,11 @@ def _iterations(names: str) -> Iterations:
     }
     return Iterations(
         range=f"iteration #{names}",
+        source="range",
+        confidence=0.95,
+        time_ns=3 * MS,
+        steady=Window(5, 25 * MS),
+        candidates=(IterationCandidate(f"epoch #{names}", "range", 2, 12 * MS, 0.999),),
         thread=0,
         process_id=1,
         count=4,

@@ -193,10 +193,30 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class IterationCandidate:
+    """A phase that repeats: the iterations themselves, or what else could be called so."""
+
+    name: str
+    source: str  # "range" or "period"
+    count: int
+    time_ns: int  # the mean time from one to the next
+    share_fraction: float  # of the GPU time that its process launches
+
+
+@dataclass(frozen=True, slots=True)
 class Iterations:
-    """The iterations of a run (docs/definitions.md "Iterations")."""
+    """The iterations of a run (docs/definitions.md "Iterations").
+
+    With source "range", `range` is the name of NVTX ranges. With source "period", the launch sequence repeats: `range`
+    describes the period, and `thread` is the thread with most of its launches.
+    """
 
     range: str
+    source: str  # "range" or "period"
+    confidence: float  # 0 to 1: whether this is what repeats
+    time_ns: int  # the mean time from one counted iteration to the next, which every report states
+    steady: Window  # from the first counted iteration to the last
+    candidates: tuple[IterationCandidate, ...]  # other phases that repeat
     thread: int
     process_id: int
     count: int  # including the skipped ones

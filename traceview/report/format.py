@@ -38,6 +38,11 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%" if whole else "-"
 
 
+def confidence_word(confidence: float) -> str:
+    """Return how sure a result from 0 to 1 is, as a word."""
+    return "high" if confidence >= 0.9 else "medium" if confidence >= 0.7 else "low"
+
+
 def size(count: int) -> str:
     """Return bytes in the decimal units that bandwidths use."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

@@ -16,7 +16,16 @@ from traceview.measure.activity import overlaps_window
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations.breakdown import Breakdown, MeasuredDevices, breakdown
 from traceview.measure.iterations.candidates import RepeatedRange, matching_ranges, repeating_ranges
-from traceview.model.analysis import CAUSES, ITERATION_FIGURES, Iteration, Iterations, NotMeasured, Spread
+from traceview.measure.iterations.times import IterationTimes, finish_times
+from traceview.model.analysis import (
+    CAUSES,
+    ITERATION_FIGURES,
+    Iteration,
+    IterationCandidate,
+    Iterations,
+    NotMeasured,
+    Spread,
+)
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace
 
@@ -27,12 +36,15 @@ FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 @dataclass(frozen=True, slots=True)
 class IterationRanges:
-    """Where the iterations are: ranges on one thread of one process, clipped to the window, and their names.
+    """Where the iterations are: on one thread of one process, clipped to the window, and their names.
 
-    The `skipped` first ones are warm-up; `why` is the reason.
+    `source` is "range" or "period" (model.Iterations). The `skipped` first ones are warm-up; `why` is the reason.
     """
 
     range: str
+    source: str
+    confidence: float
+    candidates: tuple[IterationCandidate, ...]
     thread: int
     process: int
     names: Sequence[str]
@@ -62,8 +74,16 @@ def measure_iterations(
     parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
     figures = _iteration_figures(where, parts)
     rows, spreads = _build_iterations(where, figures, parts.idle), _spreads(figures, parts.idle, where.skipped)
+    devices = [device.device for device in measured.activities]
+    finish = finish_times(trace, where.process, where.start, devices)
+    times = IterationTimes(where.start, where.end, finish, where.skipped)
     return Iterations(
         range=where.range,
+        source=where.source,
+        confidence=where.confidence,
+        time_ns=times.time_ns,
+        steady=times.steady,
+        candidates=where.candidates,
         thread=where.thread,
         process_id=where.process,
         count=len(rows),
@@ -97,6 +117,9 @@ def find_iterations(
     skipped, why = _count_warm_up(trace, end - start, skip)
     return IterationRanges(
         range=candidate.name,
+        source="range",
+        confidence=1.0,
+        candidates=(),
         thread=candidate.thread,
         process=int(trace.threads["process"][candidate.thread]),
         names=trace.ranges["name"].gather(candidate.rows).cast(pl.String).to_list(),

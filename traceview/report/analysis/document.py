@@ -132,8 +132,12 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         empty: Json = dict.fromkeys(("median", "p5", "p95"))
         return {
             "range": None,
+            "source": "none",
+            "confidence": 0.0,
+            "time_ns": None,
             "count": 0,
             "skipped": 0,
+            "candidates": [],
             "wall_ns": empty,
             "per_iteration": [],
             "not_measured": iterations.reason,
@@ -143,12 +147,19 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
     }
     return {
         "range": iterations.range,
+        "source": iterations.source,
+        "confidence": rounded(iterations.confidence),
+        "time_ns": iterations.time_ns,
         "process_id": iterations.process_id,
         "count": iterations.count,
         "skipped": iterations.skipped,
         "skipped_why": iterations.skipped_why,
         "wall_ns": _spread(iterations.wall_ns),
         **spreads,
+        "candidates": [
+            plain_values(candidate) | {"share_fraction": rounded(candidate.share_fraction)}  # type: ignore[operator]
+            for candidate in iterations.candidates
+        ],
         "per_iteration": [_iteration(iteration) for iteration in iterations.per_iteration],
     }
 

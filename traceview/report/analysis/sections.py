@@ -9,7 +9,7 @@ from typing import Any
 from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Finding, Iterations, NotMeasured, Place
 from traceview.model.columns import Table
 from traceview.model.trace import MEMORIES
-from traceview.report.format import CAUSE_WORDS, plain
+from traceview.report.format import CAUSE_WORDS, confidence_word, plain
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
 
@@ -131,6 +131,10 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         return _not_measured(iterations)
     return {
         "range": iterations.range,
+        "source": iterations.source,
+        "confidence": confidence_word(iterations.confidence),
+        "time_ns": iterations.time_ns,
+        "candidates": [asdict(candidate) for candidate in iterations.candidates],
         "process": iterations.process_id,
         "count": iterations.count,
         "skipped": iterations.skipped,

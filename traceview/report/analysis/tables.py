@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.columns import Table
-from traceview.report.format import CAUSE_WORDS, figure, milliseconds, percent, plain
+from traceview.report.format import CAUSE_WORDS, confidence_word, figure, milliseconds, percent, plain
 from traceview.report.layout import WIDTH, cut, left, width, wrap
 
 COLUMN_GAP = 2
 MAX_NAME_WIDTH = 34
+MAX_CANDIDATES = 4
 
 
 def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
@@ -34,9 +35,7 @@ def text_table(table: Table, top: int, place: str = "") -> list[str]:
     title = f"{table.title}{place}"
     more = "" if len(rows) <= top else f" (first {top} of {len(rows)})"
     columns = table.columns
-    cells = [
-        [plain(figure(getattr(row, column.name), column.unit), 200) for column in columns] for row in rows[:top]
-    ]
+    cells = [[plain(figure(getattr(row, column.name), column.unit), 200) for column in columns] for row in rows[:top]]
     first = [""] * len(cells)
     if columns[0].unit in ("text", "code"):
         first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
@@ -69,8 +68,21 @@ def _idle_causes(device: DeviceUse, name: str) -> list[str]:
 def _iterations(iterations: Iterations) -> list[str]:
     skipped = f"; {iterations.skipped} skipped ({plain(iterations.skipped_why, 200)})" if iterations.skipped else ""
     spreads = {name: iterations.spreads.get(f"{name}_ns") for name in ITERATION_FIGURES}
+    name = plain(iterations.range, 200)
+    origin = f"range {name}" if iterations.source == "range" else f"{name}, found without ranges"
+    confidence = f"confidence {confidence_word(iterations.confidence)}"
+    others = (
+        f"{plain(other.name, 40)} ({other.count} of {milliseconds(other.time_ns)})"
+        for other in iterations.candidates[:MAX_CANDIDATES]
+    )
+    also = ", ".join(others)
     return [
-        *wrap(f"Iterations: {iterations.count} (range {plain(iterations.range, 200)}){skipped}", "", "  "),
+        *wrap(
+            f"Iterations: {iterations.count} of {milliseconds(iterations.time_ns)} ({origin}; {confidence}){skipped}",
+            "",
+            "  ",
+        ),
+        *(wrap(f"also repeating: {also}", "  ", "  ") if also else []),
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
         *(
             f"  {name.replace('_', ' '):<24}"

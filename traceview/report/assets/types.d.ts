@@ -148,6 +148,10 @@ export interface NotMeasured {
 
 export interface Iterations {
   range: string;
+  source: "range" | "period";
+  confidence: "high" | "medium" | "low";
+  time_ns: number;
+  candidates: { name: string; source: string; count: number; time_ns: number; share_fraction: number }[];
   count: number;
   skipped: number;
   skipped_why: string;

@@ -1,0 +1,87 @@
+"""How long an iteration takes: on the host, or on the GPU where the host runs ahead (docs/definitions.md "Iterations").
+
+A host that runs ahead launches an iteration long before the GPU executes it, and waits only where a queue is full. The
+starts of its iterations then say little. The times when the GPU finishes each iteration do not have this defect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceview.intervals import BEFORE_ALL, Times
+from traceview.measure.activity import COMMUNICATION, COMPUTE
+from traceview.model.trace import Trace, Window
+
+# The host runs ahead if the GPU finishes later than this share of an iteration after the end of the iteration.
+MAX_GPU_LAG = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """When the iterations start and end on the host, and when the GPU finishes each; `skipped` are warm-up.
+
+    `finish` is None where an iteration launches no compute, so that its end on the GPU is unknown.
+    """
+
+    start: Times
+    end: Times
+    finish: Times | None
+    skipped: int
+
+    @property
+    def gpu_lag(self) -> float:
+        """Median time from the end of an iteration to the end of its GPU work, as a share of the median iteration."""
+        if self.finish is None:
+            return 0.0
+        steady = slice(self.skipped, None)
+        lag = float(np.median(self.finish[steady] - self.end[steady]))
+        wall = float(np.median(self.end[steady] - self.start[steady]))
+        return lag / wall if wall else 0.0
+
+    @property
+    def steady(self) -> Window:
+        """The time from the first counted iteration to the last, on the GPU where the host runs ahead."""
+        first, last = int(self.start[self.skipped]), int(self.end.max())
+        if self.finish is None or self.gpu_lag <= MAX_GPU_LAG:
+            return Window(first, last)
+        begin = int(self.finish[self.skipped - 1]) if self.skipped else first
+        return Window(begin, max(int(self.finish[-1]), begin + 1))
+
+    @property
+    def time_ns(self) -> int:
+        """The mean time from one counted iteration to the next."""
+        moments = self.start[self.skipped :]
+        if self.finish is not None and self.gpu_lag > MAX_GPU_LAG:
+            # The end of the last skipped iteration begins the first counted one.
+            moments = self.finish[max(self.skipped - 1, 0) :]
+        if len(moments) < 2:
+            return int(self.end[-1] - self.start[-1])
+        return int(moments[-1] - moments[0]) // (len(moments) - 1)
+
+
+def finish_times(trace: Trace, process: int, start: Times, devices: Collection[int]) -> Times | None:
+    """Return when the GPUs finish the compute and communication that each iteration launches.
+
+    `start` are the starts of the iterations of a process, `devices` rows of Trace.devices. Copies do not count, because
+    a prefetched batch belongs to the next iteration. Return None if an iteration launches nothing.
+    """
+    operations, calls = trace.operations, trace.api["start"].to_numpy()
+    launch = operations["launch"].fill_null(-1).to_numpy()
+    chosen = (operations["class"].to_physical().to_numpy() <= max(COMPUTE, COMMUNICATION)) & (launch >= 0)
+    for column, values in (("process", [process]), ("device", list(devices))):
+        chosen &= np.isin(operations[column].to_numpy(), values)
+    # Number the calls by iteration, so that an operation needs one look-up.
+    borders = np.searchsorted(calls, start, side="left")
+    iteration_of_call = np.repeat(np.arange(-1, len(start)), np.diff(borders, prepend=0, append=len(calls)))
+    iteration = iteration_of_call[launch[chosen]]
+    ends = operations["end"].to_numpy()[chosen]
+    inside = iteration >= 0
+    if (np.bincount(iteration[inside], minlength=len(start)) == 0).any():
+        return None
+    finish = np.full(len(start), BEFORE_ALL)
+    np.maximum.at(finish, iteration[inside], ends[inside])
+    latest: Times = np.maximum.accumulate(finish)
+    return latest
