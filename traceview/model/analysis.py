@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.model.columns import Table
+from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 
@@ -280,6 +281,11 @@ class Analysis:
     notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
+
+    @property
+    def program(self) -> Program:
+        """The kind of the program."""
+        return self.trace.program
 
     @property
     def nvtx(self) -> tuple[RangeUse, ...] | NotMeasured:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceview.model.program import PLAIN_CUDA, Program
+
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
@@ -166,6 +168,7 @@ class Trace:
     devices: pl.DataFrame
     streams: pl.DataFrame
     threads: pl.DataFrame
+    program: Program = PLAIN_CUDA
     window: Window | None = None
 
     def __post_init__(self) -> None:

@@ -12,10 +12,12 @@ from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
+from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, with_library_calls
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
 from traceview.read import raw
+from traceview.read.kineto import PROFILER as TORCH_PROFILER
 from traceview.read.raw import TIMES, RawCapture
 
 
@@ -38,16 +40,19 @@ def normalise(capture: RawCapture) -> Trace:
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
     api, links, unlinked, devices, streams = _calls_and_operations(info.file, tables, threads)
     operations = with_launches(unlinked, links)
+    ranges, thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
+    names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     return Trace(
         info=info,
         operations=operations,
         api=with_pageable_copies(api, operations),
-        ranges=ranges_frame(tables, threads, capture_end),
+        ranges=ranges,
         overhead=_overhead(tables),
         stream_events=stream_events(tables, links),
         devices=devices.frame,
         streams=streams,
-        threads=threads.frame(tables),
+        threads=thread_frame,
+        program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
     )
 
 

@@ -52,7 +52,7 @@ class Threads:
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
         """Return the threads as a frame with the schema THREADS."""
         base = self.global_tid.to_frame("globalTid")
-        named = tables.get("ThreadNames", pl.DataFrame())
+        named = tables.get(raw.THREAD_NAMES, pl.DataFrame())
         if named.is_empty():
             names = pl.Series([""] * len(base), dtype=pl.String)
         else:

@@ -19,6 +19,7 @@ from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured, Place
+from traceview.model.program import Program
 from traceview.model.trace import Trace, Window
 from traceview.normalise.codes import categories
 from traceview.pricing.figures import fold_numbers
@@ -85,6 +86,11 @@ class CaptureFacts:
     counted: int | None
     annotating: Times
     nesting: Callable[[], Nesting]
+
+    @property
+    def program(self) -> Program:
+        """The kind of the program."""
+        return self.analysis.program
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
         """Return the innermost range (row of Trace.ranges) open on each thread at each moment, or -1.

@@ -19,6 +19,8 @@ CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 NVTX = "NVTX_EVENTS"
 OVERHEAD = "PROFILER_OVERHEAD"
 STRINGS = "StringIds"
+PROCESSES = "PROCESSES"
+THREAD_NAMES = "ThreadNames"
 MPI = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 OPENACC = (
     "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH",
@@ -71,7 +73,8 @@ TABLES: Mapping[str, WantedColumns] = {
     "TARGET_INFO_CUDA_STREAM": WantedColumns(("streamId", "processId", "contextId"), ("flag",)),
     "TARGET_INFO_CUDA_NULL_STREAM": WantedColumns(("streamId", "processId", "contextId")),
     "TARGET_INFO_NVTX_CUDA_STREAM": WantedColumns((), ("streamId", "processId", "contextId", "name"), ("name",)),
-    "ThreadNames": WantedColumns(("nameId", "globalTid")),
+    THREAD_NAMES: WantedColumns(("nameId", "globalTid")),
+    PROCESSES: WantedColumns(("globalPid",), ("name",), ("name",)),
 }
 
 # Every figure needs the times in these tables; an export without the others is still useful.

@@ -43,6 +43,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
             "schema_version": analysis.info.schema_version,
             "profiler": analysis.info.profiler,
         },
+        "program": plain_values(analysis.program),
         "devices": [_device(device, analysis) for device in analysis.devices],
         "host": {
             "sync": _sync(analysis.host.sync),

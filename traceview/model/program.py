@@ -1,0 +1,29 @@
+"""What kind of program a capture shows; rules choose their advice by it (docs/definitions.md "Program kinds")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = ("pytorch", "jax", "tensorrt", "onnx", "triton", "julia", "openacc", "openmp", "mpi", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The kind of a program.
+
+    Attributes:
+        kind: One of KINDS; "cuda" without evidence of another.
+        frameworks: Everything there is evidence of, the kind first; more names than KINDS ("kokkos", "tensorflow").
+        training: Whether the program trains a model; None if that is unknown or it has no model.
+        python: Whether Python runs the program.
+        evidence: One line for each framework and for training. It contains no name, path or text of the program.
+    """
+
+    kind: str = "cuda"
+    frameworks: tuple[str, ...] = ()
+    training: bool | None = None
+    python: bool = False
+    evidence: tuple[str, ...] = ()
+
+
+PLAIN_CUDA = Program()

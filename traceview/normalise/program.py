@@ -1,0 +1,185 @@
+"""What kind of program a capture shows (docs/definitions.md "Program kinds").
+
+The evidence is names: of kernels, of the threads and processes that used CUDA or NVTX, of ranges and their domains,
+and of modules in stack samples. No text of the program leaves this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import polars as pl
+
+from traceview.model.program import KINDS, Program
+from traceview.normalise.codes import categories, texts_of
+from traceview.normalise.threads import process_of, without_path
+from traceview.read import raw
+
+
+class Mark(NamedTuple):
+    """One sign of a framework: a pattern (of polars: no look-around) in one sort of names.
+
+    `names` is a field of ProgramNames, and `evidence` says in a report what matches.
+    """
+
+    framework: str
+    names: str
+    pattern: str
+    evidence: str
+
+
+class ProgramNames(NamedTuple):
+    """The names in a capture: `texts` are all strings (demangled kernels, modules), the others are a part of them."""
+
+    kernels: pl.Series
+    threads: pl.Series
+    processes: pl.Series
+    ranges: pl.Series
+    domains: pl.Series
+    texts: pl.Series
+
+    def matching(self, mark: Mark) -> pl.Series:
+        """Return the names that match a mark."""
+        names: pl.Series = getattr(self, mark.names)
+        return names.filter(names.str.contains(mark.pattern))
+
+    @classmethod
+    def from_tables(
+        cls, tables: dict[str, pl.DataFrame], threads: pl.DataFrame, operations: pl.DataFrame, ranges: pl.DataFrame
+    ) -> ProgramNames:
+        """Collect the names of a capture: of processes only those in `threads`, which used CUDA or NVTX."""
+        processes, named = (
+            _rows_of(tables.get(name), threads["process"]) for name in (raw.PROCESSES, raw.THREAD_NAMES)
+        )
+        programs: Iterable[str] = processes["name"].drop_nulls() if "name" in processes.columns else ()
+        return cls(
+            kernels=_texts(categories(operations["name"])),
+            threads=_texts(texts_of(named["nameId"].unique(), tables) if len(named) else ()),
+            processes=_texts(map(without_path, programs)),
+            ranges=_texts(categories(ranges["name"])),
+            domains=_texts(categories(ranges["domain"])),
+            texts=tables[raw.STRINGS]["value"].drop_nulls(),
+        )
+
+
+def _rows_of(table: pl.DataFrame | None, processes: pl.Series) -> pl.DataFrame:
+    """Return the rows of a table that lists every thread or process of the machine, for some processes."""
+    if table is None or table.is_empty():
+        return pl.DataFrame()
+    column = "globalPid" if "globalPid" in table.columns else "globalTid"
+    return table.filter(process_of(column).is_in(processes.unique().implode()))
+
+
+def _texts(texts: Iterable[str]) -> pl.Series:
+    return pl.Series(list(texts), dtype=pl.String)
+
+
+ATEN = "kernels of ATen"
+# The first mark of a framework that matches is its evidence, so kernels come before libraries. A text may belong to
+# anything, so its patterns contain a namespace or the name of a library.
+MARKS = (
+    Mark("pytorch", "texts", r"\bat::native::|\bat::cuda::|\bc10::|_ZN2at6native", ATEN),
+    Mark("pytorch", "threads", r"^pt_(autograd|main|elastic|nccl|data|tcpstore)", "threads of PyTorch"),
+    Mark("pytorch", "ranges", r"^aten::|^autograd::|^ProfilerStep#", "ranges of PyTorch"),
+    Mark("pytorch", "texts", r"libtorch(_cuda|_cpu|_python)?\.so|torch_(cuda|cpu|python)\.dll", "libraries of PyTorch"),
+    Mark("tensorrt", "kernels", r"^trt_|^__myl|_trt$|^generatedNativePointwise", "kernels of TensorRT"),
+    Mark("tensorrt", "texts", r"\bnvinfer1::|\bgenericReformat::|\bcuInt8::|\bcuEltwise::", "kernels of TensorRT"),
+    Mark("tensorrt", "domains", r"^TensorRT$", "ranges of TensorRT"),
+    Mark("tensorrt", "texts", r"libnvinfer\w*\.so|\bnvinfer\w*\.dll", "libraries of TensorRT"),
+    Mark("onnx", "texts", r"\bonnxruntime::", "kernels of ONNX Runtime"),
+    Mark("onnx", "texts", r"libonnxruntime\w*\.so|\bonnxruntime\w*\.dll", "libraries of ONNX Runtime"),
+    Mark("jax", "kernels", r"^([a-z]+_)*fusion(_\d+)*$", "kernels of XLA"),
+    Mark("jax", "texts", r"\bhlo_module=|XlaModule:|\bxla::|libjax\w*\.so|xla_extension\.so|xla_cuda_plugin", "XLA"),
+    Mark("tensorflow", "texts", r"\btensorflow::|libtensorflow\w*\.so", "kernels of TensorFlow"),
+    Mark("triton", "kernels", r"^triton_|_0d1d|_\d+(d|c|de)(\d+(d|c|de)){2,}\d*$", "kernels of Triton"),
+    Mark("julia", "texts", r"CuDeviceArray|CuKernelContext", "kernels of CUDA.jl"),
+    Mark("julia", "processes", r"^julia", "a process of Julia"),
+    Mark("julia", "texts", r"libjulia\w*\.so", "libraries of Julia"),
+    Mark("openacc", "domains", r"^OpenACC$", "calls of OpenACC"),
+    Mark("openacc", "kernels", r"_\d+_gpu(__red)?$", "kernels of OpenACC"),
+    Mark("openmp", "kernels", r"^nvkernel_|^__omp_offloading_", "kernels of OpenMP"),
+    Mark("gcc", "kernels", r"\$_omp_fn\$\d+$", "kernels that GCC offloads"),
+    Mark("mpi", "domains", r"^MPI$", "calls of MPI"),
+    Mark("mpi", "threads", r"^MPI Rank \d+$", "threads of MPI"),
+    Mark("kokkos", "texts", r"\bKokkos::", "kernels of Kokkos"),
+    Mark("raja", "texts", r"\bRAJA::", "kernels of RAJA"),
+    Mark("cupy", "kernels", r"^cupy_", "kernels of CuPy"),
+    Mark("numba", "texts", r"\bcudapy::|_ZN6cudapy", "kernels of Numba"),
+)
+PYTHON_MARKS = (
+    Mark("python", "threads", r"^i?python", "threads of Python"),
+    Mark("python", "processes", r"^i?python|^torchrun|^pytest", "a process of Python"),
+    Mark("python", "texts", r"libpython\d", "libraries of Python"),
+)
+TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|multi_tensor_apply|adam|optimizer\.step|nll_loss|transpose\(jvp"
+TRAINING_MARKS = (
+    Mark("training", "threads", r"^pt_autograd", "a thread of autograd"),
+    Mark("training", "kernels", TRAINING, "kernels of a backward pass or an optimizer"),
+    Mark("training", "texts", r"at::native::.*(Backward|backward|multi_tensor_apply)", "kernels of a backward pass"),
+    Mark("training", "ranges", TRAINING, "ranges of a backward pass or an optimizer"),
+)
+TORCH_TRACE = "a trace of torch.profiler"
+ONLY_INFERENCE = ("tensorrt", "onnx")
+# Frameworks whose kernels one program may mix; the one with most kernel time is the kind.
+MODELS = ("pytorch", "tensorrt", "onnx", "jax")
+# The short name in a demangled name: `void at::native::<unnamed>::kernel<float>(...)`.
+SHORT_NAME = r"^(?:void )?(?:(?:\w+|<unnamed>|\(anonymous namespace\))::)*(\w+)[<(]"
+IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", "cupy", "numba")
+
+
+def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool) -> Program:
+    """Return the kind of the program that made a capture."""
+    marks = [mark for mark in MARKS if names.matching(mark).len()]
+    signs = {"pytorch": TORCH_TRACE} if is_torch_trace else {}
+    for mark in marks:
+        signs.setdefault(mark.framework, mark.evidence)
+    if "gcc" in signs:
+        # GCC names kernels of both alike. Its OpenMP runtime waits for the context, its OpenACC runtime for a stream.
+        in_context = "openacc" not in signs and names.texts.is_in(["cuCtxSynchronize"]).any()
+        signs.setdefault("openmp" if in_context else "openacc", signs.pop("gcc"))
+    kind = _main_kind(signs, names, operations)
+    training, training_evidence = _training(kind, signs, names)
+    frameworks = sorted(signs, key=lambda name: name != kind)
+    is_nameless = names.threads.is_empty() and names.processes.is_empty()
+    return Program(
+        kind=kind,
+        frameworks=tuple(frameworks),
+        training=training,
+        python=is_torch_trace
+        or any(names.matching(mark).len() for mark in PYTHON_MARKS)
+        or (is_nameless and kind in IN_PYTHON),
+        evidence=(*(f"{name}: {signs[name]}" for name in frameworks), *training_evidence),
+    )
+
+
+def _main_kind(signs: Mapping[str, str], names: ProgramNames, operations: pl.DataFrame) -> str:
+    """Return the first of KINDS with a sign; of several MODELS with kernels the one with most kernel time."""
+    kernel_time = {
+        name: _kernel_time(name, names, operations)
+        for name in MODELS
+        if sum(model in signs for model in MODELS) > 1 and name in signs
+    }
+    if any(kernel_time.values()):
+        return max(kernel_time, key=lambda name: kernel_time[name])
+    return next((kind for kind in KINDS if kind in signs), "cuda")
+
+
+def _kernel_time(framework: str, names: ProgramNames, operations: pl.DataFrame) -> int:
+    """Return the summed time of the kernels that the marks of a framework name, in ns."""
+    own = [names.matching(mark) for mark in MARKS if mark.framework == framework and mark.names in ("kernels", "texts")]
+    short = pl.concat([pl.concat([matches, matches.str.extract(SHORT_NAME)]) for matches in own]).drop_nulls().unique()
+    kernels = operations.filter(operations["name"].cast(pl.String).is_in(short.implode()))
+    return int((kernels["end"] - kernels["start"]).sum())
+
+
+def _training(kind: str, signs: Mapping[str, str], names: ProgramNames) -> tuple[bool | None, tuple[str, ...]]:
+    """Return whether the program trains a model, and the evidence; None if nothing shows it."""
+    if kind not in MODELS:
+        return None, ()
+    if kind in ONLY_INFERENCE:
+        return False, ()
+    evidence = next((mark.evidence for mark in TRAINING_MARKS if names.matching(mark).len()), None)
+    if evidence is not None:
+        return True, (f"training: {evidence}",)
+    return (False if signs[kind] == ATEN else None), ()
