@@ -88,20 +88,26 @@ def test_synchronizations_and_pageable_copies(measure: Figures, path: Path) -> N
             Call(251, 260, "cudaMemcpyAsync_v3020", correlation=5),
         ],
     )
-    # The synchronize starves from 50 to 100 and returns under a busy GPU, so it costs no refill; the pageable
-    # copy waits 190 to 200 and 205 to 215, and 80 ns pass before the next kernel. The pinned one does not block.
+    # The synchronize starves from 50 to 100, before the window begins. The pageable copy waits 190 to 200 and 205 to
+    # 215, and 80 ns pass before the next kernel. Nothing is launched between the two calls: they form one wait, which
+    # blocks 170 ns and costs 10 + 80, shared 140 : 30. The pinned copy does not block.
     holds(
         measure(path),
         host__sync__calls__0__api="cudaStreamSynchronize",
         host__sync__blocked_ns=140,
         host__sync__waited_ns=90,
         host__sync__starved_ns=50,
-        host__sync__refill_ns=0,
+        host__sync__idle_in_wait_ns=8,
+        host__sync__refill_ns=65,
+        host__sync__cost_ns=74,
         host__implicit_sync__count=1,
         host__implicit_sync__blocked_ns=30,
         host__implicit_sync__waited_ns=20,
         host__implicit_sync__starved_ns=10,
-        host__implicit_sync__refill_ns=80,
+        host__implicit_sync__idle_in_wait_ns=2,
+        host__implicit_sync__refill_ns=15,
+        host__implicit_sync__cost_ns=16,
+        host__implicit_sync__calls__0__cost_ns=16,
     )
 
 

@@ -34,7 +34,8 @@ def test_gap_causes_by_precedence(measure: Figures, path: Path) -> None:
     found = measure(path)
     # The gap is [1100, 2000). Overhead takes 1100 to 1115, so the synchronize keeps 85 of its 90 ns, and of the
     # call around them api keeps 1200 to 1250 and 1320 to 1335. Thread 12 launched nothing, so its synchronize
-    # explains nothing; host is 1115 to 1800 less 85 + 50 + 20 + 65.
+    # explains nothing; host is 1115 to 1800 less 85 + 50 + 20 + 65. It returned last, so the restart gap is its own,
+    # but costs no more than it blocked. The first three calls form one wait, with 160 idle ns shared 90 : 50 : 30.
     holds(
         found,
         devices__0__gaps__count=1,
@@ -46,9 +47,12 @@ def test_gap_causes_by_precedence(measure: Figures, path: Path) -> None:
         host__sync__blocked_ns=190,
         host__sync__waited_ns=0,
         host__sync__starved_ns=190,
-        host__sync__refill_ns=(2000 - 1200) + (2000 - 1500),
+        host__sync__idle_in_wait_ns=84 + 100,
+        host__sync__refill_ns=2000 - 1500,
+        host__sync__cost_ns=84 + 100,
         host__implicit_sync__count=2,
         host__implicit_sync__blocked_ns=80,
+        host__implicit_sync__cost_ns=160 - 84,
     )
     assert [call["api"] for call in found["host"]["sync"]["calls"]] == [
         "cudaStreamSynchronize", "cudaDeviceSynchronize",

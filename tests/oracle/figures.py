@@ -6,9 +6,10 @@ from pathlib import Path
 
 from tests.oracle.export import KINDS, Export, Operation
 from tests.oracle.gaps import Causes, device_gaps, stream_gaps
-from tests.oracle.host import Window, clipped, nvtx, syncs, touches
+from tests.oracle.host import nvtx
 from tests.oracle.iterations import iterations
 from tests.oracle.spans import Span, intersect, length, union
+from tests.oracle.waits import Gpu, Window, clipped, syncs, touches
 
 KIND_ORDER = ["h2d", "d2h", "d2d", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other"]
 MEMORY_ORDER = ["pageable", "pinned", "managed", "device", "unknown"]
@@ -23,19 +24,19 @@ def figures(
     groups = [
         (group, [one for one in export.operations if (one.process, one.device) in group]) for group in export.devices
     ]
-    busy: dict[int, list[Span]] = {}
+    gpus: list[Gpu] = []
     devices = []
     for group, work in groups:
         here = [one for one in work if touches(one.start, one.end, window)]
         if not here:
             continue
         devices.append(device(causes, group, work, here, window))
-        for process in {process for process, _ in group}:
-            spans = [clipped(one.start, one.end, window) for one in here]
-            busy[process] = union(busy.get(process, []) + spans)
+        busy = union([clipped(one.start, one.end, window) for one in here])
+        bounds = window or (min(one.start for one in here), max(one.end for one in here))
+        gpus.append(Gpu({process for process, _ in group}, bounds, busy, work))
     return {
         "devices": devices,
-        "host": syncs(export, busy, window),
+        "host": syncs(export, gpus, window),
         "nvtx": nvtx(export, window),
         "iterations": iterations(export, causes, window, iteration, skip),
         "unmatched": unmatched(export),

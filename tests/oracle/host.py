@@ -1,4 +1,4 @@
-"""Blocking calls and NVTX ranges, one at a time."""
+"""NVTX ranges, one at a time."""
 
 from __future__ import annotations
 
@@ -6,53 +6,8 @@ from bisect import bisect_right
 from collections import defaultdict
 
 from tests.oracle.export import Export, Operation, Range
-from tests.oracle.spans import Span, inside, length, union
-
-Window = tuple[int, int] | None
-
-
-def touches(start: int, end: int, window: Window) -> bool:
-    if window is None:
-        return True
-    return (start < window[1] and end > window[0]) or (start == end and window[0] <= start < window[1])
-
-
-def clipped(start: int, end: int, window: Window) -> Span:
-    return (start, end) if window is None else (max(start, window[0]), min(end, window[1]))
-
-
-def syncs(export: Export, busy: dict[int, list[Span]], window: Window) -> dict[str, object]:
-    """Return the synchronizing calls; `busy` has the busy times of each process's GPUs."""
-    groups: dict[str, dict[str, dict[str, int]]] = {"sync": {}, "implicit_sync": {}}
-    for call in export.calls:
-        if not (call.role == "sync" or call.implicit) or not touches(call.start, call.end, window):
-            continue
-        start, end = clipped(call.start, call.end, window)
-        of = busy.get(call.process, [])
-        waited = length(inside(of, start, end))
-        row = groups["sync" if call.role == "sync" else "implicit_sync"].setdefault(
-            call.name, dict.fromkeys(("count", "blocked_ns", "waited_ns", "starved_ns", "refill_ns"), 0)
-        )
-        row["count"] += 1
-        row["blocked_ns"] += end - start
-        row["waited_ns"] += waited
-        row["starved_ns"] += end - start - waited
-        row["refill_ns"] += refill(of, end)
-    return {name: summed(rows) for name, rows in groups.items()}
-
-
-def refill(busy: list[Span], at: int) -> int:
-    index = bisect_right(busy, (at, 1 << 62))
-    if index and busy[index - 1][1] > at:
-        return 0
-    return busy[index][0] - at if index < len(busy) else 0
-
-
-def summed(rows: dict[str, dict[str, int]]) -> dict[str, object]:
-    keys = ("count", "blocked_ns", "waited_ns", "starved_ns", "refill_ns")
-    calls = [{"api": name, **row} for name, row in rows.items()]
-    calls.sort(key=lambda row: (-row["blocked_ns"], row["api"]))
-    return {**{key: sum(row[key] for row in rows.values()) for key in keys}, "calls": calls}
+from tests.oracle.spans import length, union
+from tests.oracle.waits import Window, clipped, touches
 
 
 class Open:

@@ -116,8 +116,8 @@ def made_finding(number: int, device: str | None = "GPU 0", names: str = "") -> 
 
 
 def _sync(names: str) -> SyncUse:
-    call = ApiTotal(f"cudaStreamSynchronize{names}", 4, 10 * MS, 6 * MS, 4 * MS, 999)
-    return SyncUse(4, 10 * MS, 6 * MS, 4 * MS, 999, (call,), pl.DataFrame())
+    call = ApiTotal(f"cudaStreamSynchronize{names}", 4, 10 * MS, 6 * MS, 4 * MS, 4 * MS, 999, 4 * MS)
+    return SyncUse(4, 10 * MS, 6 * MS, 4 * MS, 4 * MS, 999, 4 * MS, (call,), pl.DataFrame())
 
 
 def _iterations(names: str) -> Iterations:
@@ -195,7 +195,7 @@ def bare_analysis() -> Analysis:
         idle_ns=0,
         gaps=Gaps(0, 0, causes(), pl.DataFrame()),
     )
-    none = SyncUse(0, 0, 0, 0, 0, (), pl.DataFrame())
+    none = SyncUse(0, 0, 0, 0, 0, 0, 0, (), pl.DataFrame())
     return replace(
         made_analysis(findings=0),
         devices=(device,),

@@ -43,7 +43,7 @@ Per device, % of its window; EXPR holds when it holds for any device:
 Per device, % of the busy time of that kind:
   overlap_KIND  overlap_communication
 All calls together, % of the longest window:
-  sync.blocked .waited .starved .refill   implicit_sync.blocked ...
+  sync.blocked .waited .starved .refill .cost   implicit_sync.blocked ...
 Steady iterations, % of their median wall time:
   iteration.FIGURE.median .p5 .p95
 Counts, without a unit:

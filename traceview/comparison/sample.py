@@ -129,13 +129,12 @@ def _named_work(trace: Trace, device: Activity) -> Intervals:
 
 
 def _sync_figures(kind: str, use: SyncUse, at: AlignedIterations, process: int) -> dict[str, Times]:
-    """Sum the blocking calls of each iteration; cost = starved + refill (docs/definitions.md "Synchronization")."""
+    """Sum the blocking calls of each iteration (docs/definitions.md "Synchronization")."""
     frame = use.frame.filter(pl.col("process") == process)
-    columns = {name: frame[name].to_numpy() for name in ("blocked", "starved", "refill")}
+    columns = {name: frame[name].to_numpy() for name in ("blocked", "starved", "refill", "cost")}
     start = frame["start"].to_numpy()
     sums = {name: _sum_by_iteration(start, values, at) for name, values in columns.items()}
-    count = _sum_by_iteration(start, np.ones(len(start), np.int64), at)
-    sums |= {"count": count, "cost": sums["starved"] + sums["refill"]}
+    sums["count"] = _sum_by_iteration(start, np.ones(len(start), np.int64), at)
     return {f"{kind}.{name}": values for name, values in sums.items()}
 
 
@@ -186,7 +185,7 @@ def _sync_totals(kind: str, use: SyncUse) -> dict[str, int]:
         "blocked": use.blocked_ns,
         "starved": use.starved_ns,
         "refill": use.refill_ns,
-        "cost": use.starved_ns + use.refill_ns,
+        "cost": use.cost_ns,
     }
     return {f"{kind}.{name}": value for name, value in figures.items()}
 

@@ -7,86 +7,52 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from traceview import intervals
-from traceview.intervals import EMPTY, Intervals, Times
+from traceview.intervals import Times
 from traceview.measure.activity import Activity, overlaps_window
 from traceview.measure.base import CaptureMeasure
-from traceview.measure.sums import covered_length_few_queries
+from traceview.measure.waits import BlockingCalls, measure_waits, number_waits
 from traceview.model.analysis import HostUse, SyncUse
 from traceview.model.columns import Table
 from traceview.model.rows import ApiTotal
-from traceview.model.trace import ROLES, Trace, Window
+from traceview.model.trace import ROLES, Trace
 
-TOTALS = ("blocked", "waited", "starved", "refill")
+TOTALS = ("blocked", "waited", "starved", "idle_in_wait", "refill", "cost")
 
 
 def measure_host(trace: Trace, activities: Sequence[Activity]) -> HostUse:
     """Measure explicit synchronizations, and separately the calls that synchronize implicitly."""
-    busy = _busy_by_process(trace, activities)
     explicit = trace.api["role"].to_physical().to_numpy() == ROLES.index("sync")
-    implicit = trace.api["implicit"].arg_true().to_numpy().astype(np.int64)
-    return HostUse(
-        sync=_measure_calls(trace, np.flatnonzero(explicit), busy),
-        implicit_sync=_measure_calls(trace, implicit[~explicit[implicit]], busy),
-    )
+    rows = np.flatnonzero(explicit | trace.api["implicit"].to_numpy())
+    frame = _measure_calls(trace, rows, activities)
+    sync = pl.Series(explicit[frame["api"].to_numpy()], dtype=pl.Boolean)
+    return HostUse(sync=_sum_calls(frame.filter(sync)), implicit_sync=_sum_calls(frame.filter(~sync)))
 
 
-def _busy_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, Intervals]:
-    """Return, for each process, when any GPU that it uses was busy."""
-    used: dict[int, list[Intervals]] = {}
-    for device in activities:
-        for process in trace.devices["processes"][device.device]:
-            used.setdefault(process, []).append(device.busy)
-    return {process: _merge(unions) for process, unions in used.items()}
-
-
-def _merge(unions: list[Intervals]) -> Intervals:
-    if len(unions) == 1:
-        return unions[0]
-    return intervals.union(
-        np.concatenate([union.start for union in unions]), np.concatenate([union.end for union in unions])
-    )
-
-
-def _measure_calls(trace: Trace, rows: Times, busy: dict[int, Intervals]) -> SyncUse:
-    """Measure the calls in `rows` of Trace.api; `busy` has the GPU work of each process."""
+def _measure_calls(trace: Trace, rows: Times, activities: Sequence[Activity]) -> pl.DataFrame:
+    """Measure the blocking calls in `rows` of Trace.api that overlap the window."""
     start, end = trace.api["start"].to_numpy()[rows], trace.api["end"].to_numpy()[rows]
     if trace.window is not None:
-        rows, start, end = _clip_calls(rows, start, end, trace.window)
+        inside = overlaps_window(start, end, trace.window)
+        rows, start, end = rows[inside], start[inside], end[inside]
+        clipped = np.maximum(start, trace.window.start), np.minimum(end, trace.window.end)
+    else:
+        clipped = start, end
     process = trace.api.select("process")[rows]["process"].to_numpy()
-    waited = np.zeros(len(rows), np.int64)
-    refill = np.zeros(len(rows), np.int64)
-    for process_id in np.unique(process):
-        chosen = process == process_id
-        work = busy.get(int(process_id), EMPTY)
-        waited[chosen] = covered_length_few_queries(work, start[chosen], end[chosen])
-        refill[chosen] = _restart_gaps(work, end[chosen])
-    frame = trace.api.select("name", "thread", "process")[rows].with_columns(
-        pl.Series("start", start),
-        pl.Series("end", end),
+    blocked = clipped[1] - clipped[0]
+    calls = BlockingCalls(process, *clipped, end, number_waits(trace, rows), blocked)
+    costs = measure_waits(trace, activities, calls)
+    return trace.api.select("name", "thread", "process")[rows].with_columns(
+        pl.Series("start", calls.start),
+        pl.Series("end", calls.end),
         pl.Series("api", rows, dtype=pl.Int64),
-        pl.Series("blocked", end - start),
-        pl.Series("waited", waited),
-        pl.Series("starved", end - start - waited),
-        pl.Series("refill", refill),
+        pl.Series("blocked", blocked),
+        pl.Series("waited", costs.waited),
+        pl.Series("starved", blocked - costs.waited),
+        pl.Series("wait", calls.wait),
+        pl.Series("idle_in_wait", costs.idle_in_wait),
+        pl.Series("refill", costs.refill),
+        pl.Series("cost", costs.cost),
     )
-    return _sum_calls(frame)
-
-
-def _clip_calls(rows: Times, start: Times, end: Times, window: Window) -> tuple[Times, Times, Times]:
-    inside = overlaps_window(start, end, window)
-    start, end = start[inside], end[inside]
-    return rows[inside], np.maximum(start, window.start), np.minimum(end, window.end)
-
-
-def _restart_gaps(busy: Intervals, end: Times) -> Times:
-    """Return the GPU idle time after each call returned; 0 if the GPU was busy then, or had no more work."""
-    if len(busy.start) == 0:
-        return np.zeros(len(end), np.int64)
-    after = np.searchsorted(busy.start, end, side="right")
-    working = (after > 0) & (busy.end[np.maximum(after - 1, 0)] > end)
-    resumes = busy.start[np.minimum(after, len(busy.start) - 1)]
-    return np.where(working | (after == len(busy.start)), 0, resumes - end)
 
 
 def _sum_calls(frame: pl.DataFrame) -> SyncUse:
@@ -96,16 +62,8 @@ def _sum_calls(frame: pl.DataFrame) -> SyncUse:
         .agg(pl.len().alias("count"), *sums)
         .sort(["blocked", "name"], descending=[True, False])
     )
-    total = {name: int(frame[name].sum()) for name in TOTALS}
-    return SyncUse(
-        count=len(frame),
-        blocked_ns=total["blocked"],
-        waited_ns=total["waited"],
-        starved_ns=total["starved"],
-        refill_ns=total["refill"],
-        calls=tuple(ApiTotal(*row) for row in calls.iter_rows()),
-        frame=frame,
-    )
+    totals = {f"{name}_ns": int(frame[name].sum()) for name in TOTALS}
+    return SyncUse(len(frame), **totals, calls=tuple(ApiTotal(*row) for row in calls.iter_rows()), frame=frame)
 
 
 def _calls_table(name: str, title: str, note: str) -> Table:

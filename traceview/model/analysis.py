@@ -143,15 +143,17 @@ class DeviceUse:
 class SyncUse:
     """Blocking calls (docs/definitions.md "Synchronization").
 
-    `frame` has one row per call: start, end, name, thread, process, api (row of Trace.api), and blocked, waited,
-    starved and refill in ns.
+    `frame` has one row per call: start, end, name, thread, process, api (row of Trace.api), wait (the number of its
+    wait), and blocked, waited, starved, idle_in_wait, refill and cost in ns. The last three are shares of the wait's.
     """
 
     count: int
     blocked_ns: int
     waited_ns: int
     starved_ns: int
+    idle_in_wait_ns: int  # part of starved_ns that lies inside a device's window, each idle ns once
     refill_ns: int
+    cost_ns: int  # at most idle_in_wait_ns + refill_ns, and at most blocked_ns
     calls: tuple[ApiTotal, ...]
     frame: pl.DataFrame
 

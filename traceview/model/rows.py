@@ -82,11 +82,9 @@ class ApiTotal:
     blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
     waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")
     starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.")
+    idle_in_wait_ns: int = column("ns", "GPU idle in window", "Part of the GPU idle time that lies inside its window.")
     refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.")
-
-    @derived("ns", "cost", "GPU idle time inside the calls and in the restart gaps.")
-    def cost_ns(self) -> int:
-        return self.starved_ns + self.refill_ns
+    cost_ns: int = column("ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from traceview.model.analysis import (
 )
 from traceview.model.trace import KINDS
 
-SYNC_FIGURES = ("blocked", "waited", "starved", "refill")
+SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
 
 

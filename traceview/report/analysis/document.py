@@ -123,7 +123,9 @@ def _sync(use: SyncUse) -> Json:
         "blocked_ns": use.blocked_ns,
         "waited_ns": use.waited_ns,
         "starved_ns": use.starved_ns,
+        "idle_in_wait_ns": use.idle_in_wait_ns,
         "refill_ns": use.refill_ns,
+        "cost_ns": use.cost_ns,
         "calls": plain_values(use.calls),
     }
 

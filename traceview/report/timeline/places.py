@@ -65,7 +65,7 @@ def _important_places(analysis: Analysis) -> Iterator[Place]:
     for device in analysis.devices:
         yield from ((gap.start_ns, gap.end_ns) for gap in device.gaps.longest)
     for use in (analysis.host.sync, analysis.host.implicit_sync):
-        cost = (use.frame["starved"] + use.frame["refill"]).to_numpy()
+        cost = use.frame["cost"].to_numpy()
         worst = np.argsort(-cost, kind="stable")[:MAX_CALLS]
         yield from use.frame.select("start", "end")[worst].iter_rows()
 
