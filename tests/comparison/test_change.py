@@ -94,16 +94,6 @@ def test_too_few_values_have_no_interval() -> None:
     many, few = np.arange(10), np.arange(change.MIN_VALUES - 1)
     assert change.difference_interval(many, few) is None
     assert change.difference_interval(few, many) is None
-    assert change.ratio_interval(few, many) is None
-    assert change.ratio_interval(np.zeros(9, np.int64), many) is None
-
-
-@settings(max_examples=30)
-@given(TIMES.map(lambda each: each + 1), TIMES)
-def test_ratio_of_constant_samples(before: Times, after: Times) -> None:
-    interval = change.ratio_interval(before[:1].repeat(9), after[:1].repeat(7))
-    assert interval is not None
-    assert interval[0] == interval[1] == pytest.approx(after[0] / before[0])
 
 
 @settings(max_examples=30)

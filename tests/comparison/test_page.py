@@ -39,7 +39,7 @@ def test_page_shows_changes_without_requests(page: Opened) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
     text = page.page.inner_text("#verdicts")
-    assert text.startswith("faster · dual.sqlite: An iteration took 29.6 ms, now 14.1 ms, -52.5%")
+    assert text.startswith("faster · dual.sqlite: An iteration took 30.1 ms, now 13.8 ms, -54.2%")
     assert page.page.locator(".capture h3").all_inner_texts() == ["serial.sqlite", "dual.sqlite"]
     rows = page.page.locator("#tables section").first.locator("tr")
     assert rows.nth(1).inner_text().split("\t")[:3] == ["exposed h2d", "16.2 ms", "1.14 ms"]

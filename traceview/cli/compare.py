@@ -32,7 +32,9 @@ EPILOG = """\b
 EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
 and NUMBER ends with %, ns, us, ms or s. It applies to the change per
 iteration, after minus before; a decrease is negative:
-'wall > 3%', 'exposed_h2d > 1ms', 'sync.count > 0', 'wall > -10%'.
+'time > 3%', 'exposed_h2d > 1ms', 'sync.count > 0', 'time > -10%'.
+Mean time per iteration, % of the base's:
+  time
 Medians, % of the base's wall:
   wall  compute  exposed_h2d  exposed_d2h  exposed_communication  other  twice
   no_gpu  idle  idle.CAUSE
@@ -62,7 +64,7 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
     type=click.Choice(("auto", "range", "gpu")),
     default="auto",
     show_default=True,
-    help="End of an iteration: the end of its NVTX range, or the end of its GPU work.",
+    help="End of an iteration for medians: the end of its NVTX range, or the end of its GPU work.",
 )
 @click.option(
     "--min-change",
@@ -70,10 +72,10 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Ignore wall-time changes below PERCENT.",
+    help="Ignore changes of the mean time below PERCENT.",
 )
 @top_option("Length of the list of kernels.")
-@fail_if_option("wall > 3%")
+@fail_if_option("time > 3%")
 @click.option(
     "--fail-on-regression",
     is_flag=True,

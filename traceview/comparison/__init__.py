@@ -1,28 +1,36 @@
 """Compare captures: what changed between them, whether the change is noise, and which parts explain it.
 
-    align.py     start and end of the iterations, cut in the same way in every capture
-    sample.py    the figures of each iteration, or of a capture without iterations
-    kernels.py   launches and GPU time by kernel name
-    change.py    bootstrap intervals, changes of figures and the verdict
-    notes.py     other differences between the captures
-    timeline.py  events around the median iteration, for the page
+    align.py       start and end of the iterations
+    sample.py      the figures of each iteration, or of a capture without iterations
+    throughput.py  the mean time per iteration: block bootstrap and verdict
+    change.py      medians per iteration and their bootstrap intervals
+    shape.py       peaks and tails of the distribution of iteration times
+    kernels.py     launches and GPU time by kernel name
+    work.py        whether the iterations of two captures do the same work
+    notes.py       other differences between the captures
+    timeline.py    events around the median iteration, for the page
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from traceview.comparison.align import align_iterations, choose_cut, find_host_iterations
-from traceview.comparison.change import LEVEL, MIN_CHANGE, change_between, judge_wall, ratio_interval
+from traceview.comparison.align import align_borders, align_iterations, choose_cut, iteration_times
+from traceview.comparison.change import LEVEL, MIN_CHANGE, change_between
 from traceview.comparison.kernels import kernel_changes
-from traceview.comparison.notes import comparison_notes
+from traceview.comparison.notes import comparison_notes, difference_notes
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sample_capture, sample_iterations
+from traceview.comparison.shape import time_shape
+from traceview.comparison.throughput import Series, block_length, judge_time, mean_change, mean_parts
 from traceview.comparison.timeline import median_timelines
+from traceview.comparison.work import iteration_work
 from traceview.errors import RequestError
+from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange
+from traceview.model.comparison import CaptureDifference, ComparedCapture, ComparedIterations, Comparison, FigureChange
 from traceview.model.trace import Trace
 from traceview.pipeline import Progress, analyze
 
@@ -85,27 +93,52 @@ def _analyze(
     return analyze(report, iteration=iteration, skip=skip, device=device, progress=step)
 
 
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A capture in a comparison: the sample that medians are of, and the sample that means are of."""
+
+    file: str
+    analysis: Analysis
+    medians: Sample
+    means: Sample
+
+    @property
+    def time(self) -> Series:
+        return Series(self.means.wall, block_length(self.means.wall))
+
+
 def compare_analyses(
     analyses: Sequence[Analysis], *, cut: str = "auto", min_change: float = MIN_CHANGE
 ) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
     files = _number_equal_names([analysis.info.file for analysis in analyses])
-    iterations = [find_host_iterations(analysis) for analysis in analyses]
-    chosen, why = choose_cut(iterations, cut, files)
-    samples = [
-        sample_capture(analysis)
-        if chosen == "whole" or host is None
-        else sample_iterations(analysis, align_iterations(host, chosen))
-        for analysis, host in zip(analyses, iterations, strict=True)
-    ]
-    captures = [_capture(*row, chosen) for row in zip(files, analyses, samples, strict=True)]
+    iterations = [iteration_times(analysis) for analysis in analyses]
+    chosen, why = choose_cut(iterations, cut, files, _iteration_unit(analyses))
+    sides = [_side(*row, chosen) for row in zip(files, analyses, iterations, strict=True)]
+    captures = [_capture(side, chosen) for side in sides]
     against = tuple(
-        _compare_samples(samples[0], sample, capture, min_change)
-        for sample, capture in zip(samples[1:], captures[1:], strict=True)
+        _compare_sides(sides[0], side, captures[0], capture, min_change)
+        for side, capture in zip(sides[1:], captures[1:], strict=True)
     )
     notes = comparison_notes(files, analyses, iterations, chosen)
-    timelines = partial(median_timelines, analyses, samples, whole=chosen == "whole")
+    timelines = partial(median_timelines, analyses, [side.medians for side in sides], whole=chosen == "whole")
     return Comparison(captures[0], against, chosen, why, LEVEL, min_change, notes, timelines)
+
+
+def _iteration_unit(analyses: Sequence[Analysis]) -> str:
+    sources = {analysis.iterations.source for analysis in analyses if isinstance(analysis.iterations, Iterations)}
+    if "period" not in sources:
+        return "NVTX ranges"
+    return "periods of the launch sequence" if "range" not in sources else "NVTX ranges, or periods of launches"
+
+
+def _side(file: str, analysis: Analysis, host: IterationTimes | None, cut: str) -> _Side:
+    if cut == "whole" or host is None:
+        whole = sample_capture(analysis)
+        return _Side(file, analysis, whole, whole)
+    medians = sample_iterations(analysis, align_iterations(host, cut))
+    means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, align_borders(host))
+    return _Side(file, analysis, medians, means)
 
 
 def _number_equal_names(files: Sequence[str]) -> list[str]:
@@ -113,41 +146,59 @@ def _number_equal_names(files: Sequence[str]) -> list[str]:
     return [f"{file} ({index + 1})" if files.count(file) > 1 else file for index, file in enumerate(files)]
 
 
-def _capture(file: str, analysis: Analysis, sample: Sample, cut: str) -> ComparedCapture:
-    iterations = analysis.iterations
+def _capture(side: _Side, cut: str) -> ComparedCapture:
+    analysis, sample, iterations = side.analysis, side.medians, side.analysis.iterations
+    if isinstance(iterations, Iterations) and cut != "whole":
+        name, described = iterations.range, ComparedIterations.build(iterations)
+    else:
+        name, described = None, ComparedIterations("none", None, None)
     return ComparedCapture(
-        file=file,
+        file=side.file,
         nsys_version=analysis.info.nsys_version,
         devices=tuple(f"{device.id} {device.name}".strip() for device in analysis.devices),
-        range=iterations.range if isinstance(iterations, Iterations) and cut != "whole" else None,
+        iterations=described,
+        range=name,
         count=len(sample.wall),
         skipped=sample.skipped,
         wall_ns=tuple(sample.wall.tolist()),
         start_ns=tuple(sample.start.tolist()),
+        shape=time_shape(side.means.wall),
     )
 
 
-def _compare_samples(before: Sample, after: Sample, capture: ComparedCapture, min_change: float) -> CaptureDifference:
+def _compare_sides(
+    base: _Side, side: _Side, before: ComparedCapture, after: ComparedCapture, min_change: float
+) -> CaptureDifference:
     def change(name: str) -> FigureChange:
         unit = "count" if name in COUNTS else "ns"
-        return change_between(name, unit, before.figures[name], after.figures[name], LEVEL)
+        return change_between(name, unit, base.medians.figures[name], side.medians.figures[name], LEVEL)
 
-    wall = change("wall")
-    verdict = judge_wall(wall, before.wall, after.wall, min_change, LEVEL)
-    ratio = ratio_interval(before.wall, after.wall)
-    parts = tuple(change(name) for name in PARTS)
-    return CaptureDifference(
-        capture=capture,
+    old, new = base.time, side.time
+    time = mean_change("time", old, new)
+    work = iteration_work(base.means.kernels, side.means.kernels)
+    verdict = judge_time(time, old, new, min_change, work)
+    wall, parts = change("wall"), tuple(change(name) for name in PARTS)
+    low, high = (None if edge is None else _ratio(time.before + edge, time.before) for edge in (time.low, time.high))
+    difference = CaptureDifference(
+        capture=after,
         verdict=verdict.word,
         why=verdict.why,
-        confidence=verdict.confidence,
-        ratio=wall.after / wall.before if wall.before else None,
-        ratio_low=ratio[0] if ratio else None,
-        ratio_high=ratio[1] if ratio else None,
+        confidence=verdict.probability,
+        ratio=_ratio(time.after, time.before),
+        ratio_low=low,
+        ratio_high=high,
+        time=time,
+        mean_parts=mean_parts(time, old, new, base.means.figures, side.means.figures),
+        work=work,
         wall=wall,
         parts=parts,
         left_over_ns=wall.difference - sum(part.difference for part in parts),
         idle=change("idle"),
         host=tuple(change(name) for name in HOST_FIGURES),
-        kernels=kernel_changes(before.kernels, after.kernels, min_change, LEVEL),
+        kernels=kernel_changes(base.medians.kernels, side.medians.kernels, min_change, LEVEL),
     )
+    return replace(difference, notes=difference_notes(before, difference))
+
+
+def _ratio(after: int, before: int) -> float | None:
+    return max(0, after) / before if before else None

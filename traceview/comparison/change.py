@@ -50,14 +50,6 @@ class DifferenceInterval(NamedTuple):
     above: float
 
 
-class WallVerdict(NamedTuple):
-    """A word of VERDICTS, the reason in a sentence, and the confidence in the sign of the difference."""
-
-    word: str
-    why: str
-    confidence: float | None
-
-
 def change_between(name: str, unit: str, before: Times, after: Times, level: float) -> FigureChange:
     """Compare a figure of two captures. If the interval of the difference contains zero, the change is noise."""
     old, new = median(before), median(after)
@@ -72,7 +64,7 @@ def change_between(name: str, unit: str, before: Times, after: Times, level: flo
         high=None if interval is None else interval.high,
         mean_before=_mean(before, unit),
         mean_after=_mean(after, unit),
-        verdict=_direction(new - old, interval),
+        verdict=direction(new - old, interval),
     )
 
 
@@ -82,33 +74,13 @@ def _mean(values: Times, unit: str) -> float:
     return total // len(values) if unit == "ns" else round(total / len(values), 3)
 
 
-def _direction(difference: int, interval: DifferenceInterval | None) -> str:
+def direction(difference: int, interval: DifferenceInterval | None) -> str:
+    """Return the verdict on a figure: less, more, noise, or unjudged without an interval."""
     if interval is None:
         return "unjudged" if difference else "noise"
     if interval.low <= 0 <= interval.high:
         return "noise"
     return "less" if difference < 0 else "more"
-
-
-def judge_wall(wall: FigureChange, before: Times, after: Times, min_change: float, level: float) -> WallVerdict:
-    """Return whether iterations became faster or slower, or whether the change is noise.
-
-    `min_change` is a share of the base's wall time.
-    """
-    interval = difference_interval(before, after, level)
-    if interval is None:
-        fewest = min(len(before), len(after))
-        values = "one value is" if fewest == 1 else f"{fewest} iterations are"
-        why = f"{values} too few to tell a change from noise: at least {MIN_VALUES} are needed"
-        return WallVerdict("unjudged", why, None)
-    confidence = interval.below if wall.difference < 0 else interval.above if wall.difference > 0 else 0.0
-    if interval.low <= 0 <= interval.high:
-        return WallVerdict("noise", f"the {100 * level:g}% interval of the difference contains zero", confidence)
-    if abs(wall.difference) < min_change * wall.before:
-        why = f"the change is below {100 * min_change:g}%, which runs of the same program also differ by"
-        return WallVerdict("noise", why, confidence)
-    word = "faster" if wall.difference < 0 else "slower"
-    return WallVerdict(word, f"the {100 * level:g}% interval of the difference does not contain zero", confidence)
 
 
 def twice_median(values: Times) -> int:
@@ -152,7 +124,7 @@ def difference_interval(before: Times, after: Times, level: float = LEVEL) -> Di
         return None
     old, new = resampled_medians(before), resampled_medians(after)
     difference = np.sort(np.concatenate([new.second - old.first, new.first - old.second]))
-    low, high = _interval_positions(len(difference), level)
+    low, high = interval_positions(len(difference), level)
     return DifferenceInterval(
         low=int(difference[low]) // 2,
         high=-(-int(difference[high]) // 2),
@@ -161,22 +133,7 @@ def difference_interval(before: Times, after: Times, level: float = LEVEL) -> Di
     )
 
 
-def ratio_interval(before: Times, after: Times, level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval of the ratio of medians, after over before.
-
-    None below MIN_VALUES values, or if a resampled median of `before` is 0.
-    """
-    if min(len(before), len(after)) < MIN_VALUES:
-        return None
-    old, new = resampled_medians(before), resampled_medians(after)
-    divisor = np.concatenate([old.first, old.second])
-    if not divisor.all():
-        return None
-    ratio = np.sort(np.concatenate([new.second, new.first]) / divisor)
-    low, high = _interval_positions(len(ratio), level)
-    return float(ratio[low]), float(ratio[high])
-
-
-def _interval_positions(count: int, level: float) -> tuple[int, int]:
+def interval_positions(count: int, level: float) -> tuple[int, int]:
+    """Return the positions of both ends of an interval in `count` ordered values."""
     low = int(count * (1 - level) / 2)
     return low, count - 1 - low

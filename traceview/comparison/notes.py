@@ -6,19 +6,23 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from traceview.comparison.align import HostIterations
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.measure.iterations.times import IterationTimes
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
+MIN_COMMON_LAUNCHES = 0.5
+MIN_LAUNCH_CHANGE = 0.05  # of the launches per iteration; a smaller change is not stated
 
 
 def comparison_notes(
-    files: Sequence[str], analyses: Sequence[Analysis], iterations: Sequence[HostIterations | None], cut: str
+    files: Sequence[str], analyses: Sequence[Analysis], iterations: Sequence[IterationTimes | None], cut: str
 ) -> tuple[Note, ...]:
     """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
     texts = {
+        "period": _period_notes(files, analyses) if cut != "whole" else (),
         "hardware": _hardware_notes(files, analyses),
         "profiler": _profiler_notes(files, analyses),
         "time_between": _notes_on_time_between(files, iterations) if cut == "range" else (),
@@ -26,6 +30,42 @@ def comparison_notes(
         "processes": _process_notes(files, analyses),
     }
     return tuple(Note(name, text) for name, some in texts.items() for text in some)
+
+
+def difference_notes(base: ComparedCapture, against: CaptureDifference) -> tuple[Note, ...]:
+    """Return a note if the iterations of a capture and of the base may not do the same work."""
+    if against.capture.range is None or base.range is None:
+        return ()
+    affects = ("time", "wall", "parts", "host", "kernels")
+    return tuple(Note("work", text, affects) for text in _work_notes(base, against))
+
+
+def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[str]:
+    work, file = against.work, against.capture.file
+    before, after = (f"{count:,.0f}" for count in (work.launches_before, work.launches_after))
+    launches = f"{file} launches {after} kernels and graphs per iteration, {base.file} {before}"
+    if work.multiple is not None:
+        yield f"{launches}: an iteration of one is several of the other; name the same iteration with --iteration"
+    elif not work.launches_before or not work.launches_after:
+        if work.launches_before != work.launches_after:
+            yield f"{launches}: check that both iterations do the same work"
+    elif work.common_fraction < MIN_COMMON_LAUNCHES:
+        yield (
+            f"{launches}; {100 * work.common_fraction:.0f}% of the launches have a name that both captures have: "
+            "check that both iterations do the same work"
+        )
+    elif abs(work.launches_after / work.launches_before - 1) > MIN_LAUNCH_CHANGE:
+        yield f"{launches}: other kernels, and taken as the same step"
+
+
+def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    for file, analysis in zip(files, analyses, strict=True):
+        iterations = analysis.iterations
+        if isinstance(iterations, Iterations) and iterations.source == "period":
+            yield (
+                f"{file} has no range for its iterations; an iteration is a {iterations.range} "
+                f"({100 * iterations.confidence:.0f}% confident)"
+            )
 
 
 def _hardware_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
@@ -47,7 +87,7 @@ def _profiler(analysis: Analysis) -> str:
     return f"nsys {info.nsys_version or 'of unknown version'}" if info.profiler == "nsys" else info.profiler
 
 
-def _notes_on_time_between(files: Sequence[str], iterations: Sequence[HostIterations | None]) -> Iterator[str]:
+def _notes_on_time_between(files: Sequence[str], iterations: Sequence[IterationTimes | None]) -> Iterator[str]:
     for file, host in zip(files, iterations, strict=True):
         if host is None or len(host.start) < host.skipped + 2:
             continue
@@ -56,8 +96,8 @@ def _notes_on_time_between(files: Sequence[str], iterations: Sequence[HostIterat
         share = float(between.sum()) / float(period.sum()) if period.sum() else 0.0
         if share > MIN_TIME_BETWEEN:
             yield (
-                f"{file}: {100 * share:.0f}% of the time lies between iterations and is not compared; "
-                "put the range around the whole step, or use --cut gpu"
+                f"{file}: {100 * share:.0f}% of the time lies between the ranges of iterations; means contain it, "
+                "medians do not"
             )
 
 

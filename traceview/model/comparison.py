@@ -8,11 +8,60 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from traceview.model.analysis import Iterations
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
 CUTS = ("range", "gpu", "whole")
 STATUSES = ("appeared", "vanished", "changed", "same")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShape:
+    """The distribution of the times of iterations: `quantiles` in ns (p5 to p95), and its form in a word.
+
+    With two peaks, `low_ns` and `high_ns` are their means and `high_fraction` is the share of iterations in the upper
+    one. With a tail, these are the median, the mean of the tail, and the share of iterations in the tail.
+    """
+
+    form: str  # "one peak", "two peaks", "tail", or "unknown" for few iterations
+    quantiles: Mapping[str, int]
+    low_ns: int | None = None
+    high_ns: int | None = None
+    high_fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedIterations:
+    """What the iterations of a capture are, and the mean time of one: that of `analyze` (model.Iterations)."""
+
+    source: str  # "range", "period" or "none"
+    confidence: float | None
+    time_ns: int | None
+
+    @classmethod
+    def build(cls, iterations: Iterations) -> ComparedIterations:
+        """Return what the iterations of an analysis are."""
+        return cls(iterations.source, iterations.confidence, iterations.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationWork:
+    """The work of an iteration in two captures, as launches of kernels and graphs.
+
+    `common_fraction` is the share of the launches with a name that both captures have, where it is smaller. `multiple`
+    is k if these names are launched k times as often in an iteration of the second capture; else None.
+    """
+
+    launches_before: float
+    launches_after: float
+    common_fraction: float
+    multiple: float | None
+
+    @property
+    def is_same(self) -> bool:
+        """False if an iteration of one capture is several iterations of the other."""
+        return self.multiple is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +74,21 @@ class ComparedCapture:
     file: str
     nsys_version: str | None
     devices: tuple[str, ...]  # names of the compared GPUs
-    range: str | None  # the ranges that are the iterations; None if compared as a whole
+    iterations: ComparedIterations
+    range: str | None  # the ranges or the period that are the iterations; None if compared as a whole
     count: int  # compared iterations
     skipped: int  # warm-up, and a first iteration whose start on the GPU is unknown
     wall_ns: tuple[int, ...]
     start_ns: tuple[int, ...]  # of each iteration, on the capture's clock
+    shape: TimeShape  # of the times from one iteration to the next
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
     """One figure of an iteration in two captures.
 
-    `before` and `after` are medians over the iterations, and `difference` is the difference of these. `low` and `high`
-    are its confidence interval, None if there are too few iterations. The means show effects of few iterations.
+    `before` and `after` are medians over the iterations (means in `time` and `mean_parts`), and `difference` is the
+    difference of these. `low` and `high` are its confidence interval, None if there are too few iterations.
     """
 
     name: str
@@ -66,17 +117,21 @@ class KernelChange:
 class CaptureDifference:
     """One capture compared with the base.
 
-    The differences of `parts` and `left_over_ns` add up to `wall.difference` exactly. `left_over_ns` is not 0 because
-    medians of parts do not add up to the median of their sum.
+    `time` is the mean time from one iteration to the next over the steady part; the verdict is about it, and
+    `mean_parts` add up to it exactly. `wall` is the median length of an iteration, and `parts` are medians: their
+    differences and `left_over_ns` add up to `wall.difference`.
     """
 
     capture: ComparedCapture
     verdict: str  # one of VERDICTS
     why: str  # one sentence: the reason for the verdict
-    confidence: float | None  # share of the resamples in which the difference has the same sign
-    ratio: float | None  # median wall after over before; None if the latter is 0
+    confidence: float | None  # probability that the mean time changed in this direction
+    ratio: float | None  # mean time after over before; None if the latter is 0
     ratio_low: float | None
     ratio_high: float | None
+    time: FigureChange
+    mean_parts: tuple[FigureChange, ...]  # as parts
+    work: IterationWork
     wall: FigureChange
     parts: tuple[FigureChange, ...]  # compute, exposed_*, other, no_gpu, twice, idle.CAUSE
     left_over_ns: int
@@ -87,7 +142,7 @@ class CaptureDifference:
 
     def figures(self) -> Mapping[str, FigureChange]:
         """Return every change by name, without the kernels."""
-        return {change.name: change for change in (self.wall, *self.parts, self.idle, *self.host)}
+        return {change.name: change for change in (self.time, self.wall, *self.parts, self.idle, *self.host)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +172,7 @@ class Comparison:
     cut: str  # one of CUTS: how the time of every capture is cut into iterations
     cut_why: str
     level: float  # of the confidence intervals: 0.95
-    min_change: float  # wall-time changes below this share of the base's wall time count as noise
+    min_change: float  # changes of the mean time below this share of the base's count as noise
     notes: tuple[Note, ...] = ()
     # Builds the timelines, in the order of the captures, when a page is written.
     timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)

@@ -59,7 +59,7 @@ def test_every_capture_is_checked() -> None:
         ("wall > 5 apples", "is not a condition"),
         ("__import__('os') > 1", "is not a condition"),
         ("exposed_hd2 > 5%", "did you mean exposed_h2d"),
-        ("zzz > 1", "use one of wall, idle, compute"),
+        ("zzz > 1", "use one of time, wall, idle, compute"),
         ("sync.count > 5ms", "sync.count is a count"),
     ],
 )

@@ -1,9 +1,9 @@
-"""`compare --fail-if 'wall > 3%'`: the quantities of a comparison.
+"""`compare --fail-if 'time > 3%'`: the quantities of a comparison.
 
-A condition applies to the change: after minus before, per iteration. The change is a difference of medians, or of means
-for host figures (a call in every tenth iteration has a median of 0). `%` refers to the base's median wall time, for a
-count to the base's count. A decrease is negative: `wall > -10%` holds unless AFTER is 10% faster. Only
-`--fail-on-regression` considers noise.
+A condition applies to the change: after minus before, per iteration. `time` is the mean time per iteration. Other times
+are medians, and host figures means (a call in every tenth iteration has a median of 0). `%` refers to the base's mean
+time for `time`, to its count for a count, and else to its median wall time. A decrease is negative: `time > -10%` holds
+unless AFTER is 10% faster. Only `--fail-on-regression` considers noise.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from traceview.cli.conditions import Condition, parse_condition
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS
 from traceview.model.comparison import CaptureDifference, Comparison, FigureChange
 
-QUANTITIES = ("wall", "idle", *PARTS, *HOST_FIGURES)
+QUANTITIES = ("time", "wall", "idle", *PARTS, *HOST_FIGURES)
 
 
 def parse(text: str) -> Condition:
     """Parse one condition. Raises RequestError."""
-    condition = parse_condition(text, QUANTITIES, example="wall > 3%", signed=True)
+    condition = parse_condition(text, QUANTITIES, example="time > 3%", signed=True)
     if condition.quantity in COUNTS and condition.unit not in ("", "%"):
         condition.refuse(f"{condition.quantity} is a count; compare it with a plain number or %")
     return condition
@@ -48,7 +48,9 @@ def _difference(change: FigureChange) -> Decimal:
 
 def _total(change: FigureChange, against: CaptureDifference) -> Decimal:
     """Return the figure that is 100%."""
-    return Decimal(str(change.mean_before)) if change.unit == "count" else Decimal(against.wall.before)
+    if change.unit == "count":
+        return Decimal(str(change.mean_before))
+    return Decimal((change if change.name == "time" else against.wall).before)
 
 
 def _change_text(change: FigureChange, difference: Decimal, total: Decimal) -> str:

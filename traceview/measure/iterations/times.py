@@ -42,23 +42,33 @@ class IterationTimes:
         return lag / wall if wall else 0.0
 
     @property
+    def runs_ahead(self) -> bool:
+        """True if the host launches an iteration long before the GPU finishes it."""
+        return self.finish is not None and self.gpu_lag > MAX_GPU_LAG
+
+    @property
     def steady(self) -> Window:
         """The time from the first counted iteration to the last, on the GPU where the host runs ahead."""
         first, last = int(self.start[self.skipped]), int(self.end.max())
-        if self.finish is None or self.gpu_lag <= MAX_GPU_LAG:
+        if self.finish is None or not self.runs_ahead:
             return Window(first, last)
         begin = int(self.finish[self.skipped - 1]) if self.skipped else first
         return Window(begin, max(int(self.finish[-1]), begin + 1))
 
     @property
+    def moments(self) -> Times:
+        """The borders between counted iterations, at least two: from each to the next is the time of an iteration."""
+        if self.finish is not None and self.runs_ahead:
+            # The end of the last skipped iteration begins the first counted one.
+            borders = self.finish[max(self.skipped - 1, 0) :]
+        else:
+            borders = self.start[self.skipped :]
+        return borders if len(borders) > 1 else np.array([self.start[-1], self.end[-1]])
+
+    @property
     def time_ns(self) -> int:
         """The mean time from one counted iteration to the next."""
-        moments = self.start[self.skipped :]
-        if self.finish is not None and self.gpu_lag > MAX_GPU_LAG:
-            # The end of the last skipped iteration begins the first counted one.
-            moments = self.finish[max(self.skipped - 1, 0) :]
-        if len(moments) < 2:
-            return int(self.end[-1] - self.start[-1])
+        moments = self.moments
         return int(moments[-1] - moments[0]) // (len(moments) - 1)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
-    REMAINDER_WORDS,
     accounts,
     compared,
     headline,
@@ -42,7 +41,7 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
     if parts := accounts(against):
         yield _sentence(parts)
     yield ""
-    yield from _table(against, "medians per iteration" if comparison.cut != "whole" else "the whole capture")
+    yield from _table(against, "mean per iteration" if comparison.cut != "whole" else "the whole capture")
     yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(against.capture, comparison.cut)}."
     yield ""
     yield from _folded("The host, mean per iteration", list(_host(against)))
@@ -61,11 +60,10 @@ def _side(capture: ComparedCapture, cut: str) -> str:
 def _table(against: CaptureDifference, title: str) -> Iterator[str]:
     yield f"| {title} | before | after | difference | 95% interval | |"
     yield "| :-- | --: | --: | --: | --: | --: |"
-    yield _row("**wall**", against.wall)
+    yield _row("**time**", against.time)
     for part in shown_parts(against):
         yield _row(_text(part_words(part.name)), part)
-    if against.left_over_ns:
-        yield f"| {REMAINDER_WORDS} | | | {signed(against.left_over_ns)} | | |"
+    yield _row("median iteration", against.wall)
     yield ""
 
 

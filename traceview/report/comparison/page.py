@@ -9,7 +9,6 @@ from traceview.model.comparison import CaptureDifference, Comparison, FigureChan
 from traceview.report.assets import COMPARISON, escaped_json
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
-    REMAINDER_WORDS,
     accounts,
     compared,
     headline,
@@ -54,14 +53,13 @@ def _sentence(text: str) -> str:
 
 
 def _tables(against: CaptureDifference) -> Iterator[Table]:
-    rest = [[REMAINDER_WORDS, "", "", signed(against.left_over_ns), "", ""]] if against.left_over_ns else []
     yield {
-        "title": "Difference by part (medians)",
+        "title": "Difference by part (means)",
         "head": ["", "before", "after", "difference", "95% interval", ""],
         "rows": [
             *(_row(part_words(part.name), part) for part in shown_parts(against)),
-            *rest,
-            _row("wall", against.wall),
+            _row("time", against.time),
+            _row("median iteration", against.wall),
         ],
     }
     yield {

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
+from traceview.model.comparison import (
+    CaptureDifference,
+    ComparedCapture,
+    Comparison,
+    FigureChange,
+    KernelChange,
+    TimeShape,
+)
 from traceview.report.format import milliseconds, plain
 
 MAX_NAMED_PARTS = 3
+MEAN_WORDS = (
+    "The verdict is on the mean time from one iteration to the next. Its interval covers the iterations of these "
+    "captures; two captures of the same program can differ by more"
+)
 MIN_NAMED_SHARE = 0.05  # of the difference; smaller parts are not named
-REMAINDER_WORDS = "remainder: medians do not add up"
 PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host only, no GPU", "twice": "overlap of two parts"}
 HOST_WORDS = {
     "sync.count": "synchronizations",
@@ -83,19 +93,19 @@ def difference(against: CaptureDifference) -> str:
 def headline(against: CaptureDifference, cut: str) -> str:
     """Return the verdict as one sentence without file names."""
     what = "the whole capture" if cut == "whole" else "an iteration"
-    times = f"{what} took {milliseconds(against.wall.before)}, now {milliseconds(against.wall.after)}"
+    times = f"{what} took {milliseconds(against.time.before)}, now {milliseconds(against.time.after)}"
     why = f"; {against.why}" if against.verdict in ("noise", "unjudged") else ""
     return f"{against.verdict}: {times}, {difference(against)}{why}"
 
 
 def accounts(against: CaptureDifference) -> str:
     """Return the parts that cause most of the difference, and those that oppose it; empty for noise."""
-    total = against.wall.difference
-    if against.verdict == "noise" or not total:
+    total = against.time.difference
+    if against.verdict == "noise" or not against.work.is_same or not total:
         return ""
     large = [
         part
-        for part in against.parts
+        for part in against.mean_parts
         if abs(part.difference) >= MIN_NAMED_SHARE * abs(total) and part.verdict != "noise"
     ]
     ordered = sorted(large, key=lambda part: -abs(part.difference))
@@ -119,7 +129,7 @@ def _shares(parts: Sequence[FigureChange], total: int) -> str:
 
 def shown_parts(against: CaptureDifference) -> tuple[FigureChange, ...]:
     """Return the parts of either capture, largest difference first."""
-    some = (part for part in against.parts if part.before or part.after or part.difference)
+    some = (part for part in against.mean_parts if part.before or part.after or part.difference)
     return tuple(sorted(some, key=lambda part: -abs(part.difference)))
 
 
@@ -142,26 +152,42 @@ def compared(capture: ComparedCapture, cut: str) -> str:
     if cut == "whole":
         return "as a whole"
     skipped = f", {capture.skipped} skipped" if capture.skipped else ""
-    return f"{capture.count} iterations (range {plain(capture.range or '', 40)}){skipped}"
+    name = plain(capture.range or "", 40)
+    return f"{capture.count} iterations ({name if capture.iterations.source == 'period' else f'range {name}'}){skipped}"
 
 
-def uneven(against: CaptureDifference) -> str:
-    """Return a note where medians and means differ, which means that single iterations dominate."""
-    wall = against.wall
-    by_mean = wall.mean_after - wall.mean_before
-    if abs(by_mean - wall.difference) <= max(0.02 * wall.before, 0.2 * abs(wall.difference)):
+def median_words(against: CaptureDifference) -> str:
+    """Return the change of the median: `median 20.1 ms, now 60.3 ms (faster by the mean, slower by the median)`."""
+    wall, time = against.wall, against.time
+    opposite = wall.difference * time.difference < 0 and wall.verdict != "noise" and time.verdict != "noise"
+    hides = "; the median moved in the opposite direction" if opposite else ""
+    return f"median {milliseconds(wall.before)}, now {milliseconds(wall.after)}{hides}"
+
+
+def shape_words(base: ComparedCapture, against: CaptureDifference) -> str:
+    """Return the distributions of iteration times if their forms differ or one has two peaks; else an empty text."""
+    before, after = base.shape, against.capture.shape
+    if "unknown" in (before.form, after.form) or before.form == after.form == "one peak":
         return ""
-    return (
-        f"{plain(against.capture.file, 40)}: the mean went from {milliseconds(int(wall.mean_before))} to "
-        f"{milliseconds(int(wall.mean_after))}, so a few iterations dominate the mean; the median hides them"
-    )
+    change = "The shape changed" if before.form != after.form else "The times of iterations"
+    return f"{change}: {base.file} has {_form(before)}; {plain(against.capture.file, 40)} has {_form(after)}"
+
+
+def _form(shape: TimeShape) -> str:
+    if shape.low_ns is None or shape.high_ns is None or shape.high_fraction is None:
+        return f"{shape.form}, at {milliseconds(shape.quantiles['p50'])}"
+    upper = f"{100 * shape.high_fraction:.0f}% of the iterations take {milliseconds(shape.high_ns)}"
+    others = "the median is" if shape.form == "tail" else "the others take"
+    return f"{'a tail' if shape.form == 'tail' else shape.form}: {upper}, {others} {milliseconds(shape.low_ns)}"
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield how iterations were cut, then all other notes."""
-    yield f"Method: {comparison.cut_why}"
-    yield from (note.text for note in comparison.notes)
+    """Yield the shapes of the distributions, how iterations were cut, and all other notes."""
     for against in comparison.against:
         yield from (note.text for note in against.notes)
-        if comparison.cut != "whole" and (text := uneven(against)):
+        if comparison.cut != "whole" and (text := shape_words(comparison.base, against)):
             yield text
+    if comparison.cut != "whole":
+        yield MEAN_WORDS
+    yield f"Medians: {comparison.cut_why}" if comparison.cut != "whole" else f"Method: {comparison.cut_why}"
+    yield from (note.text for note in comparison.notes)

@@ -16,11 +16,11 @@ from traceview.model.comparison import (
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.comparison.phrases import (
     HOST_WORDS,
-    REMAINDER_WORDS,
     accounts,
     compared,
     headline,
     interval,
+    median_words,
     notes,
     own_share,
     part_words,
@@ -54,7 +54,7 @@ def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
         f"  after   {compared(against.capture, comparison.cut)}",
     ]
     yield _verdict(against, comparison.cut)
-    yield _parts(against, "The whole capture" if comparison.cut == "whole" else "Medians per iteration")
+    yield _parts(against, "The whole capture" if comparison.cut == "whole" else "Mean per iteration")
     yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
     yield _kernels(against, top)
     yield _notes(comparison)
@@ -69,6 +69,7 @@ def _verdict(against: CaptureDifference, cut_mode: str) -> list[str]:
     return [
         *wrap(_capitalized(headline(against, cut_mode)), "", "  "),
         *(wrap(_capitalized(parts), "  ", "    ") if parts else []),
+        *([] if cut_mode == "whole" else wrap(_capitalized(median_words(against)), "  ", "    ")),
     ]
 
 
@@ -77,17 +78,11 @@ def _capitalized(text: str) -> str:
 
 
 def _parts(against: CaptureDifference, title: str) -> list[str]:
-    rest = (
-        [f"  {REMAINDER_WORDS:<48}{signed(against.left_over_ns):>13}"]
-        if against.left_over_ns
-        else []
-    )
-    judged = bool(interval(against.wall))
+    judged = bool(interval(against.time))
     return [
         f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
         *(_time(part_words(part.name), part).rstrip() for part in shown_parts(against)),
-        *rest,
-        _time("= wall", against.wall).rstrip(),
+        _time("= time", against.time).rstrip(),
         *(["  ~ within noise"] if judged else []),
     ]
 
@@ -156,7 +151,7 @@ def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
     yield [
         f"{'base':<10}{left(_file(comparison.base), 34)} {milliseconds(_base_wall(comparison)):>10}",
         *(
-            f"{against.verdict:<10}{left(_file(against.capture), 34)} {milliseconds(against.wall.after):>10}"
+            f"{against.verdict:<10}{left(_file(against.capture), 34)} {milliseconds(against.time.after):>10}"
             f"  {_percents(against)}"
             for against in comparison.against
         ),
@@ -174,7 +169,7 @@ def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
 
 
 def _base_wall(comparison: Comparison) -> int:
-    return comparison.against[0].wall.before
+    return comparison.against[0].time.before
 
 
 def _percents(against: CaptureDifference) -> str:
@@ -186,13 +181,14 @@ def _percents(against: CaptureDifference) -> str:
 def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
     """Return one table with a column for the base and each member."""
     names = (comparison.base, *(against.capture for against in members))
-    head = f"{'medians/iteration':<{NAME}}" + "".join(f"{_stem(capture):>{CELL}}" for capture in names)
+    head = f"{'means/iteration':<{NAME}}" + "".join(f"{_stem(capture):>{CELL}}" for capture in names)
     rows = [head]
-    for index, base in enumerate(members[0].parts):
-        changes = [against.parts[index] for against in members]
+    for index, base in enumerate(members[0].mean_parts):
+        changes = [against.mean_parts[index] for against in members]
         if base.before or any(change.after for change in changes):
             rows.append(_row(part_words(base.name), changes))
-    rows.append(_row("= wall", [against.wall for against in members]))
+    rows.append(_row("= time", [against.time for against in members]))
+    rows.append(_row("median iteration", [against.wall for against in members]))
     for index, base in enumerate(members[0].host):
         changes = [against.host[index] for against in members]
         if base.name in ("sync.count", "sync.cost", "launches") and any(

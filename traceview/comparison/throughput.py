@@ -1,0 +1,233 @@
+"""The change of the mean time per iteration, with a block bootstrap.
+
+Iterations are autocorrelated: a loader with two workers delivers every second batch late, a clock falls for many
+iterations. The bootstrap therefore resamples blocks of consecutive iterations (circular, so that each iteration occurs
+equally often). Their length follows from the autocorrelation (Politis and White 2004, with the correction of Patton,
+Politis and White 2009). A resampled mean of few blocks varies too little; its deviation from the mean is scaled by
+sqrt(k / (k - 1)) and a random factor that turns the normal distribution into Student's t with k - 1 degrees of freedom
+for k blocks. So few iterations give a wide interval.
+
+The seed is fixed, the draws depend only on the numbers of iterations and blocks, and each of two sets of draws is used
+once for each capture, so swapping the captures negates the interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.comparison.change import (
+    LEVEL,
+    RESAMPLES,
+    SEED,
+    DifferenceInterval,
+    direction,
+    interval_positions,
+)
+from traceview.comparison.sample import PARTS
+from traceview.intervals import Times
+from traceview.model.comparison import FigureChange, IterationWork
+
+Floats = NDArray[np.float64]
+MIN_PERIODS = 5  # times from one iteration to the next; fewer have no interval
+PERIODIC = 0.6  # correlation of values one period apart
+MIN_BLOCKS = 5  # fewer do not show how they vary
+MAX_BLOCKS = 200  # in a resample; more do not change the distribution of its mean
+
+
+class Deviations(NamedTuple):
+    """Resampled means less the mean, for both sets of draws; each has shape (RESAMPLES,)."""
+
+    first: Floats
+    second: Floats
+
+
+class Series(NamedTuple):
+    """A figure of consecutive iterations, and the length of blocks to resample it with."""
+
+    values: Times
+    length: int
+
+    @property
+    def mean(self) -> int:
+        """The mean, rounded down."""
+        return int(self.values.sum()) // len(self.values)
+
+    def with_values(self, values: Times) -> Series:
+        """Return another figure of the same iterations."""
+        return Series(values, self.length)
+
+
+class TimeVerdict(NamedTuple):
+    """A word of VERDICTS, the reason in a sentence, and the probability of the difference's sign."""
+
+    word: str
+    why: str
+    probability: float | None
+
+
+def block_length(values: Times) -> int:
+    """Return the length of blocks for the mean of a series.
+
+    It is the cube root of the number of values, more if they are correlated, and a multiple of the period if every p-th
+    value is like the one before.
+    """
+    count = len(values)
+    least = round(count ** (1 / 3)) if count >= 2 * MIN_BLOCKS else 1
+    centred = values - values.mean()
+    if count >= MIN_PERIODS and np.any(centred):
+        size = 1 << (2 * count - 1).bit_length()
+        spectrum = np.fft.rfft(centred, size)
+        covariance = np.fft.irfft(spectrum * spectrum.conj(), size)[:count] / count
+        least = max(least, min(count // MIN_BLOCKS, _optimal_length(covariance)))
+        least = _multiple_of_period(least, covariance)
+    return max(least, math.ceil(count / MAX_BLOCKS))
+
+
+def _optimal_length(covariance: Floats) -> int:
+    """Return the length with the least error of the variance of the mean; 1 if values are not correlated."""
+    count = len(covariance)
+    most = math.floor(3 * math.sqrt(count))
+    reach = _last_correlated_lag(covariance)
+    if not reach:
+        return 1
+    used = np.arange(min(2 * reach + 1, count))
+    weight = np.clip(2 * (1 - used / (2 * reach)), 0, 1) * np.where(used, 2, 1)
+    at_zero = float((weight * covariance[used]).sum())
+    slope = float((weight * used * covariance[used]).sum())
+    return min(most, round((1.5 * count * (slope / at_zero) ** 2) ** (1 / 3))) if at_zero > 0 else most
+
+
+def _last_correlated_lag(covariance: Floats) -> int:
+    """Return the lag after which the next correlations are all insignificant; 0 if there is none before."""
+    count = len(covariance)
+    run = max(5, math.ceil(math.sqrt(math.log10(count))))
+    significant = np.abs(covariance / covariance[0]) >= 2 * math.sqrt(math.log10(count) / count)
+    most = math.ceil(math.sqrt(count))
+    return next((lag for lag in range(most) if not significant[lag + 1 : lag + 1 + run].any()), most)
+
+
+def _multiple_of_period(length: int, covariance: Floats) -> int:
+    lags = np.arange(1, len(covariance) // 3 + 1)
+    if not len(lags):
+        return length
+    # Fewer products enter the covariance of a longer lag.
+    correlation = covariance[lags] / covariance[0] * len(covariance) / (len(covariance) - lags)
+    period = int(lags[np.argmax(correlation)])
+    return max(length // period, 1) * period if period > 1 and correlation.max() >= PERIODIC else length
+
+
+def resampled_deviations(series: Series) -> Deviations:
+    """Return resampled means of a series, less its mean."""
+    values, length = series.values - series.mean, series.length
+    count = len(values)
+    blocks = max(2, count // length)
+    running = np.concatenate([[0], np.cumsum(np.concatenate([values, values[:length]]), dtype=np.int64)])
+    sums = running[length : length + count] - running[:count]
+    rest = int(values.sum()) / count
+    first, second = (
+        (sums[_block_starts(count, blocks, which)].sum(axis=1) / (blocks * length) - rest)
+        * _small_sample_factor(blocks, which)
+        for which in (0, 1)
+    )
+    return Deviations(first, second)
+
+
+@lru_cache(maxsize=32)
+def _block_starts(count: int, blocks: int, which: int) -> NDArray[np.int64]:
+    draws = np.random.Generator(np.random.PCG64([SEED, which, count, blocks]))
+    return draws.integers(0, count, (RESAMPLES, blocks))
+
+
+@lru_cache(maxsize=32)
+def _small_sample_factor(blocks: int, which: int) -> Floats:
+    draws = np.random.Generator(np.random.PCG64([SEED, 2 + which, blocks]))
+    spread: Floats = np.sqrt(blocks / draws.chisquare(blocks - 1, RESAMPLES))
+    return spread
+
+
+def mean_change(name: str, before: Series, after: Series) -> FigureChange:
+    """Compare the means of a figure. If the interval of the difference contains zero, the change is noise."""
+    old, new = before.mean, after.mean
+    interval = mean_interval(before, after)
+    return FigureChange(
+        name=name,
+        unit="ns",
+        before=old,
+        after=new,
+        difference=new - old,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        mean_before=old,
+        mean_after=new,
+        verdict=direction(new - old, interval),
+    )
+
+
+def mean_interval(before: Series, after: Series, level: float = LEVEL) -> DifferenceInterval | None:
+    """Return the interval of the difference of means, rounded outwards; None below MIN_PERIODS values."""
+    if min(len(before.values), len(after.values)) < MIN_PERIODS:
+        return None
+    old, new = resampled_deviations(before), resampled_deviations(after)
+    moved = np.sort(np.concatenate([new.second - old.first, new.first - old.second]))
+    difference = after.mean - before.mean
+    low, high = interval_positions(len(moved), level)
+    return DifferenceInterval(
+        low=difference + math.floor(moved[low]),
+        high=difference + math.ceil(moved[high]),
+        below=float(np.count_nonzero(moved < -difference)) / len(moved),
+        above=float(np.count_nonzero(moved > -difference)) / len(moved),
+    )
+
+
+def mean_parts(
+    time: FigureChange, old: Series, new: Series, before: Mapping[str, Times], after: Mapping[str, Times]
+) -> tuple[FigureChange, ...]:
+    """Compare the means of the figures that add up to the time. What rounding leaves over is in "other"."""
+    parts = {name: mean_change(name, old.with_values(before[name]), new.with_values(after[name])) for name in PARTS}
+    rest_before = time.before - sum(part.before for part in parts.values())
+    rest_after = time.after - sum(part.after for part in parts.values())
+    other = parts["other"]
+    parts["other"] = replace(
+        other,
+        before=other.before + rest_before,
+        after=other.after + rest_after,
+        mean_before=other.before + rest_before,
+        mean_after=other.after + rest_after,
+        difference=other.difference + rest_after - rest_before,
+    )
+    return tuple(parts.values())
+
+
+def judge_time(
+    time: FigureChange, before: Series, after: Series, min_change: float, work: IterationWork
+) -> TimeVerdict:
+    """Return whether the mean time per iteration became shorter or longer, or whether the change is noise.
+
+    `min_change` is a share of the base's time. Iterations that do different work are not judged.
+    """
+    if work.multiple is not None:
+        more = work.multiple if work.multiple > 1 else 1 / work.multiple
+        which = "second" if work.multiple > 1 else "first"
+        why = f"an iteration of the {which} capture launches each kernel {more:.3g} times as often: the work differs"
+        return TimeVerdict("unjudged", why, None)
+    interval = mean_interval(before, after)
+    if interval is None:
+        fewest = min(len(before.values), len(after.values))
+        values = "one value is" if fewest == 1 else f"{fewest + 1} iterations are"
+        why = f"{values} too few to tell a change from noise: at least {MIN_PERIODS + 1} are needed"
+        return TimeVerdict("unjudged", why, None)
+    probability = interval.below if time.difference < 0 else interval.above if time.difference > 0 else 0.0
+    if interval.low <= 0 <= interval.high:
+        return TimeVerdict("noise", f"the {100 * LEVEL:g}% interval of the difference contains zero", probability)
+    if abs(time.difference) < min_change * time.before:
+        why = f"the change is below {100 * min_change:g}%, which runs of the same program also differ by"
+        return TimeVerdict("noise", why, probability)
+    word = "faster" if time.difference < 0 else "slower"
+    return TimeVerdict(word, f"the {100 * LEVEL:g}% interval of the difference does not contain zero", probability)
