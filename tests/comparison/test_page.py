@@ -42,7 +42,7 @@ def test_page_shows_changes_without_requests(page: Opened) -> None:
     assert text.startswith("faster · dual.sqlite: An iteration took 30.1 ms, now 13.8 ms, -54.2%")
     assert page.page.locator(".capture h3").all_inner_texts() == ["serial.sqlite", "dual.sqlite"]
     rows = page.page.locator("#tables section").first.locator("tr")
-    assert rows.nth(1).inner_text().split("\t")[:3] == ["exposed h2d", "16.2 ms", "1.14 ms"]
+    assert rows.nth(1).inner_text().split("\t")[:3] == ["exposed h2d", "16.6 ms", "1.20 ms"]
 
 
 def test_timelines_move_zoom_and_step_together(page: Opened) -> None:
