@@ -129,7 +129,7 @@ class Note:
 class ReportInfo:
     """The origin of a trace. `file` is a name without folders: reports contain no paths.
 
-    `health` names what the profiler lost or did not record.
+    `health` names what the profiler lost or did not record, and `passed` the checks that found nothing.
     """
 
     file: str
@@ -139,6 +139,7 @@ class ReportInfo:
     problems: tuple[str, ...] = ()  # one line each: what is missing or left out
     profiler: str = "nsys"  # or "torch.profiler"
     health: tuple[Note, ...] = ()
+    passed: tuple[str, ...] = ()
 
 
 def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsDataType]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
-from traceview.model.trace import OVERHEAD, ReportInfo, Trace
+from traceview.model.trace import OVERHEAD, Note, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
+from traceview.normalise.health import check_health, collect_evidence, with_profiler_overhead
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
@@ -24,7 +26,8 @@ from traceview.read.raw import TIMES, RawCapture
 def normalise(capture: RawCapture) -> Trace:
     """Resolve names, link launches, name devices and streams, and sort; invalid rows are left out and counted."""
     problems = Problems(list(capture.problems))
-    tables = valid_tables(with_library_calls(capture.tables), problems)
+    tables = valid_tables(with_profiler_overhead(with_library_calls(capture.tables)), problems)
+    evidence = collect_evidence(tables)
     info = ReportInfo(
         file=capture.file,
         nsys_version=capture.nsys_version,
@@ -42,8 +45,13 @@ def normalise(capture: RawCapture) -> Trace:
     operations = with_launches(unlinked, links)
     ranges, thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
+    checks = list(check_health(evidence, api, links, operations, ranges))
     return Trace(
-        info=info,
+        info=replace(
+            info,
+            health=tuple(check for check in checks if isinstance(check, Note)),
+            passed=tuple(check for check in checks if isinstance(check, str)),
+        ),
         operations=operations,
         api=with_pageable_copies(api, operations),
         ranges=ranges,

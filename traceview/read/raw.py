@@ -18,6 +18,8 @@ SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 NVTX = "NVTX_EVENTS"
 OVERHEAD = "PROFILER_OVERHEAD"
+CUPTI_OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 STRINGS = "StringIds"
 PROCESSES = "PROCESSES"
 THREAD_NAMES = "ThreadNames"
@@ -30,6 +32,7 @@ OPENACC = (
 
 # eventType of NVTX_EVENTS.
 RANGE_TYPES = PUSHED, STARTED = 59, 60
+THREAD_NAMED = 39
 DOMAIN_CREATED = 75
 
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
@@ -41,16 +44,20 @@ CATEGORICAL = (pl.Categorical, pl.Enum)
 
 @dataclass(frozen=True, slots=True)
 class WantedColumns:
-    """The columns that are read from a table: required, optional, and which of them hold text."""
+    """The columns that are read from a table: required, optional, and which of them hold text.
+
+    `health` are optional columns that no figure needs: they show whether a capture can be trusted.
+    """
 
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
+    health: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read if they exist."""
-        return self.needed + self.optional
+        return self.needed + self.optional + self.health
 
 
 TABLES: Mapping[str, WantedColumns] = {
@@ -58,11 +65,13 @@ TABLES: Mapping[str, WantedColumns] = {
     MEMCPY: WantedColumns((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
     MEMSET: WantedColumns(ON_A_STREAM, ("bytes",)),
     GRAPH: WantedColumns(ON_A_STREAM, ("graphId",)),
-    RUNTIME: WantedColumns(("start", "end", "globalTid", "correlationId", "nameId")),
+    RUNTIME: WantedColumns(("start", "end", "globalTid", "correlationId", "nameId"), health=("returnValue",)),
     SYNCHRONIZATION: WantedColumns(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
     CUDA_EVENT: WantedColumns(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
     NVTX: WantedColumns(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
     OVERHEAD: WantedColumns(("start", "end")),
+    CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType")),
+    DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
     STRINGS: WantedColumns(("id", "value"), text=("value",)),

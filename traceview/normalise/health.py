@@ -1,0 +1,253 @@
+"""Whether a capture can be trusted (docs/definitions.md "Health of a capture"): what the profiler lost or lacks.
+
+Each check yields a Note for what it finds. A check without a finding yields one line, which `traceview info` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from traceview.model.trace import Note
+from traceview.normalise.api import without_suffix
+from traceview.normalise.codes import texts_of
+from traceview.normalise.launches import Launches, compare_launches
+from traceview.normalise.links import Links
+from traceview.normalise.threads import process_of
+from traceview.read import raw
+
+MIN_LOST_SHARE = 0.01
+MIN_LATER_RANGES, MIN_WORKING_SHARE = 2, 0.9
+DROPPED = r"(?i)events? dropped:?\s*(\d+)|dropped (\d+)\D{0,40}events?"
+DRIVER = r"CUDA driver version \(([\d.]+)\) is not supported"
+NO_UNIFIED_MEMORY = "Unified Memory cannot be traced|Unified Memory trace is not"
+# A query fails in normal operation: the event is not ready, the symbol or attribute does not exist.
+QUERY = "Query|Get|CanAccess|PeekAtLastError"
+NORMAL_RESULTS = (0, 4, 600, 704)  # success, unloading, not ready, peer access already enabled
+RESULTS: Mapping[int, str] = {
+    1: "invalid value",
+    2: "out of memory",
+    9: "invalid configuration",
+    98: "invalid device function",
+    209: "no kernel image for this GPU",
+    700: "illegal address",
+    701: "too many resources for the launch",
+    719: "launch failure",
+    801: "not supported",
+    900: "not permitted during stream capture",
+}
+PROFILER_TYPES = (3, 4, 5)  # buffer flush, instrumentation, resources: time of the profiler
+CODE_TYPES: Mapping[int, str] = {2: "JIT compilation", 6: "module loading", 7: "lazy loading of functions"}
+QUEUE_FULL_TYPE = 8  # the host waits for space in the queue, also without a profiler
+MIN_OVERHEAD_NS = 1_000_000
+MAX_NAMED_CALLS = 4
+GPU_FIGURES = ("busy", "compute", "copies", "communication", "idle", "iterations", "host.sync")
+
+Finding = Note | str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the checks need of the raw tables: small frames, made before the tables are freed.
+
+    Attributes:
+        diagnostics: The texts of the profiler's own diagnostics; None if the export has no such table.
+        failed: Failed CUDA calls (process, correlation, name, result); None if the export has no results.
+        overhead: The ns of CUPTI's overhead by type.
+        has_lost_ranges: NVTX domains exist, but no range.
+    """
+
+    diagnostics: pl.Series | None
+    failed: pl.DataFrame | None
+    overhead: Mapping[int, int]
+    has_lost_ranges: bool
+
+
+def with_profiler_overhead(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Return the tables with the profiler's share of CUPTI's overhead in PROFILER_OVERHEAD."""
+    cupti = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
+    if cupti.is_empty():
+        return dict(tables)
+    own = cupti.filter(pl.col("overheadType").is_in(PROFILER_TYPES)).select("start", "end")
+    before = tables.get(raw.OVERHEAD, pl.DataFrame())
+    return dict(tables) | {raw.OVERHEAD: own if before.is_empty() else pl.concat([before, own])}
+
+
+def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:
+    """Extract what the checks need. Removes the tables and columns that only they need from `tables`."""
+    diagnostics = tables.pop(raw.DIAGNOSTICS, pl.DataFrame())
+    overhead = tables.pop(raw.CUPTI_OVERHEAD, pl.DataFrame())
+    calls = tables.get(raw.RUNTIME, pl.DataFrame())
+    failed = None
+    if "returnValue" in calls.columns:
+        failed = _failed_calls(calls, tables)
+        tables[raw.RUNTIME] = calls.drop("returnValue")
+    nvtx = tables.get(raw.NVTX, pl.DataFrame())
+    types = nvtx["eventType"].unique().to_list() if not nvtx.is_empty() else []
+    return Evidence(
+        diagnostics["text"].drop_nulls() if "text" in diagnostics.columns else None,
+        failed,
+        _overhead_by_type(overhead),
+        raw.DOMAIN_CREATED in types and not set(raw.RANGE_TYPES) & set(types),
+    )
+
+
+def _failed_calls(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    result = calls["returnValue"]
+    rows = np.flatnonzero(result.fill_null(0).to_numpy() if result.null_count() else result.to_numpy())
+    failed = calls[rows].filter(~pl.col("returnValue").is_in(NORMAL_RESULTS))
+    names = pl.Series("name", texts_of(failed["nameId"], tables), dtype=pl.String)
+    return failed.select(
+        process_of("globalTid").alias("process"),
+        pl.col("correlationId").fill_null(0).alias("correlation"),
+        names,
+        pl.col("returnValue").alias("result"),
+    )
+
+
+def _overhead_by_type(overhead: pl.DataFrame) -> dict[int, int]:
+    if overhead.is_empty():
+        return {}
+    length = pl.col("end") - pl.col("start")
+    sums = overhead.filter((pl.col("start") > 0) & (length > 0)).group_by("overheadType").agg(length.sum())
+    return {int(kind): int(ns) for kind, ns in sums.rows() if kind is not None}
+
+
+def check_health(
+    evidence: Evidence, api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame
+) -> Iterator[Finding]:
+    """Yield a Note for each defect of a capture, and a line for each check that finds none."""
+    yield from _diagnostics(evidence.diagnostics, len(operations))
+    yield from _launches(compare_launches(api, links, operations, evidence.failed))
+    yield from _early_end(api, links, operations, ranges)
+    yield from _failures(evidence.failed)
+    yield from _overhead(evidence.overhead)
+    if evidence.has_lost_ranges:
+        yield Note(
+            "lost_ranges",
+            "there are NVTX domains, but no range: the ranges were lost during capture. nsys 2022.4 to 2024.2 does not "
+            "record the Python package nvtx from 0.2.12 on; use nvtx 0.2.11, torch.cuda.nvtx or a newer nsys",
+            ("nvtx", "iterations"),
+        )
+
+
+def _diagnostics(texts: pl.Series | None, operations: int) -> Iterator[Finding]:
+    if texts is None:
+        return
+    groups = texts.str.extract_groups(DROPPED).struct
+    dropped = pl.coalesce(groups.field("1"), groups.field("2"))
+    count = int(pl.select(dropped.cast(pl.Int64, strict=False).fill_null(0).sum()).item())
+    if count:
+        yield Note(
+            "dropped_events",
+            f"the profiler dropped {count:,} CUDA events and kept {operations:,} operations, as its diagnostics say: "
+            "where work is missing, idle time is too long; capture fewer steps, or use a newer nsys",
+            GPU_FIGURES if count > MIN_LOST_SHARE * operations else (),
+        )
+    else:
+        yield "the profiler reports no dropped event"
+    drivers = texts.str.extract(DRIVER).drop_nulls().unique().sort().to_list()
+    if drivers:
+        yield Note(
+            "driver_too_new",
+            f"the CUDA driver ({drivers[0]}) is newer than this nsys supports: work that only newer drivers have may be "
+            "missing",
+        )
+    if texts.str.contains(NO_UNIFIED_MEMORY).any():
+        yield Note(
+            "unified_memory_not_traced",
+            "unified memory was not traced, as the profiler's diagnostics say: its migrations are missing, and idle "
+            "time that they cause has another cause",
+            ("copies.um", "managed_wait"),
+        )
+
+
+def _launches(launches: Launches) -> Iterator[Finding]:
+    for process, kind, lost, total in launches.lost.rows():
+        if lost > MIN_LOST_SHARE * total:
+            yield _lost_launches(f"{kind} launches of process {process}", lost, total, kind == "CUDA graph")
+    lost, total = int(launches.lost["lost"].sum()), launches.total
+    if total and lost <= MIN_LOST_SHARE * total:
+        rest = f"; {launches.queued:,} were still queued at its end" if launches.queued else ""
+        yield f"{total - lost - launches.queued:,} of {total:,} launches have their GPU work in the capture{rest}"
+
+
+def _lost_launches(what: str, lost: int, total: int, are_graphs: bool) -> Note:
+    share = f"{lost:,} of {total:,} {what} ({100 * lost / total:.1f}%) have no GPU work in the capture"
+    if are_graphs:
+        remedy = "their replays were not recorded; capture with --cuda-graph-trace=node, or a newer nsys"
+    elif lost == total:
+        remedy = (
+            "the profiler got no events from the GPU, as on WSL2, without permission, or where hardware tracing fails; "
+            "use a newer driver and nsys, or -t cuda-sw"
+        )
+    else:
+        remedy = "these events were lost, so busy time is too short and idle time too long; capture fewer steps"
+    return Note("lost_graph_replays" if are_graphs else "lost_launches", f"{share}: {remedy}", GPU_FIGURES)
+
+
+def _early_end(api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[Finding]:
+    """Look for ranges after the last CUDA event of their process, of a name whose earlier ranges have CUDA calls."""
+    if api.is_empty() or ranges.is_empty():
+        return
+    clean = True
+    for process in links.lookups:
+        own = [frame.filter(pl.col("process") == process) if len(links.lookups) > 1 else frame for frame in (api, operations)]
+        last = max(end for frame in own if isinstance(end := frame["end"].max(), int))
+        marked = ranges.filter(pl.col("process") == process)
+        later = marked.filter(pl.col("start") > last).select("end", name=_folded(pl.col("name")))
+        if len(later) < MIN_LATER_RANGES:
+            continue
+        earlier = marked.filter(pl.col("end") <= last).select("start", "end", name=_folded(pl.col("name")))
+        calls = own[0]["start"].to_numpy()
+        first_call = np.searchsorted(calls, earlier["start"].to_numpy())
+        has_call = calls.take(first_call, mode="clip") < earlier["end"].to_numpy()
+        working = earlier.select("name", pl.Series("has_call", has_call)).group_by("name").agg(pl.col("has_call").mean())
+        lost = later.join(working.filter(pl.col("has_call") >= MIN_WORKING_SHARE), on="name", how="semi")
+        if len(lost) >= MIN_LATER_RANGES:
+            clean = False
+            yield Note(
+                "cuda_ends_early",
+                f"the CUDA events of process {process} end at {last / 1e9:.3f} s, but {len(lost):,} ranges such as "
+                f"{lost['name'][0]!r} follow until {lost['end'].max() / 1e9:.3f} s: the CUDA events after that moment "
+                "were not recorded (a full buffer, or the CUDA capture stopped); only figures before it are complete",
+                GPU_FIGURES,
+            )
+    if clean:
+        yield "no range that usually calls CUDA follows the last CUDA event"
+
+
+def _folded(name: pl.Expr) -> pl.Expr:
+    return name.cast(pl.String).str.replace_all(r"\d+", "#")
+
+
+def _failures(failed: pl.DataFrame | None) -> Iterator[Finding]:
+    if failed is None:
+        return
+    acting = failed.filter(~pl.col("name").str.contains(QUERY))
+    if acting.is_empty():
+        yield "no CUDA call failed"
+        return
+    counts = acting.group_by("name", "result").agg(pl.len()).sort("len", "name", "result", descending=[True, False, False])
+    named = ", ".join(
+        f"{without_suffix(name)} ({count:,} x {RESULTS.get(result, f'error {result}')})"
+        for name, result, count in counts.head(MAX_NAMED_CALLS).rows()
+    )
+    more = f" and {len(counts) - MAX_NAMED_CALLS} more kinds" if len(counts) > MAX_NAMED_CALLS else ""
+    yield Note("failed_calls", f"{len(acting):,} CUDA calls failed: {named}{more}; a failed launch has no GPU work")
+
+
+def _overhead(overhead: Mapping[int, int]) -> Iterator[Finding]:
+    loading = {what: overhead[kind] for kind, what in CODE_TYPES.items() if overhead.get(kind, 0) >= MIN_OVERHEAD_NS}
+    if loading:
+        parts = ", ".join(f"{what} {ns / 1e6:,.0f} ms" for what, ns in loading.items())
+        yield Note("code_loading", f"the driver loaded code during the capture, which happens once per run: {parts}")
+    if (full := overhead.get(QUEUE_FULL_TYPE, 0)) >= MIN_OVERHEAD_NS:
+        yield Note(
+            "launch_queue_full",
+            f"CUDA calls waited {full / 1e6:,.0f} ms in total because the launch queue was full: the host was far ahead "
+            "of the GPU, and this wait is not lost time of the GPU",
+        )
