@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, findings
 from traceview.errors import RequestError
-from traceview.model.trace import CLASSES, ROLES, Trace, Window
-from traceview.pipeline import analyze
+from traceview.model.trace import CLASSES, ROLES, Note, Trace, Window
+from traceview.pipeline import analyze, open_trace
 from traceview.rules import RULES
 from traceview.rules.cut_capture import cut_capture
 from traceview.rules.missing_data import missing_data
@@ -28,13 +30,16 @@ def test_no_ranges_and_no_calls() -> None:
     assert ids(made_trace(WORK[1:])) == ["no_cuda_calls", "no_ranges"]
 
 
-def test_lost_ranges() -> None:
+def test_lost_ranges_are_a_note() -> None:
     trace = made_trace(WORK, CALLS)
-    trace = replace(trace, info=replace(trace.info, tables={"NVTX_EVENTS": 3}))
-    (finding,) = findings(trace, missing_data)
-    assert finding.id == "lost_ranges"
-    assert "3 NVTX events but no range" in finding.title
-    assert "nvtx<0.2.12" in finding.code
+    trace = replace(trace, info=replace(trace.info, health=(Note("lost_ranges", "the ranges were lost"),)))
+    assert ids(trace) == []
+    assert next(note.id for note in analyze(trace).notes) == "lost_ranges"
+
+
+def test_names_of_threads_are_no_lost_ranges(tmp_path: Path) -> None:
+    path = build_export(tmp_path / "made.sqlite", kernels=[Kernel()], api=[Call()], nvtx=[Nvtx(text="loader", kind=39)])
+    assert ids(open_trace(path)) == ["no_ranges"]
 
 
 def test_no_iterations() -> None:

@@ -1,5 +1,6 @@
-"""`traceview info`: what a capture contains and what it lacks, within a second."""
+"""`traceview info`: what a capture contains, what it lacks and whether it can be trusted."""
 
-from traceview.info.contents import CaptureContents, UsedStream, describe, lines
+from traceview.info.contents import CaptureContents, UsedStream, describe
+from traceview.info.lines import lines
 
 __all__ = ["CaptureContents", "UsedStream", "describe", "lines"]

@@ -1,16 +1,21 @@
-"""What a capture contains and what it lacks, read from its tables without measuring anything."""
+"""What a capture contains, what it lacks and whether it can be trusted, without measuring anything."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from traceview.errors import DamagedExportError
+from traceview.measure.devices import count_unmatched
 from traceview.model.profilers import capture_advice
+from traceview.model.trace import Note, Trace
+from traceview.normalise import normalise
 from traceview.read import raw
 from traceview.read.formats import with_tables
+from traceview.read.raw import RawCapture
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import (
     EXPORT_AGAIN,
@@ -21,26 +26,22 @@ from traceview.read.sqlite.database import (
     real_tables,
     versions,
 )
-from traceview.report.format import milliseconds, plain
-from traceview.report.layout import cut, left, wrap
+from traceview.read.sqlite.reader import SqliteReader
 
-MAX_LISTED_STREAMS = 16
-MAX_LISTED_RANGES = 10
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
 # The process id inside a globalPid (docs/definitions.md "Identity").
 PROCESS = '(("globalPid" >> 24) & 16777215)'
-NVTX_DOMAIN_TYPE = 75
 INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 
 
 @dataclass(frozen=True, slots=True)
 class UsedStream:
-    """A stream with GPU work, identified by its CUDA ids."""
+    """A stream with GPU work, identified by its CUDA ids; None for an id that the export does not hold."""
 
-    process: int
-    device: int
-    context: int
-    stream: int
+    process: int | None
+    device: int | None
+    context: int | None
+    stream: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class CaptureContents:
 
     `tables` has the row count of each table that the analysis reads. `others` names the non-empty tables that it does
     not read. `gpus` are the listed GPUs, used or not. `ranges` has each range name with its count, the most frequent
-    first. `missing` has one line per missing kind of data, with the way to capture it.
+    first. `missing` has one line per missing kind of data, with the way to capture it. `health` names what the profiler
+    lost, and `passed` the checks that found nothing.
     """
 
     file: str
@@ -63,10 +65,12 @@ class CaptureContents:
     ranges: tuple[tuple[str, int], ...]
     missing: tuple[str, ...]
     profiler: str = "nsys"
+    health: tuple[Note, ...] = ()
+    passed: tuple[str, ...] = ()
 
 
 def describe(report: str | Path) -> CaptureContents:
-    """Describe a capture without reading its events into memory. Raises ReportError like `open_trace`."""
+    """Describe a capture. Raises ReportError like `open_trace`."""
     path = Path(report)
     with with_tables(path) as (export, capture), open_read_only(export) as connection:
         present = real_tables(connection, display_name(path))
@@ -78,6 +82,8 @@ def describe(report: str | Path) -> CaptureContents:
         tables = {name: count_rows(connection, name) for name in raw.TABLES if name in present}
         ranges = _ranges(connection, tables)
         profiler = capture.profiler if capture else "nsys"
+        health, passed = _health(export, capture)
+        lost_ranges = next((note.text for note in health if note.id == "lost_ranges"), None)
         return CaptureContents(
             file=path.name,
             nsys_version=version,
@@ -88,9 +94,31 @@ def describe(report: str | Path) -> CaptureContents:
             tables=tables,
             others=tuple(sorted(name for name in present if _is_unread(connection, name, tables))),
             ranges=ranges,
-            missing=(*_missing(connection, tables, bool(ranges), profiler), *(capture.problems if capture else ())),
+            missing=(*_missing(tables, bool(ranges), lost_ranges, profiler), *(capture.problems if capture else ())),
             profiler=profiler,
+            health=tuple(note for note in health if note.id != "lost_ranges"),
+            passed=passed,
         )
+
+
+def _health(export: Path, capture: RawCapture | None) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+    """Return the defects of a capture, and the checks that it passed."""
+    try:
+        trace = normalise(capture or SqliteReader().read(export))
+    except DamagedExportError as error:
+        reason = str(error).partition(": ")[2]
+        return (Note("unreadable", f"no command can analyze this capture: {reason}", ("every figure",)),), ()
+    unlaunched = _unlaunched(trace)
+    problems = tuple(Note("left_out", problem) for problem in (trace.info.problems if capture is None else ()))
+    passed = ("all GPU work has its launch in the capture",) if unlaunched is None and len(trace.operations) else ()
+    return (*trace.info.health, *([unlaunched] if unlaunched else []), *problems), (*passed, *trace.info.passed)
+
+
+def _unlaunched(trace: Trace) -> Note | None:
+    without, total = count_unmatched(trace), len(trace.operations)
+    count = without.kernels + without.copies + without.memsets + without.graphs
+    text = f"{count:,} of {total:,} operations have no launch in the capture: idle time before them has no known cause"
+    return Note("unmatched", text, ("idle", "nvtx")) if count else None
 
 
 def _is_unread(connection: sqlite3.Connection, table: str, tables: Mapping[str, int]) -> bool:
@@ -109,11 +137,18 @@ def _has_columns(connection: sqlite3.Connection, table: str, tables: Mapping[str
 def _streams(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[UsedStream, ...]:
     streams: set[UsedStream] = set()
     for table in GPU_TABLES:
-        if _has_columns(connection, table, tables, "globalPid", "deviceId", "contextId", "streamId"):
-            query = f'SELECT DISTINCT {PROCESS}, "deviceId", "contextId", "streamId" FROM "{table}"'
-            valid = (row for row in connection.execute(query) if all(isinstance(value, int) for value in row))
-            streams.update(UsedStream(*row) for row in valid)
-    return tuple(sorted(streams, key=lambda used: (used.process, used.device, used.context, used.stream)))
+        if not tables.get(table):
+            continue
+        ids = {"globalPid": PROCESS} | {name: f'"{name}"' for name in ("deviceId", "contextId", "streamId")}
+        columns = columns_of(connection, table)
+        wanted = ", ".join(expression if name in columns else "NULL" for name, expression in ids.items())
+        for row in connection.execute(f'SELECT DISTINCT {wanted} FROM "{table}"'):
+            streams.add(UsedStream(*(value if isinstance(value, int) else None for value in row)))
+    return tuple(sorted(streams, key=_stream_order))
+
+
+def _stream_order(used: UsedStream) -> tuple[int, ...]:
+    return tuple(-1 if value is None else value for value in astuple(used))
 
 
 def _span(connection: sqlite3.Connection, tables: Mapping[str, int]) -> tuple[int, int] | None:
@@ -175,7 +210,7 @@ def _library_query(
     return f'SELECT NULL AS t, "{name}" AS k, count(*) AS n FROM ({calls}) GROUP BY 2' if rows else ""
 
 
-def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: bool, profiler: str) -> Iterator[str]:
+def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, profiler: str) -> Iterator[str]:
     remedy = capture_advice(profiler)
     if not any(tables.get(name) for name in GPU_TABLES):
         yield f"GPU work: capture it with {remedy.gpu}"
@@ -186,71 +221,6 @@ def _missing(connection: sqlite3.Connection, tables: Mapping[str, int], ranges: 
     if not tables.get(raw.RUNTIME):
         yield f"CUDA API calls: without them idle time has no cause. {remedy.calls}"
     if not ranges:
-        other = f"ranges: they mark iterations. {remedy.ranges}"
-        yield _missing_ranges(connection, tables) if profiler == "nsys" else other
-
-
-def _missing_ranges(connection: sqlite3.Connection, tables: Mapping[str, int]) -> str:
-    query = f"SELECT 1 FROM NVTX_EVENTS WHERE eventType = {NVTX_DOMAIN_TYPE} LIMIT 1"
-    if _has_columns(connection, raw.NVTX, tables, "eventType") and connection.execute(query).fetchone():
-        return (
-            "NVTX ranges: there are NVTX domains only; nsys 2022.4 to 2024.2 does not record the nvtx package "
-            "from 0.2.12 on; use nvtx 0.2.11 or torch.cuda.nvtx"
-        )
-    return "NVTX ranges: they mark phases and iterations; annotate each step and capture with -t cuda,nvtx"
-
-
-def lines(contents: CaptureContents) -> Iterator[str]:
-    """Yield the lines that `traceview info` prints, 80 columns wide, with names shortened and control codes removed."""
-    yield cut(plain(contents.file, 200), 76)
-    version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
-    yield _labelled_line("version", version if contents.profiler == "nsys" else contents.profiler)
-    yield from _labelled_lines("GPUs seen", _gpu_names(contents))
-    processes = sorted({used.process for used in contents.streams})
-    yield from _labelled_lines("processes", ", ".join(map(str, processes)) or "none with GPU work")
-    if contents.span_ns:
-        start, end = contents.span_ns
-        yield _labelled_line("GPU work", f"{milliseconds(end - start)}, from {start} to {end} ns")
-    yield from _stream_lines(contents)
-    yield from _table_lines(contents)
-    yield from _range_lines(contents)
-    for line in contents.missing:
-        yield from wrap(plain(line, 1000), "  MISSING    ", " " * 13)
-
-
-def _labelled_line(label: str, text: str) -> str:
-    return cut(f"  {label:<11}{plain(text, 500)}", 80)
-
-
-def _labelled_lines(label: str, text: str) -> list[str]:
-    return wrap(plain(text, 2000), f"  {label:<11}", " " * 13)
-
-
-def _gpu_names(contents: CaptureContents) -> str:
-    counts = Counter(contents.gpus).items()
-    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or "not named"
-
-
-def _stream_lines(contents: CaptureContents) -> Iterator[str]:
-    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
-    for used in contents.streams[:MAX_LISTED_STREAMS]:
-        yield f"    stream {used.stream} of process {used.process} on device {used.device}, context {used.context}"
-    if len(contents.streams) > MAX_LISTED_STREAMS:
-        yield f"    and {len(contents.streams) - MAX_LISTED_STREAMS} more"
-
-
-def _table_lines(contents: CaptureContents) -> Iterator[str]:
-    yield _labelled_line("tables", f"{len(contents.tables)} read by the analysis, with row counts")
-    for name, rows in sorted(contents.tables.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield f"    {rows:>12,}  {name}"
-    if contents.others:
-        yield from wrap(plain("not read: " + ", ".join(contents.others), 4000), "    ", "      ")
-
-
-def _range_lines(contents: CaptureContents) -> Iterator[str]:
-    total = sum(times for _, times in contents.ranges)
-    yield _labelled_line("NVTX", f"{total:,} ranges with {len(contents.ranges):,} names")
-    for name, times in contents.ranges[:MAX_LISTED_RANGES]:
-        yield f"    {times:>12,}  {left(plain(name, 200), 60).rstrip()}"
-    if len(contents.ranges) > MAX_LISTED_RANGES:
-        yield f"    and {len(contents.ranges) - MAX_LISTED_RANGES} more names"
+        nsys = "they mark phases and iterations; annotate each step and capture with -t cuda,nvtx"
+        other = f"they mark iterations. {remedy.ranges}"
+        yield f"NVTX ranges: {lost_ranges or nsys}" if profiler == "nsys" else f"ranges: {other}"

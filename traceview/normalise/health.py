@@ -54,7 +54,7 @@ class Evidence:
     """What the checks need of the raw tables: small frames, made before the tables are freed.
 
     Attributes:
-        diagnostics: The texts of the profiler's own diagnostics; None if the export has no such table.
+        diagnostics: The texts of the profiler's own diagnostics; None if the export has none.
         failed: Failed CUDA calls (process, correlation, name, result); None if the export has no results.
         overhead: The ns of CUPTI's overhead by type.
         has_lost_ranges: NVTX domains exist, but no range.
@@ -83,12 +83,12 @@ def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:
     calls = tables.get(raw.RUNTIME, pl.DataFrame())
     failed = None
     if "returnValue" in calls.columns:
-        failed = _failed_calls(calls, tables)
+        failed = None if calls.is_empty() else _failed_calls(calls, tables)
         tables[raw.RUNTIME] = calls.drop("returnValue")
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     types = nvtx["eventType"].unique().to_list() if not nvtx.is_empty() else []
     return Evidence(
-        diagnostics["text"].drop_nulls() if "text" in diagnostics.columns else None,
+        None if diagnostics.is_empty() else diagnostics["text"].drop_nulls(),
         failed,
         _overhead_by_type(overhead),
         raw.DOMAIN_CREATED in types and not set(raw.RANGE_TYPES) & set(types),
@@ -153,7 +153,7 @@ def _diagnostics(texts: pl.Series | None, operations: int) -> Iterator[Finding]:
     if drivers:
         yield Note(
             "driver_too_new",
-            f"the CUDA driver ({drivers[0]}) is newer than this nsys supports: work that only newer drivers have may be "
+            f"the CUDA driver ({drivers[0]}) is newer than this nsys supports: events that nsys does not know may be "
             "missing",
         )
     if texts.str.contains(NO_UNIFIED_MEMORY).any():
@@ -193,31 +193,40 @@ def _early_end(api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges
     """Look for ranges after the last CUDA event of their process, of a name whose earlier ranges have CUDA calls."""
     if api.is_empty() or ranges.is_empty():
         return
-    clean = True
-    for process in links.lookups:
-        own = [frame.filter(pl.col("process") == process) if len(links.lookups) > 1 else frame for frame in (api, operations)]
-        last = max(end for frame in own if isinstance(end := frame["end"].max(), int))
-        marked = ranges.filter(pl.col("process") == process)
-        later = marked.filter(pl.col("start") > last).select("end", name=_folded(pl.col("name")))
-        if len(later) < MIN_LATER_RANGES:
-            continue
-        earlier = marked.filter(pl.col("end") <= last).select("start", "end", name=_folded(pl.col("name")))
-        calls = own[0]["start"].to_numpy()
-        first_call = np.searchsorted(calls, earlier["start"].to_numpy())
-        has_call = calls.take(first_call, mode="clip") < earlier["end"].to_numpy()
-        working = earlier.select("name", pl.Series("has_call", has_call)).group_by("name").agg(pl.col("has_call").mean())
-        lost = later.join(working.filter(pl.col("has_call") >= MIN_WORKING_SHARE), on="name", how="semi")
-        if len(lost) >= MIN_LATER_RANGES:
-            clean = False
-            yield Note(
-                "cuda_ends_early",
-                f"the CUDA events of process {process} end at {last / 1e9:.3f} s, but {len(lost):,} ranges such as "
-                f"{lost['name'][0]!r} follow until {lost['end'].max() / 1e9:.3f} s: the CUDA events after that moment "
-                "were not recorded (a full buffer, or the CUDA capture stopped); only figures before it are complete",
-                GPU_FIGURES,
-            )
-    if clean:
+    frames = (api, operations, ranges)
+    parts = [frames] if len(links.lookups) == 1 else [_of_process(number, *frames) for number in links.lookups]
+    notes = [note for part in parts if (note := _range_without_calls(*part))]
+    yield from notes
+    if not notes:
         yield "no range that usually calls CUDA follows the last CUDA event"
+
+
+def _of_process(process: int, *frames: pl.DataFrame) -> tuple[pl.DataFrame, ...]:
+    wanted = ("start", "end", "name", "process")
+    return tuple(frame.select(wanted).filter(pl.col("process") == process) for frame in frames)
+
+
+def _range_without_calls(api: pl.DataFrame, operations: pl.DataFrame, ranges: pl.DataFrame) -> Note | None:
+    """Return a Note if ranges follow the last CUDA event of a process, but earlier ranges of their names have calls."""
+    last = max(end for frame in (api, operations) if isinstance(end := frame["end"].max(), int))
+    later = ranges.filter(pl.col("start") > last).select("end", name=_folded(pl.col("name")))
+    if len(later) < MIN_LATER_RANGES:
+        return None
+    earlier = ranges.filter(pl.col("end") <= last).select("start", "end", name=_folded(pl.col("name")))
+    calls = api["start"].to_numpy()
+    next_call = calls.take(np.searchsorted(calls, earlier["start"].to_numpy()), mode="clip")
+    has_call = pl.Series("has_call", next_call < earlier["end"].to_numpy())
+    names = earlier.select("name", has_call).group_by("name").agg(pl.col("has_call").mean())
+    lost = later.join(names.filter(pl.col("has_call") >= MIN_WORKING_SHARE), on="name", how="semi")
+    if len(lost) < MIN_LATER_RANGES:
+        return None
+    return Note(
+        "cuda_ends_early",
+        f"the CUDA events of process {api['process'][0]} end at {last / 1e9:.3f} s, but {len(lost):,} ranges such as "
+        f"{lost['name'][0]!r} follow: the CUDA events after that moment were not recorded (a full buffer, or the CUDA "
+        "capture stopped), and figures that include it are wrong",
+        GPU_FIGURES,
+    )
 
 
 def _folded(name: pl.Expr) -> pl.Expr:
@@ -231,7 +240,8 @@ def _failures(failed: pl.DataFrame | None) -> Iterator[Finding]:
     if acting.is_empty():
         yield "no CUDA call failed"
         return
-    counts = acting.group_by("name", "result").agg(pl.len()).sort("len", "name", "result", descending=[True, False, False])
+    counts = acting.group_by("name", "result").agg(pl.len())
+    counts = counts.sort("len", "name", "result", descending=[True, False, False])
     named = ", ".join(
         f"{without_suffix(name)} ({count:,} x {RESULTS.get(result, f'error {result}')})"
         for name, result, count in counts.head(MAX_NAMED_CALLS).rows()
@@ -248,6 +258,6 @@ def _overhead(overhead: Mapping[int, int]) -> Iterator[Finding]:
     if (full := overhead.get(QUEUE_FULL_TYPE, 0)) >= MIN_OVERHEAD_NS:
         yield Note(
             "launch_queue_full",
-            f"CUDA calls waited {full / 1e6:,.0f} ms in total because the launch queue was full: the host was far ahead "
-            "of the GPU, and this wait is not lost time of the GPU",
+            f"CUDA calls waited {full / 1e6:,.0f} ms in total because the launch queue was full: the host was far "
+            "ahead of the GPU, and this wait is not lost time of the GPU",
         )

@@ -31,7 +31,9 @@ class Launches:
     lost: pl.DataFrame
 
 
-def compare_launches(api: pl.DataFrame, links: Links, operations: pl.DataFrame, failed: pl.DataFrame | None) -> Launches:
+def compare_launches(
+    api: pl.DataFrame, links: Links, operations: pl.DataFrame, failed: pl.DataFrame | None
+) -> Launches:
     """Compare launch calls with GPU work. `failed` are calls that failed, by process and correlation."""
     codes = np.array([_kind_code(name) for name in categories(api["name"])], np.uint8)
     kind = translate(api["name"].to_physical().to_numpy(), codes)
@@ -71,7 +73,7 @@ def _without_captured(calls: pl.DataFrame, api: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_failed(calls: pl.DataFrame, failed: pl.DataFrame | None) -> pl.DataFrame:
-    return calls if failed is None or calls.is_empty() else calls.join(failed, on=["process", "correlation"], how="anti")
+    return calls if failed is None else calls.join(failed, on=["process", "correlation"], how="anti")
 
 
 def _are_queued(calls: pl.DataFrame, operations: pl.DataFrame) -> pl.Series:

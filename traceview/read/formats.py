@@ -17,7 +17,7 @@ from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refuse_stream
 from traceview.read.parquet.directory import TableFolderReader
 from traceview.read.raw import RawCapture
-from traceview.read.source import display_name, private_folder, read_head, unchanged
+from traceview.read.source import display_name, private_folder, read_head, refuse_pointer, unchanged
 from traceview.read.sqlite.reader import SqliteReader
 from traceview.read.sqlite.write import tables_with_metadata, write_sqlite
 
@@ -106,6 +106,7 @@ def _source_and_reader(path: Path) -> Iterator[tuple[Path, Reader]]:
 def _reader_of(path: Path) -> Reader:
     """Return the reader of an uncompressed capture. Raises ReportError if none can read it."""
     head = read_head(path)
+    refuse_pointer(path, head)
     refuse_other_exports(path, head)
     reader = next((reader for reader in READERS if reader.matches(path, head)), None)
     if reader is None:

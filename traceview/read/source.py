@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from traceview.errors import DamagedExportError, ReportError
+from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 
 HEAD_BYTES = 512
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 TABLE_SUFFIXES = (".parquet", ".arrow")  # the files in a folder of tables
 
 FileState = tuple[tuple[str, int, int, int, int, int], ...]
@@ -18,6 +19,13 @@ FileState = tuple[tuple[str, int, int, int, int, int], ...]
 def display_name(path: Path) -> str:
     """Return a file's name for a one-line message: line ends and escape sequences in the name become `?`."""
     return "".join(letter if letter.isprintable() else "?" for letter in path.name) or str(path)
+
+
+def refuse_pointer(path: Path, head: bytes) -> None:
+    """Refuse a Git LFS pointer, which a repository holds in place of a large file. Raises NotAnExportError."""
+    if head.startswith(LFS_POINTER):
+        name = display_name(path)
+        raise NotAnExportError(f"{name}: a Git LFS pointer, not the file itself; get the file: git lfs pull -I {name}")
 
 
 def read_head(path: Path) -> bytes:

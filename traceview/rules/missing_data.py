@@ -1,8 +1,7 @@
 """The capture lacks GPU work, NVTX ranges, iterations or CUDA API calls.
 
 Symptom: the capture has no GPU work, range, iteration or API call, so the figures that need them are missing.
-Cause: they are not traced, the program has no annotations, or the ranges are lost: with the Python package `nvtx`
-0.2.12 and later, nsys 2022.4 and 2024.2 record the domain but no range.
+Cause: they are not traced, or the program has no annotations. Ranges that nsys lost are a note of the capture's health.
 Remedy: capture again, as the advice says. Claims nothing.
 """
 
@@ -13,9 +12,6 @@ from collections.abc import Iterator
 from traceview.model.analysis import NotMeasured
 from traceview.model.profilers import CaptureAdvice, capture_advice
 from traceview.pricing.base import CaptureFacts, FindingDraft
-from traceview.pricing.figures import quantity
-
-NVTX_TABLE = "NVTX_EVENTS"
 
 
 def missing_data(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -38,7 +34,8 @@ def missing_data(facts: CaptureFacts) -> Iterator[FindingDraft]:
             code=how_to.code,
         )
     if trace.ranges.is_empty():
-        yield _no_ranges(trace.info.tables.get(NVTX_TABLE, 0), how_to)
+        if not any(note.id == "lost_ranges" for note in trace.info.health):
+            yield _no_ranges(how_to)
     elif isinstance(facts.analysis.iterations, NotMeasured):
         yield FindingDraft(
             id="no_iterations",
@@ -49,17 +46,7 @@ def missing_data(facts: CaptureFacts) -> Iterator[FindingDraft]:
         )
 
 
-def _no_ranges(events: int, how_to: CaptureAdvice) -> FindingDraft:
-    if events:
-        return FindingDraft(
-            id="lost_ranges",
-            title=f"The capture has {quantity(events, 'NVTX event')} but no range: the ranges were lost during capture",
-            advice="The program is annotated, but the profiler dropped its ranges: since version 0.2.12 the Python "
-            "package `nvtx` writes ranges that nsys 2022.4 and 2024.2 discard, except for their domains. Use "
-            "nvtx 0.2.11, torch.cuda.nvtx or a newer nsys, and capture again. Without ranges, figures per range and "
-            "per iteration are not available.",
-            code="pip install 'nvtx<0.2.12'",
-        )
+def _no_ranges(how_to: CaptureAdvice) -> FindingDraft:
     return FindingDraft(
         id="no_ranges",
         title="The capture has no NVTX ranges: figures per iteration and per phase are not available",
