@@ -124,7 +124,7 @@ def clip(members: Intervals, start: int, end: int) -> Intervals:
     """Return the part of a union inside [start, end)."""
     low = int(np.searchsorted(members.end, start, side="right"))
     high = int(np.searchsorted(members.start, end, side="left"))
-    if low >= high:
+    if low >= high or start >= end:
         return EMPTY
     starts, ends = members.start[low:high], members.end[low:high]
     # Only the first member may begin before the window, and only the last may end after it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,17 +11,19 @@ from traceview.measure import MEASURES
 from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.charts import measure_charts
-from traceview.measure.devices import count_unmatched, measure_devices, with_longest_gaps
+from traceview.measure.devices import count_unmatched, measure_devices, with_longest_gaps, with_steady_part
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
+from traceview.measure.steady import steady_window
 from traceview.measure.sync import measure_host
-from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.trace import Note, Trace, Window
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.columns import Table
+from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.normalise import normalise
 from traceview.read import read_capture
-from traceview.rules import find
+from traceview.rules import with_findings
 
 Progress = Callable[[str, float], None]
 
@@ -67,7 +69,7 @@ def analyze(
     activities = active_devices(trace, device)
     analysis = _measure(trace, activities, iteration, skip, top)
     report_step("find", 0.9)
-    return replace(analysis, findings=find(analysis, activities, whole=whole))
+    return with_findings(replace(analysis, whole=whole), activities)
 
 
 def _measure(
@@ -79,6 +81,8 @@ def _measure(
     measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
     iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
     projection = project_operations(trace)
+    parts = [work.clip(steady_window(iterations, work.window)) for work in activities]
+    devices = tuple(with_steady_part(trace, threads, *pair) for pair in zip(devices, parts, strict=True))
     host = measure_host(trace, activities)
     given = CaptureInput(trace, host, projection)
     tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, CaptureMeasure)}
@@ -90,12 +94,19 @@ def _measure(
         tables=tables,
         iterations=iterations,
         unmatched=count_unmatched(trace),
-        notes=(
-            *trace.info.health,
-            *(Note("left_out", problem) for problem in trace.info.problems),
-            *(Note(f"no_{table.name}", reason) for table in tables.values() if (reason := table.not_measured)),
-            *([Note("no_iterations", iterations.reason)] if isinstance(iterations, NotMeasured) else []),
-        ),
+        notes=tuple(_notes(trace.info, tables, iterations)),
         charts=partial(measure_charts, trace, devices, iterations),
         projected=partial(project_ranges, trace, projection),
     )
+
+
+def _notes(info: ReportInfo, tables: Mapping[str, Table], iterations: Iterations | NotMeasured) -> Iterator[Note]:
+    """Yield what the capture lost, what was left out of it, and what is not measured."""
+    yield from info.health
+    yield from (Note("left_out", problem) for problem in info.problems)
+    lost_ranges = any(note.id == "lost_ranges" for note in info.health)
+    for table in tables.values():
+        if table.not_measured and not (lost_ranges and table.name == "nvtx"):
+            yield Note(f"no_{table.name}", table.not_measured, affects=(table.name,))
+    if isinstance(iterations, NotMeasured):
+        yield Note("no_iterations", iterations.reason, affects=("iterations",))

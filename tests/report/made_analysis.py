@@ -63,14 +63,16 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
         ),
         steady=SteadyUse(
             window=Window(0, 100 * MS),
+            kernel_count=7,
             busy_ns=75 * MS,
             compute_ns=60 * MS,
             communication_ns=12 * MS,
             exposed_h2d_ns=5 * MS,
             exposed_d2h_ns=0,
-            exposed_communication_ns=10 * MS,
             idle_ns=25 * MS,
             gaps=Gaps(2, 25 * MS, idle, pl.DataFrame()),
+            copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
+            communication=CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),
         ),
     )
 

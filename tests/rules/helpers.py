@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from traceview.model.analysis import Finding
-from traceview.model.trace import API, OPERATIONS, Trace
+from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
 from traceview.pricing.base import Rule, collect_facts
 from traceview.pricing.findings import build_findings
@@ -16,9 +16,14 @@ MS = 1_000_000
 US = 1_000
 
 
-def findings(trace: Trace, *rules: Rule) -> tuple[Finding, ...]:
+def findings(trace: Trace, *rules: Rule, whole: bool = False) -> tuple[Finding, ...]:
     """Return the findings of these rules alone."""
-    return build_findings(collect_facts(analyze(trace)), rules)
+    return build_findings(collect_facts(analyze(trace, whole=whole)), rules)[0]
+
+
+def notes(trace: Trace, *rules: Rule) -> tuple[Note, ...]:
+    """Return the notes of these rules alone."""
+    return build_findings(collect_facts(analyze(trace)), rules)[1]
 
 
 def with_memory(trace: Trace, memory: str, size: int = 1024) -> Trace:

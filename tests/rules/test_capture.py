@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.build_export import Call, Kernel, Nvtx, build_export
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, findings
+from tests.rules.helpers import MS, notes
 from traceview.errors import RequestError
+from traceview.model.analysis import Iterations
 from traceview.model.trace import CLASSES, ROLES, Note, Trace, Window
 from traceview.pipeline import analyze, open_trace
 from traceview.rules import RULES
@@ -23,27 +24,29 @@ CALLS = [(0, 10, "api", 0)]
 
 
 def ids(trace: Trace) -> list[str]:
-    return [finding.id for finding in findings(trace, missing_data, cut_capture)]
+    return [note.id for note in notes(trace, missing_data, cut_capture)]
 
 
-def test_no_ranges_and_no_calls() -> None:
-    assert ids(made_trace(WORK[1:])) == ["no_cuda_calls", "no_ranges"]
+def test_no_calls() -> None:
+    assert ids(made_trace(WORK[1:])) == ["no_cuda_calls"]
 
 
 def test_lost_ranges_are_a_note() -> None:
     trace = made_trace(WORK, CALLS)
     trace = replace(trace, info=replace(trace.info, health=(Note("lost_ranges", "the ranges were lost"),)))
     assert ids(trace) == []
-    assert next(note.id for note in analyze(trace).notes) == "lost_ranges"
+    assert [note.id for note in analyze(trace).notes] == ["lost_ranges", "no_iterations"]
 
 
-def test_names_of_threads_are_no_lost_ranges(tmp_path: Path) -> None:
+def test_names_of_threads_are_not_lost_ranges(tmp_path: Path) -> None:
     path = build_export(tmp_path / "made.sqlite", kernels=[Kernel()], api=[Call()], nvtx=[Nvtx(text="loader", kind=39)])
-    assert ids(open_trace(path)) == ["no_ranges"]
+    assert "no_nvtx" in [note.id for note in analyze(open_trace(path)).notes]
 
 
-def test_no_iterations() -> None:
-    assert ids(made_trace(WORK, CALLS, [(0, 3 * MS, "main", 0)])) == ["no_iterations"]
+def test_missing_ranges_and_iterations_have_one_note() -> None:
+    without = analyze(made_trace(WORK, CALLS))
+    assert [note.id for note in without.notes] == ["no_nvtx", "no_iterations"]
+    assert [note.id for note in analyze(made_trace(WORK, CALLS, [(0, 3 * MS, "main", 0)])).notes] == ["no_iterations"]
 
 
 def test_complete_capture() -> None:
@@ -54,11 +57,10 @@ def test_cut_capture() -> None:
     trace = made_trace(WORK[:1] * 2, CALLS, [(0, 3 * MS, "main", 0)])
     unmatched = trace.operations.with_columns(launch=None).cast({"launch": trace.operations.schema["launch"]})
     trace = replace(trace, operations=unmatched, ranges=trace.ranges.with_columns(open=True))
-    (finding,) = findings(trace, cut_capture)
-    assert finding.title == (
-        "The capture is cut: 2 GPU operations (100%) without a launch and 1 NVTX range without an end"
+    (note,) = notes(trace, cut_capture)
+    assert note.text.startswith(
+        "The capture is cut: 2 GPU operations (100%) without a launch and 1 NVTX range without an end."
     )
-    assert finding.severity == "high"
 
 
 times = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
@@ -77,8 +79,8 @@ windows = st.none() | st.tuples(st.integers(0, 30), st.integers(1, 30)).map(
 
 
 @settings(max_examples=80, deadline=None)
-@given(operations, calls, ranges, windows, st.sampled_from([1, 100_000, 2**40]))
-def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit) -> None:
+@given(operations, calls, ranges, windows, st.sampled_from([1, 100_000, 2**40]), st.booleans())
+def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit, whole) -> None:
     trace = made_trace(
         [(start * unit, end * unit, *rest) for (start, end), *rest in work],
         [(start * unit, end * unit, *rest) for (start, end), *rest in api],
@@ -88,12 +90,17 @@ def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit) -> None:
     if window is not None and window.start * unit < last and window.end * unit > first:
         trace = trace.with_window(Window(window.start * unit, window.end * unit))
     try:
-        analysis = analyze(trace)
+        analysis = analyze(trace, whole=whole)
     except RequestError:  # the window lies in a gap: nothing to measure
         reject()
     for device in analysis.devices:
-        cost = sum(finding.cost_ns for finding in analysis.findings if finding.device == device.id)
-        assert 0 <= cost <= device.idle_ns + device.busy_ns - device.compute_ns
+        own = [finding for finding in analysis.findings if finding.device == device.id]
+        part = analysis.part(device)
+        assert sum(finding.cost_ns for finding in own) <= part.window.length - part.compute_ns
+        for finding in own:
+            assert finding.cost_ns > 0
+            if isinstance(analysis.iterations, Iterations):
+                assert (finding.cost_per_iteration_ns or 0) <= analysis.iterations.time_ns
 
 
 def test_rule_docstrings() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, US, findings, iterations, with_calls
+from tests.rules.helpers import MS, US, findings, iterations, notes, with_calls
 from traceview.model.trace import Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.dependency_wait import dependency_wait
@@ -128,7 +128,7 @@ def test_thread_without_ranges_uses_the_annotating_thread() -> None:
     assert "`backward`" in finding.title
 
 
-def test_start_up_is_low() -> None:
+def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:
     work = [(0, 1 * MS, "compute", 0, None)]
     work += [
         (1000 * MS + step * 10 * MS, 1009 * MS + step * 10 * MS, "compute", 0, None) for step in range(5)
@@ -136,12 +136,16 @@ def test_start_up_is_low() -> None:
     ranges = [
         (1000 * MS + step * 10 * MS, 1010 * MS + step * 10 * MS, f"step {step}", 0) for step in range(5)
     ]
-    (finding,) = findings(made_trace(work, (), ranges), start_up)
-    assert (finding.id, finding.severity, finding.cost_ns) == ("start_up", "low", 999 * MS)
+    trace = made_trace(work, (), ranges)
+    assert findings(trace, start_up) == ()
+    (note,) = notes(trace, start_up)
+    assert note.id == "start_up" and "lie 1.00 s of the window of GPU 0, 95.3%" in note.text
+    (finding,) = findings(trace, start_up, whole=True)
+    assert (finding.id, finding.severity, finding.cost_ns) == ("start_up", "high", 999 * MS)
     assert finding.cost_per_iteration_ns is None
 
 
-def test_profiler_queued_and_unknown_are_info() -> None:
+def test_profiler_is_a_note_queued_and_unknown_are_findings() -> None:
     work = [
         (0, 1 * MS, "compute", 0, None),
         (2 * MS, 3 * MS, "compute", 0, 0),
@@ -152,9 +156,10 @@ def test_profiler_queued_and_unknown_are_info() -> None:
     trace = made_trace(work, calls, overhead=[(5 * MS, 6 * MS)])
     result = findings(trace, profiler_overhead, dependency_wait, unknown_launch)
     assert {finding.id: finding.cost_ns for finding in result} == dict.fromkeys(
-        ["profiler_overhead", "dependency_wait", "unknown_launch"], 1 * MS
+        ["dependency_wait", "unknown_launch"], 1 * MS
     )
-    assert {finding.severity for finding in result} == {"info"}
+    (note,) = notes(trace, profiler_overhead)
+    assert note.text.startswith("The profiler itself keeps GPU 0 idle for 1.00 ms, 14.3% of the time.")
 
 
 def test_less_than_a_thousandth_has_no_finding() -> None:

@@ -37,18 +37,20 @@ a time on the capture's clock, as in the JSON and in nsys.
 \b
 EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=
 and NUMBER ends with %, ns, us, ms or s.
-Per device, % of its window; EXPR holds when it holds for any device:
+Devices and calls count from the first counted iteration to the last, or
+in the whole window without iterations or with --whole.
+Per device, % of this time; EXPR holds when it holds for any device:
   busy  idle  idle.CAUSE  compute  communication  findings.cost
   exposed_KIND  exposed_copies  exposed_communication
 Per device, % of the busy time of that kind:
   overlap_KIND  overlap_communication
-All calls together, % of the longest window:
+All calls together, % of the longest time of a device:
   sync.blocked .waited .starved .refill .cost   implicit_sync.blocked ...
 Steady iterations, % of their median wall time:
   iteration.FIGURE.median .p5 .p95
 Counts, without a unit:
   kernels  gaps  unmatched  sync.count  implicit_sync.count  iteration.count
-  findings.count  findings.high .medium .low .info
+  findings.count  findings.high .medium .low  notes.count
 CAUSE: profiler queued launch sync blocking_copy memory api host unknown
 KIND: h2d d2h d2d h2h p2p um_h2d um_d2h um_d2d other
 FIGURE: wall compute communication exposed_h2d exposed_d2h

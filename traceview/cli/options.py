@@ -131,11 +131,16 @@ _RANGE = click.option(
     metavar="NVTX",
     help="Analyze from the first start to the last end of the NVTX ranges of this name.",
 )
+_WHOLE = click.option(
+    "--whole",
+    is_flag=True,
+    help="Cover the whole window, not only the iterations, in findings, shares, bars and --fail-if.",
+)
 _TOP = top_option("Length of the longest lists. Totals do not change.")
 
 
 def analysis_options(command: Decorated) -> Decorated:
     """Add the options that change the figures of an analysis."""
-    for option in (reading_options, _TOP, SKIP, ITERATION, DEVICE, _RANGE, _TO, _FROM):
+    for option in (reading_options, _TOP, _WHOLE, SKIP, ITERATION, DEVICE, _RANGE, _TO, _FROM):
         command = option(command)
     return command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -46,6 +46,37 @@ class Activity:
     communication: Intervals
     nonempty_rows: Rows
     nonempty_start: Times
+
+    def clip(self, window: Window) -> Activity:
+        """Return the work in a part of the window."""
+        if window == self.window:
+            return self
+        chosen = self._members_inside(window)
+        start, end = self.start[chosen], self.end[chosen]
+        busy = intervals.clip(self.busy, window.start, window.end)
+        members = int(np.searchsorted(self.busy.end, window.start, side="right"))
+        return replace(
+            self,
+            window=window,
+            rows=self.rows[chosen],
+            start=np.maximum(start, window.start) if len(start) and start[0] < window.start else start,
+            end=np.minimum(end, window.end) if len(end) and end.max() > window.end else end,
+            codes=self.codes[chosen],
+            busy=busy,
+            busy_rows=self.busy_rows[members : members + len(busy.start)],
+            compute=intervals.clip(self.compute, window.start, window.end),
+            communication=intervals.clip(self.communication, window.start, window.end),
+        )
+
+    def _members_inside(self, window: Window) -> slice | Times:
+        first, last = np.searchsorted(self.start, (window.start, window.end)).tolist()
+        if not window.length:
+            return slice(0, 0)
+        running = np.flatnonzero(self.end[:first] > window.start)
+        # Work that runs when the window begins is mostly the last work before it: a slice copies nothing.
+        if len(running) == 0 or running[0] == first - len(running):
+            return slice(first - len(running), last)
+        return np.append(running, np.arange(first, last))
 
     def idle_gaps(self) -> tuple[Intervals, Rows]:
         """Return the gaps, which are the maximal parts of the window without GPU work, and the row that ends each."""

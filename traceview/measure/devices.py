@@ -8,15 +8,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure import MEASURES
-from traceview.measure.activity import KERNEL, Activity
+from traceview.measure.activity import Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.nesting import innermost_ranges
-from traceview.measure.steady import measure_steady
+from traceview.measure.steady import measure_steady, use_of_part
 from traceview.model.analysis import CAUSES, DeviceUse, Gap, Unmatched
 from traceview.model.trace import Trace
 
@@ -30,26 +29,33 @@ def measure_devices(trace: Trace, threads: ThreadStates, activities: Sequence[Ac
 
 def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> DeviceUse:
     row = trace.devices.row(activity.device, named=True)
-    source = activity.select(trace.operations["source"].to_physical().to_numpy())
-    busy = intervals.length(activity.busy)
     idle = find_idle_gaps(trace, threads, activity)
-    gaps = device_gaps(trace, idle)
     given = DeviceInput(trace, activity, threads, idle)
+    tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, DeviceMeasure)}
+    gaps = device_gaps(trace, idle)
+    entire = use_of_part(trace, activity, gaps, tables["copies"].rows, tables["communication"].rows[0])
     return DeviceUse(
         device=activity.device,
         id=row["id"],
         name=row["name"],
         process_ids=tuple(row["processes"]),
-        window=activity.window,
-        kernel_count=int(np.count_nonzero(source == KERNEL)),
-        busy_ns=busy,
-        compute_ns=intervals.length(activity.compute),
-        communication_ns=intervals.length(activity.communication),
-        idle_ns=activity.window.length - busy,
+        window=entire.window,
+        kernel_count=entire.kernel_count,
+        busy_ns=entire.busy_ns,
+        compute_ns=entire.compute_ns,
+        communication_ns=entire.communication_ns,
+        idle_ns=entire.idle_ns,
         gaps=gaps,
-        tables={entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, DeviceMeasure)},
-        steady=measure_steady(trace, activity, gaps),
+        tables=tables,
+        steady=entire,
     )
+
+
+def with_steady_part(trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity) -> DeviceUse:
+    """Return the device with the figures of its steady part, in which `part` is its work."""
+    if part.window == device.window:
+        return device
+    return replace(device, steady=measure_steady(trace, threads, part, device.gaps))
 
 
 def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:

@@ -38,7 +38,7 @@ CAUSES = (
     "host",
     "unknown",
 )
-SEVERITIES = ("high", "medium", "low", "info")
+SEVERITIES = ("high", "medium", "low")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,25 @@ class Gaps:
 class SteadyUse:
     """One GPU in its steady part (docs/definitions.md "The steady part"), clipped at its border.
 
-    Without iterations the steady part is the device's window. `gaps` are the idle gaps inside, without a longest one.
+    Without iterations the steady part is the device's window. It is empty if the device works only outside it.
     """
 
     window: Window
+    kernel_count: int
     busy_ns: int
     compute_ns: int
     communication_ns: int
     exposed_h2d_ns: int
     exposed_d2h_ns: int
-    exposed_communication_ns: int
     idle_ns: int
-    gaps: Gaps
+    gaps: Gaps  # no longest ones
+    copies: tuple[CopyOverlap, ...]
+    communication: CommunicationOverlap
+
+    @property
+    def exposed_communication_ns(self) -> int:
+        """The ns of communication without compute."""
+        return self.communication.exposed_ns
 
     @property
     def causes(self) -> Mapping[str, int]:
@@ -254,7 +261,7 @@ class Finding:
     advice: str
     code: str = ""  # example code
     device: str | None = None
-    cost_fraction: float = 0.0  # of the device's window
+    cost_fraction: float = 0.0  # of the device's time that findings cover
     cost_per_iteration_ns: int | None = None
 
 
@@ -281,8 +288,13 @@ class Analysis:
     unmatched: Unmatched
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
+    whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
+
+    def part(self, device: DeviceUse) -> DeviceUse | SteadyUse:
+        """Return the part of a device's window that findings, bars and conditions cover."""
+        return device if self.whole else device.steady
 
     @property
     def program(self) -> Program:

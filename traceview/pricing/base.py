@@ -1,6 +1,7 @@
 """Input and output of a rule: CaptureFacts, FindingDraft and the thresholds of severities.
 
-A rule is a pure function that reads CaptureFacts and yields one FindingDraft for each finding.
+A rule is a pure function that reads CaptureFacts and yields one FindingDraft for each finding, or a Note for what
+costs nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from traceview.measure.nvtx.projection import annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, NotMeasured, Place
 from traceview.model.program import Program
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
 from traceview.pricing.figures import fold_numbers
 from traceview.pricing.ledger import Claim, sum_columns
+from traceview.pricing.part import use_in_steady_part
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One device, prepared for rules.
+    """One device in the part of its window that findings cover, prepared for rules.
 
-    `steady` is the time of the counted iterations, or the whole window if there are none. `steady_gaps` are the
-    gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
+    This is the steady part, or the whole window if Analysis.whole. `use`, `activity`, `copies` and the gaps have
+    nothing else. `steady` is the steady part, or the whole window without iterations, and `steady_gaps` are
+    the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
     """
 
     use: DeviceUse
@@ -134,54 +137,55 @@ class FindingDraft:
     """A finding before it is priced.
 
     Attributes:
-        title, advice: Texts. `{cost}`, `{share}` and `{gaps}` are replaced by the price, its share of the window
-            and the number of gaps that it comes from.
-        device: The device that lost the time; None for a finding on the capture, which costs nothing.
+        title, advice: Texts. `{cost}`, `{share}` and `{gaps}` are replaced by the price, its share of the device's
+            time and the number of gaps that it comes from.
+        device: The device that lost the time.
         claims: The lost time that the finding explains.
-        severity: None derives it from the share of the steady time (`severity_from_share`).
-        premise: The finding changes how to read all others. It sorts first within its severity.
         min_gaps: Drop the draft if its price comes from fewer gaps.
-        keep_without_cost: Keep the draft although it is granted less than MIN_SHARE.
+        note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
         evidence: Places to show; empty selects the places with the largest granted times.
         place_label: What happened at these places.
-
-    A draft without claims is always kept.
     """
 
     id: str
     title: str
     advice: str
-    device: DeviceFacts | None = None
-    claims: tuple[Claim, ...] = ()
+    device: DeviceFacts
+    claims: tuple[Claim, ...]
     code: str = ""
-    severity: str | None = None
-    premise: bool = False
     min_gaps: int = 0
-    keep_without_cost: bool = False
+    note_without_cost: bool = False
     evidence: tuple[Place, ...] = ()
     place_label: str = ""
 
 
-Rule = Callable[[CaptureFacts], Iterator[FindingDraft]]
+Rule = Callable[[CaptureFacts], Iterator[FindingDraft | Note]]
 
 # Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss
-# of a tenth, the mean of several runs shows a loss of a fiftieth, and no run shows a loss of a thousandth.
-HIGH_SHARE, MEDIUM_SHARE, MIN_SHARE = 0.10, 0.02, 0.001
+# of a tenth, the mean of several runs shows a loss of 3%, and no run shows a loss of a thousandth.
+HIGH_SHARE, MEDIUM_SHARE, MIN_SHARE = 0.10, 0.03, 0.001
 
 
 def severity_from_share(share: float) -> str:
-    """Return high, medium or low for a share of the steady time."""
+    """Return high, medium or low for a share of the time that findings cover."""
     return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
 
 
 def collect_facts(analysis: Analysis, activities: Sequence[Activity] = ()) -> CaptureFacts:
-    """Prepare an analysis for rules; `activities` saves collecting the work of these devices again."""
+    """Prepare an analysis for rules; `activities` saves collecting the work of these devices again.
+
+    A device without work in its steady part has no facts, unless Analysis.whole.
+    """
     known = {work.device: work for work in activities}
     iterations = analysis.iterations
     counted = None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
     return CaptureFacts(
         analysis=analysis,
-        devices=tuple(_device_facts(analysis, use, known.get(use.device)) for use in analysis.devices),
+        devices=tuple(
+            _device_facts(analysis, use, known.get(use.device))
+            for use in analysis.devices
+            if analysis.part(use).window.length
+        ),
         counted=counted or None,
         annotating=annotating_threads(analysis.trace),
         nesting=cache(partial(_build_nesting, analysis.trace)),
@@ -196,8 +200,10 @@ def _build_nesting(trace: Trace) -> Nesting:
 def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) -> DeviceFacts:
     work = known or device_activity(analysis.trace, use.device)
     assert work is not None, "a measured device has work"
-    frame = use.gaps.frame
-    steady = _steady_window(analysis, use.window)
+    if not analysis.whole:
+        part = work.clip(use.steady.window)
+        use, work = use_in_steady_part(analysis.trace, use, work, part), part
+    frame, steady = use.gaps.frame, use.steady.window
     gap_start = frame["start"].to_numpy()
     return DeviceFacts(
         use=use,
@@ -210,14 +216,3 @@ def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) ->
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
         steady_gaps=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
     )
-
-
-def _steady_window(analysis: Analysis, window: Window) -> Window:
-    if isinstance(analysis.iterations, NotMeasured):
-        return window
-    counted = [iteration for iteration in analysis.iterations.per_iteration if not iteration.skipped]
-    if not counted:
-        return window
-    start = max(min(iteration.start_ns for iteration in counted), window.start)
-    end = min(max(iteration.end_ns for iteration in counted), window.end)
-    return Window(start, end) if end > start else window

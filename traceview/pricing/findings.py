@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceview.measure.activity import COMPUTE
-from traceview.model.analysis import SEVERITIES, Finding, Place
+from traceview.model.analysis import Finding, NotMeasured, Place
+from traceview.model.trace import Note
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
 from traceview.pricing.ledger import Grant, Ledger, exposed_work
@@ -18,8 +19,8 @@ RULE_THREADS = 2
 MAX_PLACES = 5
 
 
-def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[Finding, ...]:
-    """Run the rules and grant their claims in order; sort by severity, premises first, then by cost."""
+def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+    """Run the rules and grant their claims in order; return findings, the costliest first, and notes."""
     # The drafts depend on the facts alone, so rules run in parallel. Only granting has an order.
     with ThreadPoolExecutor(RULE_THREADS) as pool:
         drafts_by_rule = pool.map(lambda rule: list(rule(facts)), rules)
@@ -27,86 +28,71 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[Finding,
             device.use.device: Ledger.from_gaps(device.use.gaps, exposed_work(device.activity, device.copies))
             for device in facts.devices
         }
-        pairs = [pair for drafts in drafts_by_rule for pair in _price_drafts(facts, drafts, ledgers)]
-    pairs.sort(key=lambda pair: (SEVERITIES.index(pair[1].severity), not pair[0].premise, -pair[1].cost_ns))
-    return tuple(finding for _, finding in pairs)
+        priced = [
+            result for drafts in drafts_by_rule for draft in drafts for result in _price_draft(facts, draft, ledgers)
+        ]
+    findings = [result for result in priced if isinstance(result, Finding)]
+    findings.sort(key=lambda finding: -finding.cost_ns)
+    return tuple(findings), tuple(result for result in priced if isinstance(result, Note))
 
 
-def _price_drafts(
-    facts: CaptureFacts, drafts: list[FindingDraft], ledgers: dict[int, Ledger]
-) -> Iterator[tuple[FindingDraft, Finding]]:
-    for draft in drafts:
-        if draft.device is None:
-            yield draft, _capture_finding(draft)
-            continue
-        ledger = ledgers[draft.device.use.device]
-        grant = ledger.grant(draft.claims)
-        price = _price(draft.device, grant)
-        if not _is_reportable(draft, price):
-            continue  # the claimed time stays available for later rules
+def _price_draft(
+    facts: CaptureFacts, draft: FindingDraft | Note, ledgers: dict[int, Ledger]
+) -> Iterator[Finding | Note]:
+    if isinstance(draft, Note):
+        yield draft
+        return
+    ledger = ledgers[draft.device.use.device]
+    grant = ledger.grant(draft.claims)
+    price = _price(draft.device, grant)
+    if price.share >= MIN_SHARE and price.gaps >= draft.min_gaps:
         ledger.deduct(grant)
-        yield draft, _device_finding(facts, draft, draft.device, grant, price)
+        yield _finding(facts, draft, grant, price)
+    elif draft.note_without_cost:  # the claimed time stays available for later rules
+        yield Note(draft.id, f"{_fill_in(draft.title, price)}. {_fill_in(draft.advice, price)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Price:
-    """The price of a grant in ns, its gaps, and its shares of the window and of the steady time."""
+    """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time."""
 
     total: int
     gaps: int
     steady: int
     share: float
-    steady_share: float
 
 
 def _price(device: DeviceFacts, grant: Grant) -> _Price:
-    total, steady = grant.total, grant.total_inside(device.steady_gaps, device.steady)
+    total, whole = grant.total, device.use.window.length
     return _Price(
         total=total,
         gaps=grant.gaps,
-        steady=steady,
-        share=_fraction(total, device.use.window.length),
-        steady_share=_fraction(steady, device.steady.length),
+        steady=grant.total_inside(device.steady_gaps, device.steady),
+        share=total / whole if whole else 0.0,
     )
 
 
-def _is_reportable(draft: FindingDraft, price: _Price) -> bool:
-    if draft.keep_without_cost or not draft.claims:
-        return True
-    return max(price.share, price.steady_share) >= MIN_SHARE and price.gaps >= draft.min_gaps
-
-
-def _fraction(part: int, total: int) -> float:
-    return part / total if total > 0 else 0.0
-
-
-def _device_finding(
-    facts: CaptureFacts, draft: FindingDraft, device: DeviceFacts, grant: Grant, price: _Price
-) -> Finding:
+def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
     return Finding(
         id=draft.id,
-        severity=draft.severity or severity_from_share(price.steady_share),
+        severity=severity_from_share(price.share),
         title=_fill_in(draft.title, price),
-        evidence=draft.evidence or _largest_places(facts, device, grant, draft.place_label),
+        evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
         advice=_fill_in(draft.advice, price),
         code=draft.code,
-        device=device.use.id,
+        device=draft.device.use.id,
         cost_fraction=price.share,
-        cost_per_iteration_ns=price.steady // facts.counted if facts.counted and price.steady else None,
+        cost_per_iteration_ns=_cost_per_iteration(facts, price),
     )
 
 
-def _capture_finding(draft: FindingDraft) -> Finding:
-    return Finding(
-        id=draft.id,
-        severity=draft.severity or "info",
-        title=draft.title,
-        evidence=draft.evidence,
-        cost_ns=0,
-        advice=draft.advice,
-        code=draft.code,
-    )
+def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
+    """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost."""
+    iterations = facts.analysis.iterations
+    if isinstance(iterations, NotMeasured) or not facts.counted or not price.steady:
+        return None
+    return min(price.steady // facts.counted, iterations.time_ns)
 
 
 def _fill_in(text: str, price: _Price) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traceview.measure.activity import Activity
-from traceview.model.analysis import Analysis, Finding
+from traceview.model.analysis import Analysis
 from traceview.pricing.base import Rule, collect_facts
 from traceview.pricing.findings import build_findings
 from traceview.rules.allocation import allocation
@@ -52,10 +53,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def find(analysis: Analysis, activities: Sequence[Activity] = (), *, whole: bool = False) -> tuple[Finding, ...]:
-    """Return the findings of all devices by severity, then by cost.
+def with_findings(analysis: Analysis, activities: Sequence[Activity] = ()) -> Analysis:
+    """Return the analysis with the findings of all devices, the costliest first, and with notes from rules.
 
-    The costs of a device add up to at most `idle_ns + busy_ns - compute_ns`. `activities` saves collecting the
-    work of these devices again.
+    The costs of a device add up to at most `idle_ns + busy_ns - compute_ns` of its steady part, or of its window if
+    Analysis.whole. `activities` saves collecting the work of these devices in their windows again.
     """
-    return build_findings(collect_facts(analysis, activities), RULES)
+    findings, notes = build_findings(collect_facts(analysis, activities), RULES)
+    return replace(analysis, findings=findings, notes=(*analysis.notes, *notes))

@@ -38,7 +38,7 @@ def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
     devices = [device for device in facts.devices if device.use.communication.count]
     if len(devices) < 2 or not _same_collectives(facts, devices):
         return
-    rows = [np.flatnonzero(device.activity.codes == COMMUNICATION_CODE) for device in devices]
+    rows = [_collectives(facts, device) for device in devices]
     durations = np.stack(
         [
             device.activity.end[row] - device.activity.start[row]
@@ -54,10 +54,22 @@ def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
         yield _draft(facts, device, devices, last[waits > 0], int(waits.sum()), within)
 
 
+def _collectives(facts: CaptureFacts, device: DeviceFacts) -> Times:
+    """Return the members of the device's work that are collectives and end inside its time.
+
+    All ranks leave a collective at the same time, so these are the same collectives on every device.
+    """
+    work = device.activity
+    members = np.flatnonzero(work.codes == COMMUNICATION_CODE)
+    ends = facts.analysis.trace.operations["end"].to_numpy()[work.rows[members]]
+    inside: Times = members[ends <= work.window.end]
+    return inside
+
+
 def _same_collectives(facts: CaptureFacts, devices: list[DeviceFacts]) -> bool:
     """Return whether all devices run the same communication kernels in the same order."""
     names = facts.analysis.trace.operations["name"].to_physical().to_numpy()
-    sequences = [names[device.activity.rows[device.activity.codes == COMMUNICATION_CODE]] for device in devices]
+    sequences = [names[device.activity.rows[_collectives(facts, device)]] for device in devices]
     return all(np.array_equal(sequences[0], sequence) for sequence in sequences)
 
 

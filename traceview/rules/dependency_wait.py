@@ -36,6 +36,5 @@ def dependency_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
             "torch.compile fuses element-wise operations, and CUDA graphs start their kernels faster.",
             claims=(IdleClaim(("queued",)),),
             code="model = torch.compile(model)",
-            severity="info",
             place_label="launched work has not started",
         )

@@ -89,7 +89,6 @@ def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
                 f"{rate(copies.bytes, copies.busy_ns)}. {advice}",
                 code=code,
                 claims=(ExposedClaim((copy_key(copies.kind, copies.memory),)),),
-                severity="low" if gaps else None,
                 place_label=f"an exposed {kind} copy",
             )
         yield FindingDraft(

@@ -6,10 +6,9 @@ Cause: mostly autograd. PyTorch runs each backward operation on the stream of it
 Remedy: remove the stream and its events; use streams for work that can overlap (copies, communication, independent
 branches).
 
-If the capture shows the cause, the finding is a premise: the program does not do what its author intends, and advice
-for the intended streams would be wrong. Claims the idle cause `queued` of the gaps before this stream's operations
-and before the operation after each: the cost of switching to the stream and back. The rule skips streams that only
-copy or communicate, and streams used less than once in two iterations.
+Claims the idle cause `queued` of the gaps before this stream's operations and before the operation after each: the cost
+of switching to the stream and back. Without a cost it is a note: the program does not do what its author intends. The
+rule skips streams that only copy or communicate, and streams used less than once in two iterations.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.model.analysis import Place
 from traceview.model.rows import StreamUse
+from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, share
 from traceview.pricing.ledger import IdleClaim
@@ -56,8 +56,8 @@ class _AutogradEvidence:
     stream: str
 
 
-def idle_stream(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield one finding for each stream that does almost nothing, and one for all streams without work."""
+def idle_stream(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
+    """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
     for device in facts.devices:
         busiest = max(device.use.streams, key=lambda use: use.compute_ns)
         for use in device.use.streams:
@@ -65,13 +65,10 @@ def idle_stream(facts: CaptureFacts) -> Iterator[FindingDraft]:
                 yield _draft(facts, device, use, busiest)
         unused = _unused_streams(facts, device)
         if unused:
-            yield FindingDraft(
-                id="unused_stream",
-                device=device,
-                title=f"{quantity(len(unused), 'stream')} with events or waits but without work: "
-                f"{join_words(unused[:5])}",
-                advice=UNUSED_ADVICE,
-                severity="low",
+            yield Note(
+                "unused_stream",
+                f"{device.use.id}: {quantity(len(unused), 'stream')} with events or waits but without work: "
+                f"{join_words(unused[:5])}. {UNUSED_ADVICE}",
             )
 
 
@@ -107,9 +104,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, use: StreamUse, busiest: St
         f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{ADVICE}",
         code=CODE,
         claims=(IdleClaim(("queued",), rows=_switching_gaps(facts, device, use)),),
-        severity="high" if autograd else "medium",
-        premise=autograd is not None,
-        keep_without_cost=True,
+        note_without_cost=True,
         evidence=_longest_pauses(facts, device, use),
     )
 

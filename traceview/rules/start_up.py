@@ -1,10 +1,11 @@
-"""The GPU is idle outside the counted iterations: start-up, warm-up and the end of the run.
+"""The time outside the counted iterations: start-up, warm-up and the end of the run.
 
-Symptom: the window of the device is longer than its counted iterations.
+Symptom: the window of the device is longer than its steady part.
 Cause: imports, CUDA initialization, model building, compilation, the first steps.
-Remedy: capture only steady steps. The cost occurs once, so the severity is low.
+Remedy: none needed for the steady part; capture only steady steps to leave it out of the capture.
 
-Claims all idle causes of gaps that begin outside the steady time, if there are iterations.
+Findings of the steady part do not include it, so a note states it. With Analysis.whole, a finding claims all idle
+causes of the gaps that begin outside the steady part.
 """
 
 from __future__ import annotations
@@ -15,23 +16,46 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
+from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration
+from traceview.pricing.figures import duration, share
 from traceview.pricing.ledger import IdleClaim
 
+MIN_OUTSIDE = 0.01  # of the window; a shorter time outside the steady part is not worth a note
 CODE = """torch.cuda.cudart().cudaProfilerStart()   # after the warm-up steps
 # nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py"""
+BEFORE, AFTER = "Before the first counted iteration", "After the last counted iteration"
 
 
-def start_up(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield the idle time before the first and after the last counted iteration of each device."""
-    if facts.counted is None:
+def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
+    """Yield the idle time before and after the steady part of each device, or a note on its length."""
+    if facts.counted is None or not facts.devices:
+        return
+    if not facts.analysis.whole:
+        yield from _notes(facts)
         return
     for device in facts.devices:
         before = np.arange(device.steady_gaps.start)
         after = np.arange(device.steady_gaps.stop, device.use.gaps.count)
-        yield _draft(device, before, "start_up", "Before the first counted iteration")
-        yield _draft(device, after, "after_loop", "After the last counted iteration")
+        yield _draft(device, before, "start_up", BEFORE)
+        yield _draft(device, after, "after_loop", AFTER)
+
+
+def _notes(facts: CaptureFacts) -> Iterator[Note]:
+    """Yield a note for the start and the end of the capture, with the device that has the most time there."""
+    uses = facts.analysis.devices
+    for name, when, lengths in (
+        ("start_up", BEFORE, [use.steady.window.start - use.window.start for use in uses]),
+        ("after_loop", AFTER, [use.window.end - use.steady.window.end for use in uses]),
+    ):
+        longest = max(range(len(uses)), key=lengths.__getitem__)
+        whole = uses[longest].window.length
+        if lengths[longest] >= MIN_OUTSIDE * whole:
+            yield Note(
+                name,
+                f"{when} lie {duration(lengths[longest])} of the window of {uses[longest].id}, "
+                f"{share(lengths[longest], whole)}. Findings and shares leave them out; `--whole` includes them.",
+            )
 
 
 def _draft(device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDraft:
@@ -46,6 +70,5 @@ def _draft(device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDra
         "only steady steps, or narrow this report (`--from`, `--to`, `--range`).",
         claims=(IdleClaim(CAUSES, rows=rows),),
         code=CODE,
-        severity="low",
         place_label="outside the counted iterations",
     )

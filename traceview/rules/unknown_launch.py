@@ -47,7 +47,6 @@ def unknown_launch(facts: CaptureFacts) -> Iterator[FindingDraft]:
             advice="Capture whole steps with `-t cuda,nvtx`; start and stop while the GPU is idle.",
             claims=(IdleClaim(("unknown",)),),
             code="nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py",
-            severity="info",
             place_label="the launch of the next operation is not in the capture",
         )
 

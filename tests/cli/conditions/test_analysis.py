@@ -13,8 +13,8 @@ from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_de
 from traceview.cli.analyze import EPILOG
 from traceview.cli.conditions.analysis import QUANTITIES, failures, parse
 from traceview.errors import RequestError
-from traceview.model.analysis import CAUSES, Analysis
-from traceview.model.trace import KINDS
+from traceview.model.analysis import CAUSES, Analysis, Iterations
+from traceview.model.trace import KINDS, Window
 from traceview.pipeline import analyze
 
 
@@ -56,8 +56,39 @@ def test_condition_that_does_not_hold(text: str) -> None:
     assert failed(text) == []
 
 
+def test_conditions_cover_the_steady_part_or_the_whole_window() -> None:
+    device = made_device()
+    steady = replace(device.steady, window=Window(0, 50 * MS), idle_ns=5 * MS)
+    analysis = replace(made_analysis(), devices=(replace(device, steady=steady),))
+    assert failed("idle < 24%", analysis) == ["idle < 24%: idle is 10.000% (5.000 ms of 50.000 ms) on GPU 0"]
+    assert failed("findings.cost > 60%", analysis) == [
+        "findings.cost > 60%: findings.cost is 70.000% (35.000 ms of 50.000 ms) on GPU 0"
+    ]
+    assert failed("idle < 24%", replace(analysis, whole=True)) == []
+
+
+def test_calls_count_if_they_begin_in_the_steady_part() -> None:
+    whole = analyze(sample("ddp2.sqlite"), whole=True)
+    steady = replace(whole, whole=False)
+    assert isinstance(whole.iterations, Iterations)
+    window = whole.iterations.steady
+    frame = whole.host.sync.frame
+    inside = [row for row in frame.iter_rows(named=True) if window.start <= row["start"] < window.end]
+    assert 0 < len(inside) < len(frame)
+    for quantity, expected in (
+        ("sync.count", len(inside)),
+        ("sync.blocked", sum(row["blocked"] for row in inside)),
+        ("sync.waited", sum(row["waited"] for row in inside)),
+    ):
+        (value,) = QUANTITIES[quantity].values(steady)
+        assert value.figure == expected
+        (value,) = QUANTITIES[quantity].values(whole)
+        assert value.figure > expected
+
+
 def test_percentages_refer_to_each_device_window() -> None:
-    idle_one = replace(made_device("GPU 1"), idle_ns=40 * MS)
+    other = made_device("GPU 1")
+    idle_one = replace(other, steady=replace(other.steady, idle_ns=40 * MS))
     analysis = replace(made_analysis(), devices=(made_device(), idle_one))
     assert failed("idle > 30%", analysis) == ["idle > 30%: idle is 40.000% (40.000 ms of 100.000 ms) on GPU 1"]
     assert failed("sync.count > 0", analysis) == ["sync.count > 0: sync.count is 4"]

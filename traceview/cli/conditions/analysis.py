@@ -1,7 +1,8 @@
 """`analyze --fail-if 'exposed_h2d > 5%'`: the quantities of one analysis.
 
-A condition on a quantity of devices holds when it holds for any device. `%` refers to the device's window, for calls to
-the longest window, for an iteration's figures to the median wall time, and for an overlap to the busy time of its kind.
+A condition on a quantity of devices holds when it holds for any device. Devices and calls count in the steady part, or
+in the window if Analysis.whole. `%` refers to this part of the device, for calls to the longest part, for figures of an
+iteration to the median wall time, and for an overlap to the busy time of its kind.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, TypeAlias
+
+import polars as pl
 
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
@@ -20,11 +23,14 @@ from traceview.model.analysis import (
     Analysis,
     DeviceUse,
     NotMeasured,
+    SteadyUse,
+    SyncUse,
 )
 from traceview.model.trace import KINDS
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
+Use: TypeAlias = DeviceUse | SteadyUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +50,19 @@ class Quantity:
     values: Callable[[Analysis], Iterable[Value]]
 
 
-def _device_quantity(kind: Literal["time", "count"], figure: Callable[[DeviceUse], int]) -> Quantity:
-    return Quantity(
-        kind,
-        lambda analysis: [Value(figure(device), device.window.length, device.id) for device in analysis.devices],
-    )
-
-
-def _share_quantity(part_and_total: Callable[[DeviceUse], tuple[int, int]]) -> Quantity:
+def _device_quantity(kind: Literal["time", "count"], figure: Callable[[Use], int]) -> Quantity:
     def values(analysis: Analysis) -> Iterator[Value]:
         for device in analysis.devices:
-            part, total = part_and_total(device)
+            use = analysis.part(device)
+            yield Value(figure(use), use.window.length, device.id)
+
+    return Quantity(kind, values)
+
+
+def _share_quantity(part_and_total: Callable[[Use], tuple[int, int]]) -> Quantity:
+    def values(analysis: Analysis) -> Iterator[Value]:
+        for device in analysis.devices:
+            part, total = part_and_total(analysis.part(device))
             if total:  # a device without such work has no share
                 yield Value(part, total, device.id)
 
@@ -63,7 +71,7 @@ def _share_quantity(part_and_total: Callable[[DeviceUse], tuple[int, int]]) -> Q
 
 def _capture_quantity(kind: Literal["time", "count"], figure: Callable[[Analysis], int]) -> Quantity:
     def values(analysis: Analysis) -> list[Value]:
-        longest = max((device.window.length for device in analysis.devices), default=0)
+        longest = max((analysis.part(device).window.length for device in analysis.devices), default=0)
         return [Value(figure(analysis), longest if kind == "time" else 0)]
 
     return Quantity(kind, values)
@@ -74,7 +82,7 @@ def _exposed(*kinds: str) -> Quantity:
 
 
 def _overlap(kind: str) -> Quantity:
-    def part_and_total(device: DeviceUse) -> tuple[int, int]:
+    def part_and_total(device: Use) -> tuple[int, int]:
         copies = [use for use in device.copies if use.kind == kind]
         return sum(use.overlapped_ns for use in copies), sum(use.busy_ns for use in copies)
 
@@ -85,12 +93,17 @@ def _idle(cause: str) -> Quantity:
     return _device_quantity("time", lambda device: device.gaps.causes[cause])
 
 
-def _sync(kind: Literal["time", "count"], field: str) -> Quantity:
-    return _capture_quantity(kind, lambda analysis: int(getattr(analysis.host.sync, field)))
+def _calls(kind: Literal["time", "count"], group: str, figure: str) -> Quantity:
+    def value(analysis: Analysis) -> int:
+        use: SyncUse = getattr(analysis.host, group)
+        steady = analysis.iterations
+        if analysis.whole or isinstance(steady, NotMeasured) or use.frame.is_empty():
+            return int(getattr(use, figure))
+        begins = pl.col("start").is_between(steady.steady.start, steady.steady.end, closed="left")
+        calls = use.frame.filter(begins)
+        return len(calls) if kind == "count" else int(calls[figure.removesuffix("_ns")].sum())
 
-
-def _implicit_sync(kind: Literal["time", "count"], field: str) -> Quantity:
-    return _capture_quantity(kind, lambda analysis: int(getattr(analysis.host.implicit_sync, field)))
+    return _capture_quantity(kind, value)
 
 
 def _findings(severity: str) -> Quantity:
@@ -102,7 +115,7 @@ def _findings(severity: str) -> Quantity:
 def _finding_costs(analysis: Analysis) -> Iterator[Value]:
     for device in analysis.devices:
         cost = sum(finding.cost_ns for finding in analysis.findings if finding.device == device.id)
-        yield Value(cost, device.window.length, device.id)
+        yield Value(cost, analysis.part(device).window.length, device.id)
 
 
 def _iteration(figure: str, statistic: str) -> Quantity:
@@ -137,12 +150,16 @@ QUANTITIES: Mapping[str, Quantity] = {
     ),
     "kernels": _device_quantity("count", lambda device: device.kernel_count),
     "gaps": _device_quantity("count", lambda device: device.gaps.count),
-    **{f"sync.{figure}": _sync("time", f"{figure}_ns") for figure in SYNC_FIGURES},
-    **{f"implicit_sync.{figure}": _implicit_sync("time", f"{figure}_ns") for figure in SYNC_FIGURES},
-    "sync.count": _sync("count", "count"),
-    "implicit_sync.count": _implicit_sync("count", "count"),
+    **{
+        f"{group}.{figure}": _calls("time", group, f"{figure}_ns")
+        for group in ("sync", "implicit_sync")
+        for figure in SYNC_FIGURES
+    },
+    "sync.count": _calls("count", "sync", "count"),
+    "implicit_sync.count": _calls("count", "implicit_sync", "count"),
     "findings.count": _capture_quantity("count", lambda analysis: len(analysis.findings)),
     **{f"findings.{severity}": _findings(severity) for severity in SEVERITIES},
+    "notes.count": _capture_quantity("count", lambda analysis: len(analysis.notes)),
     "unmatched": _capture_quantity("count", lambda analysis: analysis.unmatched.kernels + analysis.unmatched.copies),
     ITERATION_COUNT: _capture_quantity("count", _iteration_count),
     **{

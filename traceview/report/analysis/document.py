@@ -51,6 +51,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
         },
         **_tables(analysis.tables),
         "iterations": _iterations(analysis.iterations),
+        "whole": analysis.whole,
         "findings": [_finding(finding, analysis) for finding in analysis.findings],
         "unmatched": plain_values(analysis.unmatched),
         "notes": plain_values(analysis.notes),
@@ -82,6 +83,7 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
 def _steady(use: SteadyUse) -> Json:
     return {
         "window_ns": [use.window.start, use.window.end],
+        "kernel_count": use.kernel_count,
         "busy_ns": use.busy_ns,
         "compute_ns": use.compute_ns,
         "communication_ns": use.communication_ns,

@@ -1,0 +1,123 @@
+"""Tests of the steady part against an analysis of that time alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.captures import sample
+from tests.made_trace import made_trace
+from traceview import analyze
+from traceview.measure.activity import Activity, device_activity
+from traceview.measure.devices import measure_devices
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.steady import measure_steady
+from traceview.model.analysis import DeviceUse, Iterations, SteadyUse
+from traceview.model.trace import CLASSES, ROLES, Trace, Window
+from traceview.pricing.part import use_in_steady_part
+
+MS = 1_000_000
+
+times = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)
+operations = st.lists(
+    st.tuples(times, st.sampled_from(CLASSES), st.integers(0, 2), st.none() | st.integers(0, 4)),
+    min_size=1,
+    max_size=12,
+)
+calls = st.lists(st.tuples(times, st.sampled_from(ROLES), st.integers(0, 1)), min_size=5, max_size=9)
+windows = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: Window(pair[0], pair[0] + pair[1]))
+
+
+def of_device(trace: Trace) -> tuple[ThreadStates, Activity, DeviceUse]:
+    work = device_activity(trace, 0)
+    assert work is not None
+    threads = ThreadStates.from_trace(trace)
+    return threads, work, measure_devices(trace, threads, [work])[0]
+
+
+def figures(use: DeviceUse | SteadyUse) -> list[object]:
+    frame = use.gaps.frame
+    return [
+        use.window,
+        use.kernel_count,
+        use.busy_ns,
+        use.compute_ns,
+        use.communication_ns,
+        use.idle_ns,
+        use.gaps.count,
+        use.gaps.total_ns,
+        dict(use.gaps.causes),
+        use.copies,
+        use.communication,
+        frame.rows(),
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(operations, calls, windows)
+def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
+    trace = made_trace([(*span, *rest) for span, *rest in work], [(*span, *rest) for span, *rest in api])
+    threads, whole, use = of_device(trace)
+    window = Window(max(window.start, whole.window.start), min(window.end, whole.window.end))
+    narrowed = device_activity(trace.with_window(window), 0)
+    part = whole.clip(window) if window.length > 0 else None
+    if part is None or narrowed is None:
+        assert part is None or part.rows.tolist() == []
+        return
+    begun = part.busy.start > window.start  # another operation may begin a member that the border cuts
+    assert part.busy_rows[begun].tolist() == narrowed.busy_rows[begun].tolist()
+    for name in ("rows", "start", "end", "codes"):
+        assert getattr(part, name).tolist() == getattr(narrowed, name).tolist(), name
+    for name in ("busy", "compute", "communication"):
+        assert np.array_equal(getattr(part, name), getattr(narrowed, name)), name
+    _, _, expected = of_device(trace.with_window(window))
+    steady = measure_steady(trace, threads, part, use.gaps)
+    assert figures(steady) == figures(expected)
+    view = use_in_steady_part(trace, replace(use, steady=steady), whole, part)
+    gaps = {"gap_count": 0, "gap_ns": 0, "causes": {}}
+    if window != use.window:
+        # Bytes of a stream are those of its window.
+        sizes = {row.stream: row.bytes for row in view.streams}
+        assert view.streams == tuple(
+            replace(row, **gaps, bytes=sizes[row.stream]) for row in expected.streams
+        )
+
+
+@pytest.mark.parametrize("name", ["ddp2.sqlite", "cudagraph.sqlite", "serial.sqlite"])
+def test_steady_part_of_captures(name: str) -> None:
+    analysis = analyze(sample(name))
+    assert isinstance(analysis.iterations, Iterations)
+    for device in analysis.devices:
+        steady = device.steady
+        assert steady.window.start >= analysis.iterations.steady.start
+        assert steady.window.end <= analysis.iterations.steady.end
+        narrowed = analyze(analysis.trace, window=steady.window, device=device.id).devices[0]
+        assert figures(steady) == figures(narrowed)
+        assert steady.idle_ns == sum(steady.causes.values())
+        assert steady.busy_ns + steady.idle_ns == steady.window.length
+        for kind, exposed in (("h2d", steady.exposed_h2d_ns), ("d2h", steady.exposed_d2h_ns)):
+            assert exposed <= sum(row.exposed_ns for row in steady.copies if row.kind == kind)
+
+
+def test_without_iterations_the_steady_part_is_the_window() -> None:
+    analysis = analyze(made_trace([(0, MS, "compute", 0, None), (2 * MS, 3 * MS, "copy", 0, None)]))
+    (device,) = analysis.devices
+    assert figures(device.steady) == figures(device)
+
+
+def test_device_that_works_only_before_the_iterations() -> None:
+    """Its steady part is empty, and it has no findings."""
+    trace = made_trace(
+        [(0, MS, "compute", 0, None), (2 * MS, 3 * MS, "compute", 0, None)],
+        (),
+        [(step * MS, (step + 1) * MS, f"step {step}", 0) for step in range(5, 9)],
+    )
+    analysis = analyze(trace)
+    (device,) = analysis.devices
+    assert device.steady.window.length == device.steady.busy_ns == device.steady.idle_ns == 0
+    assert analysis.findings == () and device.idle_ns == MS
+    assert [finding.id for finding in analyze(trace, whole=True).findings] == ["start_up"]
