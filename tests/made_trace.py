@@ -12,6 +12,7 @@ from traceview.model.trace import (
     OPERATIONS,
     OVERHEAD,
     RANGES,
+    SHAPES,
     STREAM_EVENTS,
     STREAMS,
     THREADS,
@@ -19,6 +20,7 @@ from traceview.model.trace import (
     Trace,
     Window,
 )
+from traceview.normalise.kernels import empty_shapes
 
 
 def _frame(schema: dict[str, object], columns: dict[str, list[object]]) -> pl.DataFrame:
@@ -29,6 +31,11 @@ def _frame(schema: dict[str, object], columns: dict[str, list[object]]) -> pl.Da
             wanted = pl.Enum(sorted({str(value) for value in values}))
         series.append(pl.Series(name, values, dtype=wanted))
     return pl.DataFrame(series)
+
+
+def _shape(name: str) -> pl.DataFrame:
+    numbers = dict.fromkeys(SHAPES, 1)
+    return pl.DataFrame([numbers | {"name": name, "demangled": name}], schema=dict(SHAPES))
 
 
 def made_trace(
@@ -69,6 +76,7 @@ def made_trace(
                 "stream": [one[3] for one in work],
                 "correlation": [0 if one[4] is None else one[4] + 1 for one in work],
                 "launch": [None if one[4] is None else row_of[one[4]] for one in work],
+                "shape": [{"compute": 1, "communication": 2}.get(one[2], 0) for one in work],
             },
         ),
         api=_frame(
@@ -98,7 +106,12 @@ def made_trace(
         ),
         overhead=_frame(dict(OVERHEAD), {"start": [one[0] for one in overhead], "end": [one[1] for one in overhead]}),
         stream_events=pl.DataFrame(schema=dict(STREAM_EVENTS)),
-        devices=_frame(dict(DEVICES), {"id": ["GPU 0"], "device_id": [0], "name": ["made"], "processes": [[1]]}),
+        devices=_frame(
+            dict(DEVICES),
+            {name: [None] for name in DEVICES}
+            | {"id": ["GPU 0"], "device_id": [0], "name": ["made"], "processes": [[1]]},
+        ),
+        shapes=pl.concat([empty_shapes(), *map(_shape, ("compute", "communication"))]),
         streams=_frame(
             dict(STREAMS),
             {

@@ -224,7 +224,7 @@ def test_correlation_ids_above_32_bits(tmp_path: Path) -> None:
     trace = agrees(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls))
     assert trace.operations["launch"].to_list() == [None, None, 0]
     message = "CUPTI_ACTIVITY_KIND_{}: 2 rows have an impossible correlation id, which is ignored"
-    assert set(trace.info.problems) == {message.format("KERNEL"), message.format("RUNTIME")}
+    assert set(trace.info.problems) >= {message.format("KERNEL"), message.format("RUNTIME")}
 
 
 def test_stream_of_a_traced_graph(tmp_path: Path) -> None:
@@ -267,7 +267,9 @@ def test_single_gpu_is_one_device(tmp_path: Path) -> None:
     kernels = [Kernel(10, 20), Kernel(30, 40, process=11)]
     path = tmp_path / "made.sqlite"
     item = open_trace(build_export(path, kernels=kernels, gpus=[Gpu()]))
-    assert item.devices.rows() == [("GPU 0", 0, "NVIDIA H200", [10, 11])]
+    assert item.devices.select("id", "device_id", "name", "processes").rows() == [
+        ("GPU 0", 0, "NVIDIA H200", [10, 11])
+    ]
     empty_table = open_trace(
         build_export(path, kernels=kernels, gpus=[Gpu()], empty=["TARGET_INFO_CUDA_DEVICE"])
     )

@@ -22,6 +22,7 @@ For example::
 """
 
 from traceview.measure.base import CaptureMeasure, DeviceMeasure
+from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.nvtx.ranges import RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
 from traceview.measure.streams import STREAMS
@@ -32,6 +33,8 @@ MEASURES: tuple[DeviceMeasure | CaptureMeasure, ...] = (
     COPIES,
     COMMUNICATION,
     STREAMS,
+    FAMILIES,
+    KERNELS,
     SYNC_CALLS,
     IMPLICIT_CALLS,
     RANGES,

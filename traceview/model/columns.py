@@ -18,7 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-Unit = Literal["text", "code", "id", "count", "ns", "bytes", "fraction", "bytes_per_ns", "causes"]
+Unit = Literal[
+    "text", "code", "id", "count", "ns", "bytes", "fraction", "ratio", "bytes_per_ns", "causes", "flag", "size"
+]
 Value = TypeVar("Value")
 
 METADATA_KEY = "traceview.column"

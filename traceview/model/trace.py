@@ -46,6 +46,15 @@ OPERATIONS: Mapping[str, PolarsDataType] = {
     "stream": pl.Int16,  # row of Trace.streams
     "correlation": pl.UInt32,  # the type of CUPTI; 0 for none
     "launch": pl.Int32,  # row of Trace.api; null if not in the capture
+    "shape": pl.UInt32,  # row of Trace.shapes; 0 unless it is a kernel
+}
+# Row 0 stands for operations that are not kernels, and is null in all columns.
+SHAPES: Mapping[str, PolarsDataType] = {
+    "name": pl.String,
+    "demangled": pl.String,  # with namespaces, templates and parameters, if the capture has them
+    **dict.fromkeys(("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"), pl.Int64),
+    "registers": pl.Int64,  # per thread
+    "shared_bytes": pl.Int64,  # static and dynamic shared memory of a block
 }
 API: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
@@ -88,6 +97,9 @@ DEVICES: Mapping[str, PolarsDataType] = {
     "device_id": pl.Int64,  # its CUDA ordinal in its process
     "name": pl.String,  # "NVIDIA H200", or "" if unknown
     "processes": pl.List(pl.Int32),
+    # Limits of the hardware; null if the capture does not have them.
+    **dict.fromkeys(("sm_count", "warps_per_sm", "registers_per_sm", "shared_bytes_per_sm", "blocks_per_sm"), pl.Int64),
+    "compute_capability": pl.Int64,  # 90 for 9.0
 }
 STREAMS: Mapping[str, PolarsDataType] = {
     "stream_id": pl.Int64,
@@ -154,8 +166,8 @@ def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsData
 class Trace:
     """One normalised capture, independent of the export's version and format.
 
-    `operations`, `api` and `ranges` are sorted by (start, end). The columns `launch`, `thread`, `stream` and `device`
-    are row numbers in other frames. `window`, if set, restricts every measure.
+    `operations`, `api` and `ranges` are sorted by (start, end). The columns `launch`, `thread`, `stream`, `device`
+    and `shape` are row numbers in other frames. `window`, if set, restricts every measure.
 
     Raises TypeError if a column is missing or has another type.
     """
@@ -169,6 +181,7 @@ class Trace:
     devices: pl.DataFrame
     streams: pl.DataFrame
     threads: pl.DataFrame
+    shapes: pl.DataFrame
     program: Program = PLAIN_CUDA
     window: Window | None = None
 
@@ -181,6 +194,7 @@ class Trace:
         _check("devices", self.devices, DEVICES)
         _check("streams", self.streams, STREAMS)
         _check("threads", self.threads, THREADS)
+        _check("shapes", self.shapes, SHAPES)
 
     def with_window(self, window: Window) -> Trace:
         """Return the same trace, with every measure restricted to `window`."""

@@ -41,7 +41,7 @@ def normalise(capture: RawCapture) -> Trace:
     threads, capture_end = Threads.from_tables(tables), _capture_end(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
-    api, links, unlinked, devices, streams = _calls_and_operations(info.file, tables, threads)
+    api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, threads)
     operations = with_launches(unlinked, links)
     ranges, thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
@@ -60,13 +60,14 @@ def normalise(capture: RawCapture) -> Trace:
         devices=devices.frame,
         streams=streams,
         threads=thread_frame,
+        shapes=shapes,
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
     )
 
 
 def _calls_and_operations(
     file: str, tables: dict[str, pl.DataFrame], threads: Threads
-) -> tuple[pl.DataFrame, Links, pl.DataFrame, Devices, pl.DataFrame]:
+) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame, Devices, pl.DataFrame]:
     """Build API calls in a thread, and devices, streams and operations here. Removes their tables from `tables`."""
 
     def build_calls() -> tuple[pl.DataFrame, Links]:
@@ -79,9 +80,9 @@ def _calls_and_operations(
         devices = devices_of(tables, stream_ids)
         streams = stream_frame(tables, stream_ids, devices)
         refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
-        unlinked = operations_frame(tables, stream_ids, devices, streams)
+        unlinked, shapes = operations_frame(tables, stream_ids, devices, streams)
         api, links = calls.result()
-    return api, links, unlinked, devices, streams
+    return api, links, unlinked, shapes, devices, streams
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -18,6 +19,13 @@ RAW_COLUMNS = ("globalPid", "deviceId", "contextId", "streamId")
 DEVICE_KEY = ["process", "deviceId"]
 STREAM_KEY = ["process", "device", "context", "stream_id"]
 NULL_STREAM_FLAG = 3
+LIMITS = dict(
+    zip(
+        ("sm_count", "warps_per_sm", "registers_per_sm", "shared_bytes_per_sm", "blocks_per_sm", "compute_capability"),
+        (*raw.GPU_LIMITS, "computeCapability"),
+        strict=True,
+    )
+)
 WAIT = 2  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT
 
 RawStreamIds = Mapping[str, pl.DataFrame]
@@ -54,12 +62,14 @@ def devices_of(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds) -> Dev
             devices["deviceId"].to_list(), devices["processes"].to_list(), repeated, strict=True
         )
     ]
-    names = _gpu_names(gpus)
+    ordinals = devices["deviceId"].to_list()
+    names = _by_ordinal(gpus, "name")
     frame = devices.select(
         pl.Series("id", ids, dtype=pl.String),
         pl.col("deviceId").alias("device_id"),
-        pl.Series("name", [names.get(ordinal, "") for ordinal in devices["deviceId"].to_list()], dtype=pl.String),
+        pl.Series("name", [names.get(ordinal, "") for ordinal in ordinals], dtype=pl.String),
         pl.col("processes"),
+        *_limits(gpus, ordinals),
     )
     rows = pairs.join(devices.select("physical", "device"), on="physical").select(*DEVICE_KEY, "device")
     return Devices(frame, rows)
@@ -86,16 +96,27 @@ def _physical_gpus(pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], gpus: p
     return pl.Series(keys, dtype=pl.String)
 
 
-def _gpu_names(gpus: pl.DataFrame) -> dict[int, str]:
-    """Return a GPU name for each ordinal; the same name for all if the machine has one kind of GPU."""
-    if gpus.is_empty() or "name" not in gpus.columns:
+def _limits(gpus: pl.DataFrame, ordinals: list[int]) -> list[pl.Series]:
+    """Return the columns of model.DEVICES with the limits of each ordinal's GPU; nsys 2021 writes 0 for unknown."""
+    if {"computeMajor", "computeMinor"} <= set(gpus.columns):
+        gpus = gpus.with_columns((10 * pl.col("computeMajor") + pl.col("computeMinor")).alias("computeCapability"))
+    columns = []
+    for name, source in LIMITS.items():
+        values = _by_ordinal(gpus, source)
+        columns.append(pl.Series(name, [values.get(ordinal) or None for ordinal in ordinals], dtype=pl.Int64))
+    return columns
+
+
+def _by_ordinal(gpus: pl.DataFrame, column: str) -> dict[int, Any]:
+    """Return a column's value for each ordinal; the same value for all if all GPUs of the machine agree."""
+    if gpus.is_empty() or column not in gpus.columns:
         return {}
-    kinds = gpus["name"].drop_nulls().unique().to_list()
-    if len(kinds) == 1:
-        return dict.fromkeys(range(1024), kinds[0])
+    values = gpus[column].drop_nulls().unique().to_list()
+    if len(values) == 1:
+        return dict.fromkeys(range(1024), values[0])
     if "cuDevice" not in gpus.columns:
         return {}
-    return dict(gpus.select("cuDevice", "name").drop_nulls().rows())
+    return dict(gpus.select("cuDevice", column).drop_nulls().rows())
 
 
 def stream_frame(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds, devices: Devices) -> pl.DataFrame:

@@ -34,6 +34,7 @@ from traceview.normalise.codes import (
     texts_of,
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
+from traceview.normalise.kernels import NO_KERNEL, kernel_shapes
 from traceview.normalise.links import Links
 from traceview.normalise.order import MergedEvents, Part
 from traceview.normalise.threads import process_ids
@@ -72,7 +73,7 @@ class RowNames(NamedTuple):
 
 
 class SourceRows(NamedTuple):
-    """The rows of a source: codes of CLASSES, KINDS and MEMORIES, names, and where they ran."""
+    """The rows of a source: codes of CLASSES, KINDS and MEMORIES, names, shapes, and where they ran."""
 
     table: pl.DataFrame
     source: str
@@ -80,6 +81,7 @@ class SourceRows(NamedTuple):
     classes: Part
     kinds: Part
     memories: Part
+    shapes: Part
     process: Part
     device: Part
     stream: Part
@@ -87,16 +89,17 @@ class SourceRows(NamedTuple):
 
 def operations_frame(
     tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds, devices: Devices, streams: pl.DataFrame
-) -> pl.DataFrame:
-    """Return model.OPERATIONS without the column `launch`, sorted by (start, end, source, row).
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return model.OPERATIONS without the column `launch`, sorted by (start, end, source, row), and model.SHAPES.
 
     Removes its tables from `tables`.
     """
     lookup = _StreamLookup(_stream_keys(devices, streams), stream_ids)
     by_source = {source: tables.pop(TABLE_OF_SOURCE[source]) for source in SOURCES if TABLE_OF_SOURCE[source] in tables}
-    parts = [_source_rows(table, source, tables, lookup) for source, table in by_source.items() if len(table)]
+    shapes, shape = kernel_shapes(by_source.get("kernel", pl.DataFrame()), tables)
+    parts = [_source_rows(table, source, tables, lookup, shape) for source, table in by_source.items() if len(table)]
     if not parts:
-        return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])})
+        return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])}), shapes
     merged = MergedEvents.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
     columns = {
         "start": merged.start,
@@ -109,10 +112,11 @@ def operations_frame(
         "device": merged.array([part.device for part in parts], np.int16),
         "stream": merged.array([part.stream for part in parts], np.int16),
         "correlation": merged.array([_integers_or_zero(part.table, "correlationId") for part in parts], np.uint32),
+        "shape": merged.array([part.shapes for part in parts], np.uint32),
         "name": _merged_names(merged, [part.names for part in parts]),
     }
     joined = pl.DataFrame(columns).with_columns(merged.int32_column([part.process for part in parts]).alias("process"))
-    return _without_traced_graphs(joined) if "graph" in by_source else joined
+    return _without_traced_graphs(joined) if "graph" in by_source else joined, shapes
 
 
 def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
@@ -123,21 +127,21 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
 
 
 def _source_rows(
-    table: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], lookup: _StreamLookup
+    table: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], lookup: _StreamLookup, shapes: Part
 ) -> SourceRows:
     ran_on = lookup.rows(table, TABLE_OF_SOURCE[source])
     if source == "memcpy":
         kinds, memories = _copy_kinds(table)
         names = RowNames([f"memcpy {name}" for name in KINDS], kinds)
-        return SourceRows(table, source, names, CLASSES.index("copy"), kinds, memories, *ran_on)
+        return SourceRows(table, source, names, CLASSES.index("copy"), kinds, memories, NO_KERNEL, *ran_on)
     if source == "kernel":
         names = _kernel_names(table, tables)
         is_communication = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
         classes = is_communication[names.codes] if is_communication.any() else 0
-        return SourceRows(table, source, names, classes, NO_KIND, NO_MEMORY, *ran_on)
+        return SourceRows(table, source, names, classes, NO_KIND, NO_MEMORY, shapes, *ran_on)
     names = _graph_names(table) if source == "graph" else RowNames(["memset"], 0)
     code = CLASSES.index("memset") if source == "memset" else 0
-    return SourceRows(table, source, names, code, NO_KIND, NO_MEMORY, *ran_on)
+    return SourceRows(table, source, names, code, NO_KIND, NO_MEMORY, NO_KERNEL, *ran_on)
 
 
 def _integers_or_zero(table: pl.DataFrame, name: str) -> Part:

@@ -37,6 +37,13 @@ DOMAIN_CREATED = 75
 
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
+# The columns that tell kernels apart, besides when and where they run.
+SHAPE_COLUMNS = (
+    *("shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
+)
+GPU_LIMITS = ("smCount", "maxWarpsPerSm", "maxRegistersPerSm", "maxShmemPerSm", "maxBlocksPerSm")
+
 TIMES = ("start", "end")
 NOT_A_TIME = -(1 << 63)
 CATEGORICAL = (pl.Categorical, pl.Enum)
@@ -61,7 +68,7 @@ class WantedColumns:
 
 
 TABLES: Mapping[str, WantedColumns] = {
-    KERNEL: WantedColumns((*ON_A_STREAM, "shortName")),
+    KERNEL: WantedColumns((*ON_A_STREAM, "shortName"), SHAPE_COLUMNS[1:]),
     MEMCPY: WantedColumns((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
     MEMSET: WantedColumns(ON_A_STREAM, ("bytes",)),
     GRAPH: WantedColumns(ON_A_STREAM, ("graphId",)),
@@ -76,7 +83,9 @@ TABLES: Mapping[str, WantedColumns] = {
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
     STRINGS: WantedColumns(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": WantedColumns(
-        (), ("id", "name", "uuid", "busLocation", "cuDevice"), ("name", "uuid", "busLocation")
+        (),
+        ("id", "name", "uuid", "busLocation", "cuDevice", *GPU_LIMITS, "computeMajor", "computeMinor"),
+        ("name", "uuid", "busLocation"),
     ),
     "TARGET_INFO_CUDA_DEVICE": WantedColumns((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
     "TARGET_INFO_CUDA_STREAM": WantedColumns(("streamId", "processId", "contextId"), ("flag",)),
@@ -105,8 +114,9 @@ def wanted_columns(
     if missing:
         problems.append(f"{table} has no column {missing[0]!r} and was left out")
         return None
-    if table in ESSENTIAL:
-        problems.extend(f"{table} has no column {column!r}" for column in wanted.optional if column not in present)
+    absent = [repr(column) for column in wanted.optional if column not in present]
+    if table in ESSENTIAL and absent:
+        problems.append(f"{table} has no column {', '.join(absent)}")
     return [column for column in wanted.columns if column in present]
 
 

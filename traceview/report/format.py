@@ -66,6 +66,10 @@ def figure(value: Any, unit: Unit) -> str:
         return size(value)
     if unit == "fraction":
         return f"{100 * value:.1f}%"
+    if unit == "ratio":
+        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    if unit == "flag":
+        return "yes" if value else "no"
     if unit == "bytes_per_ns":
         return f"{value:,.1f} GB/s" if value >= 0.1 else f"{1000 * value:.1f} MB/s"
     return f"{value:,}" if unit == "count" else str(value)

@@ -95,6 +95,7 @@ CONTRACT = [
     "unmatched.copies",
 ]
 FRACTIONS = {
+    *(f".devices[].kernels[].{name}" for name in ("share", "blocks_per_sm", "waves", "occupancy")),
     ".findings[].cost_fraction",
     ".iterations.confidence",
     ".iterations.candidates[].share_fraction",

@@ -105,6 +105,8 @@ const UNIT_TEXT = {
   ns: milliseconds,
   bytes: bytesText,
   fraction: (share) => percent(share, 1),
+  ratio: (ratio) => ratio.toFixed(ratio < 100 ? 2 : 0),
+  flag: (value) => (value ? "yes" : "no"),
   bytes_per_ns: (rate) => bandwidth(rate, 1),
 };
 /** @type {Record<string, string>} */

@@ -1,0 +1,161 @@
+"""Kinds of kernels by their names. The names are those of real captures; the kinds were decided by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceview.measure.kernels.families import FAMILIES, FAMILY_NAMES, kernel_kind
+
+NATIVE = "void at::native::"
+KINDS: list[tuple[str, str, str, str | None, bool | None]] = [
+    ("nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT", "", "gemm", "bf16", True),
+    ("nvjet_sm90_hsh_96x64_64x10_1x2_h_bz_bias_TNN", "", "gemm", "fp16", True),
+    ("volta_sgemm_128x64_nn", "", "gemm", "fp32", False),
+    ("ampere_sgemm_128x64_nn", "", "gemm", "fp32", False),
+    ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nn", "", "gemm", "bf16", True),
+    ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", "", "gemm", "fp16", True),
+    ("volta_h884gemm_128x64_ldg8_nn", "", "gemm", "fp16", True),
+    (
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4",
+        "",
+        "gemm",
+        "fp32",
+        False,
+    ),
+    ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x32_warpgroupsize1x1x1_execute", "", "gemm", "tf32", True),
+    (
+        "Kernel2",
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(T1::Params)",
+        "gemm",
+        "fp32",
+        False,
+    ),
+    (
+        "Kernel2",
+        "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64_32x6_nn_align4>(T1::Params)",
+        "gemm",
+        "tf32",
+        True,
+    ),
+    (
+        "Kernel2",
+        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align2>(T1::Params)",
+        "gemm",
+        "bf16",
+        True,
+    ),
+    (
+        "Kernel",
+        "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x4>(P)",
+        "convolution",
+        "bf16",
+        True,
+    ),
+    (
+        "sm90_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64",
+        "",
+        "convolution",
+        "bf16",
+        True,
+    ),
+    ("cudnn_infer_volta_scudnn_128x64_relu_xregs_large_nn_v1", "", "convolution", "fp32", False),
+    (
+        "dgrad_engine",
+        "void cudnn::detail::dgrad_engine<float, (int)512, (int)6, (int)5>(int, int, int, const T1 *)",
+        "convolution",
+        "fp32",
+        False,
+    ),
+    (
+        "flash_fwd_kernel",
+        "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)128, (int)128, (int)64, cutlass::bfloat16_t>>(P)",
+        "attention",
+        "bf16",
+        True,
+    ),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64", "", "attention", None, True),
+    (
+        "batch_norm_backward_kernel",
+        f"{NATIVE}batch_norm_backward_kernel<c10::BFloat16, float>(A)",
+        "normalization",
+        "bf16",
+        False,
+    ),
+    (
+        "vectorized_layer_norm_kernel",
+        f"{NATIVE}<unnamed>::vectorized_layer_norm_kernel<float, float>(int)",
+        "normalization",
+        "fp32",
+        False,
+    ),
+    ("cunn_SoftMaxBackward", f"{NATIVE}<unnamed>::cunn_SoftMaxBackward<(int)4, float>(T2 *)", "softmax", "fp32", False),
+    (
+        "multi_tensor_apply_kernel",
+        f"{NATIVE}<unnamed>::multi_tensor_apply_kernel<M<(int)4>, <unnamed>::FusedAdamMathFunctor<float, (int)4>>(T1)",
+        "optimizer",
+        "fp32",
+        False,
+    ),
+    (
+        "vectorized_elementwise_kernel",
+        f"{NATIVE}vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::Base &)>(int)",
+        "copy",
+        None,
+        False,
+    ),
+    (
+        "vectorized_elementwise_kernel",
+        f"{NATIVE}vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, std::array<char *>>(int)",
+        "elementwise",
+        "fp32",
+        False,
+    ),
+    (
+        "reduce_kernel",
+        f"{NATIVE}reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, MeanOps<float>>>(T3)",
+        "reduction",
+        "fp32",
+        False,
+    ),
+    (
+        "nchwToNhwcKernel",
+        "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)",
+        "layout",
+        "bf16",
+        False,
+    ),
+    (
+        "CatArrayBatchedCopy",
+        f"{NATIVE}<unnamed>::CatArrayBatchedCopy<Type<(unsigned int)2>>(T1 *)",
+        "copy",
+        None,
+        False,
+    ),
+    ("indexFuncLargeIndex", f"{NATIVE}indexFuncLargeIndex<float, long>(T)", "indexing", "fp32", False),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "", "communication", "fp32", False),
+    ("triton_poi_fused_add_mul_3", "", "fused", None, None),
+    ("loop_add_fusion", "", "fused", None, None),
+    ("jacobi_kernel", "jacobi_kernel(float *, const float *, float *, int, int, int)", "custom", "fp32", None),
+    ("spread_input_kernel", "spread_input_kernel(const float *, __half *, int)", "custom", None, None),
+    ("kernel_IMGA", "kernel_IMGA(int *, curandStateXORWOW *, int *)", "custom", None, None),
+]
+
+
+@pytest.mark.parametrize(("name", "demangled", "family", "precision", "tensor_core"), KINDS)
+def test_kinds(name: str, demangled: str, family: str, precision: str | None, tensor_core: bool | None) -> None:
+    kind = kernel_kind(name, demangled or name)
+    assert (kind.family, kind.precision, kind.tensor_core) == (family, precision, tensor_core)
+
+
+def test_generic_kernels_are_labelled_by_their_operation() -> None:
+    functor = "at::native::BinaryFunctor<float, at::native::binary_internal::MulFunctor<float>>"
+    product = f"{NATIVE}elementwise_kernel<(int)2, {functor}>"
+    assert kernel_kind("elementwise_kernel", product).label == "elementwise_kernel<MulFunctor>"
+    gemm = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(T1::Params)"
+    assert kernel_kind("Kernel2", gemm).label == "cutlass_80_simt_sgemm_256x128_8x4_nt_align1"
+    assert kernel_kind("stencil", "stencil(float *)").label == "stencil"
+
+
+def test_patterns_are_not_empty() -> None:
+    assert all(pattern for _, pattern in FAMILIES)
+    assert len(FAMILY_NAMES) == len(set(FAMILY_NAMES))

@@ -1,0 +1,180 @@
+"""Kernels by name and launch shape, and their families (docs/definitions.md "Kernels")."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview import intervals
+from traceview.measure.activity import KERNEL
+from traceview.measure.base import DeviceInput, DeviceMeasure
+from traceview.measure.kernels.families import FAMILY_NAMES, KernelKind, kernel_kind
+from traceview.measure.kernels.occupancy import SmLimits, occupancy
+from traceview.model.columns import Table
+from traceview.model.kernels import KernelFamily, KernelUse
+from traceview.model.trace import Trace
+
+MAX_KERNELS = 200
+IDENTITY = ("name", "demangled", "grid", "block", "registers", "shared_bytes")
+DIGITS = 6
+
+
+def kernel_uses(given: DeviceInput) -> tuple[KernelUse, ...]:
+    """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
+    totals = _totals_by_shape(given)
+    total = int(totals["total_ns"].sum())
+    limits = _sm_limits(given.trace, given.activity.device)
+    rows = [_kernel_use(row, total, limits) for row in totals.head(MAX_KERNELS).iter_rows(named=True)]
+    rest = totals[MAX_KERNELS:]
+    return (*rows, *([_rest(rest, total)] if len(rest) else []))
+
+
+def kernel_families(given: DeviceInput) -> tuple[KernelFamily, ...]:
+    """Return one row for each family that occurs, the costliest first."""
+    work, (kernels, shape) = given.activity, _kernels(given)
+    family = _family_codes(given.trace.shapes)[shape]
+    rows = []
+    for code in np.flatnonzero(np.bincount(family)).tolist():
+        members = kernels[family == code]
+        lengths = work.end[members] - work.start[members]
+        busy = intervals.union_length(work.start, work.end, members)
+        rows.append(KernelFamily(FAMILY_NAMES[code], len(members), int(lengths.sum()), busy))
+    return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
+
+
+def _kernels(given: DeviceInput) -> tuple[intervals.Rows, NDArray[np.uint32]]:
+    """Return the indices of the device's kernels into its Activity, and the row of Trace.shapes of each."""
+    source = given.activity.select(given.trace.operations["source"].to_physical().to_numpy())
+    kernels = intervals.rows_where(source == KERNEL)
+    return kernels, given.activity.select(given.trace.operations["shape"].to_numpy())[kernels]
+
+
+def _totals_by_shape(given: DeviceInput) -> pl.DataFrame:
+    """Return IDENTITY with count, total_ns, min_ns and max_ns, the costliest first."""
+    work, (kernels, shape) = given.activity, _kernels(given)
+    lengths = pl.DataFrame({"shape": shape, "ns": work.end[kernels] - work.start[kernels]})
+    sums = (pl.len().alias("count"), pl.col("ns").sum().alias("total_ns"))
+    by_shape = lengths.group_by("shape").agg(
+        *sums, pl.col("ns").min().alias("min_ns"), pl.col("ns").max().alias("max_ns")
+    )
+    shapes = given.trace.shapes.with_row_index("shape").with_columns(
+        *(pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block")),
+    )
+    # Shapes differ in static and in dynamic shared memory; rows only in their sum.
+    return (
+        by_shape.join(shapes, on="shape")
+        .group_by(IDENTITY)
+        .agg(pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max(), pl.col("shape").min())
+        .sort(["total_ns", "shape"], descending=[True, False])
+    )
+
+
+def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:
+    kind = kernel_kind(row["name"], row["demangled"])
+    grid, block = _dimensions(row["grid"]), _dimensions(row["block"])
+    return KernelUse(
+        name=row["name"],
+        **_kind_fields(kind),
+        **_figures(row["count"], row["total_ns"], row["min_ns"], row["max_ns"], total),
+        demangled=row["demangled"],
+        grid=grid,
+        block=block,
+        registers=row["registers"],
+        shared_bytes=row["shared_bytes"],
+        **_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
+    )
+
+
+def _kind_fields(kind: KernelKind) -> dict[str, Any]:
+    return {name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")}
+
+
+def _figures(count: int, ns: int, low: int, high: int, total: int) -> dict[str, Any]:
+    share = round(ns / total, DIGITS) if total else 0.0
+    return {"count": count, "total_ns": ns, "mean_ns": ns // count, "min_ns": low, "max_ns": high, "share": share}
+
+
+def _dimensions(sizes: list[int | None]) -> tuple[int, ...] | None:
+    return None if None in sizes else tuple(int(size or 0) for size in sizes)
+
+
+def _fill(
+    limits: SmLimits | None,
+    grid: tuple[int, ...] | None,
+    block: tuple[int, ...] | None,
+    registers: int | None,
+    shared_bytes: int | None,
+) -> dict[str, Any]:
+    """Return how the launch fills the device; None for what the capture does not tell."""
+    fields: dict[str, Any] = dict.fromkeys(("blocks_per_sm", "waves", "occupancy", "occupancy_limit"))
+    if limits is None or grid is None:
+        return fields
+    blocks = int(np.prod(grid, dtype=object))
+    fields["blocks_per_sm"] = round(blocks / limits.sms, DIGITS)
+    if block is None or registers is None or shared_bytes is None or not limits.registers or not limits.warps:
+        return fields
+    resident = occupancy(limits, int(np.prod(block, dtype=object)), registers, shared_bytes)
+    if resident is not None:
+        fields["waves"] = round(blocks / (resident.blocks * limits.sms), DIGITS)
+        fields["occupancy"] = round(resident.fraction, DIGITS)
+        fields["occupancy_limit"] = resident.limit
+    return fields
+
+
+def _sm_limits(trace: Trace, device: int) -> SmLimits | None:
+    """Return the limits of a device; None without its number of SMs. Other limits are 0 where they are unknown."""
+    row = {name: value or 0 for name, value in trace.devices.row(device, named=True).items()}
+    if not row["sm_count"]:
+        return None
+    return SmLimits(
+        sms=row["sm_count"],
+        warps=row["warps_per_sm"],
+        registers=row["registers_per_sm"],
+        shared_bytes=row["shared_bytes_per_sm"],
+        blocks=row["blocks_per_sm"],
+        capability=row["compute_capability"],
+    )
+
+
+def _rest(rest: pl.DataFrame, total: int) -> KernelUse:
+    """Return one row for many kernels, with their figures alone."""
+    count, ns, low, high = rest.select(
+        pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max()
+    ).row(0)
+    name = f"({len(rest)} other kernels)"
+    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(KernelUse)}
+    return KernelUse(**(fields | _figures(count, ns, low, high, total) | {"name": name, "label": name}))
+
+
+def _family_codes(shapes: pl.DataFrame) -> NDArray[np.uint8]:
+    names = shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
+    return np.array([FAMILY_NAMES.index(kernel_kind(*pair).family) for pair in names], np.uint8)
+
+
+KERNELS = DeviceMeasure(
+    Table(
+        name="kernels",
+        title="Kernels",
+        note="By name and launch shape, costliest first.",
+        row_type=KernelUse,
+        shown=(
+            "label",
+            "share",
+            "total_ns",
+            "count",
+            "mean_ns",
+            "family",
+            "precision",
+            "waves",
+            "occupancy",
+            "grid_text",
+        ),
+    ),
+    kernel_uses,
+)
+FAMILIES = DeviceMeasure(Table(name="kernel_families", title="Kernel families", row_type=KernelFamily), kernel_families)

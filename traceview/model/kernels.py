@@ -1,0 +1,57 @@
+"""Rows of the tables of kernels (docs/definitions.md "Kernels")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceview.model.columns import column, derived
+
+
+def _size_text(sizes: tuple[int, ...] | None) -> str | None:
+    """Return "16x4" for (16, 4, 1)."""
+    if sizes is None:
+        return None
+    last = max((place for place, size in enumerate(sizes) if size != 1), default=0)
+    return "x".join(str(size) for size in sizes[: last + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """Kernels of one name and launch shape. What the capture does not hold or the name does not tell is None."""
+
+    name: str = column("code", "short name", "Name without namespaces, templates and parameters.")
+    demangled: str | None = column("code", "full name", "Name with namespaces, templates and parameters.")
+    label: str = column(
+        "code", "kernel", "Short name; for a generic kernel with the operation that its template names."
+    )
+    family: str | None = column("text", "family", "What the kernel computes, from its name.")
+    precision: str | None = column("text", "precision", "Type of its inputs, from its name.")
+    tensor_core: bool | None = column("flag", "tensor cores", "Whether it uses tensor cores, from its name.")
+    count: int = column("count", "count", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    mean_ns: int = column("ns", "mean", "Total over count, rounded down.")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.")
+    max_ns: int = column("ns", "longest", "Length of the longest.")
+    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+    grid: tuple[int, ...] | None = column("size", "grid", "Blocks in x, y and z.")
+    block: tuple[int, ...] | None = column("size", "block", "Threads of a block in x, y and z.")
+    registers: int | None = column("count", "registers", "Registers of a thread.")
+    shared_bytes: int | None = column("bytes", "shared memory", "Static and dynamic shared memory of a block.")
+    blocks_per_sm: float | None = column("ratio", "blocks per SM", "Blocks over the device's SMs.")
+    waves: float | None = column("ratio", "waves", "Blocks over the blocks that the device holds at once.")
+    occupancy: float | None = column("fraction", "occupancy", "Resident warps over the warps that an SM can hold.")
+    occupancy_limit: str | None = column("text", "limited by", "What limits the occupancy; - where nothing does.")
+
+    @derived("text", "grid", "Blocks in x, y and z.")
+    def grid_text(self) -> str | None:
+        return _size_text(self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFamily:
+    """Kernels of one family."""
+
+    family: str = column("text", "family", "What the kernels compute, from their names.")
+    count: int = column("count", "count", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
