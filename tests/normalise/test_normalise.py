@@ -440,3 +440,16 @@ def test_empty_export(tmp_path: Path) -> None:
     ):
         assert isinstance(frame, pl.DataFrame)
         assert frame.is_empty()
+
+
+def test_names_of_threads(tmp_path: Path) -> None:
+    """The system's name counts, else the name that NVTX gives; an empty name is none."""
+    path = build_export(
+        tmp_path / "made.sqlite",
+        kernels=[Kernel()],
+        api=[Call(thread=thread, correlation=thread) for thread in (11, 12, 13, 14)],
+        threads=[ThreadName("python3", 11), ThreadName("", 12), ThreadName(" ", 14)],
+        nvtx=[Nvtx(text="main", kind=39, thread=11), Nvtx(text="loader", kind=39, thread=12)]
+        + [Nvtx(registered="writer", kind=39, thread=13)],
+    )
+    assert open_trace(path).threads["name"].to_list() == ["python3", "loader", "writer", ""]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
+
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, US, findings, iterations, notes, with_calls
 from traceview.model.trace import Trace
@@ -31,6 +35,13 @@ def test_launch_bound() -> None:
     assert "99 short gaps" in finding.title
     assert "static shapes" in finding.advice
     assert finding.evidence[0].end_ns - finding.evidence[0].start_ns <= 1 * MS
+
+
+def test_thread_without_a_name_is_shown_by_its_id() -> None:
+    trace = launched(100, 10 * US, 20 * US)
+    nameless = replace(trace, threads=trace.threads.with_columns(pl.lit("").alias("name"), pl.lit(77, pl.Int64).alias("tid")))
+    (finding,) = findings(nameless, launch_bound)
+    assert "of the wait is for thread 77)" in finding.advice
 
 
 def test_long_kernels_are_not_launch_bound() -> None:

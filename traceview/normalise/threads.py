@@ -52,26 +52,45 @@ class Threads:
     def frame(self, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
         """Return the threads as a frame with the schema THREADS."""
         base = self.global_tid.to_frame("globalTid")
-        named = tables.get(raw.THREAD_NAMES, pl.DataFrame())
-        if named.is_empty():
-            names = pl.Series([""] * len(base), dtype=pl.String)
-        else:
-            first = named.unique("globalTid", keep="first")
-            ids = base.join(first, on="globalTid", how="left", maintain_order="left")["nameId"]
-            texts = texts_of(ids, tables)
-            is_known = ids.is_not_null().to_list()
-            names = pl.Series(
-                [without_path(text) if known else "" for text, known in zip(texts, is_known, strict=True)],
-                dtype=pl.String,
-            )
+        names = [
+            base.join(texts.unique("globalTid", keep="first"), on="globalTid", how="left", maintain_order="left")["text"]
+            for texts in (_system_names(tables), _annotated_names(tables))
+        ]
         return base.select(
             process_of("globalTid").alias("process"),
             (pl.col("globalTid") & 0xFFFFFF).alias("tid"),
-            names.alias("name"),
+            pl.coalesce(*names, pl.lit("")).alias("name"),
         )
+
+
+def _system_names(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return the names that threads have in the operating system."""
+    named = tables.get(raw.THREAD_NAMES, pl.DataFrame())
+    return _short_names(named, texts_of(named["nameId"], tables) if not named.is_empty() else [])
+
+
+def _annotated_names(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return the names that a program gives its threads with NVTX."""
+    nvtx = tables.get(raw.NVTX, pl.DataFrame())
+    named = nvtx.filter(pl.col("eventType") == raw.THREAD_NAMED) if not nvtx.is_empty() else nvtx
+    if named.is_empty():
+        return _short_names(named, [])
+    empty = pl.lit(None, pl.String)
+    text = named.select(pl.col("text") if "text" in named.columns else empty).to_series()
+    if "textId" in named.columns:
+        registered = pl.Series(texts_of(named["textId"], tables), dtype=pl.String)
+        text = text.zip_with(named["textId"].is_null() | text.is_not_null(), registered)
+    return _short_names(named, text.fill_null("").to_list())
+
+
+def _short_names(named: pl.DataFrame, texts: list[str]) -> pl.DataFrame:
+    """Return the threads (globalTid) with a name (text), without paths."""
+    ids = named["globalTid"] if texts else pl.Series([], dtype=pl.Int64)
+    names = pl.Series([without_path(text) for text in texts], dtype=pl.String)
+    return pl.DataFrame({"globalTid": ids, "text": names}).filter(pl.col("text") != "")
 
 
 def without_path(name: str) -> str:
     """Return a thread's name without paths: some programs put their command line there."""
     first = name.split(" ")[0] if "/" in name or "\\" in name else name
-    return ntpath.basename(posixpath.basename(first))[:MAX_THREAD_NAME]
+    return ntpath.basename(posixpath.basename(first))[:MAX_THREAD_NAME].strip()

@@ -124,6 +124,11 @@ class CaptureFacts:
         index = {name: at for at, name in enumerate(dict.fromkeys(names))}
         return list(index), np.array([index[name] for name in names], np.int64)[which]
 
+    def thread_name(self, thread: int) -> str:
+        """Return the name of a row of Trace.threads, or its id if it has none."""
+        name, number = self.analysis.trace.threads.select("name", "tid").row(thread)
+        return name or str(number)
+
     def per_iteration(self, count: int) -> str:
         """Return " (one per iteration)" or " (21 per iteration)"; "" if `count` is less than one per iteration."""
         if not self.counted or count < self.counted:

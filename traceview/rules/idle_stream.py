@@ -126,7 +126,7 @@ def _autograd_evidence(facts: CaptureFacts, device: DeviceFacts, busiest: Stream
     if not followers or not others:
         return None
     index, count, total = max(followers, key=lambda row: row[2])
-    return _AutogradEvidence(trace.threads["name"][index], count, total, busiest.label)
+    return _AutogradEvidence(facts.thread_name(index), count, total, busiest.label)
 
 
 def _switching_gaps(facts: CaptureFacts, device: DeviceFacts, use: StreamUse) -> Times:

@@ -124,7 +124,7 @@ def _main_thread(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretche
     sums = np.bincount(thread, weights=dense.waits)[1:]
     if len(sums) == 0:
         return ""
-    name = facts.analysis.trace.threads["name"][int(sums.argmax())]
+    name = facts.thread_name(int(sums.argmax()))
     return f" ({share(float(sums.max()), float(dense.ns.sum()))} of the wait is for thread {name})"
 
 
