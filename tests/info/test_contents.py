@@ -68,3 +68,28 @@ def test_a_file_that_is_not_an_export(traceview: Command, tmp_path: Path, conten
     code, out, err = traceview("info", path)
     assert (code, out) == (2, "")
     assert err.startswith("traceview: error: bad.sqlite: ") and err.count("\n") == 1
+
+
+def test_health(traceview: Command, tmp_path: Path) -> None:
+    calls = [Call(100 * i, 100 * i + 9, correlation=i + 1) for i in range(4)]
+    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=[Kernel(10, 20), Kernel(50, 60, correlation=99)])
+    text = " ".join(traceview("info", path).out.partition("health")[2].split())
+    assert "DOUBT 3 of 4 kernel launches of process 10 (75.0%) have no GPU work" in text
+    assert "(affects busy, compute," in text
+    assert "DOUBT 1 of 2 operations have no launch in the capture" in text
+    whole = build_export(tmp_path / "whole.sqlite", api=calls[:1], kernels=[Kernel(10, 20)])
+    text = " ".join(traceview("info", whole).out.partition("health")[2].split())
+    assert "DOUBT" not in text and "ok 1 of 1 launches have their GPU work" in text
+
+
+def test_gpu_work_without_processes(traceview: Command, tmp_path: Path) -> None:
+    """An export that the analysis refuses: info says what it holds, and why it is refused."""
+    path = build_export(
+        tmp_path / "made.sqlite",
+        kernels=[Kernel()],
+        drop=["CUPTI_ACTIVITY_KIND_KERNEL.globalPid", "CUPTI_ACTIVITY_KIND_KERNEL.contextId"],
+    )
+    out = traceview("info", path).out
+    assert "processes  not recorded" in out and "none with GPU work" not in out
+    assert "stream 7 of process ? on device 0, context ?" in out
+    assert "no column 'contextId'" in " ".join(out.split())

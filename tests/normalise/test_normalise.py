@@ -449,7 +449,10 @@ def test_names_of_threads(tmp_path: Path) -> None:
         kernels=[Kernel()],
         api=[Call(thread=thread, correlation=thread) for thread in (11, 12, 13, 14)],
         threads=[ThreadName("python3", 11), ThreadName("", 12), ThreadName(" ", 14)],
-        nvtx=[Nvtx(text="main", kind=39, thread=11), Nvtx(text="loader", kind=39, thread=12)]
-        + [Nvtx(registered="writer", kind=39, thread=13)],
+        nvtx=[
+            Nvtx(text="main", kind=39, thread=11),
+            Nvtx(text="loader", kind=39, thread=12),
+            Nvtx(registered="writer", kind=39, thread=13),
+        ],
     )
     assert open_trace(path).threads["name"].to_list() == ["python3", "loader", "writer", ""]

@@ -166,3 +166,12 @@ def test_damaged_exports(tmp_path: Path, damage: Callable[[bytearray, random.Ran
         assert path.read_bytes() == data
         assert list(tmp_path.iterdir()) == [path]
     assert message > 0
+
+
+@pytest.mark.parametrize("name", ["run.sqlite", "run.nsys-rep", "trace.json.gz", "run.qdrep"])
+def test_git_lfs_pointer(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:d069e4686fe058d7\nsize 221339648\n")
+    with pytest.raises(NotAnExportError) as caught:
+        open_trace(path)
+    assert str(caught.value) == f"{name}: a Git LFS pointer, not the file itself; get the file: git lfs pull -I {name}"

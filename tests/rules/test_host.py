@@ -39,8 +39,8 @@ def test_launch_bound() -> None:
 
 def test_thread_without_a_name_is_shown_by_its_id() -> None:
     trace = launched(100, 10 * US, 20 * US)
-    nameless = replace(trace, threads=trace.threads.with_columns(pl.lit("").alias("name"), pl.lit(77, pl.Int64).alias("tid")))
-    (finding,) = findings(nameless, launch_bound)
+    threads = trace.threads.with_columns(pl.lit("").alias("name"), pl.lit(77, pl.Int64).alias("tid"))
+    (finding,) = findings(replace(trace, threads=threads), launch_bound)
     assert "of the wait is for thread 77)" in finding.advice
 
 

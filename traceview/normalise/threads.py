@@ -53,8 +53,8 @@ class Threads:
         """Return the threads as a frame with the schema THREADS."""
         base = self.global_tid.to_frame("globalTid")
         names = [
-            base.join(texts.unique("globalTid", keep="first"), on="globalTid", how="left", maintain_order="left")["text"]
-            for texts in (_system_names(tables), _annotated_names(tables))
+            base.join(named, on="globalTid", how="left", maintain_order="left")["text"]
+            for named in (_system_names(tables), _annotated_names(tables))
         ]
         return base.select(
             process_of("globalTid").alias("process"),
@@ -87,7 +87,8 @@ def _short_names(named: pl.DataFrame, texts: list[str]) -> pl.DataFrame:
     """Return the threads (globalTid) with a name (text), without paths."""
     ids = named["globalTid"] if texts else pl.Series([], dtype=pl.Int64)
     names = pl.Series([without_path(text) for text in texts], dtype=pl.String)
-    return pl.DataFrame({"globalTid": ids, "text": names}).filter(pl.col("text") != "")
+    frame = pl.DataFrame({"globalTid": ids, "text": names}).filter(pl.col("text") != "")
+    return frame.unique("globalTid", keep="first")
 
 
 def without_path(name: str) -> str:

@@ -41,6 +41,41 @@ def test_a_small_trace(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["]", "", ",", " ,\n", "\n]\n"])
+@pytest.mark.parametrize("begin", ["[", " [\n", "\ufeff["])
+def test_a_list_of_events(tmp_path: Path, begin: str, end: str) -> None:
+    """Tools that merge or cut traces write the list alone; its closing bracket is optional."""
+    path = tmp_path / "a.json"
+    path.write_text(begin + ",\n".join(map(json.dumps, (KERNEL, CALL))) + end, encoding="utf-8")
+    actual = open_trace(path)
+    assert actual.operations.equals(open_trace(trace(tmp_path / "b.json", KERNEL, CALL)).operations)
+    assert any("no closing bracket" in line for line in actual.info.problems) == ("]" not in end)
+
+
+def test_damaged_lists_of_events(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    events = ",".join(map(json.dumps, (KERNEL, CALL)))
+    for text, words in (
+        (f"[{events[:-9]}", "ends in the middle"),
+        (f"[{events}] x", "something after its list of events"),
+        (f"[{events}]}}", "something after its list of events"),
+        ('[{"name": "step", "ph": "X"}]', "not of torch.profiler"),
+        ("[1, 2]", "no list of events"),
+    ):
+        path.write_text(text)
+        says(ReportError, path, words)
+
+
+@given(block=st.integers(1, 400), end=st.sampled_from(["]", "", ", "]))
+@settings(max_examples=40)
+def test_a_list_in_blocks(block: int, end: str) -> None:
+    text = "[" + ", ".join(map(json.dumps, (KERNEL, CALL, KERNEL))) + end
+    pieces = Pieces(BytesIO(text.encode()), block)
+    events = [json.loads(event) for piece in pieces for event in piece.decode().split(chr(SEPARATOR))]
+    assert events == [KERNEL, CALL, KERNEL]
+    assert (pieces.document, pieces.is_open) == (b"{}", "]" not in end)
+
+
 def test_truncated_traces(tmp_path: Path) -> None:
     path = trace(tmp_path / "run.json", KERNEL, CALL, KERNEL, traceName="x" * 50)
     content = path.read_bytes()

@@ -1,7 +1,8 @@
 """Cuts a trace into pieces of complete events, a few megabytes each, because a trace may be larger than memory.
 
 A trace is one JSON object. Its list `traceEvents` is cut into pieces; the rest of the object (GPUs, rank, clock) is
-small and is called the document here. Its host name, paths and users are not read.
+small and is called the document here. Its host name, paths and users are not read. A trace may also be the list alone,
+in which case the format allows that its closing bracket is missing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MAX_DOCUMENT_BYTES = 16 << 20  # before the events and after them, each
 MAX_DEPTH = 64  # events have two levels; a parser may crash at a hundred thousand
 MAX_BASE_NS = 1 << 62
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?={)")
 SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
 
 QUOTE, BACKSLASH = ord('"'), ord("\\")
@@ -44,12 +46,14 @@ class NotJsonError(ValueError):
 class Pieces:
     """One pass over a trace: iterate for the events; afterwards `document` is the text without its events.
 
-    Each piece is the text of some events with SEPARATOR between them. Raises NotJsonError.
+    Each piece is the text of some events with SEPARATOR between them. `is_list` is set if the trace has no object
+    around its events, and `is_open` if the closing bracket of this list is missing. Raises NotJsonError.
     """
 
     def __init__(self, source: IO[bytes], block: int = BLOCK_BYTES) -> None:
         self.source, self.block = source, block
         self.document = b""
+        self.is_list = self.is_open = False
 
     def __iter__(self) -> Iterator[bytes]:
         before, rest = self._read_to_events()
@@ -69,13 +73,21 @@ class Pieces:
                     raise NotJsonError("has something that is not an event among its events")
                 break
             rest = self._read_more(rest[int(ends[-1]) :] if len(ends) else rest)
-        self.document = before + rest[last:] + self._read_to_end()
+            if self.is_open:
+                break
+        after = rest[last:] + self._read_to_end()
+        if self.is_list and after.strip(BLANKS) not in (b"", b"]"):
+            raise NotJsonError("has something after its list of events")
+        self.document = b"{}" if self.is_list else before + after
 
     def _read_to_events(self) -> tuple[bytes, bytes]:
         """Return the text up to the list's bracket, and the text that was read after it."""
         text = b""
         while more := self.source.read(max(self.block, len(text))):
             text += more
+            if (match := LIST_BEGIN.match(text)) is not None:
+                self.is_list = True
+                return b"", text[match.end() :]
             if (begin := _events_begin(text)) is not None:
                 return text[:begin], text[begin:]
             if len(text) > MAX_DOCUMENT_BYTES:
@@ -87,9 +99,10 @@ class Pieces:
         _check_event_length(len(rest))
         # Read as much as is left over, so that a long event is not scanned again for every block.
         more = self.source.read(min(max(self.block, len(rest)), MAX_TEXT + 1))
-        if not more:
+        self.is_open = not more and self.is_list and not rest.strip(BLANKS + b",")
+        if not more and not self.is_open:
             raise NotJsonError("ends in the middle of its events", cut_off=True)
-        return rest + more
+        return b"" if self.is_open else rest + more
 
     def _read_to_end(self) -> bytes:
         rest = self.source.read(MAX_DOCUMENT_BYTES)

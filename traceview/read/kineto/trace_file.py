@@ -20,6 +20,7 @@ from traceview.read.source import display_name
 
 SESSION_TABLE = "TARGET_INFO_SESSION_START_TIME"  # the time of day at 0 of the capture's clock, which aligns ranks
 MIN_EPOCH_NS = 1_000_000_000_000_000_000  # the year 2001; smaller values do not count from 1970
+OPEN_LIST = "the list of events has no closing bracket: its last events may be missing"
 EXPORT_AGAIN = "export it again: prof.export_chrome_trace(FILE)"
 SYNC_EVENTS = "experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
 
@@ -44,7 +45,8 @@ def read_trace(path: Path) -> RawCapture:
     tables = nsys_tables(events, document.gpus)
     if (epoch := document.base_ns + first_ns) > MIN_EPOCH_NS:
         tables[SESSION_TABLE] = pl.DataFrame({"utcEpochNs": [epoch]}, schema={"utcEpochNs": pl.Int64})
-    return with_missing(RawCapture(path.name, None, None, tables))
+    problems = (OPEN_LIST,) if pieces.is_open else ()
+    return with_missing(RawCapture(path.name, None, None, tables, problems))
 
 
 def with_missing(capture: RawCapture) -> RawCapture:
