@@ -1,0 +1,196 @@
+"""Compute-bound loops of PyTorch, Hugging Face and timm, before and after one change to the compute.
+
+As foreign_programs.py, whose parts this file uses: random weights and data, no NVTX ranges, `before` and `after`.
+`python benchmarks/studies/compute_programs.py` lists the programs and the changes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from foreign_programs import Step, run
+from torch import nn
+
+PROGRAMS: dict[str, tuple[str, Callable[[bool], Step]]] = {}
+BF16 = torch.bfloat16
+
+
+def program(name: str, changes: str) -> Callable[[Callable[[bool], Step]], None]:
+    """Register a function that gets whether the change is made, and returns the step; `changes` are whatif's names."""
+
+    def register(build: Callable[[bool], Step]) -> None:
+        PROGRAMS[name] = (changes, build)
+
+    return register
+
+
+def training_step(
+    model: nn.Module, inputs: Any, loss: Callable[[Any], torch.Tensor], *, autocast: bool = False, **adamw: Any
+) -> Step:
+    """Return a training step with AdamW on data that are on the GPU."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, **({"fused": True} | adamw))
+
+    def step(_index: int) -> None:
+        with torch.autocast("cuda", BF16, enabled=autocast):
+            value = loss(model(**inputs) if isinstance(inputs, dict) else model(inputs))
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def gpt2(*, batch: int = 16, attention: str = "sdpa", compiled: bool = False, **options: Any) -> Step:
+    """Return a training step of GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(attn_implementation=attention)).cuda().train()
+    tokens = torch.randint(50257, (batch, 512), device="cuda")
+    called = torch.compile(model) if compiled else model
+    return training_step(called, {"input_ids": tokens, "labels": tokens}, lambda output: output.loss, **options)
+
+
+def images(model: nn.Module, *, batch: int, channels_last: bool = False, **options: Any) -> Step:
+    """Return a training step of an image classifier."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = model.cuda().train().to(memory_format=layout)
+    pixels = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=layout)
+    target = torch.randint(1000, (batch,), device="cuda")
+    return training_step(model, pixels, lambda output: nn.functional.cross_entropy(output, target), **options)
+
+
+def resnet50() -> nn.Module:
+    """Return torchvision's ResNet-50."""
+    import torchvision
+
+    return torchvision.models.resnet50()
+
+
+def bert(*, train: bool, attention: str = "sdpa", **options: Any) -> Step:
+    """Return a training step of BERT in FP32, or an inference in FP16."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(attn_implementation=attention)).cuda()
+    tokens = torch.randint(30000, (32, 512), device="cuda")
+    if train:
+        pooled = lambda output: output.pooler_output.square().mean()  # noqa: E731
+        return training_step(model.train(), {"input_ids": tokens}, pooled, **options)
+    model = model.eval().half().requires_grad_(False)
+    return lambda _index: model(tokens)
+
+
+@program("gpt2-tf32", "tf32")
+def _gpt2_tf32(after: bool) -> Step:
+    torch.set_float32_matmul_precision("high" if after else "highest")
+    return gpt2()
+
+
+@program("gpt2-bf16", "bf16")
+def _gpt2_bf16(after: bool) -> Step:
+    return gpt2(autocast=after)
+
+
+@program("gpt2-sdpa", "sdpa")
+def _gpt2_sdpa(after: bool) -> Step:
+    return gpt2(attention="sdpa" if after else "eager", autocast=True)
+
+
+@program("gpt2-fused", "fused-optimizer")
+def _gpt2_fused(after: bool) -> Step:
+    return gpt2(batch=4, autocast=True, fused=after)
+
+
+@program("gpt2-compile", "compile")
+def _gpt2_compile(after: bool) -> Step:
+    return gpt2(autocast=True, compiled=after)
+
+
+@program("resnet50-tf32", "tf32")
+def _resnet50_tf32(after: bool) -> Step:
+    torch.backends.cudnn.allow_tf32 = after
+    torch.backends.cudnn.benchmark = True
+    return images(resnet50(), batch=128)
+
+
+@program("resnet50-bf16", "bf16")
+def _resnet50_bf16(after: bool) -> Step:
+    torch.backends.cudnn.benchmark = True
+    return images(resnet50(), batch=128, autocast=after)
+
+
+@program("resnet50-channels-last", "channels-last")
+def _resnet50_channels_last(after: bool) -> Step:
+    torch.backends.cudnn.benchmark = True
+    return images(resnet50(), batch=128, autocast=True, channels_last=after)
+
+
+@program("vit-bf16", "bf16")
+def _vit_bf16(after: bool) -> Step:
+    import timm
+
+    return images(timm.create_model("vit_base_patch16_224"), batch=64, autocast=after)
+
+
+@program("vit-tf32", "tf32")
+def _vit_tf32(after: bool) -> Step:
+    import timm
+
+    torch.set_float32_matmul_precision("high" if after else "highest")
+    return images(timm.create_model("vit_small_patch16_224"), batch=128)
+
+
+@program("bert-tf32", "tf32")
+def _bert_tf32(after: bool) -> Step:
+    torch.set_float32_matmul_precision("high" if after else "highest")
+    return bert(train=True)
+
+
+@program("bert-sdpa", "sdpa")
+def _bert_sdpa(after: bool) -> Step:
+    return bert(train=False, attention="sdpa" if after else "eager")
+
+
+@program("experts-batch", "batch")
+def _experts_batch(after: bool) -> Step:
+    inputs = torch.randn(64, 128, 512, device="cuda", dtype=BF16)
+    weights = torch.randn(64, 512, 512, device="cuda", dtype=BF16)
+
+    def step(_index: int) -> None:
+        for _layer in range(8):
+            if after:
+                torch.bmm(inputs, weights)
+            else:
+                for row, weight in zip(inputs, weights, strict=True):
+                    row @ weight
+
+    return step
+
+
+@program("activations-compile", "compile")
+def _activations_compile(after: bool) -> Step:
+    values = torch.randn(64, 1024, 1024, device="cuda")
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = torch.tanh(x * 1.01 + 0.1).mul(0.5).add(x).clamp(-3, 3)
+        return x
+
+    called = torch.compile(chain) if after else chain
+    return lambda _index: called(values)
+
+
+def main() -> None:
+    """Run one program, or list all."""
+    if len(sys.argv) < 3:
+        print("\n".join(f"{name}: {changes}" for name, (changes, _) in PROGRAMS.items()))
+        return
+    ms = run(PROGRAMS[sys.argv[1]][1](sys.argv[2] == "after"))
+    print(json.dumps({"program": sys.argv[1], "variant": sys.argv[2], "ms_per_step": round(ms, 3)}))
+
+
+if __name__ == "__main__":
+    main()

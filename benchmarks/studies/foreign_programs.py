@@ -1,0 +1,376 @@
+"""Training and inference loops of PyTorch, Hugging Face, timm, Lightning and others, before and after one change.
+
+The loops follow the official examples of these libraries and have no NVTX ranges. Weights and data are random. Each
+program has the variants `before` and `after`; `traceview whatif` on the capture of `before` should predict `after`:
+
+    nsys profile -t cuda,nvtx -s none --cpuctxsw=none -c cudaProfilerApi --capture-range-end=stop -o NAME.before \
+        python benchmarks/studies/foreign_programs.py NAME before
+
+Each run prints its time per step. `python benchmarks/studies/foreign_programs.py` lists the programs and the changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+STEPS, WARM_UP, LOG_EVERY = 20, 10, 10
+Step = Callable[[int], object]
+PROGRAMS: dict[str, tuple[str, Callable[[bool], Step]]] = {}
+
+
+def program(name: str, changes: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
+    """Register a function that gets whether the change is made, and returns the step; `changes` are whatif's names."""
+
+    def register(build: Callable[[bool], Step]) -> Callable[[bool], Step]:
+        PROGRAMS[name] = (changes, build)
+        return build
+
+    return register
+
+
+def host_batches(*shape: int, classes: int = 1000, pinned: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield four batches of host memory again and again, as a loader with ready batches does."""
+    batches = [(torch.randn(shape), torch.randint(classes, (shape[0],))) for _ in range(4)]
+    return itertools.cycle([(x.pin_memory(), y.pin_memory()) if pinned else (x, y) for x, y in batches])
+
+
+class Prefetcher:
+    """Copies the next batch on a side stream, as NVIDIA's data_prefetcher example does."""
+
+    def __init__(self, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+        self.batches, self.stream = batches, torch.cuda.Stream()
+        self.copy_next()
+
+    def copy_next(self) -> None:
+        """Start the copy of the next batch."""
+        with torch.cuda.stream(self.stream):
+            self.batch = tuple(part.cuda(non_blocking=True) for part in next(self.batches))
+
+    def __next__(self) -> tuple[Tensor, ...]:
+        torch.cuda.current_stream().wait_stream(self.stream)
+        batch = self.batch
+        for part in batch:
+            part.record_stream(torch.cuda.current_stream())
+        self.copy_next()
+        return batch
+
+
+def classifier_step(
+    model: nn.Module,
+    batches: Iterator[tuple[Tensor, ...]],
+    *,
+    log_every: int = LOG_EVERY,
+    dtype: torch.dtype | None = None,
+) -> Step:
+    """Return a step of an image classifier, as in PyTorch's imagenet example."""
+    model = model.cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+    def step(index: int) -> None:
+        images, target = (part.cuda(non_blocking=True) for part in next(batches))
+        with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = nn.functional.cross_entropy(model(images), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if index % log_every == 0:
+            loss.item()
+
+    return step
+
+
+@program("resnet50-pin", "pin")
+def resnet50_pin(after: bool) -> Step:
+    """ResNet-50 from ordinary or pinned memory."""
+    import torchvision
+
+    batches = host_batches(128, 3, 224, 224, pinned=after)
+    return classifier_step(torchvision.models.resnet50(), batches, dtype=torch.bfloat16)
+
+
+@program("resnet50-prefetch", "prefetch")
+def resnet50_prefetch(after: bool) -> Step:
+    """ResNet-50, copies on the computing or on a side stream."""
+    import torchvision
+
+    batches = host_batches(128, 3, 224, 224, pinned=True)
+    model = torchvision.models.resnet50()
+    return classifier_step(model, Prefetcher(batches) if after else batches, dtype=torch.bfloat16)
+
+
+@program("vit-pin-prefetch", "pin,prefetch")
+def vit_pin_prefetch(after: bool) -> Step:
+    """A vision transformer, copied batch by batch or pinned and prefetched."""
+    import timm
+
+    model = timm.create_model("vit_small_patch16_224")
+    batches = host_batches(256, 3, 224, 224, pinned=after)
+    return classifier_step(model, Prefetcher(batches) if after else batches, dtype=torch.bfloat16)
+
+
+class Images(torch.utils.data.Dataset):
+    """Decoding and augmentation of about 1.5 ms an image on one core."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = torch.randint(256, (3, 300, 300), dtype=torch.uint8).float()
+        image = nn.functional.interpolate(image[None], size=(224, 224), mode="bilinear", antialias=True)[0]
+        return (image - 128) / 64, index % 1000
+
+
+@program("timm-loader", "load")
+def timm_loader(after: bool) -> Step:
+    """A loader with 1 or 12 workers."""
+    import timm
+
+    torch.set_num_threads(1)
+    loader = torch.utils.data.DataLoader(Images(), batch_size=64, num_workers=12 if after else 1, pin_memory=True)
+    return classifier_step(timm.create_model("resnet26"), iter(loader), dtype=torch.bfloat16)
+
+
+def mnist_net() -> nn.Module:
+    """Return the network of PyTorch's MNIST example."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+@program("mnist-sync", "sync")
+def mnist_sync(after: bool) -> Step:
+    """PyTorch's MNIST example, loss read in each or in every tenth step."""
+    batches = host_batches(64, 1, 28, 28, classes=10, pinned=True)
+    return classifier_step(mnist_net(), batches, log_every=LOG_EVERY if after else 1)
+
+
+def gpt2_step(reads_rarely: bool, *, batch: int, optimizer: Callable[..., torch.optim.Optimizer]) -> Step:
+    """Return a training step of a GPT-2 of Hugging Face; the loss is read in each step unless `reads_rarely`."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=50304)).cuda().train()
+    chosen = optimizer(model.parameters())
+    tokens = torch.randint(50257, (batch, 512), device="cuda")
+
+    def step(index: int) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        chosen.step()
+        chosen.zero_grad()
+        if not reads_rarely or index % LOG_EVERY == 0:
+            loss.item()
+
+    return step
+
+
+@program("gpt2-sync", "sync")
+def gpt2_sync(after: bool) -> Step:
+    """GPT-2, loss read in each or in every tenth step."""
+    return gpt2_step(after, batch=16, optimizer=lambda p: torch.optim.AdamW(p, 1e-4, fused=True))
+
+
+@program("gpt2-optimizer", "fuse")
+def gpt2_optimizer(after: bool) -> Step:
+    """GPT-2, AdamW tensor by tensor or fused."""
+    options = {"fused": True} if after else {"foreach": False, "fused": False}
+    return gpt2_step(True, batch=8, optimizer=lambda p: torch.optim.AdamW(p, 1e-4, **options))
+
+
+def replayed(step: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that replays `step` as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def maybe_replayed(after: bool, step: Callable[[], object]) -> Step:
+    """Return a step that launches each kernel, or one that replays all of them."""
+    call = replayed(step) if after else step
+    return lambda _index: call()
+
+
+@program("bert-graph", "graph")
+def bert_graph(after: bool) -> Step:
+    """Inference of BERT, launched or replayed."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(attn_implementation="sdpa")).cuda().eval().half().requires_grad_(False)
+    tokens = torch.randint(30000, (8, 128), device="cuda")
+    mask = torch.zeros(8, 1, 128, 128, device="cuda", dtype=torch.half)
+    return maybe_replayed(after, lambda: model(tokens, attention_mask=mask))
+
+
+@program("resnet18-graph", "graph")
+def resnet18_graph(after: bool) -> Step:
+    """A training step of ResNet-18, launched or replayed."""
+    import torchvision
+
+    model = torchvision.models.resnet18().cuda().train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3, capturable=True)
+    images, target = torch.randn(16, 3, 224, 224, device="cuda"), torch.randint(1000, (16,), device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            loss = nn.functional.cross_entropy(model(images), target)
+        loss.backward()
+        optimizer.step()
+
+    return maybe_replayed(after, step)
+
+
+@program("gcn-sync", "sync")
+def gcn_sync(after: bool) -> Step:
+    """A graph network that prints in each or in every tenth step."""
+    from torch_geometric.nn import GCNConv
+
+    convolutions = nn.ModuleList([GCNConv(512, 256), GCNConv(256, 256), GCNConv(256, 40)]).cuda()
+    features = torch.randn(100_000, 512, device="cuda")
+    edges, target = torch.randint(100_000, (2, 1_000_000), device="cuda"), torch.randint(40, (100_000,), device="cuda")
+    optimizer = torch.optim.Adam(convolutions.parameters(), 0.01, fused=True)
+
+    def step(index: int) -> None:
+        hidden = features
+        for convolution in convolutions[:-1]:
+            hidden = convolution(hidden, edges).relu()
+        output = convolutions[-1](hidden, edges)
+        loss = nn.functional.cross_entropy(output, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not after or index % LOG_EVERY == 0:
+            print(float(loss), float((output.argmax(1) == target).float().mean()), file=sys.stderr)
+
+    return step
+
+
+@program("dlrm-pin", "pin")
+def dlrm_pin(after: bool) -> Step:
+    """A recommendation model from ordinary or pinned memory."""
+    tables = nn.ModuleList(nn.EmbeddingBag(200_000, 64, mode="sum") for _ in range(16)).cuda()
+    top = nn.Sequential(nn.Linear(17 * 64, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
+    bottom = nn.Sequential(nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+    parameters = [*tables.parameters(), *top.parameters(), *bottom.parameters()]
+    optimizer = torch.optim.SGD(parameters, 0.01)
+    batches = [(torch.randn(8192, 512), torch.randint(200_000, (16, 8192, 8)), torch.rand(8192, 1)) for _ in range(4)]
+    batches = [tuple(part.pin_memory() for part in batch) for batch in batches] if after else batches
+
+    def step(index: int) -> None:
+        dense, sparse, target = (part.cuda(non_blocking=True) for part in batches[index % 4])
+        embedded = [table(sparse[number]) for number, table in enumerate(tables)]
+        loss = nn.functional.binary_cross_entropy_with_logits(top(torch.cat([bottom(dense), *embedded], 1)), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+@program("lstm-sync", "sync")
+def lstm_sync(after: bool) -> Step:
+    """PyTorch's language model example, loss read in each or in every tenth step."""
+    embedding, decoder = nn.Embedding(33278, 1024).cuda(), nn.Linear(1024, 33278).cuda()
+    model = nn.LSTM(1024, 1024, 2, dropout=0.2).cuda()
+    parameters = [*embedding.parameters(), *model.parameters(), *decoder.parameters()]
+    data, total = torch.randint(33278, (4000, 64), device="cuda"), 0.0
+
+    def step(index: int) -> None:
+        nonlocal total
+        first = 35 * (index % 100)
+        output, _ = model(embedding(data[first : first + 35]))
+        loss = nn.functional.cross_entropy(decoder(output).flatten(0, 1), data[first + 1 : first + 36].flatten())
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(parameters, 0.25)
+        with torch.no_grad():
+            torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-0.1)
+        for p in parameters:
+            p.grad = None
+        if not after or index % LOG_EVERY == 0:
+            total += loss.item() + norm.item()
+
+    return step
+
+
+def lightning_run(after: bool) -> float:
+    """Train the MNIST network with Lightning's Trainer, from ordinary or pinned memory; return ms a step."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(16384, 4096), nn.ReLU(), nn.Linear(4096, 10))
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _index: int) -> Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    class Capture(lightning.Callback):
+        def on_train_batch_start(self, *arguments: object) -> None:
+            index = arguments[3]
+            if index == WARM_UP:
+                torch.cuda.synchronize()
+                torch.cuda.cudart().cudaProfilerStart()
+                self.start = time.perf_counter()
+            if index == WARM_UP + STEPS:
+                torch.cuda.synchronize()
+                self.ms = (time.perf_counter() - self.start) * 1000 / STEPS
+                torch.cuda.cudart().cudaProfilerStop()
+
+    data = torch.utils.data.TensorDataset(torch.randn(40 * 1024, 16384), torch.randint(10, (40 * 1024,)))
+    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), 1024, drop_last=True)
+    loader = torch.utils.data.DataLoader(data, sampler=sampler, batch_size=None, pin_memory=after)
+    capture = Capture()
+    trainer = lightning.Trainer(
+        max_steps=WARM_UP + STEPS + 2, accelerator="gpu", devices=1, logger=False, callbacks=[capture],
+        enable_checkpointing=False, enable_progress_bar=False,
+    )  # fmt: skip
+    trainer.fit(Module(), loader)
+    return capture.ms
+
+
+def run(step: Step) -> float:
+    """Warm up, capture STEPS steps between two synchronizations, and return ms a step."""
+    for index in range(WARM_UP):
+        step(index)
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    start = time.perf_counter()
+    for index in range(WARM_UP, WARM_UP + STEPS):
+        step(index)
+    torch.cuda.synchronize()
+    elapsed = time.perf_counter() - start
+    torch.cuda.cudart().cudaProfilerStop()
+    return elapsed * 1000 / STEPS
+
+
+def main() -> None:
+    """Run one program, or list all."""
+    if len(sys.argv) < 3:
+        print("\n".join(f"{name}: {changes}" for name, (changes, _) in PROGRAMS.items()), "\nlightning-pin: pin")
+        return
+    name, after = sys.argv[1], sys.argv[2] == "after"
+    ms = lightning_run(after) if name == "lightning-pin" else run(PROGRAMS[name][1](after))
+    print(json.dumps({"program": name, "variant": sys.argv[2], "ms_per_step": round(ms, 3)}))
+
+
+if __name__ == "__main__":
+    main()
