@@ -41,7 +41,7 @@ STREAMS = st.sampled_from([7, 13, 0, 4294967295])
 CORRELATIONS = st.sampled_from([0, 1, 2, 3, 4294967295, None, -5])
 TIMES = st.integers(0, 60)
 NAMES = st.sampled_from(
-    ["gemm", "NCCLdevKernel_x", "ncclDevKernel_AllReduce", "my_nccl", "Mscclpp1", "x</b>", 999999]
+    ["gemm", "NCCLdevKernel_x", "ncclDevKernel_AllReduce", "my_nccl", "Mscclpp1", "two_shot_all_reduce_x", "x</b>", 999999]
 )
 CALLS = st.sampled_from(
     [
@@ -456,3 +456,42 @@ def test_names_of_threads(tmp_path: Path) -> None:
         ],
     )
     assert open_trace(path).threads["name"].to_list() == ["python3", "loader", "writer", ""]
+
+
+COMMUNICATION_KERNELS = [
+    "ncclDevKernel_SendRecv", "cross_device_reduce_1stage", "cross_device_reduce_2stage", "multimem_all_gather_kernel",
+    "one_shot_all_reduce_kernel", "two_shot_all_reduce_kernel_inplace", "oneShotAllReduceKernel",
+    "allreduce_fusion_kernel_oneshot_lamport", "nvshmemi_transfer_amo_nonfetch", "moeAllToAllKernel", "all_to_all_v",
+]  # fmt: skip
+OTHER_KERNELS = ["reduce", "reduce_kernel", "allReduce", "block_all_reduce", "my_all_to_all", "dispatch", "combine"]
+
+
+def classes(path: Path) -> dict[str, str]:
+    operations = open_trace(path).operations.select(pl.col("name", "class").cast(pl.String))
+    return dict(operations.iter_rows())
+
+
+def test_communication_is_recognised_by_the_beginning_of_the_short_name(tmp_path: Path) -> None:
+    names = [*COMMUNICATION_KERNELS, *OTHER_KERNELS]
+    kernels = [Kernel(start=10 * at, end=10 * at + 5, name=name, correlation=at) for at, name in enumerate(names)]
+    named = classes(build_export(tmp_path / "made.sqlite", kernels=kernels))
+    assert [name for name in names if named[name] == "communication"] == COMMUNICATION_KERNELS
+
+
+def test_kernels_of_deep_ep_communicate(tmp_path: Path) -> None:
+    full = ["void deep_ep::intranode::dispatch<(int)8>(int4 *)", "deep_ep::internode_ll::combine(void *)"]
+    texts = [f"INSERT INTO StringIds VALUES ({900 + at}, '{text}')" for at, text in enumerate(full)]
+    kernels = [Kernel(start=10 * at, end=10 * at + 5, name=name) for at, name in enumerate(OTHER_KERNELS)]
+    named = classes(build_export(tmp_path / "made.sqlite", kernels=kernels, statements=texts))
+    assert [name for name in named if named[name] == "communication"] == ["dispatch", "combine"]
+
+
+def test_ranges_about_the_interpreter_are_not_ranges(tmp_path: Path) -> None:
+    nvtx = [
+        Nvtx(start=0, end=0, text="GIL Trace", kind=75, domain=3),
+        *(Nvtx(start=at, end=at + 9, text="Holding GIL", domain=3) for at in (1, 20, 40)),
+        Nvtx(start=5, end=60, text="step"),
+    ]
+    trace = open_trace(build_export(tmp_path / "made.sqlite", kernels=[Kernel()], api=[Call()], nvtx=nvtx))
+    assert trace.ranges["name"].to_list() == ["step"]
+    assert trace.info.tables["NVTX_EVENTS"] == 5

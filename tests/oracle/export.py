@@ -12,7 +12,12 @@ from urllib.parse import quote
 KINDS = {1: "h2d", 3: "h2d", 2: "d2h", 4: "d2h", 5: "d2d", 6: "d2d", 7: "d2d", 8: "d2d", 9: "h2h", 10: "p2p"}
 KINDS |= {11: "um_h2d", 12: "um_d2h", 13: "um_d2d"}
 MEMORIES = {0: "pageable", 1: "pinned", 4: "managed", 6: "managed", 2: "device", 3: "device", 5: "device"}
-COMMUNICATION = ("nccl", "rccl", "nvshmem", "mscclpp")
+REDUCE = ("all_reduce", "allreduce")
+COMMUNICATION = (
+    *("nccl", "rccl", "nvshmem", "mscclpp", "cross_device_reduce", "multimem_", "allreduce_fusion_kernel"),
+    *("allreduce_prototype", "hybridcubemeshallreduce", "moe_all_to_all", "moealltoall", "all_to_all", "alltoall"),
+    *(f"{count}{shot}{reduce}" for count in ("one", "two") for shot in ("_shot_", "shot") for reduce in REDUCE),
+)
 
 
 @dataclass

@@ -53,7 +53,7 @@ def test_hashed_names_differ_from_all_names(name: str, tmp_path: Path) -> None:
     before |= {text for (text,) in rows(sample(name), "SELECT DISTINCT text FROM NVTX_EVENTS WHERE text NOT NULL")}
     after = {value for (value,) in rows(out, "SELECT value FROM StringIds")}
     after |= {text for (text,) in rows(out, "SELECT text FROM NVTX_EVENTS")}
-    assert before and not before & after
+    assert before and before & after <= {"NCCL"}  # the name of a library's domain
     assert {"cudaLaunchKernel_v7000", "cudaLaunchKernelExC_v11060"} & after
 
 

@@ -6,12 +6,14 @@ import re
 import sqlite3
 import string
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
 from traceview.measure.iterations.candidates import NUMBER
+from traceview.normalise.codes import short_names
 from traceview.redact.secrets import NameRedactor, Secrets, words_of_environment
 
 # Made by hand: none of these opens anything.
@@ -141,3 +143,10 @@ def test_hashing_keeps_which_names_are_equal(first: str, second: str) -> None:
     )
     assert (redactor.kernel(first) == redactor.kernel(second)) == (first == second)
     assert redactor.kernel(f"ncclDevKernel_{first}").startswith("nccl_")
+
+
+def test_hashing_keeps_kernels_of_deep_ep_recognisable() -> None:
+    redactor = NameRedactor(Secrets({}), hashed=True)
+    full = redactor.kernel("void deep_ep::intranode::dispatch<(int)8>(int4 *)")
+    assert short_names(pl.Series([full])).to_list() == [redactor.kernel("dispatch")]
+    assert "intranode" not in full

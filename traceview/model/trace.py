@@ -75,7 +75,11 @@ RANGES: Mapping[str, PolarsDataType] = {
     "process": pl.Int32,
     "open": pl.Boolean,  # the capture ends before the range
 }
-OPENACC = "OpenACC"  # domain of ranges of the OpenACC runtime, which are never iterations
+OPENACC = "OpenACC"
+# Domains of ranges. nsys itself writes those of PROFILER_DOMAINS, so Trace.ranges does not have them; a range of
+# LIBRARY_DOMAINS is never an iteration.
+PROFILER_DOMAINS = ("GIL Trace", "Python Backtrace")
+LIBRARY_DOMAINS = ("MPI", "NCCL", OPENACC, "TensorRT")
 OVERHEAD: Mapping[str, PolarsDataType] = {"start": pl.Int64, "end": pl.Int64}
 STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "kind": pl.Enum(("record", "wait", "synchronize")),

@@ -17,6 +17,8 @@ from traceview.read import raw
 
 MAX_LOOKUP_SPAN, MAX_COUNT_SPAN = 1 << 25, 1 << 22  # largest minus smallest value for a table indexed by value
 UNNAMED = "(unnamed)"
+# The short name in a demangled name: `void at::native::<unnamed>::kernel<float>(...)`.
+SHORT_NAME = r"^(?:void )?(?:(?:\w+|<unnamed>|\(anonymous namespace\))::)*(\w+)[<(]"
 
 Codes = NDArray[np.signedinteger[Any]]
 Value = TypeVar("Value", bound=np.generic)
@@ -130,3 +132,8 @@ def texts_of(ids: pl.Series, tables: dict[str, pl.DataFrame]) -> list[str]:
     strings = tables[raw.STRINGS].unique("id", keep="first")
     joined = pl.DataFrame({"id": ids}).join(strings, on="id", how="left", maintain_order="left")
     return joined["value"].fill_null(UNNAMED).to_list()
+
+
+def short_names(texts: pl.Series) -> pl.Series:
+    """Return the short names of the texts that are demangled names of kernels, each once."""
+    return texts.str.extract(SHORT_NAME).drop_nulls().unique()

@@ -31,6 +31,7 @@ from traceview.normalise.codes import (
     enum_column,
     integers,
     positions,
+    short_names,
     texts_of,
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
@@ -41,7 +42,14 @@ from traceview.normalise.threads import process_ids
 from traceview.read import raw
 from traceview.read.raw import TIMES
 
-COMMUNICATION = re.compile("nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
+# Beginnings of short names: NCCL and its relatives, custom all-reduce of vLLM and SGLang, symmetric memory of PyTorch,
+# fused all-reduce of TensorRT-LLM and FlashInfer, all-to-all of MoE libraries.
+COMMUNICATION = re.compile(
+    "nccl|rccl|nvshmem|mscclpp|cross_device_reduce|multimem_|(?:lamport_style_)?(?:one|two)_?shot_?all_?reduce|"
+    "hybridCubeMeshAllReduce|allreduce_fusion_kernel|allreduce_prototype|(?:moe_?)?all_?to_?all",
+    re.IGNORECASE,
+)
+EXPERT_PARALLEL = r"\bdeep_ep::"  # kernels of DeepEP have ordinary short names: dispatch, combine
 RAW_KEY = ["process", *RAW_COLUMNS[1:]]
 TABLE_OF_SOURCE = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 # By the numbers of CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind.
@@ -136,12 +144,18 @@ def _source_rows(
         return SourceRows(table, source, names, CLASSES.index("copy"), kinds, memories, NO_KERNEL, *ran_on)
     if source == "kernel":
         names = _kernel_names(table, tables)
-        is_communication = np.array([bool(COMMUNICATION.match(text)) for text in names.texts], np.uint8)
+        is_communication = _communication_names(names.texts, tables[raw.STRINGS]["value"])
         classes = is_communication[names.codes] if is_communication.any() else 0
         return SourceRows(table, source, names, classes, NO_KIND, NO_MEMORY, shapes, *ran_on)
     names = _graph_names(table) if source == "graph" else RowNames(["memset"], 0)
     code = CLASSES.index("memset") if source == "memset" else 0
     return SourceRows(table, source, names, code, NO_KIND, NO_MEMORY, NO_KERNEL, *ran_on)
+
+
+def _communication_names(names: list[str], texts: pl.Series) -> NDArray[np.uint8]:
+    """Return 1 for each short name of a communication kernel (docs/definitions.md "GPU work")."""
+    of_experts = set(short_names(texts.filter(texts.str.contains(EXPERT_PARALLEL))))
+    return np.array([bool(COMMUNICATION.match(name)) or name in of_experts for name in names], np.uint8)
 
 
 def _integers_or_zero(table: pl.DataFrame, name: str) -> Part:

@@ -12,15 +12,18 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.model.program import KINDS, Program
-from traceview.normalise.codes import categories, texts_of
+from traceview.normalise.codes import categories, short_names, texts_of
 from traceview.normalise.threads import process_of, without_path
 from traceview.read import raw
+
+PLAIN = "plain"
 
 
 class Mark(NamedTuple):
     """One sign of a framework: a pattern (of polars: no look-around) in one sort of names.
 
-    `names` is a field of ProgramNames, and `evidence` says in a report what matches.
+    `names` is a field of ProgramNames, or PLAIN: kernels without parameters in their names, which no C++ compiler
+    made. `evidence` says in a report what matches.
     """
 
     framework: str
@@ -41,8 +44,11 @@ class ProgramNames(NamedTuple):
 
     def matching(self, mark: Mark) -> pl.Series:
         """Return the names that match a mark."""
-        names: pl.Series = getattr(self, mark.names)
-        return names.filter(names.str.contains(mark.pattern))
+        names: pl.Series = self.kernels if mark.names == PLAIN else getattr(self, mark.names)
+        matches = names.filter(names.str.contains(mark.pattern))
+        if mark.names != PLAIN or matches.is_empty():
+            return matches
+        return matches.filter(~matches.is_in(short_names(self.texts).implode()))
 
     @classmethod
     def from_tables(
@@ -59,7 +65,7 @@ class ProgramNames(NamedTuple):
             processes=_texts(map(without_path, programs)),
             ranges=_texts(categories(ranges["name"])),
             domains=_texts(categories(ranges["domain"])),
-            texts=tables[raw.STRINGS]["value"].drop_nulls(),
+            texts=_without_environment(tables[raw.STRINGS]["value"].drop_nulls()),
         )
 
 
@@ -71,34 +77,44 @@ def _rows_of(table: pl.DataFrame | None, processes: pl.Series) -> pl.DataFrame:
     return table.filter(process_of(column).is_in(processes.unique().implode()))
 
 
+def _without_environment(texts: pl.Series) -> pl.Series:
+    """Leave out texts of several lines: the environment, settings and output of programs name other libraries."""
+    return texts.filter(~texts.str.contains(r"[\x00\n]"))
+
+
 def _texts(texts: Iterable[str]) -> pl.Series:
     return pl.Series(list(texts), dtype=pl.String)
 
 
-ATEN = "kernels of ATen"
+OPENACC_KERNELS = "kernels of OpenACC"
 # The first mark of a framework that matches is its evidence, so kernels come before libraries. A text may belong to
 # anything, so its patterns contain a namespace or the name of a library.
 MARKS = (
-    Mark("pytorch", "texts", r"\bat::native::|\bat::cuda::|\bc10::|_ZN2at6native", ATEN),
+    Mark("pytorch", "texts", r"\bat::native::|\bat::cuda::|\bc10::|_ZN2at6native", "kernels of ATen"),
     Mark("pytorch", "threads", r"^pt_(autograd|main|elastic|nccl|data|tcpstore)", "threads of PyTorch"),
     Mark("pytorch", "ranges", r"^aten::|^autograd::|^ProfilerStep#", "ranges of PyTorch"),
-    Mark("pytorch", "texts", r"libtorch(_cuda|_cpu|_python)?\.so|torch_(cuda|cpu|python)\.dll", "libraries of PyTorch"),
+    Mark(
+        "pytorch",
+        "texts",
+        r"^\S*libtorch(_cuda|_cpu|_python)?\.so|^\S*torch_(cuda|cpu|python)\.dll",
+        "libraries of PyTorch",
+    ),
     Mark("tensorrt", "kernels", r"^trt_|^__myl|_trt$|^generatedNativePointwise", "kernels of TensorRT"),
     Mark("tensorrt", "texts", r"\bnvinfer1::|\bgenericReformat::|\bcuInt8::|\bcuEltwise::", "kernels of TensorRT"),
     Mark("tensorrt", "domains", r"^TensorRT$", "ranges of TensorRT"),
-    Mark("tensorrt", "texts", r"libnvinfer\w*\.so|\bnvinfer\w*\.dll", "libraries of TensorRT"),
+    Mark("tensorrt", "texts", r"^\S*libnvinfer\w*\.so|^\S*nvinfer\w*\.dll", "libraries of TensorRT"),
     Mark("onnx", "texts", r"\bonnxruntime::", "kernels of ONNX Runtime"),
-    Mark("onnx", "texts", r"libonnxruntime\w*\.so|\bonnxruntime\w*\.dll", "libraries of ONNX Runtime"),
-    Mark("jax", "kernels", r"^([a-z]+_)*fusion(_\d+)*$", "kernels of XLA"),
-    Mark("jax", "texts", r"\bhlo_module=|XlaModule:|\bxla::|libjax\w*\.so|xla_extension\.so|xla_cuda_plugin", "XLA"),
-    Mark("tensorflow", "texts", r"\btensorflow::|libtensorflow\w*\.so", "kernels of TensorFlow"),
-    Mark("triton", "kernels", r"^triton_|_0d1d|_\d+(d|c|de)(\d+(d|c|de)){2,}\d*$", "kernels of Triton"),
+    Mark("onnx", "texts", r"^\S*libonnxruntime\w*\.so|^\S*onnxruntime\w*\.dll", "libraries of ONNX Runtime"),
+    Mark("jax", PLAIN, r"^([a-z]+_)*fusion(_\d+)*$", "kernels of XLA"),
+    Mark("jax", "texts", r"\bhlo_module=|XlaModule:|\bxla::|^\S*(libjax\w*|xla_extension|xla_cuda_plugin)\.so", "XLA"),
+    Mark("tensorflow", "texts", r"\btensorflow::|^\S*libtensorflow\w*\.so", "kernels of TensorFlow"),
+    Mark("triton", PLAIN, r"^triton_|_0d1d|_\d+(d|c|de)(\d+(d|c|de)){2,}\d*$", "kernels of Triton"),
     Mark("julia", "texts", r"CuDeviceArray|CuKernelContext", "kernels of CUDA.jl"),
     Mark("julia", "processes", r"^julia", "a process of Julia"),
-    Mark("julia", "texts", r"libjulia\w*\.so", "libraries of Julia"),
+    Mark("julia", "texts", r"^\S*libjulia\w*\.so", "libraries of Julia"),
     Mark("openacc", "domains", r"^OpenACC$", "calls of OpenACC"),
-    Mark("openacc", "kernels", r"_\d+_gpu(__red)?$", "kernels of OpenACC"),
-    Mark("openmp", "kernels", r"^nvkernel_|^__omp_offloading_", "kernels of OpenMP"),
+    Mark("openacc", PLAIN, r"_\d+_gpu(__red)?$", OPENACC_KERNELS),
+    Mark("openmp", PLAIN, r"^nvkernel_|^__omp_offloading_", "kernels of OpenMP"),
     Mark("gcc", "kernels", r"\$_omp_fn\$\d+$", "kernels that GCC offloads"),
     Mark("mpi", "domains", r"^MPI$", "calls of MPI"),
     Mark("mpi", "threads", r"^MPI Rank \d+$", "threads of MPI"),
@@ -110,21 +126,19 @@ MARKS = (
 PYTHON_MARKS = (
     Mark("python", "threads", r"^i?python", "threads of Python"),
     Mark("python", "processes", r"^i?python|^torchrun|^pytest", "a process of Python"),
-    Mark("python", "texts", r"libpython\d", "libraries of Python"),
+    Mark("python", "texts", r"^\S*(libpython\d|/lib/python\d)", "libraries of Python"),
 )
-TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|multi_tensor_apply|adam|optimizer\.step|nll_loss|transpose\(jvp"
+TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
 TRAINING_MARKS = (
     Mark("training", "threads", r"^pt_autograd", "a thread of autograd"),
     Mark("training", "kernels", TRAINING, "kernels of a backward pass or an optimizer"),
-    Mark("training", "texts", r"at::native::.*(Backward|backward|multi_tensor_apply)", "kernels of a backward pass"),
+    Mark("training", "texts", r"at::native::.*(Backward|backward|FusedAdam)", "kernels of a backward pass"),
     Mark("training", "ranges", TRAINING, "ranges of a backward pass or an optimizer"),
 )
 TORCH_TRACE = "a trace of torch.profiler"
 ONLY_INFERENCE = ("tensorrt", "onnx")
 # Frameworks whose kernels one program may mix; the one with most kernel time is the kind.
 MODELS = ("pytorch", "tensorrt", "onnx", "jax")
-# The short name in a demangled name: `void at::native::<unnamed>::kernel<float>(...)`.
-SHORT_NAME = r"^(?:void )?(?:(?:\w+|<unnamed>|\(anonymous namespace\))::)*(\w+)[<(]"
 IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", "cupy", "numba")
 
 
@@ -138,8 +152,10 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
         # GCC names kernels of both alike. Its OpenMP runtime waits for the context, its OpenACC runtime for a stream.
         in_context = "openacc" not in signs and names.texts.is_in(["cuCtxSynchronize"]).any()
         signs.setdefault("openmp" if in_context else "openacc", signs.pop("gcc"))
+    if "openmp" in signs and signs.get("openacc") == OPENACC_KERNELS:
+        del signs["openacc"]  # the runtime that fills memory is the same
     kind = _main_kind(signs, names, operations)
-    training, training_evidence = _training(kind, signs, names)
+    training, training_evidence = _training(kind, names)
     frameworks = sorted(signs, key=lambda name: name != kind)
     is_nameless = names.threads.is_empty() and names.processes.is_empty()
     return Program(
@@ -168,12 +184,12 @@ def _main_kind(signs: Mapping[str, str], names: ProgramNames, operations: pl.Dat
 def _kernel_time(framework: str, names: ProgramNames, operations: pl.DataFrame) -> int:
     """Return the summed time of the kernels that the marks of a framework name, in ns."""
     own = [names.matching(mark) for mark in MARKS if mark.framework == framework and mark.names in ("kernels", "texts")]
-    short = pl.concat([pl.concat([matches, matches.str.extract(SHORT_NAME)]) for matches in own]).drop_nulls().unique()
+    short = pl.concat([pl.concat([matches, short_names(matches)]) for matches in own]).unique()
     kernels = operations.filter(operations["name"].cast(pl.String).is_in(short.implode()))
     return int((kernels["end"] - kernels["start"]).sum())
 
 
-def _training(kind: str, signs: Mapping[str, str], names: ProgramNames) -> tuple[bool | None, tuple[str, ...]]:
+def _training(kind: str, names: ProgramNames) -> tuple[bool | None, tuple[str, ...]]:
     """Return whether the program trains a model, and the evidence; None if nothing shows it."""
     if kind not in MODELS:
         return None, ()
@@ -182,4 +198,4 @@ def _training(kind: str, signs: Mapping[str, str], names: ProgramNames) -> tuple
     evidence = next((mark.evidence for mark in TRAINING_MARKS if names.matching(mark).len()), None)
     if evidence is not None:
         return True, (f"training: {evidence}",)
-    return (False if signs[kind] == ATEN else None), ()
+    return (False if kind == "pytorch" and names.kernels.len() else None), ()

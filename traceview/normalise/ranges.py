@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from traceview.model.trace import OPENACC, RANGES
+from traceview.model.trace import OPENACC, PROFILER_DOMAINS, RANGES
 from traceview.normalise.codes import UNNAMED, texts_of
 from traceview.normalise.order import sort_by_time
 from traceview.normalise.threads import Threads, process_of
@@ -35,7 +35,10 @@ LIBRARIES = (EventLibrary("MPI", -1, raw.MPI, "textId", False), EventLibrary(OPE
 
 
 def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end: int) -> pl.DataFrame:
-    """Return model.RANGES, sorted; a range without an end lasts to `capture_end`."""
+    """Return model.RANGES, sorted; a range without an end lasts to `capture_end`.
+
+    Ranges that nsys writes about the Python interpreter (PROFILER_DOMAINS) are left out: they are not the program's.
+    """
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():
         return pl.DataFrame(schema=dict(RANGES) | {"name": pl.Enum([]), "domain": pl.Enum([])})
@@ -53,11 +56,12 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
         .otherwise(pl.col("domain").fill_null(pl.format("domain {}", "domainId")))
         .alias("domain")
     )["domain"]
+    ranges = ranges.with_columns(domain).filter(~domain.is_in(PROFILER_DOMAINS))
     return ranges.select(
         "start",
         "end",
         _text_enum(ranges["name"]),
-        _text_enum(domain),
+        _text_enum(ranges["domain"]),
         threads.rows(ranges["globalTid"]),
         "process",
         "open",

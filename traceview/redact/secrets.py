@@ -11,7 +11,9 @@ from itertools import count
 import polars as pl
 
 from traceview.measure.iterations.candidates import NUMBER, SIGNED_NUMBER
-from traceview.normalise.operations import COMMUNICATION
+from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
+from traceview.normalise.codes import SHORT_NAME
+from traceview.normalise.operations import COMMUNICATION, EXPERT_PARALLEL
 from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
 
@@ -161,6 +163,8 @@ class NameRedactor:
         """Return a kernel's name. A communication kernel keeps the prefix that identifies it."""
         clean = self._secrets.clean(text)
         kind = COMMUNICATION.match(text)
+        if self._hashed and re.search(EXPERT_PARALLEL, text) and (short := re.match(SHORT_NAME, text)):
+            return f"void deep_ep::{_digest(short[1])}({_digest(clean)})"  # its short name has the first hash
         if self._hashed:
             return f"{kind[0]}_{_digest(clean)}" if kind else _digest(clean)
         return f"{kind[0]}_{clean}" if kind and not COMMUNICATION.match(clean) else clean
@@ -171,6 +175,8 @@ class NameRedactor:
         A word that rules search for is kept, even inside a removed secret.
         """
         clean = self._secrets.clean(text)
+        if text in (*LIBRARY_DOMAINS, *PROFILER_DOMAINS):
+            return text  # ranges of these domains are not iterations
         if not self._hashed or clean == "":
             removed = [hint for hint in (DATA, OPTIMIZER) if clean != text and not hint.search(clean)]
             return " ".join([clean, *(word.lower() for hint in removed for word in hint.findall(text)[:1])])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.model.trace import OPENACC
+from traceview.model.trace import LIBRARY_DOMAINS
 
 SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MIN_REPEATS = 3
@@ -71,9 +71,9 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     """Return the ranges of the outermost name that repeats on a thread with the most total time; None if none repeats.
 
     `ranges` is model.RANGES with the column `row`. A range inside a range of another repeating name does not count
-    (docs/definitions.md "Iterations"), nor does a range of the OpenACC runtime.
+    (docs/definitions.md "Iterations"), nor does a range of a library's domain.
     """
-    ranges = ranges.filter(ranges["domain"].cast(pl.String) != OPENACC)
+    ranges = ranges.filter(~ranges["domain"].cast(pl.String).is_in(LIBRARY_DOMAINS))
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
     frame = ranges.select(

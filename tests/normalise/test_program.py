@@ -1,0 +1,151 @@
+"""The kind of a program: a table of captures with what made them, and hand-made names of programs without a capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.build_export import Call, Kernel, build_export
+from tests.captures import sample, shared
+from traceview.model.program import PLAIN_CUDA, Program
+from traceview.normalise.program import ProgramNames, find_program
+from traceview.pipeline import open_trace
+
+# Captures, and the kind, training and Python that their sources say.
+CAPTURES = {
+    "h200_serial.sqlite": ("pytorch", True, True),
+    "h200_dual.sqlite": ("pytorch", True, True),
+    "h200_quad.sqlite": ("pytorch", True, True),
+    "h200_ddp2.sqlite": ("pytorch", True, True),
+    "h200_cudagraph.sqlite": ("pytorch", True, True),
+    "public/nsys2021.2_no_metadata.sqlite": ("cuda", None, False),
+    "public/nsys2022.2_mpi_empty_tables.sqlite": ("mpi", None, False),
+    "public/nsys2023.4_arm64_jacobi.sqlite": ("cuda", None, False),
+    "public/nsys2024.5_hpc_node.sqlite": ("cuda", None, False),
+    "public/nsys2026.2_2gpu_nccl.sqlite": ("pytorch", True, True),
+}
+SAMPLES = {
+    "mpi/heat.sqlite": ("openacc", None, False),
+    "mpi/ring.sqlite": ("mpi", None, False),
+    "mpi/ring_as_2022.4.sqlite": ("mpi", None, False),
+    "openacc/heat_as_2023.4.sqlite": ("openacc", None, False),
+    "openacc/heat_as_2024.2.sqlite": ("openacc", None, False),
+    "ranks/slowgpu_rank0.sqlite.xz": ("pytorch", True, True),
+    "scenarios/graph_nodes.sqlite": ("pytorch", False, True),
+    "scenarios/managed.sqlite": ("cuda", None, True),  # CuPy
+    "scenarios/many_streams.sqlite": ("pytorch", False, True),
+    "scenarios/p2p.sqlite": ("cuda", None, True),  # a library's kernel alone: nothing tells who called it
+    "torch_profiler/graph.json.gz": ("pytorch", True, True),
+    "torch_profiler/serial.json.gz": ("pytorch", True, True),
+    "trainer/ddp.sqlite": ("pytorch", True, True),
+    "trainer/graph.sqlite": ("pytorch", True, True),
+}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_captures(name: str) -> None:
+    program = open_trace(shared(name)).program
+    assert (program.kind, program.training, program.python) == CAPTURES[name]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples(name: str) -> None:
+    program = open_trace(sample(name)).program
+    assert (program.kind, program.training, program.python) == SAMPLES[name]
+
+
+def test_redaction_keeps_the_evidence() -> None:
+    original, redacted = (open_trace(path).program for path in (shared("h200_dual.sqlite"), sample("dual.sqlite")))
+    assert original == redacted
+
+
+ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, T2, T3)"
+ATEN_SHORT = "vectorized_elementwise_kernel"
+
+
+def program(times: dict[str, int] | None = None, **names: list[str]) -> Program:
+    """Return the program of hand-made names; `times` are kernels with the ns that they run."""
+    times = times or {}
+    fields = {"kernels": list(times)} | names
+    texts = [*fields.get("texts", []), *times]
+    operations = pl.DataFrame({"name": list(times), "start": [0] * len(times), "end": list(times.values())})
+    given = {field: fields.get(field, []) for field in ProgramNames._fields} | {"texts": texts}
+    series = {field: pl.Series(values, dtype=pl.String) for field, values in given.items()}
+    return find_program(ProgramNames(**series), operations.cast({"name": pl.String}), is_torch_trace=False)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("input_reduce_fusion_3", "jax"),
+        ("loop_multiply_fusion", "jax"),
+        ("wrapped_fusion", "jax"),
+        ("trt_volta_h884cudnn_128x128_ldg8_relu_exp_small_nhwc_tn_v1", "tensorrt"),
+        ("__myl_FcMulAddTraAddMeaSubMulMea_myl0_12", "tensorrt"),
+        ("main_37_gpu", "openacc"),
+        ("main_53_gpu__red", "openacc"),
+        ("nvkernel_main_F1L85_3", "openmp"),
+        ("__omp_offloading_10302_b34a9_main_l20", "openmp"),
+        ("add_kernel_0d1d2d3de", "triton"),
+        ("triton_poi_fused_add_0", "triton"),
+        ("saxpy", "cuda"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n", "cuda"),  # cuBLAS, cuDNN and TensorRT all have such kernels
+    ],
+)
+def test_kernels_show_the_kind(kernel: str, kind: str) -> None:
+    assert program({kernel: 5}).kind == kind
+
+
+def test_a_kernel_with_parameters_is_of_no_code_generator() -> None:
+    texts = ["fusion(float *, int)", "void relax_2_gpu<float>(T1 *)"]
+    assert program({"fusion": 5, "relax_2_gpu": 5}, texts=texts) == PLAIN_CUDA
+
+
+def test_gcc_openmp_waits_for_the_context() -> None:
+    assert program({"main$_omp_fn$0": 5}, texts=["cuCtxSynchronize"]).kind == "openmp"
+    assert program({"main$_omp_fn$0": 5}, texts=["cuStreamSynchronize"]).kind == "openacc"
+
+
+def test_memory_fill_of_the_compiler_is_not_openacc_beside_openmp() -> None:
+    assert program({"nvkernel_main_F1L85_3": 9, "__pgi_uacc_cuda_fill_44_gpu": 1}).frameworks == ("openmp",)
+
+
+def test_the_framework_with_most_kernel_time_is_the_kind() -> None:
+    engine = "trt_ampere_h1688cudnn_256x64"
+    mostly_torch = program({ATEN_SHORT: 90, engine: 10}, texts=[ATEN])
+    mostly_engine = program({ATEN_SHORT: 10, engine: 90}, texts=[ATEN])
+    assert (mostly_torch.kind, mostly_torch.frameworks) == ("pytorch", ("pytorch", "tensorrt"))
+    assert (mostly_engine.kind, mostly_engine.training) == ("tensorrt", False)
+
+
+def test_training_needs_a_backward_pass() -> None:
+    backward = "void at::native::tanh_backward_kernel_cuda<float>(T1)"
+    assert program({ATEN_SHORT: 5}, texts=[ATEN]).training is False
+    assert program({ATEN_SHORT: 5}, texts=[ATEN, backward]).training is True
+    assert program({ATEN_SHORT: 5}, texts=[ATEN], threads=["pt_autograd_0"]).training is True
+    assert (
+        program({ATEN_SHORT: 5, "crossHadamardKernel": 5, "multi_tensor_apply_kernel": 5}, texts=[ATEN]).training
+        is False
+    )
+    assert program(texts=[ATEN]).training is None  # a CUDA graph hides its kernels
+
+
+def test_the_environment_is_no_evidence(tmp_path: Path) -> None:
+    environment = "'PATH=/usr/lib/python3.11' || char(0) || 'PRELOAD=/opt/libtorch.so'"
+    output = "'/opt/libnvinfer.so' || char(10) || 'libpython3.11'"
+    insert = [f"INSERT INTO StringIds VALUES ({id}, {text})" for id, text in ((901, environment), (902, output))]
+    export = build_export(tmp_path / "plain.sqlite", kernels=[Kernel()], api=[Call()], statements=insert)
+    assert open_trace(export).program == PLAIN_CUDA
+
+
+def test_evidence_holds_no_text_of_the_program() -> None:
+    told = program(
+        {ATEN_SHORT: 5}, texts=[ATEN, "/home/ada/libtorch_cuda.so"], processes=["julia"], ranges=["backward ada"]
+    )
+    assert told.evidence == (
+        "pytorch: kernels of ATen",
+        "julia: a process of Julia",
+        "training: ranges of a backward pass or an optimizer",
+    )
