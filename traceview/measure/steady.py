@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.measure.activity import COPY, KERNEL, Activity
+from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.gaps.causes import attribute
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.overlap import communication_overlap, copy_overlaps
+from traceview.measure.overlap import Copies, communication_overlap, copy_overlaps
 from traceview.model.analysis import CAUSES, Gaps, Iterations, NotMeasured, SteadyUse
 from traceview.model.rows import CommunicationOverlap, CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
@@ -43,8 +43,8 @@ def use_of_part(
         busy_ns=busy,
         compute_ns=intervals.length(work.compute),
         communication_ns=intervals.length(work.communication),
-        exposed_h2d_ns=_exposed_copies(trace, work, "h2d"),
-        exposed_d2h_ns=_exposed_copies(trace, work, "d2h"),
+        exposed_h2d_ns=_exposed_copies(trace, work, copies, "h2d"),
+        exposed_d2h_ns=_exposed_copies(trace, work, copies, "d2h"),
         idle_ns=work.window.length - busy,
         gaps=gaps,
         copies=tuple(copies),
@@ -52,10 +52,14 @@ def use_of_part(
     )
 
 
-def _exposed_copies(trace: Trace, work: Activity, kind: str) -> int:
+def _exposed_copies(trace: Trace, work: Activity, overlaps: Sequence[CopyOverlap], kind: str) -> int:
     """Return the time with a copy of this kind and without compute."""
-    copies = np.flatnonzero(work.codes == COPY)
-    chosen = copies[trace.operations["kind"].to_physical().to_numpy()[work.rows[copies]] == KINDS.index(kind)]
+    exposed = [overlap.exposed_ns for overlap in overlaps if overlap.kind == kind]
+    if len(exposed) < 2:
+        return sum(exposed)
+    # Copies from two kinds of memory may run at the same time.
+    copies = Copies.from_activity(trace, work)
+    chosen = copies.members[copies.kind == KINDS.index(kind)]
     union = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
     return intervals.length(union) - intervals.overlap_length(union, work.compute)
 

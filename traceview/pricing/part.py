@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Times
@@ -43,24 +42,21 @@ def use_in_steady_part(trace: Trace, use: DeviceUse, work: Activity, part: Activ
 
 
 def _streams(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Activity) -> Iterator[StreamUse]:
-    """Yield the streams that work in a part of the window: their lengths in the window less those outside the part."""
-    stream, source = (trace.operations[name].to_physical().to_numpy() for name in ("stream", "source"))
-    own, size = part.select(stream), len(trace.streams)
-    kernels = np.bincount(own[part.select(source) == KERNEL], minlength=size).tolist()
-    copies = np.bincount(own[part.codes == COPY], minlength=size).tolist()
-    operations = np.bincount(own, minlength=size).tolist()
+    """Yield the streams that work in a part of the window: their figures in the window less those outside the part."""
     before = work.clip(Window(work.window.start, part.window.start))
-    after = work.clip(Window(part.window.end, work.window.end))
+    # An operation without length may be the last of the window.
+    after = work.clip(Window(part.window.end, work.window.end + 1))
     for use in uses:
-        if not operations[use.stream]:
+        pieces = [_figures_outside(trace, piece, part.window, use.stream) for piece in (before, after)]
+        outside = np.sum(pieces, axis=0)
+        kernels, copies, operations, busy, compute, communication, copying = outside.tolist()
+        if operations == use.operation_count:
             continue
-        outside = _lengths(before, stream, use.stream) + _lengths(after, stream, use.stream)
-        busy, compute, communication, copying = outside.tolist()
         yield replace(
             use,
-            kernel_count=kernels[use.stream],
-            copy_count=copies[use.stream],
-            operation_count=operations[use.stream],
+            kernel_count=use.kernel_count - kernels,
+            copy_count=use.copy_count - copies,
+            operation_count=use.operation_count - operations,
             busy_ns=use.busy_ns - busy,
             compute_ns=use.compute_ns - compute,
             communication_ns=use.communication_ns - communication,
@@ -71,9 +67,12 @@ def _streams(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Acti
         )
 
 
-def _lengths(work: Activity, stream: NDArray[np.int16], index: int) -> Times:
-    """Return the ns of all work of a stream, and of its compute, communication and copies."""
-    rows = intervals.rows_where(work.select(stream) == index)
-    codes = work.codes[rows]
+def _figures_outside(trace: Trace, work: Activity, part: Window, stream: int) -> Times:
+    """Return how many kernels, copies and operations of a stream do not reach into `part`, and its ns by class."""
+    rows = intervals.rows_where(work.select(trace.operations["stream"].to_numpy()) == stream)
+    codes, source = work.codes[rows], work.select(trace.operations["source"].to_physical().to_numpy())[rows]
+    start, end = (trace.operations[name].to_numpy()[work.rows[rows]] for name in ("start", "end"))
+    own = (end <= part.start) | (start >= part.end)
+    counts = [np.count_nonzero(own & chosen) for chosen in (source == KERNEL, codes == COPY, own)]
     classes = [rows, *(rows[codes == code] for code in (COMPUTE, COMMUNICATION, COPY))]
-    return np.array([intervals.union_length(work.start, work.end, some) for some in classes], np.int64)
+    return np.array([*counts, *(intervals.union_length(work.start, work.end, some) for some in classes)], np.int64)
