@@ -18,7 +18,8 @@ from traceview.model.trace import Trace, Window
 def use_in_steady_part(trace: Trace, use: DeviceUse, work: Activity, part: Activity) -> DeviceUse:
     """Return a device's figures in its steady part, where its work is `part`, with the tables that rules read.
 
-    The streams have counts and lengths of work. Their gaps are measured for the window alone, so they are 0.
+    The streams have counts and lengths of work. Their gaps are measured for the window alone, so they are 0. Tables of
+    other measures are those of the window.
     """
     if part.window == use.window:
         return use
@@ -37,7 +38,7 @@ def use_in_steady_part(trace: Trace, use: DeviceUse, work: Activity, part: Activ
         communication_ns=steady.communication_ns,
         idle_ns=steady.idle_ns,
         gaps=replace(steady.gaps, frame=steady.gaps.frame.rechunk()),
-        tables={name: use.tables[name].with_rows(table_rows) for name, table_rows in rows.items()},
+        tables={**use.tables, **{name: use.tables[name].with_rows(some) for name, some in rows.items()}},
     )
 
 
