@@ -69,7 +69,7 @@ def test_pinning_in_the_loop_gains_little() -> None:
 
 def test_prediction_errors() -> None:
     serial = analysis_of(sample("trainer/serial.sqlite"))
-    with pytest.raises(RequestError, match="pin it first"):
+    with pytest.raises(RequestError, match="pin that memory first"):
         predict(serial, ["prefetch"])
     with pytest.raises(RequestError, match="unknown change 'magic'"):
         predict(serial, ["magic"])

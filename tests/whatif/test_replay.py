@@ -100,13 +100,13 @@ def test_synchronization_in_each_iteration() -> None:
     analysis = analyze(synchronized())
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    assert result.measured_ns == result.replayed_ns == 500_000 // 3
-    # Without the waits (2 µs each) the host launches at 10, 107 and 204. The first kernel ends at 120, the others
-    # follow with gaps of 1.5 µs: 121.5 to 221.5 and 223 to 323. From 20 to 323 there are 303 µs, for three iterations.
-    assert predict(analysis, ["sync"]).iteration_ns == 101_000
+    assert result.measured_ns == result.replayed_ns == 200_000
+    # The first wait stays: every tenth does. The host launches at 210 and, as the second wait takes 2 µs, at 307. The
+    # kernels end at 120, 320 and, after a gap of 1.5 µs, 421.5. So two iterations take 301.5 µs.
+    assert predict(analysis, ["sync"]).iteration_ns == 150_750
     twice = next(item for item in result.predictions if item.change.startswith("faster"))
     # Each kernel is 50 µs shorter, and all later work starts 50 µs earlier.
-    assert twice.iteration_ns == (500_000 - 3 * 50_000) // 3
+    assert twice.iteration_ns == 150_000
 
 
 def test_path_adds_up_to_the_prediction() -> None:

@@ -48,7 +48,7 @@ def whatif(
 ) -> None:
     """Predict the duration of an iteration of REPORT after each change, and what bounds it then.
 
-    REPORT is a capture as for `analyze`, with an NVTX range for each iteration.
+    REPORT is a capture as for `analyze`. Without NVTX ranges, iterations are the repeating unit of the launches.
     """
     faster_kernels = dict(_kernel_and_factor(text) for text in faster)
     if gradients == 0:

@@ -29,8 +29,8 @@ from traceview.comparison.timeline import median_timelines
 from traceview.comparison.work import iteration_work
 from traceview.errors import RequestError
 from traceview.measure.iterations.times import IterationTimes
-from traceview.model.analysis import Analysis, Iterations
-from traceview.model.comparison import CaptureDifference, ComparedCapture, ComparedIterations, Comparison, FigureChange
+from traceview.model.analysis import Analysis, Iterations, IterationSummary
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange
 from traceview.model.trace import Trace
 from traceview.pipeline import Progress, analyze
 
@@ -149,9 +149,9 @@ def _number_equal_names(files: Sequence[str]) -> list[str]:
 def _capture(side: _Side, cut: str) -> ComparedCapture:
     analysis, sample, iterations = side.analysis, side.medians, side.analysis.iterations
     if isinstance(iterations, Iterations) and cut != "whole":
-        name, described = iterations.range, ComparedIterations.build(iterations)
+        name, described = iterations.range, IterationSummary.build(iterations)
     else:
-        name, described = None, ComparedIterations("none", None, None)
+        name, described = None, IterationSummary("none", None, None)
     return ComparedCapture(
         file=side.file,
         nsys_version=analysis.info.nsys_version,

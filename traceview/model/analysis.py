@@ -238,6 +238,20 @@ class Iterations:
 
 
 @dataclass(frozen=True, slots=True)
+class IterationSummary:
+    """What the iterations of a capture are, and the mean time of one, for reports that compare or predict it."""
+
+    source: str  # "range", "period" or "none"
+    confidence: float | None
+    time_ns: int | None
+
+    @classmethod
+    def build(cls, iterations: Iterations) -> IterationSummary:
+        """Return the summary of iterations."""
+        return cls(iterations.source, iterations.confidence, iterations.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A place in the capture that shows a finding; a click opens it in the timeline."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from traceview.model.analysis import Iterations
+from traceview.model.analysis import IterationSummary
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
@@ -29,20 +29,6 @@ class TimeShape:
     low_ns: int | None = None
     high_ns: int | None = None
     high_fraction: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedIterations:
-    """What the iterations of a capture are, and the mean time of one: that of `analyze` (model.Iterations)."""
-
-    source: str  # "range", "period" or "none"
-    confidence: float | None
-    time_ns: int | None
-
-    @classmethod
-    def build(cls, iterations: Iterations) -> ComparedIterations:
-        """Return what the iterations of an analysis are."""
-        return cls(iterations.source, iterations.confidence, iterations.time_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +60,7 @@ class ComparedCapture:
     file: str
     nsys_version: str | None
     devices: tuple[str, ...]  # names of the compared GPUs
-    iterations: ComparedIterations
+    iterations: IterationSummary
     range: str | None  # the ranges or the period that are the iterations; None if compared as a whole
     count: int  # compared iterations
     skipped: int  # warm-up, and a first iteration whose start on the GPU is unknown

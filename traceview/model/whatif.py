@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traceview.model.analysis import IterationSummary
 from traceview.model.trace import Note, ReportInfo
 
 PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "call", "wait")
@@ -52,11 +53,12 @@ class NotApplicable:
 class WhatIf:
     """Everything that `traceview whatif` shows.
 
-    `measured_ns` is the GPU's time per counted iteration, `replayed_ns` the time that the unchanged model predicts.
+    `measured_ns` is Iterations.time_ns, `replayed_ns` the time that the unchanged model predicts.
     """
 
     info: ReportInfo
     range: str
+    iterations: IterationSummary
     counted: int  # iterations whose mean is `measured_ns`
     modelled: int  # counted iterations in the model
     measured_ns: int

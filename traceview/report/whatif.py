@@ -25,6 +25,7 @@ def document(result: WhatIf) -> dict[str, Json]:
         "schema_version": SCHEMA_VERSION,
         "file": result.info.file,
         "range": result.range,
+        "iterations": plain_values(result.iterations),
         "counted": result.counted,
         "modelled": result.modelled,
         "measured_ns": result.measured_ns,
@@ -61,8 +62,8 @@ def render(result: WhatIf, *, unicode: bool = True) -> str:
 
 def _parts(result: WhatIf) -> Iterator[list[str]]:
     yield wrap(
-        f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} per iteration on the GPU (mean of "
-        f"{result.counted} iterations, range {plain(result.range, 100)}); the model of {result.modelled} of them "
+        f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} per iteration (mean of "
+        f"{result.counted} iterations, {_source(result)}); the model of {result.modelled} of them "
         f"predicts {milliseconds(result.replayed_ns)} ({result.error:+.2%})"
     )
     yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
@@ -84,6 +85,13 @@ def _parts(result: WhatIf) -> Iterator[list[str]]:
         ]
     if result.notes:
         yield ["Notes", *(line for note in result.notes for line in wrap(plain(note.text, 400), "  - ", "    "))]
+
+
+def _source(result: WhatIf) -> str:
+    name = plain(result.range, 100)
+    if result.iterations.source != "period" or result.iterations.confidence is None:
+        return f"range {name}"
+    return f"{name}, {100 * result.iterations.confidence:.0f}% confident"
 
 
 def _path(path: Mapping[str, int], total: int) -> list[str]:

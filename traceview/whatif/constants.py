@@ -73,7 +73,7 @@ class Constants:
     """The uncertain constants of a prediction. The defaults give the prediction, LOW and HIGH its range."""
 
     rate: float = 1.0  # factor of the pinned rate
-    graph_gap: int = 500  # ns between kernels of a graph (H200: 0.1 to 0.7 µs where kernels are short)
+    graph_gap: int = 400  # ns between kernels of a graph (H200: 0.1 to 0.7 µs where kernels are short)
     beside_copy: int = 1_500  # ns that a concurrent copy over the link adds to a gap between kernels
     fused: float = 0.0  # fraction of the GPU time of a storm's repeats that the fused kernel still takes
     # Slowdown of a kernel without matrix products during a copy, because both use the memory's bandwidth
@@ -94,16 +94,24 @@ class Constants:
     # (benchmarks/studies/storms.py: rows, loss, mask): 300 to 2,400 each.
     element: int = 1_500
     host: float = 1.0  # factor of the host's time between calls; it differs by 15% between captures of a program
+    # Fraction of the loading time that remains with enough workers: they share cores and memory with the loop. On an
+    # H200's host, 14 workers left 9 of 156 ms of a ResNet-50's step.
+    loading: float = 0.03
+    # Fraction of the pause before a value is read, beyond the usual pause, that reading it takes (`loss.item()`).
+    reads: float = 0.5
+    all_waits: bool = True  # every wait of an iteration can be removed, or only the longest
+    # Fraction of the time to fill a pinned buffer that the loop still spends if it prepares the batch itself.
+    fills: float = 1.0
 
 
 MIDDLE = Constants()
 LOW = Constants(
-    rate=1.05, graph_gap=0, beside_copy=0, host=0.85, element=3_000, beside_slow=0, power=0, room=3_000, filled=1,
-    reduce_rate=1.3, reduce_slow=0.15,
+    rate=1.05, graph_gap=100, beside_copy=0, host=0.85, element=3_000, beside_slow=0, power=0, room=3_000, filled=1,
+    reduce_rate=1.3, reduce_slow=0.15, loading=0, reads=1, fills=0,
 )  # fmt: skip
 HIGH = Constants(
-    rate=0.9, graph_gap=1_000, beside_copy=3_000, fused=0.5, host=1.15, element=0, beside_slow=0.03, power=1, room=0,
-    filled=0, reduce_rate=0.7, reduce_slow=0.5,
+    rate=0.9, graph_gap=700, beside_copy=3_000, fused=0.5, host=1.15, element=0, beside_slow=0.03, power=1, room=0,
+    filled=0, reduce_rate=0.7, reduce_slow=0.5, loading=0.06, reads=0, all_waits=False,
 )  # fmt: skip
 # The GPU times of two captures of a program differ by this fraction.
 CAPTURE_NOISE = 0.02

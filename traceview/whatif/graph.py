@@ -36,8 +36,9 @@ class GraphCalls:
     """API calls that launch, wait or block. Each array has one entry for each call, sorted by start.
 
     `row` is the row of Trace.api. `sync` marks explicit synchronizations, `blocking` copies that block their thread.
-    `loading` is the time in ns since the previous call that lies in a data-loading range. `backward` marks calls of the
-    backward pass: those on another thread than the iterations, or in a range named after the backward pass.
+    `loading` is the time in ns since the previous call that lies in a data-loading range or, where no range has such a
+    name, that precedes the copy of a batch. `backward` marks calls of the backward pass: those on another thread than
+    the iterations, or in a range named after the backward pass.
     """
 
     row: Codes
@@ -121,6 +122,7 @@ class DependencyGraph:
     first: int
     last: int
     facts: MachineFacts
+    remarks: tuple[str, ...] = ()  # of the changes, on what the capture does not tell
 
     @property
     def counted(self) -> int:

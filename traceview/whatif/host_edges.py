@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
@@ -14,6 +16,8 @@ from traceview.whatif.select import Selection
 LOADING = r"(?i)data|load|batch|fetch|dataset|collate|next"
 BACKWARD = r"(?i)backward"
 MAX_OWN_GAP = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
+MIN_BATCH = 1_000  # bytes: a smaller copy is a scalar
+MIN_LOADING = 0.05  # of an iteration: a shorter pause before a copy is the loop's own code, not a loader
 CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
 LONG_LAUNCH = 10 * LAUNCH_CALL  # ns: a launch call that takes longer has waited
 QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue lacked at most this many
@@ -37,7 +41,7 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
     iteration = np.searchsorted(selection.edges[:-1], start, side="right") - 1
     returned = _predecessors(start, stop, thread)[1]
     backward = covered_length(_ranges_matching(trace, selection, BACKWARD), start, start + 1) > 0
-    return GraphCalls(
+    calls = GraphCalls(
         frame["row"].to_numpy().astype(np.int64),
         start,
         stop,
@@ -45,9 +49,46 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
         iteration,
         codes == ROLES.index("sync"),
         codes == ROLES.index("blocking_copy"),
-        covered_length(_ranges_matching(trace, selection, LOADING), np.minimum(returned, start), start),
+        np.zeros(len(start), np.int64),
         (thread != selection.thread) | backward,
     )
+    named = _ranges_matching(trace, selection, LOADING)
+    if len(named.start):
+        return replace(calls, loading=covered_length(named, np.minimum(returned, start), start))
+    return replace(calls, loading=_time_before_batches(trace, selection, calls, returned))
+
+
+def _time_before_batches(trace: Trace, selection: Selection, calls: GraphCalls, returned: Times) -> Times:
+    """Return the host time that precedes the copies of each iteration's batch, beyond the thread's usual gaps.
+
+    A batch is all that a thread copies to the GPU without other calls between. Of the batches of an iteration, the
+    one after the longest pause comes from the loader; its size is at least MIN_BATCH.
+    """
+    size = _copied_bytes(trace, calls)
+    chosen = np.zeros(len(size), np.int64)
+    rows = np.flatnonzero((calls.thread == selection.thread) & (calls.iteration >= 0))
+    if not len(rows) or not (size[rows] >= MIN_BATCH).any():
+        return chosen
+    pause = np.maximum(calls.start - returned, 0)[rows]
+    copies = size[rows] > 0
+    heads = np.flatnonzero(copies & ~np.concatenate([[False], copies[:-1]]))
+    batch = np.add.reduceat(np.where(copies, size[rows], 0), heads)
+    heads = heads[batch >= MIN_BATCH]
+    # The longest pause of each iteration, found as the last of the heads sorted by iteration and pause.
+    iteration = calls.iteration[rows[heads]]
+    order = np.lexsort((pause[heads], iteration))
+    last = order[np.append(np.diff(iteration[order]) != 0, True)]
+    beyond = pause[heads[last]] - int(np.median(pause))
+    chosen[rows[heads[last]]] = np.where(beyond >= MIN_LOADING * selection.measured_ns, beyond, 0)
+    return chosen
+
+
+def _copied_bytes(trace: Trace, calls: GraphCalls) -> Times:
+    """Return the bytes that each call copies to the GPU."""
+    copies = trace.operations.filter((pl.col("kind") == "h2d") & pl.col("launch").is_not_null())
+    size = np.zeros(len(trace.api), np.int64)
+    np.add.at(size, copies["launch"].to_numpy(), copies["bytes"].to_numpy())
+    return size[calls.row]
 
 
 def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:

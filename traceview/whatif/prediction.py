@@ -4,54 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
-from traceview.intervals import length, union
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.trace import Note, Trace
+from traceview.model.program import Program
+from traceview.model.trace import Trace
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, GraphChange, faster
 from traceview.whatif.changes.pin import PIN_HERE
-from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE, Constants
-from traceview.whatif.graph import GAP, RUN, DependencyGraph
-from traceview.whatif.power import with_clock
-from traceview.whatif.replay import COUNTED, CycleError, Replay, path_spans, path_times, replay
-from traceview.whatif.select import Selection, select
+from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
+from traceview.whatif.graph import DependencyGraph
+from traceview.whatif.notes import gain_notes, model_notes, process_notes
+from traceview.whatif.outcome import Model, Outcome, min_compute_time, replay_changes
+from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
+from traceview.whatif.select import select
 
-MIN_GAIN = 0.02  # of the measured time; a smaller gain gets a note
 MIN_FURTHER_GAIN = 0.005  # of the measured time, to add one more change to several
 DEFAULT_SPEEDUP = 2.0  # of the kernel with the most time, if no kernel is named
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The unchanged graph, its replay, and the iterations that it models."""
-
-    graph: DependencyGraph
-    base: Replay
-    selection: Selection
-
-    @property
-    def measured(self) -> int:
-        return self.selection.measured_ns
-
-    @property
-    def error(self) -> float:
-        return self.base.per_iteration / self.measured - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """A changed graph, its replay, and the predicted ns per iteration."""
-
-    graph: DependencyGraph
-    replay: Replay
-    time: int
 
 
 def whatif(
@@ -73,10 +47,12 @@ def whatif(
         return NotMeasured(model)
     graph, base, selection = model.graph, model.base, model.selection
     kernels = _faster_kernels(analysis.trace, graph, faster_kernels)
-    alone, left_out = _each_alone(model, (*CHANGES, *kernels, *more))
+    changes = _changes_for(analysis.program)
+    alone, left_out = _each_alone(model, (*changes, *kernels, *more))
     return WhatIf(
         info=analysis.info,
         range=selection.range,
+        iterations=selection.summary,
         counted=selection.steady,
         modelled=selection.last - selection.first,
         measured_ns=selection.measured_ns,
@@ -84,9 +60,9 @@ def whatif(
         path=path_times(graph, base),
         spans=path_spans(analysis.trace, graph, base),
         predictions=alone,
-        together=_best_together(model),
+        together=_best_together(model, changes),
         left_out=left_out,
-        notes=(*_model_notes(model), *_process_notes(analysis.trace, selection)),
+        notes=(*model_notes(model), *process_notes(analysis.trace, selection.process)),
     )
 
 
@@ -103,7 +79,8 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphCha
     model = _model(analysis)
     if isinstance(model, str):
         raise RequestError(f"{analysis.info.file}: {model}")
-    prediction = _prediction(model, [*(change for change in CHANGES if change.name in names), *more])
+    chosen = (change.for_program(analysis.program) or change for change in CHANGES if change.name in names)
+    prediction = _prediction(model, [*chosen, *more])
     if isinstance(prediction, str):
         raise RequestError(f"{analysis.info.file}: {prediction}")
     return prediction
@@ -120,14 +97,14 @@ def measured(analysis: Analysis) -> int:
     return selection.measured_ns
 
 
-def _model(analysis: Analysis) -> _Model | str:
+def _model(analysis: Analysis) -> Model | str:
     """Return the model of the unchanged run, or the reason why there is none."""
     selection = select(analysis)
     if isinstance(selection, str):
         return selection
     graph = build(analysis.trace, selection)
     try:
-        return _Model(graph, replay(graph), selection)
+        return Model.build(graph, selection)
     except CycleError:
         ops, calls = graph.operations, graph.calls
         launched = ops.call >= 0
@@ -158,7 +135,7 @@ def _faster_kernels(
 
 
 def _each_alone(
-    model: _Model, changes: Sequence[GraphChange]
+    model: Model, changes: Sequence[GraphChange]
 ) -> tuple[tuple[Prediction, ...], tuple[NotApplicable, ...]]:
     predictions, left_out = [], []
     for change in changes:
@@ -170,11 +147,15 @@ def _each_alone(
     return tuple(sorted(predictions, key=lambda item: (item.iteration_ns, item.change))), tuple(left_out)
 
 
-def _best_together(model: _Model) -> tuple[Prediction, ...]:
+def _changes_for(program: Program) -> tuple[GraphChange, ...]:
+    return tuple(chosen for change in CHANGES if (chosen := change.for_program(program)) is not None)
+
+
+def _best_together(model: Model, changes: Sequence[GraphChange]) -> tuple[Prediction, ...]:
     """Add the change with the largest gain, and repeat until no change gains MIN_FURTHER_GAIN."""
     made: list[GraphChange] = []
     best, predictions = model.measured, []
-    left = [change for change in CHANGES if change is not PIN_HERE]
+    left = [change for change in changes if change.name != PIN_HERE.name]
     while left:
         times = {change.name: _middle_time(model, _in_order([*made, change])) for change in left}
         gains = [(time, change) for change in left if (time := times[change.name]) is not None]
@@ -195,68 +176,35 @@ def _best_together(model: _Model) -> tuple[Prediction, ...]:
 
 
 def _in_order(changes: Sequence[GraphChange]) -> list[GraphChange]:
-    return sorted(changes, key=CHANGES.index)
+    names = [change.name for change in CHANGES]
+    return sorted(changes, key=lambda change: names.index(change.name))
 
 
-def _middle_time(model: _Model, changes: Sequence[GraphChange]) -> int | None:
+def _middle_time(model: Model, changes: Sequence[GraphChange]) -> int | None:
     try:
-        outcome = _outcome(model, changes, MIDDLE)
+        outcome = replay_changes(model, changes, MIDDLE)
         return None if isinstance(outcome, str) else outcome.time
     except CycleError:
         return None
 
 
-def _outcome(model: _Model, changes: Sequence[GraphChange], constants: Constants) -> _Outcome | str:
-    """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
-    graph = model.graph
-    for change in changes:
-        changed = change.apply(graph, constants)
-        if isinstance(changed, str):
-            return changed
-        graph = changed
-    if constants.host != 1:
-        weight, host = graph.edges.weight, graph.edges.kind == GAP
-        weight = np.where(host, weight * constants.host, weight).astype(np.int64)
-        graph = graph.with_edges(graph.edges.with_weight(weight))
-    first = _replayed_outcome(model, graph)
-    slower = with_clock(model.graph, model.measured, graph, first.time, constants)
-    return first if slower is graph else _replayed_outcome(model, slower)
-
-
-def _replayed_outcome(model: _Model, graph: DependencyGraph) -> _Outcome:
-    result = replay(graph)
-    return _Outcome(graph, result, max(result.per_iteration, _min_compute_time(model, graph)))
-
-
-def _min_compute_time(model: _Model, graph: DependencyGraph) -> int:
-    """Return the minimum ns per iteration for compute on several streams, which share the GPU.
-
-    The overlap between streams stays as measured. Returns 0 if compute runs on one stream.
-    """
-    ops = graph.operations
-    compute = np.isin(ops.code, COUNTED[:1]) & (ops.iteration >= graph.first)
-    if len(np.unique(ops.stream[compute])) < 2:
-        return 0
-    busy = length(union(ops.start[compute], ops.end[compute]))
-    before = int(model.graph.edges.weight[model.graph.operation_edges(RUN, compute)].sum())
-    after = int(graph.edges.weight[graph.operation_edges(RUN, compute)].sum())
-    return int(busy * after / max(before, 1)) // graph.counted
-
-
-def _prediction(model: _Model, changes: Sequence[GraphChange]) -> Prediction | str:
+def _prediction(model: Model, changes: Sequence[GraphChange]) -> Prediction | str:
     """Return the prediction, or the reason why there is none."""
-    outcomes: list[_Outcome] = []
+    outcomes: list[Outcome] = []
     for constants in (LOW, MIDDLE, HIGH):
         try:
-            outcome = _outcome(model, changes, constants)
+            outcome = replay_changes(model, changes, constants)
         except CycleError as error:
             return f"the order of work in this run does not allow it ({error})"
         if isinstance(outcome, str):
             return outcome
         outcomes.append(outcome)
     times, middle = [outcome.time for outcome in outcomes], outcomes[1]
-    path = path_times(middle.graph, middle.replay)
-    path["compute"] += max(0, middle.time - sum(path.values())) if middle.time > middle.replay.per_iteration else 0
+    path = dict(middle.path)
+    path["compute"] += max(0, min_compute_time(model, middle.graph) - sum(path.values()))
+    total = max(sum(path.values()), 1)
+    path = {kind: ns * middle.time // total for kind, ns in path.items()}
+    batches = math.prod(change.times for change in changes)
     margin = CAPTURE_NOISE + abs(model.error)
     return Prediction(
         "+".join(change.name for change in changes),
@@ -265,41 +213,6 @@ def _prediction(model: _Model, changes: Sequence[GraphChange]) -> Prediction | s
         int(min(times) * max(0.0, 1 - margin)),
         int(max(times) * (1 + margin)),
         "; ".join(change.rests_on for change in changes),
-        _gain_note(model, middle.time, math.prod(change.times for change in changes)),
+        "; ".join([*gain_notes(model, middle.time, batches), *middle.graph.remarks]),
         path,
-    )
-
-
-def _gain_note(model: _Model, time: int, batches: int) -> str:
-    if batches > 1:
-        return f"{batches} batches a step: {batches * model.measured / time:.2f} times the samples a second"
-    gain = 1 - time / model.measured
-    if gain < -MIN_GAIN:
-        return f"alone it is {-gain:.0%} slower"
-    return "alone it gains little or nothing" if gain < MIN_GAIN else ""
-
-
-def _process_notes(trace: Trace, selection: Selection) -> tuple[Note, ...]:
-    count = trace.operations["process"].n_unique()
-    if count < 2:
-        return ()
-    return (
-        Note(
-            "processes",
-            f"{count} processes use GPUs here; only process {selection.process} is modelled, and its waits for the "
-            "others stay as they are",
-        ),
-    )
-
-
-def _model_notes(model: _Model) -> tuple[Note, ...]:
-    facts = model.graph.facts
-    source = "measured here" if facts.pinned_measured else "default for this GPU: no large pinned copy in the capture"
-    return (
-        Note(
-            "rates",
-            f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a "
-            f"launch to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
-        ),
-        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
     )

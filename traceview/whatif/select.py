@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, Iterations
+from traceview.model.analysis import Analysis, Iterations, IterationSummary
 from traceview.model.trace import CLASSES, Trace
 from traceview.whatif.graph import Codes
 
@@ -22,12 +22,14 @@ MAX_ITERATIONS = 20  # in a model: two periods of the usual ten steps between sy
 class Selection:
     """Iterations [first, last) are counted and [begin, last) modelled. `edges` are their start times on the host.
 
-    `iteration` is the iteration of the launch of each row of Trace.operations, -1 if it is before the first iteration
-    or from another process. `measured_ns` is the GPU time per iteration over all `steady` iterations of the capture.
+    `thread` annotates the iterations or, without ranges, is the main thread. `iteration` is the iteration of the launch
+    of each row of Trace.operations, -1 if it is before the first iteration or from another process. `measured_ns` is
+    Iterations.time_ns, the mean over the `steady` iterations.
     """
 
     process: int
     range: str
+    summary: IterationSummary
     thread: int
     edges: Times
     iteration: Codes
@@ -53,21 +55,35 @@ def select(analysis: Analysis) -> Selection | str:
     if not len(steady):
         return "no GPU work was launched inside the iterations"
     first, last = _first_steady(finish, start, int(steady[0]), int(steady[-1]) + 1), int(steady[-1]) + 1
-    begun = finish[first - 1] if first and counts[first - 1] else start[first]
-    measured = int(finish[last - 1] - begun) // (last - first)
-    chosen = _closest_to_mean(finish, counts, first, last, measured)
-    begin = max(chosen[0] - 1, 0)
+    if not first and last > 2:
+        first = 1  # counted iterations follow a modelled one
+    chosen = _closest_to_mean(finish, counts, first, last, iterations.time_ns)
     return Selection(
-        iterations.process_id,
-        iterations.range,
-        iterations.thread,
-        edges,
-        iteration,
-        begin,
-        *chosen,
-        last - first,
-        max(measured, 1),
+        process=iterations.process_id,
+        range=iterations.range,
+        summary=IterationSummary.build(iterations),
+        thread=iterations.thread if iterations.source == "range" else _main_thread(trace, iterations),
+        edges=edges,
+        iteration=iteration,
+        begin=max(chosen[0] - 1, 0),
+        first=chosen[0],
+        last=chosen[1],
+        steady=iterations.count - iterations.skipped,
+        measured_ns=max(iterations.time_ns, 1),
     )
+
+
+def _main_thread(trace: Trace, iterations: Iterations) -> int:
+    """Return the thread that runs the loop: the main thread if it launches work in each iteration, else the given one.
+
+    Autograd's thread often launches more than the main thread, but does not run the loop.
+    """
+    process = iterations.process_id
+    is_main = ((trace.threads["process"] == process) & (trace.threads["tid"] == process)).to_numpy()
+    threads = trace.api["thread"].to_numpy()[trace.operations["launch"].drop_nulls().to_numpy()]
+    launches = np.bincount(threads, minlength=len(is_main)) * is_main
+    main = int(np.argmax(launches)) if len(launches) else iterations.thread
+    return main if len(launches) and launches[main] >= iterations.count else iterations.thread
 
 
 def _iteration_of_operations(trace: Trace, process: int, edges: Times) -> Codes:

@@ -51,6 +51,7 @@ def _latest_awaited(graph: DependencyGraph, is_communication: Mask, source: Code
 OVERLAP = GraphChange(
     "overlap",
     "Overlap communication with compute",
-    "buckets small enough to start early; ranks that arrive together",
+    "communication in parts that can start early; ranks that arrive together",
     apply,
+    in_pytorch="buckets small enough to start early; ranks that arrive together",
 )

@@ -21,4 +21,4 @@ def faster(code: int, name: str, times: float) -> GraphChange:
         weight[run] = (weight[run] / times).astype(np.int64)
         return graph.with_edges(graph.edges.with_weight(weight))
 
-    return GraphChange(f"faster:{name}={times:g}", f"{times:g} times as fast: {name}", "a faster kernel", apply)
+    return GraphChange(f"faster:{name}={times:g}", f"Kernel {times:g}x faster: {name}", "a faster kernel", apply)

@@ -65,6 +65,7 @@ def _handovers(gap: Codes, source: Codes) -> list[int]:
 FUSE = GraphChange(
     "fuse",
     "Fuse storms of small kernels",
-    "a loop over elements that can be replaced by one operation on the full tensor, in the backward pass too",
+    "one kernel that does the work of all rounds of a loop",
     apply,
+    in_pytorch="a loop over elements that one operation on the full tensor can replace, in the backward pass too",
 )

@@ -11,11 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceview.intervals import Times
 from traceview.model.trace import MEMORIES
-from traceview.whatif.changes.base import LARGE_COPY, GraphChange
+from traceview.whatif.changes.base import H2D, LARGE_COPY, GraphChange
 from traceview.whatif.constants import ASYNC_CALL, COPY_LATENCY, Constants
 from traceview.whatif.graph import CALL, GAP, LAUNCH, RUN, WAIT, DependencyGraph, Mask
 
+PREPARED = (
+    "the loop pauses before each batch, and may prepare and pin it there; with workers that pin it (num_workers), the "
+    "lower end of the range"
+)
 PAGEABLE, PINNED = MEMORIES.index("pageable"), MEMORIES.index("pinned")
 
 
@@ -40,18 +45,43 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     weight[graph.call_edges(CALL, own)] = 0
     gone = graph.call_edges(WAIT, blocking | own)
     pinned = replace(ops, memory=np.where(chosen, PINNED, ops.memory))
+    prepared = _prepared_in_loop(graph, chosen)
+    if prepared.any():
+        gap = graph.call_edges(GAP, prepared > 0)
+        weight[gap] += (prepared[edges.target[gap] // 2] * constants.fills).astype(np.int64)
+        graph = replace(graph, remarks=(*graph.remarks, PREPARED))
     return replace(graph, operations=pinned, edges=edges.with_weight(weight).keep(~gone))
+
+
+def _fill_time(graph: DependencyGraph, chosen: Mask) -> Times:
+    """Return the ns that the host needs to fill the pinned buffer of each call's copies."""
+    ops = graph.operations
+    rows = np.flatnonzero(chosen & (ops.call >= 0) & (ops.kind == H2D))
+    cost = np.zeros(len(graph.calls.row), np.int64)
+    np.add.at(cost, ops.call[rows], (ops.size[rows] / graph.facts.staging_rate).astype(np.int64))
+    return cost
+
+
+def _prepared_in_loop(graph: DependencyGraph, chosen: Mask) -> Times:
+    """Return the fill time of each call before which the host pauses long enough to prepare the batch itself.
+
+    A loader without workers pins its batches in the loop as well. A loader whose workers do not keep up gains nothing
+    from pinning, because the loop then waits longer for the batch.
+    """
+    cost = _fill_time(graph, chosen & (graph.operations.size >= LARGE_COPY))
+    gap = np.zeros(len(cost), np.int64)
+    into = graph.call_edges(GAP, cost > 0)
+    gap[graph.edges.target[into] // 2] = graph.edges.weight[into]
+    return np.where(gap >= cost, cost, 0)
 
 
 def apply_in_loop(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     """Return the same, but the loop fills the pinned buffer of each batch itself (`batch.pin_memory()`)."""
-    pinned = apply(graph, constants)
+    pinned = apply(graph, replace(constants, fills=0))
     if isinstance(pinned, str):
         return pinned
     ops = graph.operations
-    chosen = (ops.memory == PAGEABLE) & (ops.kind >= 0) & (ops.call >= 0)
-    cost = np.zeros(len(graph.calls.row), np.int64)
-    np.add.at(cost, ops.call[chosen], (ops.size[chosen] / graph.facts.staging_rate).astype(np.int64))
+    cost = _fill_time(graph, (ops.memory == PAGEABLE) & (ops.kind >= 0))
     weight = pinned.edges.weight.copy()
     gap = pinned.call_edges(GAP, cost > 0)
     weight[gap] += cost[pinned.edges.target[gap] // 2]
@@ -70,12 +100,14 @@ def _next_synchronizations(graph: DependencyGraph, blocking: Mask) -> Mask:
 PIN = GraphChange(
     "pin",
     "Pin host memory",
-    "non_blocking=True, and batches pinned outside the loop (DataLoader(pin_memory=True))",
+    "host buffers of cudaMallocHost or cudaHostRegister that are filled outside the loop, and asynchronous copies",
     apply,
+    in_pytorch="non_blocking=True, and batches pinned outside the loop (DataLoader(pin_memory=True))",
 )
 PIN_HERE = GraphChange(
     "pin-here",
     "Pin each batch in the loop",
-    "batch.pin_memory() in the loop: the host fills the pinned buffer at the rate of pageable copies",
+    "the loop fills the pinned buffer itself, at the rate of pageable copies",
     apply_in_loop,
+    in_pytorch="batch.pin_memory() in the loop: the host fills the pinned buffer at the rate of pageable copies",
 )

@@ -28,7 +28,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
         ahead = (ops.kind == H2D) & (ops.size >= LARGE_COPY)
         return "the copies have a separate stream already" if ahead.any() else "no large copy to the GPU"
     if (ops.memory[chosen & (ops.size >= LARGE_COPY)] == MEMORIES.index("pageable")).any():
-        return "the copies are from pageable memory and block the host: pin it first"
+        return "the copies are from pageable memory and block the host; pin that memory first (pin)"
     return _with_contention(_with_copies_ahead(graph, chosen), graph, chosen, constants)
 
 

@@ -27,8 +27,8 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     micro = float(np.median([len(backward_passes(graph, index)) for index in iterations])) if iterations else 0
     if micro < 2:
         return (
-            "one batch a step: the next forward pass needs this step's weights, and autograd runs a backward pass on "
-            "its forward's stream, so nothing can run concurrently (with gradient accumulation, micro-batches can)"
+            "one batch a step: the next forward pass needs the updated weights (with gradient accumulation, "
+            "micro-batches can run concurrently)"
         )
     beside = (micro - 1) / micro
     weight = graph.edges.weight.copy()
@@ -44,4 +44,5 @@ STAGED = GraphChange(
     "Run micro-batches concurrently on two streams",
     "a separate thread for backward passes, and separate weights for each stream (instrument's staged)",
     apply,
+    training_only=True,
 )

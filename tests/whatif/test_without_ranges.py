@@ -1,0 +1,131 @@
+"""Predictions from captures without NVTX ranges: the main thread, loaders, reads of values, and the mean time.
+
+Hand-made traces, and samples whose ranges are removed while their iterations stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tests.captures import sample
+from tests.made_trace import made_trace
+from traceview.errors import RequestError
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.trace import KINDS, MEMORIES, Trace
+from traceview.model.whatif import WhatIf
+from traceview.pipeline import analyze
+from traceview.whatif import predict, whatif
+from traceview.whatif.build import build
+from traceview.whatif.select import Selection, select
+
+US = 1000
+
+
+def without_ranges(analysis: Analysis) -> Analysis:
+    """Return the analysis as if its iterations were periods: no range, and the busiest thread as theirs."""
+    iterations, trace = analysis.iterations, analysis.trace
+    assert isinstance(iterations, Iterations)
+    own = trace.operations.filter((pl.col("process") == iterations.process_id) & pl.col("launch").is_not_null())
+    busiest = trace.api["thread"].gather(own["launch"]).mode()[0]
+    period = replace(iterations, source="period", confidence=0.9, range="period", thread=int(busiest))
+    return replace(analysis, trace=replace(trace, ranges=trace.ranges.head(0)), iterations=period)
+
+
+@pytest.mark.parametrize("name", ["trainer/serial", "trainer/prefetch", "trainer/staged", "dual", "ddp2"])
+def test_predictions_do_not_need_ranges(name: str) -> None:
+    analysis = analyze(sample(f"{name}.sqlite"))
+    named, bare = whatif(analysis), whatif(without_ranges(analysis))
+    assert isinstance(named, WhatIf) and isinstance(bare, WhatIf)
+    assert (bare.iterations.source, bare.measured_ns) == ("period", named.measured_ns)
+    times = {item.change: item.iteration_ns for item in named.predictions}
+    for item in bare.predictions:
+        assert item.iteration_ns == pytest.approx(times[item.change], rel=0.01), item.change
+    # The loop of these samples has its batches ready: without a range, nothing shows a loader.
+    assert times.keys() - {item.change for item in bare.predictions} <= {"load"}
+    assert {item.change for item in bare.left_out} - {item.change for item in named.left_out} <= {"load"}
+
+
+def loop(pause: int, *, kind: str = "h2d", memory: str = "pinned", size: int = 1 << 20, rest: int = 205) -> Trace:
+    """Hand-made: each step pauses, copies, launches two kernels of 100 µs, and waits for the copy if it is pageable."""
+    operations, api, ranges, at = [], [], [], 0
+    for step in range(12):
+        begin = at
+        copy = begin + pause
+        api.append((copy, copy + 20 * US, "blocking_copy" if memory == "pageable" else "api", 0))
+        operations.append((copy + 5 * US, copy + 19 * US, "copy", 0, len(api) - 1))
+        for kernel in range(2):
+            call = copy + (30 + 10 * kernel) * US
+            api.append((call, call + 5 * US, "api", 0))
+            operations.append((call + (10 + 90 * kernel) * US, call + (110 + 90 * kernel) * US, "compute", 0, len(api) - 1))
+        at = copy + (45 + rest) * US
+        ranges.append((begin, at, f"step {step}", 0))
+    trace = made_trace(operations, api, ranges)
+    is_copy = pl.col("class") == "copy"
+    return replace(
+        trace,
+        operations=trace.operations.with_columns(
+            pl.when(is_copy).then(pl.lit(size)).otherwise(0).cast(pl.Int64).alias("bytes"),
+            pl.when(is_copy).then(pl.lit(kind)).cast(pl.Enum(KINDS)).alias("kind"),
+            pl.when(is_copy).then(pl.lit(memory)).cast(pl.Enum(MEMORIES)).alias("memory"),
+        ),
+    )
+
+
+def test_pause_before_a_batch_is_loading() -> None:
+    """Hand-made: without the pause of 5 ms, the GPU limits a step: 14 µs of copy, 200 µs of kernels."""
+    analysis = without_ranges(analyze(loop(5000 * US)))
+    prediction = predict(analysis, ["load"])
+    # 3% of the pause stay, in which the host could have been ahead.
+    assert 214 * US <= prediction.iteration_ns <= 214 * US + 150 * US + 250 * US
+    assert prediction.low_ns < prediction.iteration_ns < prediction.high_ns
+    chosen = select(analysis)
+    assert isinstance(chosen, Selection)
+    assert (build(analysis.trace, chosen).calls.loading > 4900 * US).sum() == chosen.last - chosen.begin - 1
+    with pytest.raises(RequestError, match="does not pause before it copies a batch"):
+        predict(without_ranges(analyze(loop(5 * US, rest=0))), ["load"])
+
+
+def test_loop_that_prepares_its_batches_pins_them_there() -> None:
+    """Hand-made: a batch takes 14 µs to fill, as its copy does. A pause of 5 ms can hold that, one of 10 µs cannot."""
+    slow, ready = (analyze(loop(pause, memory="pageable", rest=rest)) for pause, rest in ((5000 * US, 205), (5 * US, 0)))
+    prepared, pinned = predict(slow, ["pin"]), predict(ready, ["pin"])
+    assert "may prepare and pin it there" in prepared.note and "prepare" not in pinned.note
+    assert prepared.iteration_ns > predict(ready, ["pin"]).iteration_ns
+    assert predict(slow, ["pin-here"]).iteration_ns == prepared.iteration_ns
+    assert prepared.low_ns < 0.9 * prepared.iteration_ns
+
+
+def test_reads_of_values_are_removed_with_their_waits() -> None:
+    """A blocking copy of 4 bytes to the host in each step is a wait, as `loss.item()` is."""
+    reads = analyze(loop(50 * US, kind="d2h", memory="pageable", size=4))
+    prediction = predict(reads, ["sync"])
+    assert prediction.iteration_ns < 0.9 * whatif_time(reads)
+    with pytest.raises(RequestError, match="does not wait for the GPU in most iterations"):
+        predict(analyze(loop(50 * US, kind="d2h", memory="pinned", size=4)), ["sync"])
+
+
+def whatif_time(analysis: Analysis) -> int:
+    assert isinstance(analysis.iterations, Iterations)
+    return analysis.iterations.time_ns
+
+
+def test_host_time_of_other_iterations_stays_as_the_host_does() -> None:
+    """Hand-made: the mean is 10% above the modelled time, as with a checkpoint in a later iteration."""
+    analysis = analyze(sample("dual.sqlite"))
+    assert isinstance(analysis.iterations, Iterations)
+    longer = replace(analysis, iterations=replace(analysis.iterations, time_ns=analysis.iterations.time_ns * 11 // 10))
+    # The launches of a graph leave the host little time on the critical path; without loading, it stays.
+    assert predict(longer, ["graph"]).iteration_ns < 1.02 * predict(analysis, ["graph"]).iteration_ns
+    assert predict(longer, ["load"]).iteration_ns == pytest.approx(1.1 * predict(analysis, ["load"]).iteration_ns, rel=0.01)
+
+
+def test_changes_fit_the_program() -> None:
+    """A program without PyTorch gets no advice on autograd or DataLoader."""
+    result = whatif(analyze(loop(5000 * US, memory="pageable")))
+    assert isinstance(result, WhatIf)
+    texts = " ".join([*(item.rests_on for item in result.predictions), *(item.reason for item in result.left_out)])
+    assert "staged" not in {item.change for item in (*result.predictions, *result.left_out)}
+    assert not any(word in texts for word in ("DataLoader", "non_blocking", "num_workers", "backward"))

@@ -1,0 +1,55 @@
+"""Notes on a model and on predictions."""
+
+from __future__ import annotations
+
+from traceview.model.trace import Note, Trace
+from traceview.whatif.outcome import Model
+
+UNNAMED = (
+    Note(
+        "unnamed_phases",
+        "no range names the phases of an iteration: the host's pause before it copies a batch counts as loading, and "
+        "what other threads launch as the backward pass",
+        ("load", "staged", "ranks"),
+    ),
+)
+MIN_GAIN = 0.02  # of the measured time; a smaller gain gets a note
+
+
+def gain_notes(model: Model, time: int, batches: int) -> tuple[str, ...]:
+    """Return the gain in samples, or that there is little or none."""
+    if batches > 1:
+        return (f"{batches} batches a step: {batches * model.measured / time:.2f} times the samples per second",)
+    gain = 1 - time / model.measured
+    if gain < -MIN_GAIN:
+        return (f"alone it is {-gain:.0%} slower",)
+    return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
+
+
+def process_notes(trace: Trace, process: int) -> tuple[Note, ...]:
+    """Return a note if more than one process uses GPUs."""
+    count = trace.operations["process"].n_unique()
+    if count < 2:
+        return ()
+    return (
+        Note(
+            "processes",
+            f"{count} processes use GPUs here; only process {process} is modelled, and its waits for the "
+            "others stay as they are",
+        ),
+    )
+
+
+def model_notes(model: Model) -> tuple[Note, ...]:
+    """Return the rates of the model, and what it takes from the capture as it is."""
+    facts = model.graph.facts
+    source = "measured here" if facts.pinned_measured else "default for this GPU: no large pinned copy in the capture"
+    return (
+        Note(
+            "rates",
+            f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a "
+            f"launch to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
+        ),
+        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
+        *(UNNAMED if model.selection.summary.source == "period" else ()),
+    )

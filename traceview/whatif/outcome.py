@@ -1,0 +1,96 @@
+"""Replay a changed graph, and scale it to the measured time per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceview.intervals import length, union
+from traceview.whatif.changes.base import GraphChange
+from traceview.whatif.constants import Constants
+from traceview.whatif.graph import GAP, RUN, DependencyGraph
+from traceview.whatif.power import with_clock
+from traceview.whatif.replay import COUNTED, Replay, path_times, replay
+from traceview.whatif.select import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path."""
+
+    graph: DependencyGraph
+    base: Replay
+    selection: Selection
+    host: int
+
+    @classmethod
+    def build(cls, graph: DependencyGraph, selection: Selection) -> Model:
+        """Replay the unchanged graph. Raises CycleError if its times are contradictory."""
+        base = replay(graph)
+        return cls(graph, base, selection, _host_time(path_times(graph, base)))
+
+    @property
+    def measured(self) -> int:
+        """The mean time per iteration of the capture."""
+        return self.selection.measured_ns
+
+    @property
+    def error(self) -> float:
+        """The replay's error, as a signed fraction of the measured time."""
+        return self.base.per_iteration / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A changed graph, its critical path, and the predicted ns per iteration."""
+
+    graph: DependencyGraph
+    path: Mapping[str, int]
+    time: int
+
+
+def replay_changes(model: Model, changes: Sequence[GraphChange], constants: Constants) -> Outcome | str:
+    """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
+    graph = model.graph
+    for change in changes:
+        changed = change.apply(graph, constants)
+        if isinstance(changed, str):
+            return changed
+        graph = changed
+    if constants.host != 1:
+        weight, host = graph.edges.weight, graph.edges.kind == GAP
+        weight = np.where(host, weight * constants.host, weight).astype(np.int64)
+        graph = graph.with_edges(graph.edges.with_weight(weight))
+    first = _replayed_outcome(model, graph)
+    slower = with_clock(model.graph, model.measured, graph, first.time, constants)
+    return first if slower is graph else _replayed_outcome(model, slower)
+
+
+def _replayed_outcome(model: Model, graph: DependencyGraph) -> Outcome:
+    result = replay(graph)
+    path = path_times(graph, result)
+    # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
+    left = _host_time(path) / model.host if model.host else 1.0
+    beyond = int((model.measured - model.base.per_iteration) * min(left, 1.0))
+    return Outcome(graph, path, max(result.per_iteration + beyond, min_compute_time(model, graph), 1))
+
+
+def _host_time(path: Mapping[str, int]) -> int:
+    return sum(path[kind] for kind in ("host", "call", "wait", "launch"))
+
+
+def min_compute_time(model: Model, graph: DependencyGraph) -> int:
+    """Return the minimum ns per iteration for compute on several streams, which share the GPU.
+
+    The overlap between streams stays as measured. Returns 0 if compute runs on one stream.
+    """
+    ops = graph.operations
+    compute = np.isin(ops.code, COUNTED[:1]) & (ops.iteration >= graph.first)
+    if len(np.unique(ops.stream[compute])) < 2:
+        return 0
+    busy = length(union(ops.start[compute], ops.end[compute]))
+    before = int(model.graph.edges.weight[model.graph.operation_edges(RUN, compute)].sum())
+    after = int(graph.edges.weight[graph.operation_edges(RUN, compute)].sum())
+    return int(busy * after / max(before, 1)) // graph.counted
