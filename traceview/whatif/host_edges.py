@@ -61,8 +61,8 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
 def _time_before_batches(trace: Trace, selection: Selection, calls: GraphCalls, returned: Times) -> Times:
     """Return the host time that precedes the copies of each iteration's batch, beyond the thread's usual gaps.
 
-    A batch is all that a thread copies to the GPU without other calls between. Of the batches of an iteration, the
-    one after the longest pause comes from the loader; its size is at least MIN_BATCH.
+    A batch is all that a thread copies to the GPU without other calls between, MIN_BATCH bytes or more. The longest
+    pause before a batch in each iteration is that of the loader.
     """
     size = _copied_bytes(trace, calls)
     chosen = np.zeros(len(size), np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceview.model.trace import Note, Trace
-from traceview.whatif.outcome import Model
+from traceview.whatif.outcome import RunModel
 
 UNNAMED = (
     Note(
@@ -16,7 +16,7 @@ UNNAMED = (
 MIN_GAIN = 0.02  # of the measured time; a smaller gain gets a note
 
 
-def gain_notes(model: Model, time: int, batches: int) -> tuple[str, ...]:
+def gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
     """Return the gain in samples, or that there is little or none."""
     if batches > 1:
         return (f"{batches} batches a step: {batches * model.measured / time:.2f} times the samples per second",)
@@ -40,7 +40,7 @@ def process_notes(trace: Trace, process: int) -> tuple[Note, ...]:
     )
 
 
-def model_notes(model: Model) -> tuple[Note, ...]:
+def model_notes(model: RunModel) -> tuple[Note, ...]:
     """Return the rates of the model, and what it takes from the capture as it is."""
     facts = model.graph.facts
     source = "measured here" if facts.pinned_measured else "default for this GPU: no large pinned copy in the capture"

@@ -17,7 +17,7 @@ from traceview.whatif.select import Selection
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class RunModel:
     """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path."""
 
     graph: DependencyGraph
@@ -26,7 +26,7 @@ class Model:
     host: int
 
     @classmethod
-    def build(cls, graph: DependencyGraph, selection: Selection) -> Model:
+    def build(cls, graph: DependencyGraph, selection: Selection) -> RunModel:
         """Replay the unchanged graph. Raises CycleError if its times are contradictory."""
         base = replay(graph)
         return cls(graph, base, selection, _host_time(path_times(graph, base)))
@@ -43,7 +43,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChangedRun:
     """A changed graph, its critical path, and the predicted ns per iteration."""
 
     graph: DependencyGraph
@@ -51,7 +51,7 @@ class Outcome:
     time: int
 
 
-def replay_changes(model: Model, changes: Sequence[GraphChange], constants: Constants) -> Outcome | str:
+def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: Constants) -> ChangedRun | str:
     """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
     graph = model.graph
     for change in changes:
@@ -68,20 +68,20 @@ def replay_changes(model: Model, changes: Sequence[GraphChange], constants: Cons
     return first if slower is graph else _replayed_outcome(model, slower)
 
 
-def _replayed_outcome(model: Model, graph: DependencyGraph) -> Outcome:
+def _replayed_outcome(model: RunModel, graph: DependencyGraph) -> ChangedRun:
     result = replay(graph)
     path = path_times(graph, result)
     # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
     left = _host_time(path) / model.host if model.host else 1.0
     beyond = int((model.measured - model.base.per_iteration) * min(left, 1.0))
-    return Outcome(graph, path, max(result.per_iteration + beyond, min_compute_time(model, graph), 1))
+    return ChangedRun(graph, path, max(result.per_iteration + beyond, min_compute_time(model, graph), 1))
 
 
 def _host_time(path: Mapping[str, int]) -> int:
     return sum(path[kind] for kind in ("host", "call", "wait", "launch"))
 
 
-def min_compute_time(model: Model, graph: DependencyGraph) -> int:
+def min_compute_time(model: RunModel, graph: DependencyGraph) -> int:
     """Return the minimum ns per iteration for compute on several streams, which share the GPU.
 
     The overlap between streams stays as measured. Returns 0 if compute runs on one stream.

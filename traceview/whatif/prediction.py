@@ -20,7 +20,7 @@ from traceview.whatif.changes.pin import PIN_HERE
 from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
 from traceview.whatif.graph import DependencyGraph
 from traceview.whatif.notes import gain_notes, model_notes, process_notes
-from traceview.whatif.outcome import Model, Outcome, min_compute_time, replay_changes
+from traceview.whatif.outcome import ChangedRun, RunModel, min_compute_time, replay_changes
 from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
 from traceview.whatif.select import select
 
@@ -97,14 +97,14 @@ def measured(analysis: Analysis) -> int:
     return selection.measured_ns
 
 
-def _model(analysis: Analysis) -> Model | str:
+def _model(analysis: Analysis) -> RunModel | str:
     """Return the model of the unchanged run, or the reason why there is none."""
     selection = select(analysis)
     if isinstance(selection, str):
         return selection
     graph = build(analysis.trace, selection)
     try:
-        return Model.build(graph, selection)
+        return RunModel.build(graph, selection)
     except CycleError:
         ops, calls = graph.operations, graph.calls
         launched = ops.call >= 0
@@ -135,7 +135,7 @@ def _faster_kernels(
 
 
 def _each_alone(
-    model: Model, changes: Sequence[GraphChange]
+    model: RunModel, changes: Sequence[GraphChange]
 ) -> tuple[tuple[Prediction, ...], tuple[NotApplicable, ...]]:
     predictions, left_out = [], []
     for change in changes:
@@ -151,7 +151,7 @@ def _changes_for(program: Program) -> tuple[GraphChange, ...]:
     return tuple(chosen for change in CHANGES if (chosen := change.for_program(program)) is not None)
 
 
-def _best_together(model: Model, changes: Sequence[GraphChange]) -> tuple[Prediction, ...]:
+def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Prediction, ...]:
     """Add the change with the largest gain, and repeat until no change gains MIN_FURTHER_GAIN."""
     made: list[GraphChange] = []
     best, predictions = model.measured, []
@@ -180,7 +180,7 @@ def _in_order(changes: Sequence[GraphChange]) -> list[GraphChange]:
     return sorted(changes, key=lambda change: names.index(change.name))
 
 
-def _middle_time(model: Model, changes: Sequence[GraphChange]) -> int | None:
+def _middle_time(model: RunModel, changes: Sequence[GraphChange]) -> int | None:
     try:
         outcome = replay_changes(model, changes, MIDDLE)
         return None if isinstance(outcome, str) else outcome.time
@@ -188,9 +188,9 @@ def _middle_time(model: Model, changes: Sequence[GraphChange]) -> int | None:
         return None
 
 
-def _prediction(model: Model, changes: Sequence[GraphChange]) -> Prediction | str:
+def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction | str:
     """Return the prediction, or the reason why there is none."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ChangedRun] = []
     for constants in (LOW, MIDDLE, HIGH):
         try:
             outcome = replay_changes(model, changes, constants)
