@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.report.layout import code_lines, cut, left, width, wrap
+from traceview.report.layout import code_lines, cut, left, middle, short_names, width, wrap
 
 VISIBLE = st.text(st.characters(exclude_categories=("C", "Z", "M")), max_size=150)
 WORDS = st.lists(VISIBLE.filter(bool), max_size=30).map(" ".join)
@@ -25,6 +25,30 @@ def test_cut_fits_and_keeps_what_fits(text: str, columns: int) -> None:
 @given(VISIBLE, st.integers(1, 90))
 def test_left_fills_exactly(text: str, columns: int) -> None:
     assert width(left(text, columns)) == columns
+
+
+@given(VISIBLE, st.integers(3, 90))
+def test_middle_keeps_both_ends(text: str, columns: int) -> None:
+    short = middle(text, columns)
+    assert width(short) <= columns
+    head, _, tail = short.partition("…") if width(text) > columns else (text, "", "")
+    assert text.startswith(head) and text.endswith(tail)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=40), unique=True, min_size=1, max_size=30), st.integers(16, 40))
+def test_short_names_stay_distinct(numbers: list[str], columns: int) -> None:
+    """Names that differ only somewhere in a long middle, as those of ranks and kernels do."""
+    names = [f"{'run_of_the_whole_cluster_' * 2}{number}{'_of_a_report_with_a_long_name' * 2}" for number in numbers]
+    short = short_names(names, columns)
+    assert all(width(name) <= columns for name in short)
+    assert len(set(short)) == len(names)
+
+
+def test_short_names_show_where_they_differ() -> None:
+    names = [f"llama_pretraining_node{node}_gpu_report_of_the_second_attempt" for node in (17, 18, 27)]
+    assert len(set(short_names(names, 22))) == 3
+    assert short_names(["rank0", "rank1"], 22) == ["rank0", "rank1"]
+    assert short_names(["a" * 30, "a" * 30], 10) == ["aaaaa…aaaa"] * 2
 
 
 @given(WORDS)

@@ -8,7 +8,7 @@ from dataclasses import astuple
 
 from traceview.info.contents import CaptureContents
 from traceview.report.format import milliseconds, plain
-from traceview.report.layout import cut, left, wrap
+from traceview.report.layout import cut, short_names, wrap
 
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
@@ -72,8 +72,9 @@ def _table_lines(contents: CaptureContents) -> Iterator[str]:
 def _range_lines(contents: CaptureContents) -> Iterator[str]:
     total = sum(times for _, times in contents.ranges)
     yield _labelled_line("NVTX", f"{total:,} ranges with {len(contents.ranges):,} names")
-    for name, times in contents.ranges[:MAX_LISTED_RANGES]:
-        yield f"    {times:>12,}  {left(plain(name, 200), 60).rstrip()}"
+    listed = contents.ranges[:MAX_LISTED_RANGES]
+    for name, (_, times) in zip(short_names([plain(name, 200) for name, _ in listed], 60), listed, strict=True):
+        yield f"    {times:>12,}  {name}"
     if len(contents.ranges) > MAX_LISTED_RANGES:
         yield f"    and {len(contents.ranges) - MAX_LISTED_RANGES} more names"
 

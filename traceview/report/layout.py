@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 WIDTH = 80
 
@@ -33,6 +34,38 @@ def _head(text: str, columns: int) -> str:
         if used > columns:
             return text[:index]
     return text
+
+
+def middle(text: str, columns: int) -> str:
+    """Shorten a text to `columns` with `…` in its middle: similar names differ at both ends."""
+    if width(text) <= columns:
+        return text
+    head = _head(text, columns // 2)
+    tail = _head(text[::-1], columns - 1 - width(head))[::-1]
+    return f"{head}…{tail}"
+
+
+def short_names(names: Sequence[str], columns: int) -> list[str]:
+    """Shorten names in the middle to `columns`; names that would look equal are cut where they begin to differ."""
+    short = _distinct(list(dict.fromkeys(names)), columns)
+    return [short[name] for name in names]
+
+
+def _distinct(names: list[str], columns: int, hidden: int = 0) -> dict[str, str]:
+    """Return a short form of each name without its first `hidden` characters, which are the same in all."""
+    short = {name: middle(("…" if hidden else "") + name[hidden:], columns) for name in names}
+    for form in [form for form, count in Counter(short.values()).items() if count > 1]:
+        alike = [name for name in names if short[name] == form]
+        start = _common_length(alike) - columns // 4
+        if start > hidden:
+            short |= _distinct(alike, columns, start)
+    return short
+
+
+def _common_length(names: Sequence[str]) -> int:
+    """Return the number of letters with which all names begin."""
+    equal = [len(set(letters)) == 1 for letters in zip(*names, strict=False)]
+    return next((place for place, same in enumerate(equal) if not same), len(equal))
 
 
 def left(text: str, columns: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.report.format import CAUSE_WORDS, confidence_word, figure, milliseconds, percent, plain
-from traceview.report.layout import WIDTH, cut, left, width, wrap
+from traceview.report.layout import WIDTH, cut, left, short_names, width, wrap
 
 COLUMN_GAP = 2
 MAX_NAME_WIDTH = 34
@@ -40,7 +40,7 @@ def text_table(table: Table, top: int, place: str = "") -> list[str]:
     if columns[0].unit in ("text", "code"):
         first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
     margin = min(max(map(width, first)), MAX_NAME_WIDTH)
-    heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in first]
+    heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in short_names(first, margin)]
     for index, column in enumerate(columns):
         values = [row[index] for row in cells]
         needed = COLUMN_GAP + max(width(column.title), *map(width, values))

@@ -31,7 +31,7 @@ from traceview.report.comparison.phrases import (
     signed,
 )
 from traceview.report.format import milliseconds, plain
-from traceview.report.layout import WIDTH, cut, left, wrap
+from traceview.report.layout import WIDTH, cut, left, short_names, wrap
 
 COLUMNS = 3
 NAME = 20
@@ -131,14 +131,15 @@ def _kernels(against: CaptureDifference, top: int) -> list[str]:
     counts = ", ".join(f"{tally[status]} {status}" for status in STATUSES if tally[status])
     same = len(against.kernels) - len(kernels)
     first = f", first {top} of {len(kernels)}" if len(kernels) > top else ""
+    names = short_names([plain(kernel.name, 200) for kernel in kernels[:top]], 31)
     head = f"  {'':<31}{'':<9}{'count':>14}{'before':>11}{'after':>11}"
-    return [f"Kernels: {counts}, {same} unchanged{first}", head, *(_kernel(kernel) for kernel in kernels[:top])]
+    return [f"Kernels: {counts}, {same} unchanged{first}", head, *map(_kernel, names, kernels[:top])]
 
 
-def _kernel(kernel: KernelChange) -> str:
+def _kernel(name: str, kernel: KernelChange) -> str:
     count = f"{kernel.count.before:,} → {kernel.count.after:,}"
     return (
-        f"  {left(plain(kernel.name, 31), 31)} {kernel.status:<9}{count:>13}"
+        f"  {left(name, 31)} {kernel.status:<9}{count:>13}"
         f"{milliseconds(kernel.time.before):>11}{milliseconds(kernel.time.after):>11}"
     )
 
@@ -148,12 +149,13 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
+    captures = (comparison.base, *(against.capture for against in comparison.against))
+    base, *files = short_names([plain(capture.file, 200) for capture in captures], 34)
     yield [
-        f"{'base':<10}{left(_file(comparison.base), 34)} {milliseconds(_base_wall(comparison)):>10}",
+        f"{'base':<10}{left(base, 34)} {milliseconds(_base_wall(comparison)):>10}",
         *(
-            f"{against.verdict:<10}{left(_file(against.capture), 34)} {milliseconds(against.time.after):>10}"
-            f"  {_percents(against)}"
-            for against in comparison.against
+            f"{against.verdict:<10}{left(file, 34)} {milliseconds(against.time.after):>10}  {_percents(against)}"
+            for file, against in zip(files, comparison.against, strict=True)
         ),
     ]
     for first in range(0, len(comparison.against), COLUMNS):
@@ -181,7 +183,8 @@ def _percents(against: CaptureDifference) -> str:
 def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
     """Return one table with a column for the base and each member."""
     names = (comparison.base, *(against.capture for against in members))
-    head = f"{'means/iteration':<{NAME}}" + "".join(f"{_stem(capture):>{CELL}}" for capture in names)
+    heads = short_names([_stem(capture) for capture in names], CELL - 1)
+    head = f"{'means/iteration':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in heads)
     rows = [head]
     for index, base in enumerate(members[0].mean_parts):
         changes = [against.mean_parts[index] for against in members]
@@ -199,7 +202,7 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
 
 
 def _stem(capture: ComparedCapture) -> str:
-    return cut(plain(capture.file.removesuffix(".sqlite"), 60), CELL - 1)
+    return plain(capture.file.removesuffix(".sqlite"), 200)
 
 
 def _row(name: str, changes: Sequence[FigureChange]) -> str:

@@ -8,9 +8,10 @@ from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import milliseconds, percent, plain
-from traceview.report.layout import WIDTH, cut, left, wrap
+from traceview.report.layout import WIDTH, cut, left, short_names, wrap
 
 NAME = 22
+LAST = 20  # of the rank that is last most often
 CELL = 8
 COLUMNS = ("wall", "own", "lag", "compute", "copies", "idle", "wait")
 MAX_RANKS = 12  # shown one by one; also bounds the notes
@@ -27,6 +28,7 @@ def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
 
 def _ranks(fleet: Fleet) -> list[str]:
     what = "means per steady iteration" if fleet.heat is not None else "whole captures"
+    names = _labels(fleet, NAME)
     late = {straggler.rank for straggler in fleet.stragglers}
     lines = [
         f"Ranks, {what} in ms, slowest first",
@@ -35,7 +37,7 @@ def _ranks(fleet: Fleet) -> list[str]:
     for before, row in _shown(fleet):
         if before:
             lines.append(f"  ... {before:,} between")
-        lines.append(("! " if row in late else "  ") + _row(fleet.ranks[row]))
+        lines.append(("! " if row in late else "  ") + left(names[row], NAME) + _cells(fleet.ranks[row]))
     return [*lines, "  own = wall - exposed communication; lag = own - median own of the others"]
 
 
@@ -60,9 +62,13 @@ def _slowness(rank: Rank) -> int:
     return rank.own if rank.lag is None else rank.lag
 
 
-def _row(rank: Rank) -> str:
+def _labels(fleet: Fleet, columns: int) -> list[str]:
+    return short_names([plain(rank.label, 200) for rank in fleet.ranks], columns)
+
+
+def _cells(rank: Rank) -> str:
     values = (rank.wall, rank.own, rank.lag, rank.compute, rank.copies, rank.idle, rank.wait)
-    return left(plain(rank.label, 200), NAME) + "".join(_ms(value) for value in values)
+    return "".join(_ms(value) for value in values)
 
 
 def _ms(value: int | None) -> str:
@@ -85,15 +91,16 @@ def _groups(fleet: Fleet, top: int) -> list[str]:
     if not fleet.groups:
         return []
     chosen = sorted(fleet.groups, key=lambda group: -group.waited)[:top]
+    names = _labels(fleet, LAST)
     return [
         _first(f"Collectives, longest wait first, {_when(fleet)}", len(fleet.groups), top),
         f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  most often last",
-        *(_group(fleet, group) for group in chosen),
+        *(_group(group, names[group.last]) for group in chosen),
     ]
 
 
-def _group(fleet: Fleet, group: CollectiveGroup) -> str:
-    often = f"{percent(group.last_count, group.count)} {plain(fleet.ranks[group.last].label, 100)}"
+def _group(group: CollectiveGroup, last: str) -> str:
+    often = f"{percent(group.last_count, group.count)} {last}"
     times = "".join(f"{milliseconds(ns):>10}" for ns in (group.skew_median, group.skew_p95, group.transfer))
     return f"  {left(plain(group.kind, 100), 13)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
 
@@ -101,11 +108,12 @@ def _group(fleet: Fleet, group: CollectiveGroup) -> str:
 def _pairs(fleet: Fleet, top: int) -> list[str]:
     if not fleet.pairs:
         return []
+    names = _labels(fleet, NAME)
     return [
         _first(f"Waits between ranks, {_when(fleet)}", fleet.pair_count, top),
         *(
-            f"  {left(plain(fleet.ranks[pair.waiter].label, 100), NAME)} {milliseconds(pair.waited):>9} for "
-            f"{left(plain(fleet.ranks[pair.last].label, 100), NAME)} in {pair.count:,} collectives"
+            f"  {left(names[pair.waiter], NAME)} {milliseconds(pair.waited):>9} for {left(names[pair.last], NAME)} "
+            f"in {pair.count:,} collectives"
             for pair in fleet.pairs[:top]
         ),
     ]
@@ -115,11 +123,10 @@ def _clocks(fleet: Fleet, top: int) -> list[str]:
     lines = wrap(clocks_line(fleet), "", "  ")
     if len(fleet.clocks) < 2:
         return lines
-    for clock in fleet.clocks[:top]:
+    files = short_names([plain(clock.file, 200) for clock in fleet.clocks], NAME)
+    for file, clock in zip(files[:top], fleet.clocks, strict=False):
         words = ", ".join(part for part in (clock_line(clock), session_line(clock)) if part)
-        lines += wrap(
-            words, f"  {left(plain(clock.file, 100), NAME)} {milliseconds(clock.offset):>10}  ", " " * (NAME + 15)
-        )
+        lines += wrap(words, f"  {left(file, NAME)} {milliseconds(clock.offset):>10}  ", " " * (NAME + 15))
     more = len(fleet.clocks) - top
     return [*lines, f"  and {more:,} more in the page and the JSON"] if more > 0 else lines
 

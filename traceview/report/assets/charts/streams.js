@@ -2,7 +2,7 @@
 import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { durationColumn, textColumn, table } from "../core/table.js";
-import { countText, milliseconds, percent } from "../core/words.js";
+import { countText, middle, milliseconds, percent } from "../core/words.js";
 import { chartLayout, plotlyText } from "./style.js";
 
 const SPACIOUS = 5;
@@ -40,7 +40,7 @@ function streamItem(streams, together, i, j) {
 function streamPicture(streams, together) {
   const n = streams.length,
     places = streams.map((_, at) => at),
-    names = streams.map((name) => plotlyText(shortName(name)));
+    names = streams.map((name) => plotlyText(middle(name, 22)));
   const share = (i, j) => (i === j ? null : together[i][i] ? together[i][j] / together[i][i] : 0);
   const each = (cell) => places.map((i) => places.map((j) => cell(i, j)));
   const word = (i, j) =>
@@ -96,10 +96,6 @@ function streamPicture(streams, together) {
       { margin: { l: 60, r: 10, t: 30, b: 10 }, height: Math.max(210, 80 + 40 * n) },
     ),
   };
-}
-
-function shortName(name) {
-  return name.length > 22 ? name.slice(0, 21) + "…" : name;
 }
 
 function streamTable(streams, together, on) {

@@ -1,6 +1,7 @@
 // Draws each capture on its canvas.
 import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
+import { fitted } from "../core/words.js";
 import { AXIS, LABELS, LANE, captures, currentIteration, iterationStart, time, view } from "./state.js";
 
 // Lines in a tile of 8 by 8 pixels, so that no meaning depends on colour alone.
@@ -101,7 +102,7 @@ function drawCapture(capture) {
   context.restore();
   context.fillStyle = cssColour("--ink");
   capture.lanes.forEach((lane, row) => {
-    context.fillText(shortened(context, lane, LABELS - 14), 8, AXIS + row * LANE + LANE / 2);
+    context.fillText(fitted(context, lane, LABELS - 14), 8, AXIS + row * LANE + LANE / 2);
   });
 }
 
@@ -147,7 +148,7 @@ function drawName(context, text, lane, from, to, ink) {
   const left = Math.max(from, LABELS);
   if (to - left < 30) return;
   context.fillStyle = ink;
-  context.fillText(shortened(context, text, to - left - 8), left + 4, AXIS + lane * LANE + LANE / 2);
+  context.fillText(fitted(context, text, to - left - 8), left + 4, AXIS + lane * LANE + LANE / 2);
 }
 
 function drawBorders(context, capture, toX, height) {
@@ -157,11 +158,4 @@ function drawBorders(context, capture, toX, height) {
     context.lineWidth = current ? 2 : 1;
     for (const moment of current ? [from, to] : [from]) strokeLine(context, toX(moment), 0, toX(moment), height);
   });
-}
-
-function shortened(context, text, room) {
-  if (context.measureText(text).width <= room) return text;
-  let end = text.length;
-  while (end > 1 && context.measureText(text.slice(0, end) + "…").width > room) end = Math.floor(end * 0.8);
-  return text.slice(0, end) + "…";
 }

@@ -43,3 +43,23 @@ export function bandwidth(bytes, ns) {
 export function countText(number) {
   return WHOLE.format(number);
 }
+
+// A text of at most so many letters, with … in its middle: similar names differ at both ends.
+export function middle(text, letters) {
+  if (text.length <= letters) return text;
+  const head = Math.floor(letters / 2);
+  const tail = letters - 1 - head;
+  return text.slice(0, head) + "…" + (tail > 0 ? text.slice(-tail) : "");
+}
+
+// The longest form of a text that fits into `room` pixels of a canvas.
+export function fitted(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  let [low, high] = [1, text.length];
+  while (low + 1 < high) {
+    const letters = (low + high) >> 1;
+    if (context.measureText(middle(text, letters)).width <= room) low = letters;
+    else high = letters;
+  }
+  return middle(text, low);
+}

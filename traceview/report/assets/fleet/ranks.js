@@ -1,6 +1,7 @@
 // Ranks down, iterations across: each rank's time by kind and the heat map, on one canvas that draws the visible rows.
 import { byId, context2d, el } from "../core/dom.js";
 import { canvasPattern, cssColour } from "../core/palette.js";
+import { fitted } from "../core/words.js";
 import { heatImage } from "./scale.js";
 import { content, heat, map } from "./state.js";
 
@@ -137,7 +138,7 @@ function paintNames(pen, first, last, top, height) {
     if (taken.some((other) => Math.abs(other - y) < 13) || y < AXIS + 5) continue;
     taken.push(y);
     pen.fillStyle = cssColour(rank(row).straggler ? "--high" : row === map.row ? "--link" : "--ink");
-    pen.fillText(shortened(pen, (rank(row).straggler ? "! " : "") + rank(row).label, NAMES - 16), 8, y);
+    pen.fillText(fitted(pen, (rank(row).straggler ? "! " : "") + rank(row).label, NAMES - 16), 8, y);
   }
 }
 
@@ -154,11 +155,7 @@ function paintCursor(pen, wide, left, top, height) {
 function paintAxis(pen, wide, left) {
   pen.fillStyle = cssColour("--soft");
   pen.fillText("rank", 8, AXIS / 2);
-  pen.fillText(
-    shortened(pen, content.each ? "mean iteration" : "whole capture", left - NAMES - SPACE),
-    NAMES,
-    AXIS / 2,
-  );
+  pen.fillText(fitted(pen, content.each ? "mean iteration" : "whole capture", left - NAMES - SPACE), NAMES, AXIS / 2);
   const cell = (wide - left) / Math.max(heat.columns, 1),
     every = Math.max(1, Math.ceil(52 / cell));
   for (let column = 0; column < heat.columns; column += every) {
@@ -167,11 +164,4 @@ function paintAxis(pen, wide, left) {
     pen.fillStyle = cssColour("--soft");
     pen.fillText(heat.names[column], left + column * cell + 3, AXIS / 2);
   }
-}
-
-function shortened(pen, text, room) {
-  if (pen.measureText(text).width <= room) return text;
-  let end = text.length;
-  while (end > 1 && pen.measureText(text.slice(0, end) + "…").width > room) end -= 1;
-  return text.slice(0, end) + "…";
 }

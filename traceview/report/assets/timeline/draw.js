@@ -4,7 +4,7 @@ import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { RANGE_COLOURS, cssColour, lookWord, palette } from "../core/palette.js";
-import { countText } from "../core/words.js";
+import { countText, middle } from "../core/words.js";
 import { drawGrid } from "./axis.js";
 import { visibleSources } from "./levels.js";
 import { drawOver } from "./overlay.js";
@@ -183,6 +183,5 @@ function drawText(context, text, left, right, box, ink) {
   const letters = Math.floor((right - left - 8) / 6.1);
   if (letters < 3) return;
   context.fillStyle = ink;
-  const cut = text.length > letters ? text.slice(0, letters - 1) + "…" : text;
-  context.fillText(cut, left + 4, box.y + box.h / 2 + 0.5, right - left - 6);
+  context.fillText(middle(text, letters), left + 4, box.y + box.h / 2 + 0.5, right - left - 6);
 }
