@@ -8,6 +8,7 @@ import numpy as np
 
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import STEP_FIGURES, Channel, Collectives, RankResult, ReportResult, Steps
+from traceview.model.program import PLAIN_CUDA, Program
 
 MS = 1_000_000
 
@@ -57,6 +58,8 @@ def _steps(numbers: Sequence[int], own: int | Sequence[int]) -> Steps:
     figures = {"wall": wall, "compute": wall}
     return Steps(
         name="iteration #",
+        source="range",
+        time=int(wall.mean()),
         named=True,
         cut="gpu",
         number=np.array(numbers, np.int64),
@@ -66,6 +69,6 @@ def _steps(numbers: Sequence[int], own: int | Sequence[int]) -> Steps:
     )
 
 
-def report(*ranks: RankResult, epoch: int | None = None) -> ReportResult:
+def report(*ranks: RankResult, epoch: int | None = None, program: Program = PLAIN_CUDA) -> ReportResult:
     """Return a report with these ranks."""
-    return ReportResult("2024.2.3", epoch, (), ranks)
+    return ReportResult("2024.2.3", program, epoch, (), ranks)

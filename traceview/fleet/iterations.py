@@ -1,7 +1,8 @@
 """The iterations of each rank, cut where its GPU finishes them, and their numbering across ranks.
 
 An NVTX range around a step ends when the host is done with it. Hosts run ahead of their GPUs by different amounts, so
-the ranges of one rank may be short while those of another wait. An iteration therefore lasts from the moment when the
+the ranges of one rank may be short while those of another wait. The same holds for the periods of a launch sequence. An
+iteration therefore lasts from the moment when the
 GPU finishes the previous iteration's work to the moment when it finishes this one's. The first iteration of a capture
 has no such start and is left out.
 """
@@ -16,10 +17,10 @@ import numpy as np
 
 from traceview.fleet.collectives import BEFORE_ALL
 from traceview.intervals import Times
-from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
+from traceview.measure.iterations.times import IterationTimes, finish_times
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import STEP_FIGURES, RankResult, Steps
 from traceview.model.trace import Trace
@@ -31,9 +32,9 @@ WARM_UP_RATIO = 1.5  # leading iterations that take longer than this times the m
 
 
 def iteration_numbers(iterations: IterationRanges) -> tuple[Times, bool]:
-    """Return the last number in each iteration's name and True, or 0, 1, 2 ... and False if they do not ascend."""
+    """Return the last number in each range's name and True, or 0, 1, 2 ... and False if they do not ascend."""
     texts = [NUMBER.findall(name) for name in iterations.names]
-    if all(texts) and all(len(digits[-1]) <= MAX_DIGITS for digits in texts):
+    if iterations.source == "range" and all(texts) and all(len(digits[-1]) <= MAX_DIGITS for digits in texts):
         numbers = np.array([int(digits[-1]) for digits in texts], np.int64)
         if (np.diff(numbers) > 0).all():
             return numbers, True
@@ -51,7 +52,8 @@ def measure_steps(
 ) -> Steps:
     """Measure the first MAX_ITERATIONS iterations of the one GPU in `measured`; `skip` counts the warm-up."""
     begin, end = iterations.start, iterations.end
-    done = finish_times(trace, measured.activities[0], iterations.process, begin)
+    done = finish_times(trace, iterations.process, begin, [measured.activities[0].device])
+    time_ns = IterationTimes(begin, end, done, iterations.skipped).time_ns
     cut = "range" if done is None or len(done) < 2 else "gpu"
     if cut == "gpu" and done is not None:
         begin, end, number = done[:-1], done[1:], number[1:]
@@ -69,6 +71,8 @@ def measure_steps(
     }
     return Steps(
         name=iterations.range,
+        source=iterations.source,
+        time=time_ns,
         named=named,
         cut=cut,
         number=number,
@@ -76,28 +80,6 @@ def measure_steps(
         figures=tuple(figures[name] for name in STEP_FIGURES),
         idle=idle,
     )
-
-
-def finish_times(trace: Trace, device: Activity, process: int, begin: Times) -> Times | None:
-    """Return when the GPU finishes the compute and communication that each iteration launched.
-
-    `begin` are the starts of the iterations' ranges. Copies do not count, because a prefetched batch belongs to the
-    next iteration. Return None if an iteration launches nothing.
-    """
-    operations = trace.operations
-    rows = device.rows[np.isin(device.codes, [COMPUTE, COMMUNICATION])]
-    rows = rows[operations["process"].to_numpy()[rows] == process]
-    launch = operations["launch"].gather(rows)
-    known = launch.is_not_null().to_numpy()
-    calls = launch.drop_nulls().to_numpy()
-    iteration = np.searchsorted(begin, trace.api["start"].to_numpy()[calls], side="right") - 1
-    inside = iteration >= 0
-    if (np.bincount(iteration[inside], minlength=len(begin)) == 0).any():
-        return None
-    done = np.full(len(begin), np.iinfo(np.int64).min)
-    np.maximum.at(done, iteration[inside], operations["end"].to_numpy()[rows[known][inside]])
-    latest: Times = np.maximum.accumulate(done)
-    return latest
 
 
 def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
@@ -137,9 +119,12 @@ def align_iterations(ranks: Sequence[RankResult], reports: Sequence[int]) -> Ali
         notes = () if has_common else (f"no iteration is in all captures: {spans}; capture the same steps",)
         return AlignedRanks(tuple(ranks), True, notes)
     counted = tuple(_with_counted_iterations(rank) for rank in ranks)
-    reason = (
-        "the numbers in the names of iterations differ between ranks" if named else "iteration names have no numbers"
-    )
+    if named:
+        reason = "the numbers in the names of iterations differ between ranks"
+    elif any(rank.steps is not None and rank.steps.source == "period" for rank in stepped):
+        reason = "some iterations are periods of the launch sequence, which have no numbers"
+    else:
+        reason = "iteration names have no numbers"
     note = f"{reason}: the n-th iterations of all ranks are treated as the same iteration"
     return AlignedRanks(counted, not named, (note,) if len(stepped) > 1 else ())
 

@@ -64,7 +64,7 @@ def _measure(
     threads = ThreadStates.from_trace(trace)
     notes: list[str] = list(trace.info.problems)
     ranks = tuple(_measure_rank(trace, threads, device, communicators, iteration, skip, notes) for device in devices)
-    return ReportResult(trace.info.nsys_version, epoch, tuple(dict.fromkeys(notes)), ranks)
+    return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
 
 def _measure_rank(

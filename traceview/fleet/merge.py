@@ -62,7 +62,7 @@ def merge(
         typical=None if lags is None else lags.overall,
         margin=margin,
         stragglers=stragglers,
-        advice=build_advice(rows, stragglers),
+        advice=build_advice(rows, stragglers, [results[report].program for report in reports]),
         groups=waits.groups,
         pairs=waits.pairs,
         pair_count=waits.pair_count,
@@ -124,7 +124,7 @@ def _all_notes(
     texts = {
         "repeated_capture": _repeated_capture_notes(files, results),
         "sets": set_notes(sets),
-        "communicators": _matching_notes(groups, ranks),
+        "communicators": _matching_notes(groups, ranks, any("mpi" in result.program.frameworks for result in results)),
         "left_out": _truncation_notes(ranks),
         "cut": _cut_notes(labels, ranks),
         "matching": earlier,
@@ -149,9 +149,12 @@ def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult
     ]
 
 
-def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult]) -> list[str]:
+def _matching_notes(
+    groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool
+) -> list[str]:
     if not any(len(rank.collectives.start) for rank in ranks):
-        return ["no rank ran collectives on its GPU, so waits are unknown"]
+        in_mpi = "; collectives of MPI run on the host, where they count as idle time" if uses_mpi else ""
+        return [f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"]
     if any(group.how == "order" for group in groups):
         return [
             "the captures do not name communicators, so collectives are matched by stream, kind and order within each "
@@ -173,8 +176,8 @@ def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> list[str]:
     if not by_range:
         return []
     return [
-        f"{by_range[0]}{_and_more(by_range)}: iterations are cut at their NVTX ranges, because one launches no kernels "
-        "and its end on the GPU is unknown"
+        f"{by_range[0]}{_and_more(by_range)}: iterations are cut where the host begins and ends them, because one "
+        "launches no kernels and its end on the GPU is unknown"
     ]
 
 

@@ -212,6 +212,7 @@ def _rank_row(
         device=rank.device,
         gpu=rank.gpu,
         iterations=0 if rank.steps is None else int(np.isin(rank.steps.number, steady).sum()),
+        time=None if rank.steps is None else rank.steps.time,
         wall=parts.wall,
         compute=parts.compute,
         exposed_communication=parts.exposed_communication,

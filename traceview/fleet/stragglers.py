@@ -8,61 +8,15 @@ from itertools import chain
 import numpy as np
 
 from traceview.fleet.rank_figures import ABSENT, difference_within_sets
+from traceview.fleet.remedies import CHANGING_RANKS, EXTRA_KERNELS, NO_ITERATIONS, remedies
 from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler
+from traceview.model.program import Program
 
 KERNELS = "kernels"
-EXTRA_KERNELS = "more kernels"
 EXTRA_KERNEL_SHARE = 50  # one kernel in this many beyond the others' count is extra work
 MIN_WAIT_FRACTION = 0.03  # of the ranks' time; a shorter wait gives no advice
-
-# Remedies by the part that takes longer: "compute", EXTRA_KERNELS, "copies" or a cause of model.CAUSES.
-REMEDIES = {
-    "compute": (
-        "It runs as many kernels as the others, but they take longer. Check for larger batches or longer sequences "
-        "(bucket by length, shard evenly), a slower GPU (compare nvidia-smi -q -d CLOCK,POWER,PERFORMANCE), or another "
-        "program on the GPU (nvidia-smi)."
-    ),
-    EXTRA_KERNELS: (
-        "It does work that the others do not do: logging, evaluation, checkpoints, or another part of the model. "
-        "Distribute this work, or do it between steps on all ranks."
-    ),
-    "copies": (
-        "Less of its copy time is hidden than on the others. Pin its host memory, prefetch, and check which socket its "
-        "process runs on (nvidia-smi topo -m)."
-    ),
-    "host": (
-        "Its GPU waits for Python or data loading. Use more DataLoader workers, put its data on a disk as fast as the "
-        "others', remove logging and checkpoints from this rank, and pin its process to the cores near its GPU."
-    ),
-    "launch": (
-        "Its kernel launches are slower. Pin its process to the cores near its GPU (numactl), check what else runs on "
-        "these cores, or use CUDA graphs."
-    ),
-    "sync": "It synchronizes with the host more than the others. Look for .item(), print or logging on this rank.",
-    "blocking_copy": (
-        "It copies from pageable memory, or reads values back, more than the others. Use pin_memory=True and fewer "
-        ".item() calls."
-    ),
-    "memory": (
-        "It allocates or frees memory more than the others. Check whether its GPU memory is nearly full (cudaMalloc "
-        "retries)."
-    ),
-    "api": "It spends more time in CUDA calls than the others. Look at its slow calls with traceview analyze.",
-    "queued": "Its GPU waits longer for events of its own streams. Look at its copies and their order.",
-    "profiler": "The profiler delayed it. Capture it again before you change anything.",
-    "unknown": "Its capture does not show why the GPU waited. Capture its launches as well (-t cuda,nvtx).",
-}
-NO_ITERATIONS = (
-    "Put an NVTX range around each step to see what the late rank does meanwhile: "
-    "torch.cuda.nvtx.range_push('iteration 7')."
-)
-CHANGING_RANKS = (
-    "The late rank changes. Check for uneven batches (bucket by length), garbage collection (gc.freeze, or collect at "
-    "the same step on all ranks) and data loading at its limit (more workers, prefetch), or run fewer collectives "
-    "(larger buckets, gradient accumulation)."
-)
 
 
 def _cause_getter(place: int) -> Callable[[Rank], int]:
@@ -120,20 +74,28 @@ def _build_straggler(
     )
 
 
-def build_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> tuple[Advice, ...]:
-    """Return one advice per set and cause of stragglers, and one for waits that no straggler explains."""
+def build_advice(
+    ranks: Sequence[Rank], stragglers: Sequence[Straggler], programs: Sequence[Program]
+) -> tuple[Advice, ...]:
+    """Return one advice per set and cause of stragglers, and one for waits that no straggler explains.
+
+    `programs` are the kinds of program of the ranks.
+    """
     by_cause: dict[tuple[int, str], list[Straggler]] = {}
     for straggler in stragglers:
         by_cause.setdefault((ranks[straggler.rank].set, straggler.part), []).append(straggler)
-    advice = [_straggler_advice(ranks, group) for group in by_cause.values()]
+    advice = [_straggler_advice(ranks, group, programs) for group in by_cause.values()]
     unexplained = sum(rank.bare_wait for rank in ranks) - sum(straggler.cost for straggler in stragglers)
     wall = sum(rank.wall for rank in ranks if rank.matched)
     if unexplained > MIN_WAIT_FRACTION * wall:
-        advice.append(_unexplained_wait_advice(ranks, {straggler.rank for straggler in stragglers}, unexplained, wall))
+        straggling = {straggler.rank for straggler in stragglers}
+        advice.append(_unexplained_wait_advice(ranks, straggling, programs, unexplained))
     return tuple(sorted(advice, key=lambda item: -item.cost))
 
 
-def _straggler_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) -> Advice:
+def _straggler_advice(
+    ranks: Sequence[Rank], stragglers: Sequence[Straggler], programs: Sequence[Program]
+) -> Advice:
     first = stragglers[0]
     part = first.part
     where = {"compute": "compute", "copies": "exposed copies"}.get(part, f"idle ({part})")
@@ -149,7 +111,7 @@ def _straggler_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler]) ->
             f"{ranks[first.rank].label}{more}: own time is {100 * first.share:.1f}% longer than the others', "
             f"mostly {where}"
         ),
-        text=REMEDIES[EXTRA_KERNELS if has_extra else part] + (extra if has_extra else ""),
+        text=remedies(programs[first.rank])[EXTRA_KERNELS if has_extra else part] + (extra if has_extra else ""),
         cost=cost,
         each=cost // max(waiting, 1),
         waiting=waiting,
@@ -162,14 +124,17 @@ def _median_wall(ranks: Sequence[Rank]) -> int:
     return int(np.median([rank.wall for rank in ranks])) if ranks else 0
 
 
-def _unexplained_wait_advice(ranks: Sequence[Rank], straggling: set[int], wait: int, wall: int) -> Advice:
+def _unexplained_wait_advice(
+    ranks: Sequence[Rank], straggling: set[int], programs: Sequence[Program], wait: int
+) -> Advice:
     together = [rank for rank in ranks if rank.matched]
+    wall = sum(rank.wall for rank in together)
     candidates = [index for index in range(len(ranks)) if index not in straggling] or list(range(len(ranks)))
     index = max(candidates, key=lambda candidate: (ranks[candidate].last_count, -candidate))
     rank = ranks[index]
     judged = any(rank.lag is not None for rank in ranks)
     subject = "Besides, ranks" if straggling else "Ranks"
-    remedy = CHANGING_RANKS if judged else NO_ITERATIONS
+    remedy = remedies(programs[index])[CHANGING_RANKS if judged else NO_ITERATIONS]
     return Advice(
         title=f"{subject} wait in collectives for {100 * wait / wall:.1f}% of their time, but no rank is always slower",
         text=f"{rank.label} arrived last most often: {rank.last_count:,} of {rank.matched:,}. {remedy}",

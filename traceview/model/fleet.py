@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceview.intervals import Times
+from traceview.model.program import Program
 from traceview.model.trace import Note
 
 # The figures of a rank's iteration (traceview.measure.iterations.breakdown), in ns except kernels.
@@ -19,11 +20,14 @@ STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "id
 class Steps:
     """The iterations of one rank, one value each. `number` is the number in their names, or 0, 1, 2 ...
 
-    `cut` is "gpu" if each iteration lasts from the end of the previous one on the GPU to its own end, else "range".
-    `figures` has one array for each of STEP_FIGURES, `idle` one for each of model.CAUSES.
+    `source` is that of model.Iterations, and `time` its mean time from one iteration to the next, ns. `cut` is "gpu"
+    if each iteration lasts from the end of the previous one on the GPU to its own end, else "range". `figures` has one
+    array for each of STEP_FIGURES, `idle` one for each of model.CAUSES.
     """
 
     name: str
+    source: str
+    time: int
     named: bool  # `number` comes from the names
     cut: str
     number: Times
@@ -86,6 +90,7 @@ class ReportResult:
     """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known."""
 
     nsys_version: str | None
+    program: Program
     epoch: int | None
     notes: tuple[str, ...]
     ranks: tuple[RankResult, ...]
@@ -164,6 +169,7 @@ class Rank:
     device: str
     gpu: str
     iterations: int
+    time: int | None  # the mean time from one iteration to the next, as analyze states it
     wall: int
     compute: int
     exposed_communication: int

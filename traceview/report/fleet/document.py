@@ -61,6 +61,7 @@ def _rank(rank: Rank) -> Json:
         "device": rank.device,
         "gpu": rank.gpu,
         "iterations": rank.iterations,
+        "time_ns": rank.time,
         "wall_ns": rank.wall,
         "own_ns": rank.own,
         "lag_ns": rank.lag,

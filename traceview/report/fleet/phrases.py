@@ -12,6 +12,7 @@ def headline(fleet: Fleet) -> str:
     parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
     if fleet.heat is not None and fleet.typical is not None:
         parts.append(_iterations(fleet.heat))
+        parts.append(f"one takes {milliseconds(max(rank.time or 0 for rank in fleet.ranks))} on the slowest rank")
         parts.append(f"median own time {milliseconds(fleet.typical)} per iteration")
     if fleet.skipped:
         parts.append(f"{len(fleet.skipped):,} SKIPPED")
@@ -50,8 +51,9 @@ def price(fleet: Fleet, advice: Advice) -> str:
     whole = "an iteration" if fleet.heat is not None else "the capture"
     if not fleet.groups:
         return "Cost to the other ranks unknown: no collective was matched"
+    ranks = "The other rank" if advice.waiting == 1 else f"Each of {advice.waiting:,} ranks"
     return (
-        f"Each of {advice.waiting:,} ranks loses at least {milliseconds(advice.each)} of {whole} of "
+        f"{ranks} loses at least {milliseconds(advice.each)} of {whole} of "
         f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}); {milliseconds(advice.cost)} in total"
     )
 
