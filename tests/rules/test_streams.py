@@ -9,6 +9,7 @@ import polars as pl
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, US, findings, notes, with_names
 from traceview.model.trace import OPERATIONS, STREAM_EVENTS, STREAMS, Trace
+from traceview.pipeline import analyze
 from traceview.rules.communication_wait import communication_wait
 from traceview.rules.exposed_communication import exposed_communication
 from traceview.rules.idle_stream import idle_stream
@@ -51,6 +52,13 @@ def test_copy_stream_has_no_finding() -> None:
     work = [(i * MS, i * MS + 800 * US, "compute", 0, None) for i in range(10)]
     work += [(i * MS, i * MS + US, "copy", 1, None) for i in range(10)]
     assert findings(made_trace(work), idle_stream) == ()
+
+
+def test_iterations_without_gpu_work() -> None:
+    work = [(0, MS, "compute", 0, None), (9 * MS, 10 * MS, "compute", 1, None)]
+    trace = made_trace(work, [], [((2 + i) * MS, (3 + i) * MS, f"compile {i}", 0) for i in range(4)])
+    (finding,) = analyze(trace, iteration="compile").findings
+    assert (finding.id, finding.cost_ns) == ("unknown_launch", 4 * MS)
 
 
 def test_unused_stream() -> None:
