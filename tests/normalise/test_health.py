@@ -9,8 +9,10 @@ import pytest
 
 from tests.build_export import Call, Graph, Kernel, Nvtx, Overhead, build_export
 from tests.captures import ALL, shared
+from traceview.model.analysis import Finding
 from traceview.model.trace import Note, ReportInfo
 from traceview.pipeline import analyze, open_trace
+from traceview.report.analysis.terminal import render
 
 DIAGNOSTICS = "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, source INTEGER, severity INTEGER, text TEXT)"
 CUPTI_OVERHEAD = "CREATE TABLE CUPTI_ACTIVITY_KIND_OVERHEAD (start INTEGER, end INTEGER, overheadType INTEGER)"
@@ -180,6 +182,23 @@ def test_overhead_of_cupti(tmp_path: Path) -> None:
 def test_notes_are_part_of_the_analysis(tmp_path: Path) -> None:
     path = build_export(tmp_path / "made.sqlite", **launches(10, 6))  # type: ignore[arg-type]
     assert "lost_launches" in [note.id for note in analyze(path).notes]
+
+
+def test_findings_that_rest_on_lost_work_are_unsure(tmp_path: Path) -> None:
+    def findings(kernels: int) -> tuple[Finding, ...]:
+        ms = 1_000_000
+        calls = [Call(10 * ms * i, 10 * ms * i + 9_000, correlation=i + 1) for i in range(40)]
+        work = [Kernel(call.start + 10_000, call.start + ms, correlation=call.correlation) for call in calls[:kernels]]
+        path = build_export(tmp_path / "made.sqlite", api=calls, kernels=work, nvtx=[Nvtx(0, 400 * ms, text="main")])
+        analysis = analyze(path)
+        assert analysis.findings
+        assert f"Unsure: {analysis.findings[0].unsure_because}"[:40] in render(analysis) or kernels == 40
+        return analysis.findings
+
+    assert {finding.unsure_because for finding in findings(30)} == {
+        "10 of 40 kernel launches of process 10 (25.0%) have no GPU work in the capture"
+    }
+    assert {finding.unsure_because for finding in findings(40)} == {None}
 
 
 @pytest.mark.parametrize("name", ALL)

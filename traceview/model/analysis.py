@@ -277,6 +277,7 @@ class Finding:
     device: str | None = None
     cost_fraction: float = 0.0  # of the device's time that findings cover
     cost_per_iteration_ns: int | None = None
+    unsure_because: str | None = None  # what the capture lacks that the finding rests on
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from traceview.model.analysis import Finding, NotMeasured, Place
 from traceview.model.trace import Note
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
-from traceview.pricing.ledger import Grant, Ledger, exposed_work
+from traceview.pricing.ledger import COMMUNICATION, Grant, IdleClaim, Ledger, exposed_work
 
 RULE_THREADS = 2
 MAX_PLACES = 5
@@ -31,14 +32,17 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
         priced = [
             result for drafts in drafts_by_rule for draft in drafts for result in _price_draft(facts, draft, ledgers)
         ]
-    findings = [result for result in priced if isinstance(result, Finding)]
+    notes = tuple(result for result in priced if isinstance(result, Note))
+    doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
+    pairs = [result for result in priced if not isinstance(result, Note)]
+    findings = [replace(finding, unsure_because=_doubt(draft, doubts)) for draft, finding in pairs]
     findings.sort(key=lambda finding: -finding.cost_ns)
-    return tuple(findings), tuple(result for result in priced if isinstance(result, Note))
+    return tuple(findings), notes
 
 
 def _price_draft(
     facts: CaptureFacts, draft: FindingDraft | Note, ledgers: dict[int, Ledger]
-) -> Iterator[Finding | Note]:
+) -> Iterator[tuple[FindingDraft, Finding] | Note]:
     if isinstance(draft, Note):
         yield draft
         return
@@ -47,9 +51,21 @@ def _price_draft(
     price = _price(draft.device, grant)
     if price.share >= MIN_SHARE and price.gaps >= draft.min_gaps:
         ledger.deduct(grant)
-        yield _finding(facts, draft, grant, price)
+        yield draft, _finding(facts, draft, grant, price)
     elif draft.note_without_cost:  # the claimed time stays available for later rules
         yield Note(draft.id, f"{_fill_in(draft.title, price)}. {_fill_in(draft.advice, price)}")
+
+
+def _doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
+    """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
+    words = {draft.id, "findings"}
+    for claim in draft.claims:
+        if isinstance(claim, IdleClaim):
+            words |= {"idle", *(f"idle.{cause}" for cause in claim.causes)}
+        else:
+            words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}
+    text = next((note.text for note in doubts if not words.isdisjoint(note.affects)), None)
+    return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]
 
 
 @dataclass(frozen=True, slots=True)

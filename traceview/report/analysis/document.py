@@ -188,6 +188,7 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "cost_per_iteration_ns": finding.cost_per_iteration_ns,
         "advice": finding.advice,
         "code": finding.code,
+        "unsure_because": finding.unsure_because,
         "evidence": [_place(place, analysis) for place in finding.evidence],
     }
 

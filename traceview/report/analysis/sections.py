@@ -108,6 +108,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "advice": finding.advice,
         "code": finding.code,
         "device": finding.device,
+        "unsure_because": finding.unsure_because,
         "evidence": [_place(place, zero) for place in finding.evidence],
     }
 

@@ -122,6 +122,7 @@ def _finding(number: int, title: str, finding: Finding, whole: str) -> list[str]
     return [
         *wrap(title, f"{number}. ", "   "),
         *wrap(f"{finding.severity}: {_price(finding, whole)}", "   ", "   "),
+        *(wrap(f"Unsure: {plain(finding.unsure_because, 400)}", "   ", "   ") if finding.unsure_because else ()),
         *wrap(plain(finding.advice, 4000), "   ", "   "),
         *code_lines("\n".join(plain(line, 600) for line in finding.code.splitlines()), "       "),
     ]

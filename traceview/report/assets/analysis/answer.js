@@ -154,6 +154,7 @@ export function findingCost(finding) {
   } else parts.push("no separate cost");
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
+  if (finding.unsure_because) parts.push(el("span", { class: "soft", text: ` · Unsure: ${finding.unsure_because}` }));
   return el("p", { class: "price" }, ...parts);
 }
 

@@ -42,6 +42,7 @@ function findingsTable() {
       csvColumn("id", (one) => one.id),
       csvColumn("advice", (one) => one.advice),
       csvColumn("code", (one) => one.code),
+      csvColumn("unsure_because", (one) => one.unsure_because ?? ""),
     ],
     page.findings,
   );
