@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceview import intervals
+from traceview.intervals import arrays
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.levels import merged
 from traceview.report.timeline.marks import Marks
@@ -115,9 +116,9 @@ def test_the_size_of_blocks_changes_no_merged_mark(
     if alike:
         marks = replace(marks, name=marks.name * 0, look=marks.look * 0)
     found = []
-    for size in (intervals.BLOCK, block):
+    for size in (arrays.BLOCK, block):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(intervals, "BLOCK", size)
+            patch.setattr(arrays, "BLOCK", size)
             once = merged(marks, 0, shift)
             found += [repr(asdict(once)), repr(asdict(merged(once, 0, shift + 2)))]
     assert found[:2] == found[2:]

@@ -1,0 +1,53 @@
+"""Interval algebra on sorted int64 arrays. Every figure rests on it.
+
+`algebra` holds the operations on unions, `coverage` the length of a union before many moments, and `arrays` what both
+need of NumPy.
+"""
+
+from traceview.intervals.algebra import (
+    BEFORE_ALL,
+    EMPTY,
+    Intervals,
+    QueryParts,
+    clip,
+    complement,
+    gaps_between,
+    intersect,
+    length,
+    ordered_union,
+    overlap_length,
+    parts_in_queries,
+    subtract,
+    union,
+    union_length,
+)
+from traceview.intervals.arrays import BLOCK, Rows, Times, blocks, index_ranges, is_sorted, rows_where, sorted_unique
+from traceview.intervals.coverage import Coverage, covered_length
+
+__all__ = [
+    "BEFORE_ALL",
+    "BLOCK",
+    "EMPTY",
+    "Coverage",
+    "Intervals",
+    "QueryParts",
+    "Rows",
+    "Times",
+    "blocks",
+    "clip",
+    "complement",
+    "covered_length",
+    "gaps_between",
+    "index_ranges",
+    "intersect",
+    "is_sorted",
+    "length",
+    "ordered_union",
+    "overlap_length",
+    "parts_in_queries",
+    "rows_where",
+    "sorted_unique",
+    "subtract",
+    "union",
+    "union_length",
+]
