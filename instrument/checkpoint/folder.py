@@ -48,7 +48,7 @@ class Checkpoints:
         keep: number of recent checkpoints to keep, at least 1. The best one is kept in addition.
         best: whether to keep the checkpoint with the smallest loss as `best.pt`.
         config: the configuration (a dataclass or nested mappings). It is stored in each file and compared on resume.
-        say: receives a one-line message about each problem that does not end the run; the default logs a warning.
+        log: receives a one-line message about each problem that does not end the run; the default logs a warning.
 
     Raises:
         ConfigError: `keep` is less than 1.
@@ -62,12 +62,12 @@ class Checkpoints:
         best: bool = True,
         *,
         config: Config | Mapping[str, Any] | None = None,
-        say: LogFunction = log_warning,
+        log: LogFunction = log_warning,
     ) -> None:
         if keep < 1:
             raise ConfigError(f"checkpoint.keep is {keep}: keep at least 1 checkpoint")
         self.folder = Path(folder)
-        self._keep, self._best, self._config, self._say = keep, best, flatten(config), say
+        self._keep, self._best, self._config, self._log = keep, best, flatten(config), log
         self._own: set[Path] = set()
         self._provisional: dict[int, tuple[Path, float | None]] = {}
         self._smallest: float | None = None
@@ -154,7 +154,7 @@ class Checkpoints:
         try:
             return self._write(step, parts, extra=extra, reason=_first_line(reason))
         except BaseException as error:
-            self._say(f"cannot write an emergency checkpoint at step {step}: {_first_line(error)}")
+            self._log(f"cannot write an emergency checkpoint at step {step}: {_first_line(error)}")
             return None
 
     def latest(self) -> Path | None:
@@ -191,7 +191,7 @@ class Checkpoints:
             try:
                 self._smallest = file.read_loss(best)
             except InstrumentError as error:
-                self._say(f"{error}; replacing it")
+                self._log(f"{error}; replacing it")
         if loss < (float("inf") if self._smallest is None else self._smallest):
             file.link(path, best)
             self._smallest = loss
@@ -206,7 +206,7 @@ class Checkpoints:
             try:
                 old.unlink(missing_ok=True)
             except OSError as error:
-                self._say(f"cannot remove the old checkpoint {old}: {error.strerror}")
+                self._log(f"cannot remove the old checkpoint {old}: {error.strerror}")
 
 
 def _wait_for_device() -> None:

@@ -262,15 +262,6 @@ def _is_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def from_dict(values: Mapping[str, Any]) -> Config:
-    """Return the configuration from the result of `to_dict`, for example from a checkpoint.
-
-    Raises:
-        ConfigError: a key is unknown or a value is invalid.
-    """
-    return loading.from_sections(Config, values)
-
-
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:
     """Return a dictionary of sections with values that JSON can hold; paths become text."""
     return {

@@ -61,11 +61,11 @@ def command(config: Config, iterations: int, warm_up: int, stages: str | None, j
         write_json(json_path, json_document(results, diagnosis, context.config, environment))
 
 
-def diagnose(context: StageContext, stages: Sequence[Stage], plan: Plan, say: LogFunction) -> list[StageResult]:
-    """Measure the stages; `say` receives a line before each round."""
+def diagnose(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> list[StageResult]:
+    """Measure the stages; `log` receives a line before each round."""
     meter = open_meter(device_uuid(context.device.index if context.device.type == "cuda" else None))
     try:
-        return measure(stages, context, plan, meter, say)
+        return measure(stages, context, plan, meter, log)
     finally:
         meter.close()
 

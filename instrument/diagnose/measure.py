@@ -46,7 +46,7 @@ class Plan:
 
 
 def measure(
-    stages: Sequence[Stage], context: StageContext, plan: Plan, meter: Meter, say: LogFunction
+    stages: Sequence[Stage], context: StageContext, plan: Plan, meter: Meter, log: LogFunction
 ) -> list[StageResult]:
     """Run all stages in each of ROUNDS rounds and return their results. A failed stage has the reason in its result.
 
@@ -57,12 +57,12 @@ def measure(
         context: what all stages share.
         plan: number of iterations.
         meter: power and utilisation of the GPU, read in the last round.
-        say: receives one line before each round.
+        log: receives one line before each round.
     """
     measurements = [_Measurement(stage) for stage in stages]
     no_meter = NoMeter("power is read in the last round")
     for number in range(1, ROUNDS + 1):
-        say(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
+        log(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
         for measurement in measurements:
             _run_stage(measurement, context, plan, meter if number == ROUNDS else no_meter)
     return [_stage_result(measurement, context) for measurement in measurements]

@@ -20,7 +20,7 @@ from instrument.errors import InstrumentError
 from instrument.logging import LogFunction
 
 
-def shared_checkpoints(config: Config, world: World, say: LogFunction) -> Checkpoints:
+def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoints:
     """Return the checkpoint writer of a run. All ranks must be able to access its folder.
 
     Raises:
@@ -30,8 +30,8 @@ def shared_checkpoints(config: Config, world: World, say: LogFunction) -> Checkp
     if settings.folder is None:
         raise InstrumentError("no folder for checkpoints; use --checkpoint-folder")
     if world.size == 1:
-        return Checkpoints(settings.folder, settings.keep, settings.best, config=config, say=say)
-    return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, say=say, world=world)
+        return Checkpoints(settings.folder, settings.keep, settings.best, config=config, log=log)
+    return SharedCheckpoints(settings.folder, settings.keep, settings.best, config=config, log=log, world=world)
 
 
 def load(path: str | Path, parts: Parts, device: torch.device, config: Config) -> Resumed:
@@ -51,7 +51,7 @@ class SharedCheckpoints(Checkpoints):
         keep: number of most recent checkpoints to keep.
         best: whether to keep the checkpoint with the lowest loss.
         config: configuration stored in each file.
-        say: receives one line for each problem.
+        log: receives one line for each problem.
         world: the ranks.
     """
 
@@ -91,11 +91,11 @@ class SharedCheckpoints(Checkpoints):
             if not isinstance(reason, BaseException):
                 return self._write_on_first_rank(parts, write)
             if any(isinstance(part, GatheredModel | GatheredOptimizer) for part in parts.values()):
-                self._say(f"no emergency checkpoint at step {step}: the model is sharded, so no rank has all weights")
+                self._log(f"no emergency checkpoint at step {step}: the model is sharded, so no rank has all weights")
                 return None
             return write({name: part for name, part in parts.items() if not isinstance(part, RankRandomState)})
         except BaseException as error:
-            self._say(f"no emergency checkpoint at step {step}: {type(error).__name__}: {error}")
+            self._log(f"no emergency checkpoint at step {step}: {type(error).__name__}: {error}")
             return None
 
     def load(

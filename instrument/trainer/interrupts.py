@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TORCHRUN_REPEAT_WINDOW_S = 5.0
 
 
-def say_on_stderr(text: str) -> None:
+def write_to_stderr(text: str) -> None:
     """Write one line directly to file descriptor 2: in a signal handler Python's buffers may be inconsistent."""
     with contextlib.suppress(OSError):  # standard error may be closed; the run stops anyway
         os.write(2, f"{text}\n".encode())
@@ -40,13 +40,13 @@ class Interrupts:
     Args:
         repeat_window_s: seconds in which a second signal counts as a repetition of the first; None means 5 under
             torchrun, which sends Ctrl-C twice, and 0 elsewhere.
-        say: receives one line inside the signal handler when the first signal arrives.
+        log: receives one line inside the signal handler when the first signal arrives.
     """
 
-    def __init__(self, repeat_window_s: float | None = None, say: Callable[[str], None] = say_on_stderr) -> None:
+    def __init__(self, repeat_window_s: float | None = None, log: Callable[[str], None] = write_to_stderr) -> None:
         if repeat_window_s is None:
             repeat_window_s = TORCHRUN_REPEAT_WINDOW_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
-        self._repeat_window_s, self._say = repeat_window_s, say
+        self._repeat_window_s, self._log = repeat_window_s, log
         self._received: signal.Signals | None = None
         self._first_at = 0.0
         self._process = os.getpid()
@@ -89,7 +89,7 @@ class Interrupts:
             return
         if self._received is None:
             self._received, self._first_at = received, time.monotonic()
-            self._say(f"{received.name}: stopping after this step; send it again to stop immediately")
+            self._log(f"{received.name}: stopping after this step; send it again to stop immediately")
         elif time.monotonic() - self._first_at >= self._repeat_window_s:
             self._received = received
             raise KeyboardInterrupt(f"second {received.name}")

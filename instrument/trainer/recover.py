@@ -48,7 +48,7 @@ def call_with_retries(
     *,
     retries: int = 3,
     wait: float = 1.0,
-    say: LogFunction = log_warning,
+    log: LogFunction = log_warning,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Item:
     """Return the result of `call`, and call it again after a transient error.
@@ -61,7 +61,7 @@ def call_with_retries(
         call: the function to call.
         retries: maximum number of retries.
         wait: seconds before the first retry; doubled after each one, up to 60.
-        say: receives one line for each failure.
+        log: receives one line for each failure.
         sleep: waits for a number of seconds.
 
     Raises:
@@ -81,7 +81,7 @@ def call_with_retries(
                 raise
             failed = error
             pause = _wait_seconds(wait, again)
-            say(f"data: {_error_line(error)}; retry {again + 1} of {retries} in {pause:g} s")
+            log(f"data: {_error_line(error)}; retry {again + 1} of {retries} in {pause:g} s")
         sleep(pause)
     raise ValueError(f"retries is {retries}; it must be at least 0")
 
@@ -91,7 +91,7 @@ def reopening(
     *,
     retries: int = 3,
     wait: float = 1.0,
-    say: LogFunction = log_warning,
+    log: LogFunction = log_warning,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Item]:
     """Yield every item of an iterator once and in order, and reopen the iterator after a transient error.
@@ -102,7 +102,7 @@ def reopening(
         open_at: returns an iterator that skips the given number of items.
         retries: maximum number of consecutive retries for one item.
         wait: seconds before the first retry; doubled after each one, up to 60.
-        say: receives one line for each failure.
+        log: receives one line for each failure.
         sleep: waits for a number of seconds.
 
     Raises:
@@ -121,7 +121,7 @@ def reopening(
             if again == retries or not is_transient(error):
                 raise
             pause, again = _wait_seconds(wait, again), again + 1
-            say(f"data: {_error_line(error)}; reopening at batch {count} in {pause:g} s, retry {again} of {retries}")
+            log(f"data: {_error_line(error)}; reopening at batch {count} in {pause:g} s, retry {again} of {retries}")
         else:
             count, again = count + 1, 0
             yield item
@@ -133,7 +133,7 @@ def reopening(
 class MicroBatches:
     """Train on a batch in parts that fit into memory, with the gradients of the complete batch.
 
-        recover = MicroBatches(batch_size=32, say=say)
+        recover = MicroBatches(batch_size=32, log=log)
 
         def forward_backward(batch, weight):
             loss = model(batch)
@@ -151,7 +151,7 @@ class MicroBatches:
         retries: maximum number of times the size is halved within a step; None means down to 1.
         count: returns the number of terms in the mean of a batch, if it is not the number of samples, such as the
             number of unmasked labels. The host waits for a tensor only when a batch is split.
-        say: receives one line for each new size.
+        log: receives one line for each new size.
 
     Raises:
         ConfigError: `batch_size` is less than 1.
@@ -163,11 +163,11 @@ class MicroBatches:
         *,
         retries: int | None = None,
         count: Callable[[Any], float | torch.Tensor] | None = None,
-        say: LogFunction = log_warning,
+        log: LogFunction = log_warning,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch size is {batch_size}; it must be at least 1")
-        self._size, self._retries, self._count, self._say = batch_size, retries, count or _sample_count, say
+        self._size, self._retries, self._count, self._log = batch_size, retries, count or _sample_count, log
 
     @property
     def size(self) -> int:
@@ -242,7 +242,7 @@ class MicroBatches:
                 "use gradient checkpointing, a shorter sequence or a smaller model"
             )
         self._size = failed // 2
-        self._say(f"out of memory with {failed} samples at once; continuing with {self._size} ({reason})")
+        self._log(f"out of memory with {failed} samples at once; continuing with {self._size} ({reason})")
 
 
 def _sample_count(batch: Any) -> int:

@@ -63,12 +63,12 @@ class Outcome:
     failure: str | None = None
 
 
-def train(config: Config, say: LogFunction) -> Outcome:
+def train(config: Config, log: LogFunction) -> Outcome:
     """Train as configured, in a single process or as one of several ranks.
 
     Args:
         config: the configuration of the run.
-        say: receives one line for each event the user should know, such as a resume or a retry.
+        log: receives one line for each event the user should know, such as a resume or a retry.
 
     Raises:
         InstrumentError: an error the user can correct, in one line.
@@ -76,12 +76,12 @@ def train(config: Config, say: LogFunction) -> Outcome:
     with distributed.process_group(config.training.device) as world:
         device = distributed.select_device(config, world)
         config = with_device(config, device, world)
-        say = say if world.first else _discard
+        log = log if world.first else _discard
         if is_profiled() and (problem := missing_ranges_reason()):
-            say(problem)
+            log(problem)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        return _TrainingRun(config, world, device, say).run()
+        return _TrainingRun(config, world, device, log).run()
 
 
 def with_device(config: Config, device: torch.device, world: World) -> Config:
@@ -104,8 +104,8 @@ def uses_pinned_batches(config: Config, device: torch.device) -> bool:
 class _TrainingRun:
     """The components of a run on one rank."""
 
-    def __init__(self, config: Config, world: World, device: torch.device, say: LogFunction) -> None:
-        self.config, self.world, self.device, self.say = config, world, device, say
+    def __init__(self, config: Config, world: World, device: torch.device, log: LogFunction) -> None:
+        self.config, self.world, self.device, self.log = config, world, device, log
         # The first optimizer imports this for seconds. Import it early, so that a capture does not show the GPU idle.
         import_module("torch._dynamo")
         self.loader = self._loader(Position())
@@ -129,7 +129,7 @@ class _TrainingRun:
         span = self._span(resumed)
         if resumed is not None:
             for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
-                self.say(line)
+                self.log(line)
         with (
             Interrupts() as stopping,
             self._sinks(resumed) as sinks,
@@ -151,7 +151,7 @@ class _TrainingRun:
         self._report_scaling(journal, calibration)
         skips = self.config.training.on_nan == "skip"
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
-            self.say(problem)
+            self.log(problem)
         losses, code = journal.losses.tolist(), stopping.exit_code or int(loop.failure is not None)
         return Outcome(span.first, loop.done, self.world.rank, losses, code, journal.latest, loop.failure)
 
@@ -170,7 +170,7 @@ class _TrainingRun:
             return
         scaling = distributed.gather_scaling(list(journal.recent), calibration, self.config, self.world)
         for line in () if scaling is None else distributed.report_lines(scaling):
-            self.say(line)
+            self.log(line)
 
     def _loader(self, start: Position) -> Loader:
         return build_loader(
@@ -191,7 +191,7 @@ class _TrainingRun:
                 self.loader.seek(position)
             return self.strategy.batches(self.loader)
 
-        return reopening(open_at, retries=self.config.training.retries, say=self.say)
+        return reopening(open_at, retries=self.config.training.retries, log=self.log)
 
     def _micro_batches(self) -> MicroBatches | None:
         """Return the splitter of batches that do not fit into memory; None if a step cannot be repeated."""
@@ -202,7 +202,7 @@ class _TrainingRun:
             self.config.data.batch,
             retries=training.retries,
             count=_label_count if self.config.model.name == "mlm" else None,
-            say=self.say,
+            log=self.log,
         )
 
     def _gradient_reduction(self, last: bool) -> AbstractContextManager[Any]:
@@ -211,7 +211,7 @@ class _TrainingRun:
     def _checkpoints(self) -> Checkpoints | None:
         if self.config.checkpoint.folder is None:
             return None
-        return distributed.shared_checkpoints(self.config, self.world, self.say)
+        return distributed.shared_checkpoints(self.config, self.world, self.log)
 
     def _start(self, checkpoints: Checkpoints | None, parts: distributed.Parts) -> Resumed | None:
         resume = self.config.checkpoint.resume

@@ -64,7 +64,7 @@ def test_the_best_of_earlier_runs_stays_until_it_is_beaten(tmp_path: Path) -> No
 
 def test_a_damaged_best_is_said_and_replaced(tmp_path: Path) -> None:
     said: list[str] = []
-    checkpoints = Checkpoints(tmp_path, say=said.append)
+    checkpoints = Checkpoints(tmp_path, log=said.append)
     (tmp_path / "best.pt").write_bytes(b"PK")
     checkpoints.save(1, {"number": Number(1)}, loss=0.5)
     assert loaded(checkpoints, "best") == 1
@@ -121,7 +121,7 @@ def test_an_emergency_never_hides_what_ended_the_run(tmp_path: Path, failure: Ba
             raise failure
 
     said: list[str] = []
-    checkpoints = Checkpoints(tmp_path, say=said.append)
+    checkpoints = Checkpoints(tmp_path, log=said.append)
     with pytest.raises(ZeroDivisionError):
         try:
             raise ZeroDivisionError
@@ -142,7 +142,7 @@ def test_a_write_that_fails_keeps_every_older_file(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_removed_is_said_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    checkpoints = Checkpoints(tmp_path, keep=1, say=said.append)
+    checkpoints = Checkpoints(tmp_path, keep=1, log=said.append)
     checkpoints.save(1, {})
     unlink = Path.unlink
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instrument.config import schema as config_module
+from instrument.config.loading import from_sections
 from instrument.config.schema import (
     Capture,
     Checkpoint,
@@ -20,7 +21,6 @@ from instrument.config.schema import (
     Model,
     Monitor,
     Training,
-    from_dict,
     load,
     to_dict,
 )
@@ -203,7 +203,7 @@ def test_a_conflict_names_where_both_sides_came_from(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_together_is_refused(sections: dict[str, Any], keys: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(keys)}: ") as refused:
-        from_dict(sections)
+        from_sections(Config, sections)
     assert "\n" not in str(refused.value)
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_together_is_refused(sections: dict[str, Any], keys: str)
     ],
 )
 def test_what_can_be_together_is_kept_through_json(config: Config) -> None:
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert from_sections(Config, json.loads(json.dumps(to_dict(config)))) == config
 
 
 def test_a_section_checks_itself_when_it_is_made_or_replaced() -> None:
@@ -255,9 +255,9 @@ anything = st.recursive(
 def test_any_value_is_taken_or_refused_in_one_line(section: str, data: st.DataObject, value: object) -> None:
     name = data.draw(st.sampled_from(sorted(to_dict(Config())[section])))
     try:
-        config = from_dict({section: {name: value}})
+        config = from_sections(Config, {section: {name: value}})
     except ConfigError as refused:
         assert f"{section}.{name}" in str(refused)
         assert "\n" not in str(refused)
     else:
-        assert from_dict(to_dict(config)) == config
+        assert from_sections(Config, to_dict(config)) == config

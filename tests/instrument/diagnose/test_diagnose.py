@@ -18,7 +18,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from instrument.config.schema import Config, Data, Model, Training, from_dict  # noqa: E402
+from instrument.config.loading import from_sections  # noqa: E402
+from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
 from instrument.diagnose import command as command_module  # noqa: E402
 from instrument.diagnose import measure as measure_module  # noqa: E402
 from instrument.diagnose import output  # noqa: E402
@@ -97,7 +98,7 @@ def test_the_json_has_the_keys_that_are_documented(tmp_path: Path, capsys: pytes
     assert set(found["stages"][0]) == {field.name for field in fields(StageResult)}
     assert set(found["verdict"]) == {field.name for field in fields(Diagnosis)}
     assert set(found["verdict"]["remedy"]) == {field.name for field in fields(Remedy)}
-    assert from_dict(found["config"]).data.batch == 2
+    assert from_sections(Config, found["config"]).data.batch == 2
     assert (found["program"], found["format"], found["device"], found["gpu"]) == ("instrument.diagnose", 1, "cpu", None)
     assert (found["iterations"], found["warm_up"], found["rounds"]) == (2, 1, ROUNDS)
     assert "unknown: stage training: not selected by --stages" in " ".join(capsys.readouterr().out.split())

@@ -114,7 +114,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
 @pytest.mark.usefixtures("handlers")
 def test_an_echo_of_the_first_signal_is_not_a_second_one() -> None:
     said: list[str] = []
-    with Interrupts(repeat_window_s=3600, say=said.append) as stopping:
+    with Interrupts(repeat_window_s=3600, log=said.append) as stopping:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
@@ -125,12 +125,12 @@ def test_an_echo_of_the_first_signal_is_not_a_second_one() -> None:
 @pytest.mark.usefixtures("handlers")
 def test_torchrun_repeats_itself_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    with Interrupts(say=lambda _text: None) as stopping:
+    with Interrupts(log=lambda _text: None) as stopping:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
     assert stopping.exit_code == 130
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
-    with pytest.raises(KeyboardInterrupt), Interrupts(say=lambda _text: None):
+    with pytest.raises(KeyboardInterrupt), Interrupts(log=lambda _text: None):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 

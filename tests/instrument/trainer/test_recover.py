@@ -36,7 +36,7 @@ class Failing:
 def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
     said: list[str] = []
     slept: list[float] = []
-    assert call_with_retries(Failing(error, error), retries=3, wait=0.5, say=said.append, sleep=slept.append) == 7
+    assert call_with_retries(Failing(error, error), retries=3, wait=0.5, log=said.append, sleep=slept.append) == 7
     assert slept == [0.5, 1.0]
     assert said == [
         f"data: {type(error).__name__}: {error}; retry {again} of 3 in {pause} s"
@@ -48,7 +48,7 @@ def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
 def test_other_errors_are_passed_on_at_once(error: Exception) -> None:
     failing = Failing(error, error)
     with pytest.raises(type(error)) as caught:
-        call_with_retries(failing, say=pytest.fail, sleep=pytest.fail)
+        call_with_retries(failing, log=pytest.fail, sleep=pytest.fail)
     assert caught.value is error
     assert len(failing.errors) == 1
 
@@ -57,7 +57,7 @@ def test_the_number_of_tries_is_bounded() -> None:
     slept: list[float] = []
     failing = Failing(*[OSError(str(number)) for number in range(10)])
     with pytest.raises(OSError, match="3"):
-        call_with_retries(failing, retries=3, wait=40, say=lambda _text: None, sleep=slept.append)
+        call_with_retries(failing, retries=3, wait=40, log=lambda _text: None, sleep=slept.append)
     assert slept == [40, 60, 60]
     with pytest.raises(OSError, match="4"):
         call_with_retries(failing, retries=0, sleep=pytest.fail)
@@ -71,7 +71,7 @@ def test_an_iterator_that_ends_because_it_failed_is_no_end_of_the_data() -> None
     iterator = items()
     assert call_with_retries(lambda: next(iterator)) == 1
     with pytest.raises(OSError, match="disk"):
-        call_with_retries(lambda: next(iterator), say=lambda _text: None, sleep=lambda _s: None)
+        call_with_retries(lambda: next(iterator), log=lambda _text: None, sleep=lambda _s: None)
     with pytest.raises(StopIteration):
         call_with_retries(lambda: next(iter(())))
 
@@ -105,7 +105,7 @@ def opener(dataset: Flaky, workers: int) -> Callable[[int], Iterator[Any]]:
 def test_a_reopened_loader_gives_each_batch_once_and_in_order(workers: int) -> None:
     said: list[str] = []
     open_at = opener(Flaky(5, times=2, error=ConnectionError("peer")), workers)
-    batches = [batch.tolist() for batch in reopening(open_at, say=said.append, sleep=lambda _s: None)]
+    batches = [batch.tolist() for batch in reopening(open_at, log=said.append, sleep=lambda _s: None)]
     assert batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [text.partition(";")[0] for text in said] == ["data: ConnectionError: peer"] * 2
     assert said[1].endswith("; reopening at batch 2 in 2 s, retry 2 of 3")
@@ -113,9 +113,9 @@ def test_a_reopened_loader_gives_each_batch_once_and_in_order(workers: int) -> N
 
 def test_a_mistake_in_the_data_set_and_a_lasting_fault_are_passed_on() -> None:
     with pytest.raises(RuntimeError, match="Caught RuntimeError in DataLoader worker"):
-        list(reopening(opener(Flaky(1, times=1, error=RuntimeError("mistake")), 1), say=pytest.fail))
+        list(reopening(opener(Flaky(1, times=1, error=RuntimeError("mistake")), 1), log=pytest.fail))
     with pytest.raises(OSError, match="disk"):
-        list(reopening(opener(Flaky(1, times=9, error=OSError("disk")), 0), say=lambda _t: None, sleep=lambda _s: None))
+        list(reopening(opener(Flaky(1, times=9, error=OSError("disk")), 0), log=lambda _t: None, sleep=lambda _s: None))
 
 
 # Out of memory. On a CPU it is simulated: a function raises what torch raises above a number of samples.
@@ -163,7 +163,7 @@ def whole(*batches: Any) -> tuple[list[float], list[Any]]:
 def test_gradients_and_loss_of_the_parts_are_those_of_the_whole(fits: int) -> None:
     expected_losses, expected = whole(batch_of(13))
     trained = Trained(fits)
-    recover = MicroBatches(13, say=lambda _text: None)
+    recover = MicroBatches(13, log=lambda _text: None)
     loss = recover.step(batch_of(13), trained, trained.model.zero_grad)
     assert not loss.requires_grad
     assert loss.item() == pytest.approx(expected_losses[0], rel=1e-12)
@@ -175,14 +175,14 @@ def test_gradients_and_loss_of_the_parts_are_those_of_the_whole(fits: int) -> No
 def test_a_batch_that_fits_is_computed_whole() -> None:
     _, expected = whole(batch_of(8))
     trained = Trained(fits=8)
-    MicroBatches(8, say=pytest.fail).step(batch_of(8), trained, pytest.fail)
+    MicroBatches(8, log=pytest.fail).step(batch_of(8), trained, pytest.fail)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(trained.gradients(), expected, strict=True))
 
 
 def test_the_smaller_size_is_said_and_remembered() -> None:
     said: list[str] = []
     trained = Trained(fits=3)
-    recover = MicroBatches(64, say=said.append)
+    recover = MicroBatches(64, log=said.append)
     recover.step(batch_of(13), trained, trained.model.zero_grad)
     assert recover.size == 3
     tail = "(CUDA out of memory. Tried to allocate 2.00 GiB)"
@@ -198,7 +198,7 @@ def test_the_smaller_size_is_said_and_remembered() -> None:
 def test_under_accumulation_all_batches_are_done_again() -> None:
     expected_losses, expected = whole(batch_of(6), batch_of(13))
     trained = Trained(fits=6)  # the first batch fits, and its gradients are cleared with the second's
-    losses = MicroBatches(13, say=lambda _text: None).steps(
+    losses = MicroBatches(13, log=lambda _text: None).steps(
         [batch_of(6), batch_of(13)], trained, trained.model.zero_grad
     )
     assert [loss.item() for loss in losses] == pytest.approx(expected_losses, rel=1e-12)
@@ -216,7 +216,7 @@ def test_what_a_failed_attempt_held_is_freed_before_the_next() -> None:
 
     gc.disable()
     try:
-        MicroBatches(8, say=lambda _text: None).step(batch_of(8), trained, zero_grad)
+        MicroBatches(8, log=lambda _text: None).step(batch_of(8), trained, zero_grad)
     finally:
         gc.enable()
     assert alive == [0, 0]
@@ -226,7 +226,7 @@ def test_one_sample_that_does_not_fit_is_one_line() -> None:
     trained = Trained(fits=0)
     message = r"^out of memory with 1 of 4 samples at once \(CUDA out[^\n]+smaller model$"
     with pytest.raises(InstrumentError, match=message):
-        MicroBatches(4, say=lambda _text: None).step(batch_of(4), trained, trained.model.zero_grad)
+        MicroBatches(4, log=lambda _text: None).step(batch_of(4), trained, trained.model.zero_grad)
     assert all(gradient is None for gradient in trained.gradients())
 
 
@@ -234,13 +234,13 @@ def test_the_number_of_halvings_is_bounded() -> None:
     said: list[str] = []
     trained = Trained(fits=0)
     with pytest.raises(InstrumentError, match="with 4 of 16 samples"):
-        MicroBatches(16, retries=2, say=said.append).step(batch_of(16), trained, trained.model.zero_grad)
+        MicroBatches(16, retries=2, log=said.append).step(batch_of(16), trained, trained.model.zero_grad)
     assert len(said) == 2
 
 
 def test_other_errors_of_the_model_are_passed_on() -> None:
     trained = Trained(fits=0, error=lambda _text: RuntimeError("shapes do not match"))
-    recover = MicroBatches(4, say=pytest.fail)
+    recover = MicroBatches(4, log=pytest.fail)
     with pytest.raises(RuntimeError, match="shapes"):
         recover.step(batch_of(4), trained, pytest.fail)
     assert recover.size == 4
@@ -262,7 +262,7 @@ def test_a_mean_over_labels_is_weighted_by_labels() -> None:
     twin = copy.deepcopy(model)
     expected = torch.nn.functional.cross_entropy(twin(batch["inputs"]).flatten(0, 1), labels.flatten())
     expected.backward()
-    recover = MicroBatches(5, count=lambda part: (part["labels"] != -100).sum(), say=lambda _text: None)
+    recover = MicroBatches(5, count=lambda part: (part["labels"] != -100).sum(), log=lambda _text: None)
     loss = recover.step(batch, forward_backward, model.zero_grad)
     torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=0)
     torch.testing.assert_close(model.weight.grad, twin.weight.grad, rtol=1e-12, atol=1e-15)
@@ -312,7 +312,7 @@ def test_a_gpu_that_really_runs_out_goes_on_with_less() -> None:
     def zero_grad() -> None:
         weight.grad = None
 
-    recover = MicroBatches(64, say=said.append)
+    recover = MicroBatches(64, log=said.append)
     torch.cuda.set_per_process_memory_fraction(min(1.0, (4 << 30) / total))
     try:
         loss = recover.step(batch, forward_backward, zero_grad)

@@ -64,12 +64,17 @@ def belongs(trace: Trace, operation: dict[str, int | None]) -> tuple[set[int], b
     return other, bool(other)
 
 
+def per_operation(projection: Projection, run_values: np.ndarray) -> np.ndarray:
+    """Return the value of each operation's run."""
+    return np.repeat(run_values, np.diff(projection.begin, append=projection.operations))
+
+
 def pairs(projection: Projection) -> tuple[Times, Times]:
-    return projection.stretches.open_ranges(projection.per_operation(projection.stretch))
+    return projection.stretches.open_ranges(per_operation(projection, projection.stretch))
 
 
 def innermost_of(projection: Projection) -> Times:
-    place = projection.stretches.place[projection.per_operation(projection.stretch)]
+    place = projection.stretches.place[per_operation(projection, projection.stretch)]
     return np.append(projection.stretches.nesting.rows, -1)[place]
 
 
@@ -135,7 +140,7 @@ def test_operations_belong_to_all_open_ranges(trace: Trace) -> None:
     found: dict[int, set[int]] = {}
     for operation, owner in zip(*(column.tolist() for column in pairs(projection)), strict=True):
         found.setdefault(operation, set()).add(owner)
-    innermost, via_process = innermost_of(projection).tolist(), projection.per_operation(projection.via_process)
+    innermost, via_process = innermost_of(projection).tolist(), per_operation(projection, projection.via_process)
     for index, operation in enumerate(trace.operations.iter_rows(named=True)):
         owners, via = belongs(trace, operation)
         assert found.get(index, set()) == owners
@@ -178,7 +183,7 @@ def test_membership_on_real_captures(name: str) -> None:
     assert sum(use.count for use in uses) == len(trace.ranges)
     assert sum(use.host_ns for use in uses) == int((trace.ranges["end"] - trace.ranges["start"]).sum())
     projection = project_operations(trace)
-    innermost, via_process = innermost_of(projection), projection.per_operation(projection.via_process)
+    innermost, via_process = innermost_of(projection), per_operation(projection, projection.via_process)
     for row in np.linspace(0, len(trace.operations) - 1, 40, dtype=int) if len(trace.operations) else ():
         owners, via = belongs(trace, trace.operations.row(int(row), named=True))
         assert (int(innermost[row]) in owners) or (not owners and innermost[row] == -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,8 +12,6 @@ from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.nvtx.nesting import Stretches
 from traceview.model.trace import PROJECTED, Trace
-
-Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +28,6 @@ class Projection:
     begin: Times
     stretch: Times
     via_process: NDArray[np.bool_]
-
-    def per_operation(self, run_values: NDArray[Value]) -> NDArray[Value]:
-        """Return the value of each operation's run."""
-        return np.repeat(run_values, np.diff(self.begin, append=self.operations))
 
 
 def project_operations(trace: Trace) -> Projection:
