@@ -58,7 +58,7 @@ def test_standard_output(report: Path, traceview: Command) -> None:
 
 REFUSED = [
     (["--format", "json"], "unknown format 'json'; choose one of perfetto, chrome, csv, parquet"),
-    (["--to", "300ms"], "No such option '--to'"),
+    (["--until", "300ms"], "No such option '--until'"),
     ([], "Missing option '--format'"),
     (["--format", "csv", "-o", "-"], "--format csv writes a folder of tables, not standard output"),
     (["--format", "chrome", "-o", "{report}"], "my.run.sqlite: the reports and the outputs must be different"),
@@ -66,9 +66,9 @@ REFUSED = [
     (["--format", "parquet", "-o", "{file}"], "file: is a file, but this format writes a folder of tables"),
     (["--format", "csv", "-o", "{folder}"], "contains other files (mine.txt); name a new folder"),
     (["--format", "csv", "-o", "{folder}/no/where"], "its folder does not exist"),
-    (["--format", "perfetto", "--from", "2ms", "--until", "1ms"], "--from 2ms --until 1ms: that window is empty"),
-    (["--format", "perfetto", "--until", "soon"], "--until 'soon' is not a time"),
-    (["--format", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--until narrow the same window"),
+    (["--format", "perfetto", "--from", "2ms", "--to", "1ms"], "--from 2ms --to 1ms: that window is empty"),
+    (["--format", "perfetto", "--to", "soon"], "--to 'soon' is not a time"),
+    (["--format", "perfetto", "--range", "x", "--from", "1ms"], "--range and --from/--to narrow the same window"),
     (["--format", "perfetto", "--range", "nobody"], "no NVTX range is called 'nobody'"),
     (["--format", "perfetto", "--device", "7"], "no device is called '7'; the capture has GPU 0"),
     (["--format", "chrome", "-o", "/dev/full"], "full: cannot be written (No space left on device)"),

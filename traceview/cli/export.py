@@ -47,7 +47,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @click.option(
     "--from", "start", metavar="TIME", help="Start of the window, for example 120ms.  [default: first GPU work]"
 )
-@click.option("--until", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
+@click.option("--to", "end", metavar="TIME", help="End of the window.  [default: last GPU work]")
 @click.option(
     "--range",
     "range_name",
@@ -76,7 +76,7 @@ def export(
     perfetto and chrome write a file for ui.perfetto.dev or chrome://tracing; csv and parquet write a folder of tables.
     """
     if range_name is not None and (start, end) != (None, None):
-        raise RequestError("--range and --from/--until narrow the same window; use one of them")
+        raise RequestError("--range and --from/--to narrow the same window; use one of them")
     from traceview.export import FORMATS, FileFormat, collect
 
     form = next(form for form in FORMATS if form.name == format_name)
@@ -127,5 +127,5 @@ def _narrowed(trace: Trace, start: str | None, end: str | None, range_name: str 
 
     if range_name is not None:
         return trace.with_window(window_of_range(trace, range_name))
-    window = window_of_times(trace, start, end, end_option="--until")
+    window = window_of_times(trace, start, end)
     return trace if window is None else trace.with_window(window)

@@ -13,7 +13,7 @@ NANOSECONDS: Mapping[str, int] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_00
 TIME = re.compile(r"(@?)([+-]?[0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)?")
 
 
-def window_of_times(trace: Trace, start: str | None, end: str | None, *, end_option: str = "--to") -> Window | None:
+def window_of_times(trace: Trace, start: str | None, end: str | None) -> Window | None:
     """Return the window between two times; None where neither is given or the capture has no GPU work.
 
     The default start is the first start of GPU work, the default end its last end. Raises RequestError for an
@@ -25,10 +25,10 @@ def window_of_times(trace: Trace, start: str | None, end: str | None, *, end_opt
     last = int(trace.operations["end"].to_numpy().max())
     window = Window(
         first if start is None else parse_time("--from", start, first),
-        last if end is None else parse_time(end_option, end, first),
+        last if end is None else parse_time("--to", end, first),
     )
     if window.length <= 0:
-        options = " ".join(f"{name} {text}" for name, text in (("--from", start), (end_option, end)) if text)
+        options = " ".join(f"{name} {text}" for name, text in (("--from", start), ("--to", end)) if text)
         raise RequestError(
             f"{options}: that window is empty; the GPU worked for {(last - first) / 1e6:.3f} ms, "
             f"from {first} to {last} on the capture's clock"

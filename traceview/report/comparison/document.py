@@ -20,7 +20,7 @@ def document(comparison: Comparison) -> dict[str, Json]:
         "cut": comparison.cut,
         "cut_why": comparison.cut_why,
         "level": comparison.level,
-        "least": comparison.min_change,
+        "min_change_fraction": comparison.min_change,
         "base": plain_values(comparison.base),
         "against": [_against(against) for against in comparison.against],
         "notes": plain_values(comparison.notes),

@@ -23,7 +23,7 @@ export function showIterations() {
   const found = page.iterations;
   const each = byId("each");
   if ("not_measured" in found) return each.replaceChildren(el("p", { text: found.not_measured }));
-  const aside = found.skipped ? `; ${found.skipped} excluded (${found.skipped_why})` : "";
+  const aside = found.skipped ? `; ${found.skipped} skipped (${found.skipped_why})` : "";
   const origin = found.source === "range" ? found.range : `${found.range}, found without ranges`;
   const also = found.candidates.map((other) => `${other.name} (${countText(other.count)} of ${milliseconds(other.time_ns)})`);
   const text =
@@ -89,7 +89,7 @@ function iterationItem(bar, at, parts) {
   const head = bar.count > 1 ? `average of ${barName(bar)}` : `${barName(bar)}, ${wall}`;
   const tail = bar.count > 1 ? `; slowest: ${slowest.name}, ${wall}` : "";
   return {
-    text: `${head}${bar.skipped ? ", excluded" : ""}: ${made.join(", ")}${tail}`,
+    text: `${head}${bar.skipped ? ", skipped" : ""}: ${made.join(", ")}${tail}`,
     place: { start: slowest.start, end: slowest.end, rows: ["ruler"], text: slowest.name },
     mark: { x0: at - 0.5, x1: at + 0.5 },
   };
@@ -97,7 +97,7 @@ function iterationItem(bar, at, parts) {
 
 function iterationPicture(bars, parts, grouped) {
   const x = bars.map((_, at) => at);
-  const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (excluded)" : ""));
+  const names = bars.map((bar) => plotlyText(barName(bar)) + (bar.skipped ? " (skipped)" : ""));
   const traces = parts.map((part) => ({
     type: "bar",
     x,
@@ -170,7 +170,7 @@ function iterationTable({ each, fields, causes }) {
     [
       textColumn("iteration", (one) => one.name, go),
       durationColumn("start", (one) => one.start),
-      textColumn("excluded", (one) => (one.skipped ? "yes" : "")),
+      textColumn("skipped", (one) => (one.skipped ? "yes" : "")),
       ...fields.map((field, at) => durationColumn(field.replaceAll("_", " "), (one) => one.ns[at])),
       ...causes.map((cause) => durationColumn("idle " + cause.replaceAll("_", " "), (one) => one.idle[cause] ?? 0)),
       countColumn("kernels", (one) => one.kernels),

@@ -15,7 +15,7 @@ export const LOOK_WORDS = {
   call_api: "other CUDA call",
   range: "NVTX range",
   iteration: "iteration",
-  skipped: "excluded iteration",
+  skipped: "skipped iteration",
 };
 
 // Patterns distinguish the classes without colour.

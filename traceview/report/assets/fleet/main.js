@@ -59,7 +59,7 @@ function showLegend() {
       {},
       `${FIGURES[map.figure]}: ${milliseconds(low)}`,
       ramp,
-      `${milliseconds(high)} or more. Pale: excluded iterations. Empty: not in the capture.`,
+      `${milliseconds(high)} or more. Pale: skipped iterations. Empty: not in the capture.`,
     ),
   );
 }

@@ -28,5 +28,5 @@ export function cellText(row, column) {
   const cell = Object.keys(FIGURES)
     .map((figure) => `${figure} ${milliseconds(at(figure))}`)
     .join(", ");
-  return `${whole}${why}. Iteration ${heat.names[column]}${heat.steady[column] ? "" : " (excluded)"}: ${cell}`;
+  return `${whole}${why}. Iteration ${heat.names[column]}${heat.steady[column] ? "" : " (skipped)"}: ${cell}`;
 }
