@@ -1,4 +1,4 @@
-"""Shared fixtures: a hypothesis profile without deadlines, and a real nsys if one is installed."""
+"""Shared fixtures: the command, a real nsys if one is installed, and a hypothesis profile without deadlines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.cli.command import traceview
+
+__all__ = ["nsys", "traceview"]
 
 UNPACKED = Path(__file__).resolve().parent.parent / ".nsys" / "nsys"  # by `make nsys`
 

@@ -1,4 +1,4 @@
-"""The command as a fixture, and a copy of a capture that a test may change."""
+"""A copy of a capture that a test may change."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from tests.cli.command import traceview
-
-__all__ = ["traceview"]
 
 
 @pytest.fixture

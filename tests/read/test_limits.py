@@ -16,17 +16,15 @@ import polars as pl
 import pytest
 
 from tests.captures import ROOT, sample
-from tests.cli.command import Command, traceview
+from tests.cli.command import Command
 from tests.read.kineto.test_hostile import CALL, KERNEL, trace
 from tests.read.test_formats import REPORT, as_directory, script, zstd
 from traceview.errors import ReportError
 from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
 from traceview.read.parquet import page_headers
 from traceview.read.parquet.arrow_buffers import decoded_size
-from traceview.read.raw import as_text
 from traceview.read.sqlite.database import open_read_only
-
-__all__ = ["traceview"]
+from traceview.read.text_columns import as_text
 
 MEGABYTE, PAGE = 1 << 20, 4096
 PEAK = 1500  # MB that analyze may hold

@@ -16,8 +16,7 @@ from tests.captures import sample
 from tests.fuzz.forms import as_tables
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.pipeline import open_trace
-from traceview.read import read_capture
-from traceview.read.formats import as_sqlite
+from traceview.read.formats import as_sqlite, read_capture
 from traceview.read.sqlite import reader
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from tests.build_export import Call, Copy, Kernel, Memset, Nvtx, build_export
 from traceview.errors import DamagedExportError
-from traceview.read import raw, read_sqlite
+from traceview.read import raw
+from traceview.read.sqlite.reader import read_sqlite
 
 PLACED = [raw.KERNEL, raw.MEMCPY, raw.RUNTIME, raw.MEMSET, raw.NVTX]
 

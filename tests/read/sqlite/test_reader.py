@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.captures import sample
-from traceview.read import raw, read_sqlite
+from traceview.read import raw
 from traceview.read.sqlite.database import open_read_only
+from traceview.read.sqlite.reader import read_sqlite
 from traceview.read.sqlite_pages import decoder, table_decoder
 
 COLUMNS = ["start", "end", "eventType", "globalTid", "text", "textId", "domainId"]

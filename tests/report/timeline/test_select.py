@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,6 @@ KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.l
 @pytest.fixture(scope="module")
 def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
     return analysis_of("dual")
-
-
-@pytest.fixture(scope="module")
-def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(analysis), tmp_path_factory.mktemp("hands")) as one:
-        yield one
-
-
-@pytest.fixture
-def page(shared_page: Opened) -> Iterator[Opened]:
-    """The one page, as it was when it opened."""
-    shared_page.reset()
-    yield shared_page
-    assert shared_page.complaints == []
 
 
 def point_at(page: Opened, row: dict[str, Any], start: int, end: int) -> tuple[float, float]:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.report.browser import Opened, opened
+from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
-from traceview.report.analysis import render
 from traceview.report.timeline.build import origin
 
 
 @pytest.fixture(scope="module")
 def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
     return analysis_of("serial")
-
-
-@pytest.fixture(scope="module")
-def shared_page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    with opened(browser, render(analysis), tmp_path_factory.mktemp("moves")) as one:
-        yield one
-
-
-@pytest.fixture
-def page(shared_page: Opened) -> Iterator[Opened]:
-    """The one page, as it was when it opened."""
-    shared_page.reset()
-    yield shared_page
-    assert shared_page.complaints == []
 
 
 def middle(page: Opened) -> tuple[float, float]:

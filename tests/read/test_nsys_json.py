@@ -11,13 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.cli.command import Command, traceview
+from tests.cli.command import Command
 from tests.profiling import profiled, run
 from tests.read.test_formats import says
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
 from traceview.read import nsys_json
-
-__all__ = ["traceview"]
 
 # Hand-made: the first bytes of an HDF5 file and of nsys's JSON.
 HDF5 = b"\x89HDF\r\n\x1a\n" + bytes(100)

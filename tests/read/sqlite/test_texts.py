@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.build_export import Nvtx, build_export
 from tests.captures import ALL, sample, shared
-from traceview.read import raw, read_sqlite
+from traceview.read import raw
 from traceview.read.sqlite import reader
+from traceview.read.sqlite.reader import read_sqlite
 from traceview.read.sqlite_pages import decoder
 
 NEVER = 1 << 40
