@@ -23,8 +23,8 @@ from traceview.errors import ReportError
 from traceview.read.limits import MAX_DECODED, DecodedSize, size_text
 from traceview.read.parquet import page_headers
 from traceview.read.parquet.arrow_buffers import decoded_size
+from traceview.read.raw import as_text
 from traceview.read.sqlite.database import open_read_only
-from traceview.read.text_columns import as_text
 
 MEGABYTE, PAGE = 1 << 20, 4096
 PEAK = 1500  # MB that analyze may hold
