@@ -74,8 +74,9 @@ def with_events(path: Path, **more: Any) -> Path:
         f"INSERT INTO {table} VALUES ({start}, {end}, {900 + list(named).index(name)}, {THREAD}, {900 + len(named)})"
         for table, start, end, name in EVENTS
     ]
-    kernels = [Kernel(start=250, end=280, correlation=1), Kernel(start=420, end=450, correlation=2)]
-    calls = [Call(start=120, end=130, correlation=1), Call(start=320, end=330, correlation=2)]
+    starts = more.pop("kernels", [250, 420])
+    kernels = [Kernel(start=start, end=start + 30, correlation=at) for at, start in enumerate(starts, 1)]
+    calls = [Call(start=200 * at - 80, end=200 * at - 70, correlation=at) for at in range(1, len(starts) + 1)]
     return build_export(path, kernels=kernels, api=calls, statements=[*made, *texts, *rows], **more)
 
 
@@ -94,7 +95,8 @@ def test_openacc_events_are_ranges_with_gpu_work(tmp_path: Path) -> None:
 def test_openacc_ranges_are_never_iterations(tmp_path: Path) -> None:
     assert figures(with_events(tmp_path / "report.sqlite"))["iterations"]["range"] is None
     steps = [Nvtx(start=start, end=start + 150, text="step") for start in (90, 290, 490)]
-    assert figures(with_events(tmp_path / "report.sqlite", nvtx=steps))["iterations"]["range"] == "step"
+    path = with_events(tmp_path / "report.sqlite", kernels=[250, 420, 620], nvtx=steps)
+    assert figures(path)["iterations"]["range"] == "step"
 
 
 def test_redacted_copy_has_events_without_paths(tmp_path: Path) -> None:

@@ -165,13 +165,20 @@ def test_iterations_and_warm_up(measure: Figures, path: Path) -> None:
     starts, walls = (0, 200, 300, 400), (100, 20, 30, 40)
     build_export(
         path,
-        kernels=[Kernel(210, 215, correlation=1), Kernel(218, 310, correlation=2)],
+        kernels=[
+            Kernel(210, 215, correlation=1),
+            Kernel(218, 310, correlation=2),
+            *(Kernel(at, at, correlation=at) for at in (5, 311, 401)),  # of no length, so that each launches work
+        ],
         copies=[Copy(212, 217, correlation=3)],
         api=[
+            Call(4, 4, correlation=5),
             Call(205, 207, correlation=1),
             Call(207, 208, correlation=2),
             Call(208, 209, correlation=3),
             Call(215, 230, "cudaDeviceSynchronize", correlation=4, thread=12),
+            Call(310, 310, correlation=311),
+            Call(400, 400, correlation=401),
         ],
         nvtx=[Nvtx(s, s + w, f"iteration {i - 1}") for i, (s, w) in enumerate(zip(starts, walls, strict=True))]
         + [Nvtx(s + 1, s + 9, "forward") for s in starts],

@@ -79,8 +79,8 @@ def _measure(
     threads = ThreadStates.from_trace(trace)
     devices = measure_devices(trace, threads, activities)
     measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
-    iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip)
     projection = project_operations(trace)
+    iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip, projection=projection)
     parts = [work.clip(steady_window(iterations, work.window)) for work in activities]
     devices = tuple(with_steady_part(trace, threads, *pair) for pair in zip(devices, parts, strict=True))
     host = measure_host(trace, activities)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.oracle.export import Export, Operation, Range
 from tests.oracle.gaps import CAUSES, Causes, ending
-from tests.oracle.host import Window
+from tests.oracle.host import Open, annotating
 from tests.oracle.spans import Span, free, length, union, without
+from tests.oracle.waits import Window
+from traceview.measure.iterations.names import LIBRARY_NAMES
+from traceview.model.trace import LIBRARY_DOMAINS
 
 
 def fold(name: str) -> str:
@@ -17,6 +23,7 @@ def fold(name: str) -> str:
 
 
 def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:
+    """Return the name and the ranges of the iterations; None if no range qualifies."""
     groups: dict[tuple[int, str], list[Range]] = defaultdict(list)
     if pattern is not None:
         for one in export.ranges:
@@ -30,21 +37,128 @@ def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:
         best = max(sorted(threads), key=lambda thread: sum(one.end - one.start for one in threads[thread]))
         ranges = sorted(nested_out(threads[best]), key=lambda one: (one.start, one.end))
         return " | ".join(sorted({name for _, name in groups})), ranges
-    for one in export.ranges:
+    own = sorted((one for one in export.ranges if not is_library(one)), key=lambda one: (one.start, one.end))
+    if all(one.launch is None for one in export.operations):
+        return longest(own)
+    chosen = phase_with_most_work(export, own)
+    return None if chosen is None else (chosen.name, chosen.ranges)
+
+
+def is_library(one: Range) -> bool:
+    return one.domain in LIBRARY_DOMAINS or re.search(LIBRARY_NAMES, one.name) is not None
+
+
+def longest(own: list[Range]) -> tuple[str, list[Range]] | None:
+    """Return the outermost name that repeats on a thread with the most time, the rule without GPU work."""
+    groups: dict[tuple[int, str], list[Range]] = defaultdict(list)
+    for one in own:
         groups[one.thread, fold(one.name)].append(one)
     often = [one for ranges in groups.values() if len(ranges) >= 3 for one in ranges]
-    top = nested_out(often)
     groups = defaultdict(list)
-    for one in top:
+    for one in nested_out(often):
         groups[one.thread, fold(one.name)].append(one)
     groups = defaultdict(list, {key: ranges for key, ranges in groups.items() if len(ranges) >= 3})
     if not groups:
         return None
-    best = max(
-        sorted(groups, key=lambda key: (key[0], key[1])),
-        key=lambda key: sum(o.end - o.start for o in groups[key]),
-    )
+    best = max(sorted(groups), key=lambda key: sum(one.end - one.start for one in groups[key]))
     return best[1], sorted(groups[best], key=lambda one: (one.start, one.end))
+
+
+@dataclass
+class Phase:
+    name: str
+    thread: int
+    ranges: list[Range]
+    active: float
+    time_share: float
+    count_share: float
+
+    @property
+    def qualifies(self) -> bool:
+        return self.active >= 0.9 and max(self.time_share, self.count_share) >= 0.2
+
+    def order(self) -> tuple[int, int, int, str]:
+        host = sum(one.end - one.start for one in self.ranges)
+        return (-math.floor(self.time_share * 100), -host, self.thread, self.name)
+
+    def nested_in(self, outer: Phase) -> bool:
+        starts = [one.start for one in self.ranges]
+        most = self.time_share >= 0.9 * outer.time_share
+        return (
+            self.thread == outer.thread
+            and most
+            and all(sum(around.start <= start < around.end for start in starts) >= 10 for around in outer.ranges)
+        )
+
+
+def phase_with_most_work(export: Export, own: list[Range]) -> Phase | None:
+    work = launched(export)
+    groups: dict[tuple[int, str], list[Range]] = defaultdict(list)
+    for one, name in zip(own, phase_names(own), strict=True):
+        groups[one.thread, name].append(one)
+    phases = []
+    for (thread, name), ranges in groups.items():
+        ranges = sorted(nested_out(ranges), key=lambda one: (one.start, one.end))
+        mine = [one for one in export.operations if one.launch is not None and one.process == ranges[0].process]
+        if len(ranges) < 3 or not mine:
+            continue
+        total = max(1, sum(one.end - one.start for one in mine))
+        inside = [work.get(id(one), []) for one in ranges]
+        flat = [operation for operations in inside for operation in operations]
+        phase = Phase(
+            name,
+            thread,
+            ranges,
+            sum(bool(operations) for operations in inside) / len(ranges),
+            sum(one.end - one.start for one in flat) / total,
+            len(flat) / len(mine),
+        )
+        if phase.active >= 0.9 and max(phase.time_share, phase.count_share) >= 0.01:
+            phases.append(phase)
+    phases = sorted(phases, key=Phase.order)[:24]
+    chosen = next((phase for phase in phases if phase.qualifies), None)
+    while chosen is not None:
+        inner = next((phase for phase in phases if phase.qualifies and phase.nested_in(chosen)), None)
+        if inner is None:
+            return chosen
+        chosen = inner
+    return None
+
+
+def launched(export: Export) -> dict[int, list[Operation]]:
+    """Return the operations that each range launches, by the id of the range."""
+    opened, carrier = Open(export.ranges), annotating(export.ranges)
+    work: dict[int, list[Operation]] = defaultdict(list)
+    for one in export.operations:
+        if one.launch is None:
+            continue
+        around = opened.at(one.launch.thread, one.launch.start)
+        for found in around or opened.at(carrier.get(one.process, -1), one.launch.start):
+            work[id(found)].append(one)
+    return work
+
+
+def phase_names(own: list[Range]) -> list[str]:
+    """Return the name of each range, with `#` for numbers that count up on its thread."""
+    groups: dict[tuple[int, str], list[tuple[int | None, ...]]] = defaultdict(list)
+    for one in own:
+        groups[one.thread, fold(one.name)].append(numbers(one.name))
+    counters = {key: counts_up(values) for key, values in groups.items()}
+    return [fold(one.name) if counters[one.thread, fold(one.name)] else one.name for one in own]
+
+
+def numbers(name: str) -> tuple[int | None, ...]:
+    found = re.findall(r"(?<![\w.])-\d+|\d+", name)[:4]
+    return tuple(int(text) if -(2**63) <= int(text) < 2**63 else None for text in found)
+
+
+def counts_up(values: list[tuple[int | None, ...]]) -> bool:
+    ups = downs = 0
+    for before, after in pairwise(values):
+        steps = [y - x for x, y in zip(before, after, strict=True) if x is not None and y is not None and x != y]
+        ups += bool(steps) and steps[0] > 0
+        downs += bool(steps) and steps[0] < 0
+    return ups >= 0.9 * (len(values) - 1) and downs <= 2
 
 
 def nested_out(ranges: list[Range]) -> list[Range]:
@@ -78,7 +192,8 @@ def iterations(
         "wall_ns": dict.fromkeys(("median", "p5", "p95")),
     }
     if found is None:
-        return none
+        # The launches may repeat: the oracle does not know.
+        return {} if sum(one.launch is not None for one in export.operations) >= 3 else none
     name, ranges = found
     spans = [(one, one.start, one.end) for one in ranges]
     if window is not None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
-from traceview.measure.iterations.candidates import NUMBER
+from traceview.measure.iterations.names import NUMBER
 from traceview.normalise.codes import short_names
 from traceview.redact.secrets import NameRedactor, Secrets, words_of_environment
 

@@ -79,7 +79,10 @@ OPENACC = "OpenACC"
 # Domains of ranges. nsys itself writes those of PROFILER_DOMAINS, so Trace.ranges does not have them; a range of
 # LIBRARY_DOMAINS is never an iteration.
 PROFILER_DOMAINS = ("GIL Trace", "Python Backtrace")
-LIBRARY_DOMAINS = ("MPI", "NCCL", OPENACC, "TensorRT")
+LIBRARY_DOMAINS = (
+    *("MPI", "NCCL", OPENACC, "TensorRT", "UCX", "NVSHMEM", "CCCL"),
+    *("cuBLAS", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "cuTENSOR"),
+)
 OVERHEAD: Mapping[str, PolarsDataType] = {"start": pl.Int64, "end": pl.Int64}
 STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "kind": pl.Enum(("record", "wait", "synchronize")),

@@ -10,7 +10,7 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.iterations.candidates import NUMBER, SIGNED_NUMBER
+from traceview.measure.iterations.names import NUMBER, SIGNED_NUMBER
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.operations import COMMUNICATION, EXPERT_PARALLEL

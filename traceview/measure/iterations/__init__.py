@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import starmap
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from itertools import compress, starmap
 
 import numpy as np
 import polars as pl
@@ -15,8 +16,19 @@ from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations.breakdown import Breakdown, MeasuredDevices, breakdown
-from traceview.measure.iterations.candidates import RepeatedRange, matching_ranges, repeating_ranges
+from traceview.measure.iterations.candidates import (
+    RepeatedRange,
+    choose_phase,
+    matching_ranges,
+    other_phases,
+    range_phases,
+    repeating_ranges,
+)
+from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
+from traceview.measure.iterations.levels import PeriodLevel
+from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
 from traceview.measure.iterations.times import IterationTimes, finish_times
+from traceview.measure.nvtx.projection import Projection, project_operations
 from traceview.model.analysis import (
     CAUSES,
     ITERATION_FIGURES,
@@ -27,10 +39,14 @@ from traceview.model.analysis import (
     Spread,
 )
 from traceview.model.profilers import capture_advice
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 
-# A leading iteration longer than 3/2 of the median is warm-up: kernels load, caches fill, autotuning runs.
-WARM_UP_NUMERATOR, WARM_UP_DENOMINATOR = 3, 2
+# A leading iteration longer than this share of the median is warm-up: kernels load, caches fill, autotuning runs.
+WARM_UP = Fraction(3, 2)
+# A period begins with its first launch, so the first one lacks what the host loads before that.
+WARM_UP_PERIOD = Fraction(7, 5)
+UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
+MAX_PROCESSES = 4  # whose launches are searched for a period
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
@@ -50,8 +66,8 @@ class IterationRanges:
     names: Sequence[str]
     start: Times
     end: Times
-    skipped: int
-    why: str
+    skipped: int = 0
+    why: str = "none"
 
 
 def measure_iterations(
@@ -61,14 +77,15 @@ def measure_iterations(
     *,
     pattern: str | None = None,
     skip: int | None = None,
+    projection: Projection | None = None,
 ) -> Iterations | NotMeasured:
     """Measure every iteration, and the spread of the iterations that are not warm-up.
 
-    `measured` has the devices that count and their gaps; by default, all devices are measured. `pattern` and `skip`
-    are those of find_iterations, with the same errors.
+    `measured` has the devices that count and their gaps; by default, all devices are measured. The other
+    parameters are those of find_iterations, with the same errors.
     """
     measured = measured or MeasuredDevices.from_trace(trace, threads)
-    where = find_iterations(trace, measured, pattern=pattern, skip=skip)
+    where = find_iterations(trace, measured, pattern=pattern, skip=skip, projection=projection)
     if isinstance(where, NotMeasured):
         return where
     parts = breakdown(trace, threads, measured, where.process, where.start, where.end)
@@ -96,50 +113,108 @@ def measure_iterations(
 
 
 def find_iterations(
-    trace: Trace, measured: MeasuredDevices, *, pattern: str | None = None, skip: int | None = None
+    trace: Trace,
+    measured: MeasuredDevices,
+    *,
+    pattern: str | None = None,
+    skip: int | None = None,
+    projection: Projection | None = None,
 ) -> IterationRanges | NotMeasured:
     """Return where the iterations of the devices in `measured` are, and how many of them are warm-up.
 
-    `pattern` is a regular expression that is searched in range names. `skip` sets the number of warm-up iterations;
-    by default, leading iterations that are longer than 1.5 times the median are warm-up. Raises RequestError if
-    `pattern` matches no range or `skip` leaves no iteration.
+    They are the ranges of the phase that launches most GPU work, or the repeating unit of the launches if no phase
+    qualifies. `pattern` is a regular expression that is searched in range names. `skip` sets the number of warm-up
+    iterations; by default, leading iterations that are longer than 1.5 times the median are warm-up. `projection` is
+    the result of project_operations, if it exists already. Raises RequestError if `pattern` matches no range or `skip`
+    leaves no iteration.
     """
     ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(measured.unmeasured_processes(trace)))
-    if pattern is not None:
-        candidate: RepeatedRange | None = matching_ranges(ranges, pattern, trace.info.file)
+    if pattern is None:
+        detected = _detect(trace, measured, ranges, projection)
     else:
-        candidate = repeating_ranges(ranges)
-    if candidate is None:
+        detected = _from_ranges(trace, matching_ranges(ranges, pattern, trace.info.file))
+    if detected is None:
         return NotMeasured(capture_advice(trace.info.profiler).no_iterations)
-    candidate, start, end = _clip_to_window(trace, candidate)
-    if len(start) == 0:
+    where = _clip_to_window(detected, trace.window)
+    if len(where.start) == 0:
         return NotMeasured("no iteration overlaps the chosen window")
-    skipped, why = _count_warm_up(trace, end - start, skip)
+    ratio = WARM_UP if where.source == "range" else WARM_UP_PERIOD
+    skipped, why = _count_warm_up(trace, where.end - where.start, skip, ratio)
+    return replace(where, skipped=skipped, why=why)
+
+
+def _detect(
+    trace: Trace, measured: MeasuredDevices, ranges: pl.DataFrame, projection: Projection | None
+) -> IterationRanges | None:
+    if trace.operations["launch"].null_count() == len(trace.operations):
+        # Without launches, no range can be tied to GPU work.
+        longest = repeating_ranges(ranges)
+        if longest is not None:
+            return _from_ranges(trace, longest, UNPROVEN)
+    elif not ranges.is_empty():
+        phases = range_phases(trace, ranges, projection or project_operations(trace))
+        chosen = choose_phase(phases)
+        if chosen is not None:
+            return _from_ranges(trace, chosen.ranges, chosen.confidence, other_phases(phases, chosen))
+    return _from_launches(trace, measured)
+
+
+def _from_ranges(
+    trace: Trace, ranges: RepeatedRange, confidence: float = 1.0, others: tuple[IterationCandidate, ...] = ()
+) -> IterationRanges:
+    start, end = (trace.ranges[name].to_numpy()[ranges.rows] for name in ("start", "end"))
     return IterationRanges(
-        range=candidate.name,
+        range=ranges.name,
         source="range",
-        confidence=1.0,
-        candidates=(),
-        thread=candidate.thread,
-        process=int(trace.threads["process"][candidate.thread]),
-        names=trace.ranges["name"].gather(candidate.rows).cast(pl.String).to_list(),
+        confidence=confidence,
+        candidates=others,
+        thread=ranges.thread,
+        process=int(trace.threads["process"][ranges.thread]),
+        names=trace.ranges["name"].gather(ranges.rows).cast(pl.String).to_list(),
         start=start,
         end=end,
-        skipped=skipped,
-        why=why,
     )
 
 
-def _clip_to_window(trace: Trace, candidate: RepeatedRange) -> tuple[RepeatedRange, Times, Times]:
-    start, end = (trace.ranges[name].to_numpy()[candidate.rows] for name in ("start", "end"))
-    if trace.window is None:
-        return candidate, start, end
-    inside = overlaps_window(start, end, trace.window)
-    start, end = (np.clip(times[inside], trace.window.start, trace.window.end) for times in (start, end))
-    return candidate._replace(rows=candidate.rows[inside]), start, end
+def _from_launches(trace: Trace, measured: MeasuredDevices) -> IterationRanges | None:
+    """Return the repeating unit of the launches of the process with the most GPU time."""
+    work = trace.operations.lazy().filter(pl.col("device").is_in([device.device for device in measured.activities]))
+    totals = work.group_by("process").agg((pl.col("end") - pl.col("start")).sum().alias("total")).collect()
+    for process in totals.sort("total", "process", descending=[True, False])["process"].to_list()[:MAX_PROCESSES]:
+        sequence = launch_sequence(trace, process)
+        period, levels = find_periods(sequence)
+        if period is not None:
+            return _from_period(trace, process, sequence, period, levels)
+    return None
 
 
-def _count_warm_up(trace: Trace, wall: Times, skip: int | None) -> tuple[int, str]:
+def _from_period(
+    trace: Trace, process: int, sequence: LaunchSequence, period: Period, levels: Sequence[PeriodLevel]
+) -> IterationRanges:
+    names = trace.operations["name"].gather(sequence.operation).cast(pl.String)
+    threads = np.bincount(np.maximum(sequence.thread, 0))
+    return IterationRanges(
+        range=period_name(sequence, names, period.first[len(period.first) // 2], period.last[len(period.first) // 2]),
+        source="period",
+        confidence=period.confidence,
+        candidates=tuple(level_candidate(sequence, names, level) for level in levels),
+        thread=int(np.argmax(threads)),
+        process=process,
+        names=[f"period {index}" for index in range(len(period.start))],
+        start=period.start,
+        end=period.end,
+    )
+
+
+def _clip_to_window(where: IterationRanges, window: Window | None) -> IterationRanges:
+    if window is None:
+        return where
+    inside = overlaps_window(where.start, where.end, window)
+    start, end = (np.clip(times[inside], window.start, window.end) for times in (where.start, where.end))
+    return replace(where, start=start, end=end, names=list(compress(where.names, inside)))
+
+
+def _count_warm_up(trace: Trace, wall: Times, skip: int | None, ratio: Fraction) -> tuple[int, str]:
     """Return the number of warm-up iterations, and the reason."""
     if skip is not None:
         if not 0 <= skip < len(wall):
@@ -149,10 +224,10 @@ def _count_warm_up(trace: Trace, wall: Times, skip: int | None) -> tuple[int, st
             )
         return skip, f"--skip {skip}"
     # At least half of the iterations are not longer than the median, so a steady one exists.
-    limit = _twice_median(wall) * WARM_UP_NUMERATOR
-    leading = int(np.flatnonzero(wall * 2 * WARM_UP_DENOMINATOR <= limit)[0])
+    limit = _twice_median(wall) * ratio.numerator
+    leading = int(np.flatnonzero(wall * 2 * ratio.denominator <= limit)[0])
     first = "the first" if leading == 1 else f"the first {leading}"
-    return leading, f"{first} took more than 1.5 times the median" if leading else "none"
+    return leading, f"{first} took more than {float(ratio):.3g} times the median" if leading else "none"
 
 
 def _twice_median(values: Times) -> int:
@@ -193,7 +268,7 @@ def spread(values: Times) -> Spread:
 
 
 def _percentile(ordered: Times, percent: int) -> int:
-    place, rest = divmod((len(ordered) - 1) * percent, 100)
-    low = int(ordered[place])
-    high = int(ordered[min(place + 1, len(ordered) - 1)])
+    where, rest = divmod((len(ordered) - 1) * percent, 100)
+    low = int(ordered[where])
+    high = int(ordered[min(where + 1, len(ordered) - 1)])
     return low + (high - low) * rest // 100

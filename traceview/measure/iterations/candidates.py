@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,11 +13,18 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.model.trace import LIBRARY_DOMAINS
+from traceview.measure.iterations.names import fold_numbers, phase_names, without_library_ranges
+from traceview.measure.nvtx.projection import Projection
+from traceview.model.analysis import IterationCandidate
+from traceview.model.trace import Trace
 
-SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MIN_REPEATS = 3
 MAX_LISTED_NAMES = 5
+MIN_ACTIVE = 0.9  # share of a candidate's ranges that launch GPU work
+MIN_SHARE = 0.2  # of the GPU work that the process launches, by time or count
+MIN_LISTED_SHARE = 0.01
+MAX_PHASES = 24  # phases that are compared with each other
+MIN_NESTED, MIN_NESTED_SHARE = 10, 0.9
 
 
 class RepeatedRange(NamedTuple):
@@ -27,12 +35,36 @@ class RepeatedRange(NamedTuple):
     rows: Times
 
 
-def fold_numbers(names: pl.Series) -> pl.Series:
-    """Replace numbers with `#`: `iteration 7` and `iteration -3` become `iteration #`.
+class Phase(NamedTuple):
+    """Ranges of one name that repeat on a thread, and what they launch."""
 
-    A dash inside a word is not a sign.
-    """
-    return names.str.replace_all(SIGNED_NUMBER, "${1}#").str.replace_all(NUMBER, "#")
+    ranges: RepeatedRange
+    start: Times
+    end: Times
+    active: float  # share of the ranges that launch GPU work
+    time_share: float  # of the GPU time that the process launches
+    count_share: float
+
+    @property
+    def qualifies(self) -> bool:
+        """Whether the phase may be the iteration."""
+        return self.active >= MIN_ACTIVE and max(self.time_share, self.count_share) >= MIN_SHARE
+
+    @property
+    def confidence(self) -> float:
+        """How sure it is that the phase, if it qualifies, is the iteration."""
+        return self.active * (0.5 + min(self.time_share, 0.5))
+
+    @property
+    def candidate(self) -> IterationCandidate:
+        """The phase as reports show it."""
+        time = int(self.start[-1] - self.start[0]) // (len(self.start) - 1)
+        return IterationCandidate(self.ranges.name, "range", len(self.start), time, self.time_share)
+
+    def repeats_in(self, outer: Phase) -> Times:
+        """Return how many of the ranges begin in each range of another phase."""
+        first, last = (np.searchsorted(self.start, edge, side="left") for edge in (outer.start, outer.end))
+        return last - first
 
 
 def matching_ranges(ranges: pl.DataFrame, pattern: str, file: str) -> RepeatedRange:
@@ -70,10 +102,10 @@ def _frequent_names(names: pl.Series) -> str:
 def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     """Return the ranges of the outermost name that repeats on a thread with the most total time; None if none repeats.
 
-    `ranges` is model.RANGES with the column `row`. A range inside a range of another repeating name does not count
-    (docs/definitions.md "Iterations"), nor does a range of a library's domain.
+    This is the rule for a capture without GPU work. `ranges` is model.RANGES with the column `row`. A range inside a
+    range of another repeating name does not count, nor does a range of a library.
     """
-    ranges = ranges.filter(~ranges["domain"].cast(pl.String).is_in(LIBRARY_DOMAINS))
+    ranges = without_library_ranges(ranges)
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
     frame = ranges.select(
@@ -87,6 +119,107 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     repeated = frame.filter(repeats)
     repeated = repeated.filter(pl.Series(_is_outermost(repeated))).filter(repeats)
     return None if repeated.is_empty() else _longest_candidate(repeated)
+
+
+def range_phases(trace: Trace, ranges: pl.DataFrame, projection: Projection) -> list[Phase]:
+    """Return the phases that repeat and launch GPU work, the largest share first, of equals the outermost first.
+
+    `ranges` is model.RANGES with the column `row`.
+    """
+    count, gpu_ns = _launched_work(trace, projection)
+    ranges = without_library_ranges(ranges)
+    rows = ranges["row"].to_numpy()
+    frame = ranges.select("row", "start", "end", "thread", "process").with_columns(
+        phase_names(ranges).alias("phase"), pl.Series("count", count[rows]), pl.Series("gpu_ns", gpu_ns[rows])
+    )
+    key = ("thread", "phase")
+    frame = frame.filter(pl.len().over(key) >= MIN_REPEATS).with_columns(pl.struct(key).rank("dense").alias("group"))
+    frame = frame.filter(pl.Series(_is_outermost(frame.with_columns(thread="group"))))
+    totals = _process_totals(trace)
+    phases = (
+        frame.group_by(*key, "process")
+        .agg(
+            pl.col("row", "start", "end"),
+            (pl.col("count") > 0).mean().alias("active"),
+            pl.col("gpu_ns", "count").sum(),
+            (pl.col("end") - pl.col("start")).sum().alias("host"),
+        )
+        .filter(pl.col("row").list.len() >= MIN_REPEATS)
+        .join(totals, on="process")
+        .with_columns(pl.col("gpu_ns") / pl.col("total_ns"), pl.col("count") / pl.col("total_count"))
+        .filter(pl.col("active") >= MIN_ACTIVE, pl.max_horizontal("gpu_ns", "count") >= MIN_LISTED_SHARE)
+        .sort([(pl.col("gpu_ns") * 100).floor(), "host", "thread", "phase"], descending=[True, True, False, False])
+    )
+    return [_phase(phases[index]) for index in range(min(len(phases), MAX_PHASES))]
+
+
+def _phase(row: pl.DataFrame) -> Phase:
+    rows, start, end = (row[name].explode().to_numpy().astype(np.int64) for name in ("row", "start", "end"))
+    ranges = RepeatedRange(row["phase"].item(), row["thread"].item(), rows)
+    return Phase(ranges, start, end, row["active"].item(), row["gpu_ns"].item(), row["count"].item())
+
+
+def _launched_work(trace: Trace, projection: Projection) -> tuple[Times, Times]:
+    """Return the number of operations that each range launches, and their GPU time in ns."""
+    stretches = projection.stretches
+    sums = np.zeros((2, len(stretches.first) + 1), np.int64)
+    if len(projection.begin):
+        length = (trace.operations["end"] - trace.operations["start"]).to_numpy()
+        runs = (np.diff(projection.begin, append=projection.operations), np.add.reduceat(length, projection.begin))
+        for total, values in zip(sums, runs, strict=True):
+            np.add.at(total, projection.stretch + 1, values)
+    running = np.cumsum(sums, axis=1)
+    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
+    launched = np.zeros((2, len(start)), np.int64)
+    # Stretches are ordered by thread and begin where a range of the thread opens or closes.
+    borders = np.flatnonzero(np.diff(stretches.thread, prepend=-2, append=np.iinfo(np.int64).max)).tolist()
+    order = np.argsort(thread, kind="stable")
+    ordered = thread[order]
+    for first, last in pairwise(borders):
+        low, high = np.searchsorted(ordered, stretches.thread[first] + np.arange(2))
+        mine = order[low:high]
+        begin, stop = (first + np.searchsorted(stretches.first[first:last], times[mine]) for times in (start, end))
+        launched[:, mine] = running[:, stop] - running[:, begin]
+    return launched[0], launched[1]
+
+
+def _process_totals(trace: Trace) -> pl.DataFrame:
+    """Return the number of operations with a launch of each process, and their GPU time."""
+    return (
+        trace.operations.filter(pl.col("launch").is_not_null())
+        .group_by("process")
+        .agg((pl.col("end") - pl.col("start")).sum().alias("total_ns").clip(1), pl.len().alias("total_count"))
+    )
+
+
+def choose_phase(phases: Sequence[Phase]) -> Phase | None:
+    """Return the phase that is the iteration: the first that qualifies, or the iterations nested in it."""
+    chosen = next((phase for phase in phases if phase.qualifies), None)
+    while chosen is not None:
+        outer = chosen
+        nested = (
+            phase
+            for phase in phases
+            if phase.qualifies
+            and phase.time_share >= MIN_NESTED_SHARE * outer.time_share
+            and phase.repeats_in(outer).min() >= MIN_NESTED
+            and phase.ranges.thread == outer.ranges.thread
+        )
+        chosen = next(nested, None)
+        if chosen is None:
+            return outer
+    return None
+
+
+def other_phases(phases: Sequence[Phase], chosen: Phase) -> tuple[IterationCandidate, ...]:
+    """Return the phases that repeat besides the iterations, not as their parts: epochs, validation, micro-batches."""
+    listed = []
+    for phase in phases:
+        inside = int(phase.repeats_in(chosen).sum()) > len(phase.start) // 2
+        several = phase.qualifies and len(phase.start) >= 2 * len(chosen.start)
+        if phase is not chosen and (several or not inside):
+            listed.append(phase.candidate)
+    return tuple(listed[:MAX_LISTED_NAMES])
 
 
 def _is_outermost(frame: pl.DataFrame) -> NDArray[np.bool_]:

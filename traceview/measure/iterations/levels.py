@@ -1,0 +1,125 @@
+"""The periods at which a launch sequence repeats, and which of them is the iteration.
+
+A training run repeats at several levels: layers, micro-batches, steps, epochs. The iteration is the shortest level
+whose repetitions cover almost as much of the run as those of any other. Layers do not: between two passes over the
+layers something else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
+from traceview.measure.iterations.launches import LaunchSequence
+from traceview.measure.iterations.patterns import Anchor, Contents, pattern_hashes, regular_anchors
+
+MAX_SAMPLE = 1 << 17  # launches in which periods are searched
+MIN_SIMILARITY = 0.5
+STRICT, LOOSE = 10, 3  # repetitions whose lengths differ by 1/10, or 1/3, of the median are regular
+MIN_EXCHANGED = 4
+MIN_SCORE = 0.2
+MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
+NEARLY_BEST = 0.02
+# A level nested in another is the iteration if it repeats so often and each repetition talks to the host.
+MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodLevel:
+    """A period of the sequence.
+
+    `places` are those of its anchor, `length` is the median number of launches of a repetition. `score` is the share of
+    the sequence, by launches and GPU time, in regular repetitions, `regularity` their share between first and last
+    repetition, `similarity` the mean similarity of repetitions, `talking` the share of them that talk to the host.
+    """
+
+    anchor: Anchor
+    places: Times
+    length: int
+    score: float
+    regularity: float
+    similarity: float
+    talking: float
+
+
+def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
+    """Return the levels at which the sequence repeats, shortest period first."""
+    part = _sample(len(sequence.symbol))
+    hashes = pattern_hashes(sequence.symbol[part])
+    contents, anchors = Contents.from_hashes(hashes), list(regular_anchors(hashes))
+    weight = _weights(sequence, part)
+    talks, computes = (_running_count(values[part]) for values in (sequence.talks, sequence.computes))
+    for tolerance in (STRICT, LOOSE):
+        levels = [_level(anchor, contents, weight, talks, computes, tolerance) for anchor in anchors]
+        if any(level.score >= MIN_STRICT_SCORE for level in levels):
+            break
+    return sorted((level for level in levels if level.score >= MIN_SCORE), key=lambda level: level.length)
+
+
+def _sample(count: int) -> slice:
+    """Return the middle MAX_SAMPLE launches."""
+    first = max(count - MAX_SAMPLE, 0) // 2
+    return slice(first, first + MAX_SAMPLE)
+
+
+def _weights(sequence: LaunchSequence, part: slice) -> NDArray[np.float64]:
+    """Return the running share of the launches and of their GPU time, half each."""
+    gpu_ns = sequence.gpu_ns[part]
+    total = max(int(gpu_ns.sum()), 1)
+    return np.concatenate([np.zeros(1), np.cumsum(gpu_ns / total + 1 / len(gpu_ns)) / 2])
+
+
+def _running_count(marks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(marks)])
+
+
+def _level(
+    anchor: Anchor,
+    contents: Contents,
+    weight: NDArray[np.float64],
+    talks: NDArray[np.int64],
+    computes: NDArray[np.int64],
+    tolerance: int,
+) -> PeriodLevel:
+    first = anchor.places
+    length = int(np.median(np.diff(first)))
+    last = np.append(first[1:], min(int(first[-1]) + length, len(weight) - 1))
+    similarity = contents.similarity(first, last)
+    # Threads that launch at once exchange places: one launch more or less says little where there are several.
+    deviation = np.abs(last - first - length)
+    regular = (similarity >= MIN_SIMILARITY) & (deviation <= max(length // tolerance, int(length >= MIN_EXCHANGED)))
+    regular &= computes[last] > computes[first]
+    shares = weight[last] - weight[first]
+    score = float(shares[regular].sum())
+    return PeriodLevel(
+        anchor,
+        first,
+        length,
+        score=score,
+        regularity=score / max(float(shares.sum()), 1e-9),
+        similarity=float(np.average(similarity, weights=last - first)),
+        talking=float(np.mean(talks[last] > talks[first])),
+    )
+
+
+def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
+    """Return the level that is the iteration."""
+    if not levels:
+        return None
+    best = max(level.score for level in levels)
+    chosen = next(level for level in levels if level.score >= best - NEARLY_BEST)
+    if len(chosen.places) >= MIN_NESTED:
+        return chosen
+    # A few repetitions of many: epochs of iterations.
+    nested = [
+        level
+        for level in levels
+        if level.length * MIN_NESTED <= chosen.length
+        and level.score >= MIN_NESTED_SCORE
+        and level.talking >= MIN_TALKING
+    ]
+    return nested[-1] if nested else chosen

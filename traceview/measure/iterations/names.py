@@ -1,0 +1,68 @@
+"""Names of ranges: which belong to libraries, and which differ only in a counter (docs/definitions.md "Iterations")."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceview.model.trace import LIBRARY_DOMAINS
+
+LIBRARY_NAMES = (
+    r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|Fusion\w*)::|^nccl:"
+    r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
+    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd"
+)
+SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
+MAX_COUNTERS = 4  # numbers in a name that are compared
+MIN_INCREASING = 0.9
+MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
+
+
+def fold_numbers(names: pl.Series) -> pl.Series:
+    """Replace numbers with `#`: `iteration 7` and `iteration -3` become `iteration #`.
+
+    A dash inside a word is not a sign.
+    """
+    return names.str.replace_all(SIGNED_NUMBER, "${1}#").str.replace_all(NUMBER, "#")
+
+
+def without_library_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the ranges of libraries; `ranges` is model.RANGES."""
+    domain = ranges["domain"].cast(pl.String)
+    names = ranges["name"].cast(pl.String)
+    unique = names.unique()
+    library = unique.filter(unique.str.contains(LIBRARY_NAMES))
+    return ranges.filter(~(domain.is_in(LIBRARY_DOMAINS) | names.is_in(library.implode())))
+
+
+def phase_names(ranges: pl.DataFrame) -> pl.Series:
+    """Return the name of the phase of each range: without the numbers that count the ranges of a thread.
+
+    `ranges` is in the order of model.RANGES. The numbers in a name are a counter if they increase from range to
+    range: `iteration 7` becomes `iteration #`, but `layer 0` to `layer 11` in each iteration stay as they are.
+    """
+    names = ranges["name"].cast(pl.String)
+    unique = names.unique()
+    texts = pl.DataFrame({"text": unique, "folded": fold_numbers(unique), "counters": _counters(unique)})
+    frame = pl.DataFrame({"thread": ranges["thread"], "text": names}).join(
+        texts, on="text", how="left", maintain_order="left"
+    )
+    if (texts["text"] == texts["folded"]).all():
+        return names
+    group = ("thread", "folded")
+    change = pl.lit(0, pl.Int8)
+    for index in reversed(range(MAX_COUNTERS)):
+        value = pl.col("counters").list.get(index, null_on_oob=True)
+        step = (value - value.shift(1).over(group)).sign().cast(pl.Int8).fill_null(0)
+        change = pl.when(step != 0).then(step).otherwise(change)
+    changes = frame.with_columns(change.alias("change"))
+    increases, restarts = ((pl.col("change") == sign).sum().over(group) for sign in (1, -1))
+    is_counter = (increases >= MIN_INCREASING * (pl.len().over(group) - 1)) & (restarts <= MAX_RESTARTS)
+    return changes.select(pl.when(is_counter).then("folded").otherwise("text").alias("phase")).to_series()
+
+
+def _counters(names: pl.Series) -> pl.Series:
+    """Return the numbers in each name, with their signs; null where a number is too large."""
+    signed = names.str.replace_all(r"(^|[^\w.])-(\d+)", "${1}~${2}")
+    numbers = signed.str.extract_all(r"~?\d+")
+    digits = pl.element().str.replace("~", "-", literal=True).cast(pl.Int64, strict=False)
+    return numbers.list.eval(digits)

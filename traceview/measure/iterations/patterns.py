@@ -1,0 +1,116 @@
+"""Patterns of launches that recur at regular distances, and how similar the parts between them are.
+
+A pattern is 1, 2, 4 or 8 consecutive launches. One that occurs once in every iteration, for example the optimizer's
+first kernel, cuts the sequence into iterations, however many launches each has. Such a pattern is an anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
+
+LENGTHS = (1, 2, 4, 8)  # launches in a pattern
+CONTENT = 2  # launches in the patterns that repetitions are compared by
+MIN_REPEATS = 3
+MAX_ANCHORS = 32
+MIN_SPACED_SHARE = 0.15  # of the sequence, at about the anchor's median distance
+SPACING = 4  # distances within 1/4 of the median are regular
+DISTANCE_STEP = 1.05  # anchors whose median distances differ by less stand for one another
+SKETCH = 16  # random codes
+FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+SHIFT, BITS = np.uint64(29), np.uint64(48)
+
+Patterns = NDArray[np.uint16]
+
+
+def pattern_hashes(symbol: NDArray[np.int64]) -> Mapping[int, Patterns]:
+    """Return, for each of LENGTHS, a 16-bit hash of the pattern that begins at each place."""
+    hashes = {1: _mixed(symbol.astype(np.uint64) * FIRST + FIRST)}
+    for length in LENGTHS[1:]:
+        later = hashes[length // 2][length // 2 :]
+        if len(later) == 0:
+            break
+        hashes[length] = _mixed(hashes[length // 2][: len(later)] * FIRST + _mixed(later))
+    return {length: (values >> BITS).astype(np.uint16) for length, values in hashes.items()}
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    mixed: NDArray[np.uint64] = (values ^ (values >> SHIFT)) * SECOND
+    return mixed
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A pattern that recurs at regular distances: its length, its hash and where it begins."""
+
+    length: int
+    pattern: int
+    places: Times
+    distance: int  # the median
+
+
+def regular_anchors(hashes: Mapping[int, Patterns]) -> Iterator[Anchor]:
+    """Yield for each distance the pattern that covers most of the sequence at this distance, shortest pattern first."""
+    columns = [_regular_patterns(values, length) for length, values in hashes.items()]
+    length, pattern, distance, share = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    # Prefer a short pattern unless a longer one covers 5% more, because every inserted launch breaks a long one.
+    order = np.lexsort((length, -np.floor(share * 20)))
+    steps = np.round(np.log(distance[order]) / np.log(DISTANCE_STEP)).astype(np.int64)
+    best = np.sort(np.unique(steps, return_index=True)[1])[:MAX_ANCHORS]
+    for row in order[best].tolist():
+        places = np.flatnonzero(hashes[int(length[row])] == pattern[row])
+        yield Anchor(int(length[row]), int(pattern[row]), places, int(distance[row]))
+
+
+def _regular_patterns(values: Patterns, length: int) -> tuple[Times, Times, Times, NDArray[np.float64]]:
+    """Return length, hash, median distance and covered share of each pattern that is regular enough."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    same = ordered[1:] == ordered[:-1]
+    # Sort by pattern, then by distance, so that the medians can be picked.
+    keys = np.sort((ordered[1:][same].astype(np.int64) << 40) | np.diff(order)[same])
+    pattern, distance = keys >> 40, keys & ((1 << 40) - 1)
+    first = np.flatnonzero(np.diff(pattern, prepend=-1))
+    count = np.diff(first, append=len(pattern))
+    median = distance[first + (count - 1) // 2]
+    regular = np.abs(distance - np.repeat(median, count)) * SPACING <= np.repeat(median, count)
+    covered = np.add.reduceat(np.where(regular, distance, 0), first) if len(first) else first
+    share = covered / max(len(values), 1)
+    chosen = (count >= MIN_REPEATS - 1) & (share >= MIN_SPACED_SHARE)
+    return np.full(np.count_nonzero(chosen), length), pattern[first][chosen], median[chosen], share[chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What each part of a sequence contains, as sums of random codes, one code for each pattern.
+
+    The mean square of the difference of two sums estimates how many patterns the parts do not share.
+    """
+
+    running: NDArray[np.int32]
+
+    @classmethod
+    def from_hashes(cls, hashes: Mapping[int, Patterns]) -> Contents:
+        """Add up the codes of the patterns of CONTENT launches."""
+        values = hashes.get(CONTENT, hashes[1])
+        bits = _mixed(np.arange(1 << 16, dtype=np.uint64) * FIRST)[:, None] >> np.arange(
+            BITS, BITS + SKETCH, dtype=np.uint64
+        )
+        codes = (bits & np.uint64(1)).astype(np.int32) * 2 - 1
+        running = np.zeros((len(hashes[1]) + 1, SKETCH), np.int32)
+        np.cumsum(codes[values], axis=0, out=running[1 : len(values) + 1])
+        running[len(values) + 1 :] = running[len(values)]
+        return cls(running)
+
+    def similarity(self, first: Times, last: Times) -> NDArray[np.float64]:
+        """Return how similar each part [first, last) is to the typical part: 1 if both have the same patterns."""
+        sums = (self.running[last] - self.running[first]).astype(np.float64)
+        length = last - first
+        differing = ((sums - np.median(sums, axis=0)) ** 2).mean(axis=1)
+        similarity: NDArray[np.float64] = 1 - np.minimum(1, differing / np.maximum(length + np.median(length), 1))
+        return similarity
