@@ -10,7 +10,7 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.iterations.names import NUMBER, SIGNED_NUMBER
+from traceview.measure.iterations.names import LIBRARY_NAMES, NUMBER, SIGNED_NUMBER
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.operations import COMMUNICATION, EXPERT_PARALLEL
@@ -182,6 +182,8 @@ class NameRedactor:
             return " ".join([clean, *(word.lower() for hint in removed for word in hint.findall(text)[:1])])
         numbers = [match[1] or match[2] for match in re.finditer(rf"(?:^|[^\w.])(-\d+)|({NUMBER})", clean)]
         shape = re.sub(NUMBER, "#", re.sub(SIGNED_NUMBER, r"\1#", clean))
+        if library := re.search(LIBRARY_NAMES, text):
+            return f"{library[0]} {_digest(clean)}"  # such ranges are not iterations
         hint = DATA.search(text) or OPTIMIZER.search(text)
         return " ".join(
             [f"{hint[0].lower()}_{_digest(shape)}" if hint else _digest(shape), *map(self._short_number, numbers)]

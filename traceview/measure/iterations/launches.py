@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
 
-# Libraries choose the tile of a matrix product by its shape: `sgemm_128x64_tn` and `sgemm_64x64_tn` are one kind.
-TILE = r"\d+(?:x\d+)+"
 MAX_NODES = 1000  # counts of nodes that tell CUDA graphs apart
 HOST_COPIES = [KINDS.index(name) for name in ("h2d", "d2h")]
 KERNEL, GRAPH, SYNC = SOURCES.index("kernel"), SOURCES.index("graph"), ROLES.index("sync")
@@ -93,19 +90,13 @@ def launch_sequence(trace: Trace, process: int) -> LaunchSequence:
 
 
 def _symbols(trace: Trace, rows: Times) -> NDArray[np.int64]:
-    """Return a number for the name of each operation; names of kernels that differ in their tile are equal."""
-    name = trace.operations["name"]
-    assert isinstance(name.dtype, pl.Enum)
-    texts = name.dtype.categories
-    codes = name.to_physical().to_numpy()[rows].astype(np.int64)
-    kernels = trace.operations["source"].to_physical().to_numpy()[rows] == KERNEL
-    is_kernel = np.zeros(len(texts), np.bool_)
-    is_kernel[codes[kernels]] = True
-    folded = pl.select(
-        pl.when(pl.Series(is_kernel)).then(texts.str.replace_all(TILE, "#")).otherwise(texts)
-    ).to_series()
-    numbers: NDArray[np.int64] = folded.rank("dense").to_numpy().astype(np.int64)
-    return numbers[codes] - 1
+    """Return a number for the name of each operation, in the order in which names appear."""
+    codes = trace.operations["name"].to_physical().to_numpy()[rows].astype(np.int64)
+    first = np.full(int(codes.max()) + 1 if len(codes) else 0, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    number = np.empty(len(first), np.int64)
+    number[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return number[codes]
 
 
 def _is_host_copy(trace: Trace, rows: Times) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ import polars as pl
 from traceview.model.trace import LIBRARY_DOMAINS
 
 LIBRARY_NAMES = (
-    r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|Fusion\w*)::|^nccl:"
+    r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:"
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
     r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd"
 )
