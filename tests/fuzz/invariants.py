@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.cost_invariants import broken_costs
 from tests.oracle.export import Export
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -40,9 +41,7 @@ def broken(result: dict[str, Any]) -> Iterator[str]:
         for line in _calls(result["host"][name]):
             yield f"host.{name}: {line}"
     yield from _ranges(result)
-    for finding in result["findings"]:
-        if not 0 <= finding["cost_fraction"] <= 1:
-            yield f"finding {finding['id']}: costs {finding['cost_fraction']} of the run"
+    yield from broken_costs(result)
 
 
 def _ranges(result: dict[str, Any]) -> Iterator[str]:
