@@ -51,7 +51,7 @@ class Residual(nn.Module):
         return x + self.inner(x)
 
 
-def test_forward_and_backward_are_nested_as_the_modules_are(recorder: Recorder) -> None:
+def test_ranges_nest_as_modules(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), Residual())
     annotate_module(model)
     model(torch.ones(2, 3)).sum().backward()
@@ -63,7 +63,7 @@ def test_forward_and_backward_are_nested_as_the_modules_are(recorder: Recorder) 
     ]
 
 
-def test_a_backward_ends_where_the_gradient_of_its_input_is_complete(recorder: Recorder) -> None:
+def test_backward_ends_with_the_input_gradient(recorder: Recorder) -> None:
     layer = nn.Linear(3, 3)
     annotate_module(layer, prefix="layer")
     x = given()
@@ -119,7 +119,7 @@ def test_a_module_that_calls_itself_is_nested_in_itself(recorder: Recorder) -> N
     ]
 
 
-def test_an_exception_in_a_forward_closes_every_range_and_goes_on(recorder: Recorder) -> None:
+def test_forward_error_closes_every_range(recorder: Recorder) -> None:
     class Failing(nn.Module):
         def forward(self, _x: Tensor) -> Tensor:
             raise ValueError("no")
@@ -133,7 +133,7 @@ def test_an_exception_in_a_forward_closes_every_range_and_goes_on(recorder: Reco
     assert tree(recorder.log) == ["Sequential", "  0", "  1", "    1.0"] * 2
 
 
-def test_a_hook_that_raises_before_the_range_is_open_closes_none(recorder: Recorder) -> None:
+def test_early_hook_error_closes_no_range(recorder: Recorder) -> None:
     def refuse(*_: object) -> None:
         raise ValueError("refused")
 
@@ -145,7 +145,7 @@ def test_a_hook_that_raises_before_the_range_is_open_closes_none(recorder: Recor
     assert recorder.words == ["push Sequential", "pop Sequential"]
 
 
-def test_after_an_exception_in_a_backward_ranges_are_right_again(recorder: Recorder) -> None:
+def test_ranges_recover_after_backward_error(recorder: Recorder) -> None:
     def refuse(_gradient: Tensor) -> None:
         raise ValueError("refused")
 
@@ -163,7 +163,7 @@ def test_after_an_exception_in_a_backward_ranges_are_right_again(recorder: Recor
 
 
 @pytest.mark.parametrize("frozen", ["first", "last", "all"])
-def test_frozen_parameters_change_nothing_but_what_has_no_backward(recorder: Recorder, frozen: str) -> None:
+def test_frozen_parameters_only_drop_backwards(recorder: Recorder, frozen: str) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
     annotate_module(model)
     for layer in {"first": model[:1], "last": model[2:], "all": model}[frozen]:
@@ -262,7 +262,7 @@ def test_identity_and_in_place_modules_are_harmless(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_a_checkpoint_runs_again_is_inside_its_backward(recorder: Recorder, reentrant: bool) -> None:
+def test_recomputation_is_inside_backward(recorder: Recorder, reentrant: bool) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -337,7 +337,7 @@ def hooks_on(model: nn.Module) -> list[object]:
     return [hook for part in model.modules() for name in kept + flags for hook in getattr(part, name).values()]
 
 
-def test_removed_leaves_no_hook_and_marks_no_waiting_backward(recorder: Recorder) -> None:
+def test_removal_leaves_no_hook(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), Residual())
     annotation = annotate_module(model)
     loss = model(given()).sum()
@@ -370,7 +370,7 @@ def test_nothing_of_a_step_is_kept(recorder: Recorder) -> None:
     assert recorder.log
 
 
-def test_gradients_are_the_same_and_a_deep_copy_trains_too(recorder: Recorder) -> None:
+def test_gradients_and_deep_copy(recorder: Recorder) -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(3, 3), Residual())
     marked = copy.deepcopy(plain)
@@ -415,7 +415,7 @@ def test_the_real_nvtx_takes_it() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_backward_is_marked_on_autograds_own_thread(recorder: Recorder) -> None:
+def test_gpu_backward_is_marked_on_autograd_thread(recorder: Recorder) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA")
     model = nn.Sequential(nn.Linear(3, 3), Residual()).cuda()

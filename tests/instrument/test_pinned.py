@@ -266,7 +266,7 @@ def test_collator_equals_default_collate(way: str, request: pytest.FixtureReques
 @pytest.mark.gpu
 @GPU
 class TestOnTheGpu:
-    def test_batches_go_through_pinned_memory_that_is_used_again(self) -> None:
+    def test_pinned_memory_is_reused(self) -> None:
         ring, stream = PinnedRing(2, PinnedBudget(1 << 20)), Stream.create("copy", "cuda")
         addresses = set()
         for value in range(20):

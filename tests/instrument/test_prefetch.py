@@ -444,7 +444,7 @@ class TestOnTheGpu:
         assert got["image"].stride() == image.stride()
         assert got["none"] is None
 
-    def test_a_slow_copy_stream_does_not_spoil_values_and_stops_nobody(self) -> None:
+    def test_slow_copy_stream_keeps_values(self) -> None:
         copying, computing = Streams("cuda", copy=0, compute=0)
         loader = [torch.full((1 << 20,), float(number)) for number in range(8)]
         totals = []
@@ -466,7 +466,7 @@ class TestOnTheGpu:
             del batch
         assert [total.item() for total in totals] == [number * (1 << 20) for number in range(8)]
 
-    def test_nothing_in_the_steady_state_makes_the_host_wait_or_takes_memory(self) -> None:
+    def test_steady_state_neither_waits_nor_allocates(self) -> None:
         loader = [torch.randn(256, 256) for _ in range(100)]
         made = PrefetchLoader(loader, "cuda", depth=2)
         batches = iter(made)

@@ -88,7 +88,7 @@ def test_attributes_reach_the_profiler(recorder: Recorder) -> None:
     assert recorder.marks == [("epoch", 0xFF00FF00, "loader", 3, 0.5)]
 
 
-def test_a_function_keeps_its_name_its_arguments_and_its_result(recorder: Recorder) -> None:
+def test_function_keeps_name_arguments_result(recorder: Recorder) -> None:
     @annotate()
     def scaled(value: int, *, by: int = 2) -> int:
         """Scale."""
@@ -96,7 +96,7 @@ def test_a_function_keeps_its_name_its_arguments_and_its_result(recorder: Record
 
     assert scaled(3, by=5) == 15
     assert (scaled.__name__, scaled.__doc__) == ("scaled", "Scale.")
-    name = test_a_function_keeps_its_name_its_arguments_and_its_result.__name__ + ".<locals>.scaled"
+    name = test_function_keeps_name_arguments_result.__name__ + ".<locals>.scaled"
     assert recorder.words == [f"push {name}", f"pop {name}"]
 
 
@@ -237,7 +237,7 @@ def test_one_object_serves_several_threads(recorder: Recorder) -> None:
     assert recorder.words[:4] == ["push work"] * 4
 
 
-def test_without_nvtx_nothing_happens_and_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_works_without_nvtx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "nvtx", None)
 
     @annotate()

@@ -160,7 +160,7 @@ class TestOnTheGpu:
         # Loading a kernel at its first use may wait for the device, and with it for what a test has delayed.
         torch.full((1 << 20,), 7.0, device="cuda").zero_().sum().item()
 
-    def test_hand_over_waits_for_the_values_and_the_host_does_not(self) -> None:
+    def test_hand_over_waits_on_the_device_only(self) -> None:
         copy, compute = Streams("cuda", copy=0, compute=0)
         host = torch.full((1 << 20,), 7.0).pin_memory()
         with copy:
@@ -190,7 +190,7 @@ class TestOnTheGpu:
         assert total.item() == 0
         copy.synchronize()
 
-    def test_memory_is_not_given_away_while_the_other_stream_reads_it(self) -> None:
+    def test_memory_stays_until_other_stream_has_read(self) -> None:
         copy, compute = Streams("cuda", copy=0, compute=0)
         with copy:
             tensor = torch.full((1 << 20,), 7.0, device="cuda")
@@ -207,7 +207,7 @@ class TestOnTheGpu:
         compute.synchronize()
         assert total.item() == 7.0 * (1 << 20)
 
-    def test_every_part_of_a_tree_is_recorded_and_host_tensors_are_not(self) -> None:
+    def test_device_tensors_of_a_tree_are_recorded(self) -> None:
         copy, compute = Streams("cuda", copy=0, compute=0)
         other = Tells()
         tree = {"x": [torch.ones(1, device="cuda")], "host": torch.ones(1), "other": other, "n": 3}

@@ -64,7 +64,7 @@ def digest(text: str) -> str:
 
 
 @given(st.text(st.characters(codec=None)))
-def test_json_of_any_text_is_ascii_that_says_the_same_and_ends_nothing(text: str) -> None:
+def test_escaped_json_is_safe_ascii(text: str) -> None:
     made = escaped_json({text: text})
     assert made.isascii() and not set("<>&") & set(made)
     sound = text.encode("utf-8", "replace").decode("utf-8")
@@ -75,7 +75,7 @@ def test_a_page_is_ascii_whatever_its_names(html: str) -> None:
     assert html.isascii()
 
 
-def test_the_policy_names_what_the_page_has_and_nothing_else(html: str) -> None:
+def test_policy_lists_exactly_the_page_scripts(html: str) -> None:
     found = policy(html)
     assert found["default-src"] == ["'none'"]
     assert found["base-uri"] == found["form-action"] == ["'none'"]
@@ -132,7 +132,7 @@ def test_nothing_leaves_the_page(page: Opened, attempt: str) -> None:
     assert any("Content Security" in one for one in page.complaints)
 
 
-def test_plotly_keeps_to_the_policy_in_all_it_does_here(page: Opened) -> None:
+def test_plotly_obeys_the_policy(page: Opened) -> None:
     """Charts, their hover, their keys, PNG and paper: not one complaint, not one request."""
     for chart in page.page.locator(".chart").all():
         chart.hover()
@@ -185,14 +185,14 @@ def test_the_page_guards_the_same_formulas(browser: Browser) -> None:
     assert written == [*("'" + text for text in FORMULAS), *NO_FORMULAS] and number == "-3"
 
 
-def test_no_script_of_ours_makes_html_or_code_of_text() -> None:
+def test_scripts_create_no_html_from_text() -> None:
     scripts = list(Path(str(resources.files("traceview.report.assets"))).rglob("*.js"))
     assert len(scripts) > 15
     found = {path.name: WAYS_IN.findall(COMMENTS.sub("", path.read_text(encoding="utf-8"))) for path in scripts}
     assert found == {path.name: [] for path in scripts}
 
 
-def test_nothing_of_a_capture_reaches_the_markup(html: str) -> None:
+def test_capture_text_never_becomes_markup(html: str) -> None:
     for text in (SCRIPT, IMAGE, 'HYPERLINK("http', "<!--"):
         assert text not in html
     markup = re.sub(r"<script.*?</script>|<style.*?</style>", "", html, flags=re.DOTALL)

@@ -57,7 +57,7 @@ file.write(path, {"step": 2, "parts": {"model": {"weight": torch.zeros(10_000)}}
 """
 
 
-def test_a_run_killed_while_it_writes_leaves_the_old_file_whole(tmp_path: Path) -> None:
+def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "0001-step-1.pt"
     file.write(path, CONTENTS)
     with in_subprocess(KILLED_WHILE_WRITING, path) as run:
@@ -88,7 +88,7 @@ while True:
 
 
 @pytest.mark.parametrize("lines", [1, 4])
-def test_killed_at_any_moment_the_file_is_one_whole_checkpoint(tmp_path: Path, lines: int) -> None:
+def test_kill_leaves_a_complete_checkpoint(tmp_path: Path, lines: int) -> None:
     path = tmp_path / "0001-step-1.pt"
     with in_subprocess(WRITES_FOR_EVER, path) as run:
         assert run.stdout is not None
@@ -178,7 +178,7 @@ def test_another_programs_file_is_named_as_that(tmp_path: Path, foreign: object)
         file.read(tmp_path / "model.pt")
 
 
-def test_a_zip_of_something_else_and_a_newer_format_are_named(tmp_path: Path) -> None:
+def test_foreign_zip_and_newer_format_are_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("readme", "text")
     with pytest.raises(InstrumentError, match=r"^\S+a\.pt cannot be read as a checkpoint: [^\n]+$"):
@@ -189,7 +189,7 @@ def test_a_zip_of_something_else_and_a_newer_format_are_named(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("value", [Path("a"), Fraction(1, 3), print, Trap(Path("a")), [{"a": Fraction(1)}]])
-def test_what_could_not_be_read_back_is_refused_when_it_is_written(tmp_path: Path, value: object) -> None:
+def test_unreadable_state_is_refused(tmp_path: Path, value: object) -> None:
     path = tmp_path / "0001-step-1.pt"
     with pytest.raises(InstrumentError, match=r"^0001-step-1\.pt\['extra'\]\['late'\]\S* is a [^\n]+ to one of these$"):
         file.write(path, {"extra": {"late": value}})
@@ -213,7 +213,7 @@ def test_every_plain_value_comes_back_as_it_was(tmp_path: Path) -> None:
     assert file.read(tmp_path / "a.pt")["extra"] == plain
 
 
-def test_history_is_the_order_of_writing_whatever_the_steps_and_times(tmp_path: Path) -> None:
+def test_history_is_in_order_of_writing(tmp_path: Path) -> None:
     for name in ("0010-step-5.pt", "0009-step-30.pt", "9-step-1.pt", "10000-step-7-emergency.pt"):
         (tmp_path / name).touch()
     for name in ("best.pt", "other.pt", "0011-step-5.pt.part"):
@@ -224,7 +224,7 @@ def test_history_is_the_order_of_writing_whatever_the_steps_and_times(tmp_path: 
     assert file.next_name(tmp_path / "none", 6, emergency=True).name == "0001-step-6-emergency.pt"
 
 
-def test_the_second_name_survives_the_first_also_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_name_survives_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, best = tmp_path / "0001-step-1.pt", tmp_path / "best.pt"
     file.write(path, CONTENTS)
     file.link(path, best)

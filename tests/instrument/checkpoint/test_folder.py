@@ -52,7 +52,7 @@ def test_without_a_loss_or_without_best_there_is_no_best(tmp_path: Path) -> None
     assert names(tmp_path / "a") == names(tmp_path / "b") == ["0001-step-1.pt"]
 
 
-def test_the_best_of_earlier_runs_stays_until_it_is_beaten(tmp_path: Path) -> None:
+def test_best_of_earlier_runs_stays(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, {"number": Number(1)}, loss=0.2)
     again = Checkpoints(tmp_path)
     again.load("latest", {})
@@ -71,7 +71,7 @@ def test_a_damaged_best_is_said_and_replaced(tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].startswith(f"{tmp_path / 'best.pt'} ") and said[0].endswith("; replacing it")
 
 
-def test_going_back_to_an_earlier_step_loses_nothing_that_follows(tmp_path: Path) -> None:
+def test_going_back_keeps_later_records(tmp_path: Path) -> None:
     first = Checkpoints(tmp_path, keep=3, best=False)
     for step in (10, 20, 30):
         first.save(step, {"number": Number(step)})
@@ -82,7 +82,7 @@ def test_going_back_to_an_earlier_step_loses_nothing_that_follows(tmp_path: Path
     assert names(tmp_path) == ["0002-step-20.pt", "0003-step-30.pt", "0004-step-11.pt"]
 
 
-def test_an_earlier_runs_files_are_refused_at_the_start_and_never_removed(tmp_path: Path) -> None:
+def test_files_of_earlier_runs_are_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, {"number": Number(1)})
     other = Checkpoints(tmp_path, keep=1)
     with pytest.raises(InstrumentError, match=r"contains checkpoints of an earlier run: use --resume latest"):
@@ -140,7 +140,7 @@ def test_a_write_that_fails_keeps_every_older_file(tmp_path: Path) -> None:
     assert loaded(checkpoints, "latest") == 1
 
 
-def test_a_file_that_cannot_be_removed_is_said_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     checkpoints = Checkpoints(tmp_path, keep=1, log=said.append)
     checkpoints.save(1, {})
@@ -177,7 +177,7 @@ def test_nothing_to_go_on_from_is_one_line(tmp_path: Path, where: str, said: str
         Checkpoints(tmp_path).load(where, {})
 
 
-def test_a_missing_file_names_the_one_there_is_and_a_folder_its_last(tmp_path: Path) -> None:
+def test_missing_file_names_alternatives(tmp_path: Path) -> None:
     Checkpoints(tmp_path / "a").save(4, {"number": Number(4)})
     with pytest.raises(InstrumentError, match=r"step-9\.pt does not exist; the last one there is 0001-step-4\.pt"):
         Checkpoints(tmp_path / "b").load(tmp_path / "a" / "step-9.pt", {})

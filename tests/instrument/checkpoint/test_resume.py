@@ -100,7 +100,7 @@ def test_random_numbers_go_on_everywhere() -> None:
     assert draw() == expected
 
 
-def test_looking_at_an_old_model_leaves_the_runs_random_numbers_alone(tmp_path: Path) -> None:
+def test_inspecting_a_model_keeps_random_state(tmp_path: Path) -> None:
     run = Run()
     Checkpoints(tmp_path).save(1, run.parts)
     torch.manual_seed(5)
@@ -115,7 +115,7 @@ def config(**model: Any) -> Config:
     return replace(Config(), model=replace(Config().model, **model))
 
 
-def test_a_model_of_another_shape_is_named_by_its_fields_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_shape_mismatch_names_fields_and_changes_nothing(tmp_path: Path) -> None:
     run = Run().train(0, 2)
     Checkpoints(tmp_path, config=config(width=512, layers=2)).save(2, run.parts)
     other = Run(seed=1)
@@ -196,7 +196,7 @@ MISSING = object()
         (["parts", "random", "torch"], 7, "its random does not fit this run's: .*int"),
     ],
 )
-def test_a_checkpoint_with_a_missing_or_impossible_entry_is_one_line(
+def test_invalid_entry_is_a_one_line_error(
     tmp_path: Path, keys: list[Any], value: Any, reason: str
 ) -> None:
     run = Run().train(0, 2)

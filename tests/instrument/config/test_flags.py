@@ -120,7 +120,7 @@ def test_a_wrong_value_is_one_line(arguments: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--stesp", "5"], ["--steps"], ["5"], ["--compile=yes"], ["--every", "5"]])
-def test_a_wrong_command_line_is_one_line_that_says_where_help_is(arguments: list[str]) -> None:
+def test_usage_error_is_one_line(arguments: list[str]) -> None:
     assert refusal(*arguments).endswith("(--help lists the flags)")
     assert arguments[0].split("=")[0] in refusal(*arguments)
 
@@ -133,7 +133,7 @@ def test_every_setting_has_one_flag_which_load_knows() -> None:
     load(None, dict.fromkeys(name.replace("-", "_") for name in names.values()))
 
 
-def test_every_setting_stands_in_the_help_under_its_section_with_its_default() -> None:
+def test_help_lists_every_setting() -> None:
     text = help_text()
     places = [text.index(f"\n{section}:\n") for section in ("options", *to_dict(Config()))]
     assert places == sorted(places)

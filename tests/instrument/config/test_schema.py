@@ -33,7 +33,7 @@ def gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_module, "_is_cpu", lambda device: device == "cpu")
 
 
-def test_a_run_without_a_gpu_has_smaller_defaults_that_flags_override() -> None:
+def test_cpu_defaults_are_smaller() -> None:
     small = load(None, {"device": "cpu", "width": "512"})
     assert small.model == Model(layers=2, width=512, vocabulary=1024, features=512)
     assert small.data == Data(batch=4, sequence=64)
@@ -54,11 +54,11 @@ def refusal(path: Path | None = None, **flags: object) -> str:
     return message
 
 
-def test_without_a_file_and_flags_all_is_default() -> None:
+def test_defaults() -> None:
     assert load(None, {}) == Config()
 
 
-def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+def test_flags_over_file_over_defaults(tmp_path: Path) -> None:
     path = written(tmp_path, "training: {steps: 7, seed: 1}\nmonitor:\n  jsonl: out/run.jsonl\ndata:\n")
     config = load(path, {"steps": "9", "batch": 4, "seed": None})
     assert config.training == Training(steps=9, seed=1)
@@ -82,7 +82,7 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("training: {device: 'cuda:3'}", Training(device="cuda:3")),
     ],
 )
-def test_what_yaml_makes_of_a_value_is_understood(tmp_path: Path, text: str, expected: Training) -> None:
+def test_yaml_values_are_understood(tmp_path: Path, text: str, expected: Training) -> None:
     assert load(written(tmp_path, text), {}).training == expected
 
 
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> No
     assert refusal(tmp_path / "capture.yaml").endswith("not a YAML file (not UTF-8 text)")
 
 
-def test_yaml_may_repeat_itself_by_its_own_means(tmp_path: Path) -> None:
+def test_yaml_anchors(tmp_path: Path) -> None:
     text = "training: &t {steps: 3}\nmodel: {<<: {layers: 2}, width: 64}\n"
     config = load(written(tmp_path, text), {})
     assert (config.training.steps, config.model.layers, config.model.width) == (3, 2, 64)
@@ -225,11 +225,11 @@ def test_what_cannot_be_together_is_refused(sections: dict[str, Any], keys: str)
         Config(distributed=Distributed(shard=True)),
     ],
 )
-def test_what_can_be_together_is_kept_through_json(config: Config) -> None:
+def test_valid_combinations_survive_json(config: Config) -> None:
     assert from_sections(Config, json.loads(json.dumps(to_dict(config)))) == config
 
 
-def test_a_section_checks_itself_when_it_is_made_or_replaced() -> None:
+def test_sections_are_validated() -> None:
     with pytest.raises(ConfigError, match=r"^training\.strategy: invalid value 'fast'; allowed: "):
         Training(strategy="fast")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^data\.batch: invalid value '8'; expected a whole number of at least 1$"):
@@ -252,7 +252,7 @@ anything = st.recursive(
 
 
 @given(section=st.sampled_from(sorted(to_dict(Config()))), data=st.data(), value=anything)
-def test_any_value_is_taken_or_refused_in_one_line(section: str, data: st.DataObject, value: object) -> None:
+def test_any_value_is_accepted_or_refused(section: str, data: st.DataObject, value: object) -> None:
     name = data.draw(st.sampled_from(sorted(to_dict(Config())[section])))
     try:
         config = from_sections(Config, {section: {name: value}})

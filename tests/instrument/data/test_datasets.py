@@ -215,7 +215,7 @@ def test_preloading_more_than_there_is_memory_is_one_line(monkeypatch: pytest.Mo
             build_loader(with_data(path=path, preload=True))
 
 
-def test_preloading_or_working_beyond_the_pinned_budget_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceeded_pinned_budget_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(
         ConfigError, match=r"preload: 5 batches take 40 KiB of pinned memory, and the budget is 39.1 KiB"

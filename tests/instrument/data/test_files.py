@@ -37,7 +37,7 @@ def test_an_arrays_rows_come_in_windows(tmp_path: Path, dtype: str) -> None:
     assert samples[1]["targets"].dtype == torch.int64
 
 
-def test_images_come_with_noise_of_their_own_that_comes_again(tmp_path: Path) -> None:
+def test_noise_is_reproducible(tmp_path: Path) -> None:
     images = np.random.default_rng(0).normal(size=(3, 2, 4, 4)).astype(np.float32)
     path = saved(tmp_path, images)
     samples = open_samples(path, DIT, DATA, 5)
@@ -70,7 +70,7 @@ def test_a_sample_that_is_not_there_ends_an_iteration(tmp_path: Path) -> None:
                 of[index]
 
 
-def test_what_a_worker_is_sent_is_the_path_and_not_the_array(tmp_path: Path) -> None:
+def test_workers_get_the_path_only(tmp_path: Path) -> None:
     path = saved(tmp_path, np.ones((50_000, 3), np.float32))
     samples = open_samples(path, TRANSFORMER, DATA, 0)
     sent = pickle.dumps(samples)

@@ -13,7 +13,7 @@ sizes = {"batch": st.integers(1, 5), "world": st.integers(1, 3), "extra": st.int
 
 
 @given(**sizes, epoch=st.integers(0, 3), seed=st.integers(-9, 9))
-def test_all_ranks_share_each_epoch_and_no_sample_comes_twice(
+def test_ranks_share_each_epoch(
     batch: int, world: int, extra: int, shuffle: bool, epoch: int, seed: int
 ) -> None:
     samples = batch * world + extra
@@ -33,7 +33,7 @@ def test_an_epoch_goes_on_anywhere(batch: int, world: int, extra: int, shuffle: 
     assert list(order.epoch(Position(2, start))) == list(order.epoch(Position(2)))[start:]
 
 
-def test_shuffled_epochs_differ_and_come_again_with_their_seed() -> None:
+def test_shuffle_depends_on_seed_and_epoch() -> None:
     def epoch(seed: int, number: int) -> list[list[int]]:
         return list(Order(40, 4, seed=seed, shuffle=True).epoch(Position(number)))
 

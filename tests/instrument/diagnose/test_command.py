@@ -144,7 +144,7 @@ def test_a_round_is_synchronized_at_both_ends_alone(monkeypatch: pytest.MonkeyPa
     assert done == ["begin", "wait", "iterate", "iterate", "wait", "close"] * ROUNDS
 
 
-def test_batches_that_workers_loaded_ahead_are_used_up_before_the_timed_ones() -> None:
+def test_preloaded_batches_are_not_timed() -> None:
     done: list[str] = []
     config = tiny()
     loading = replace(setting(), config=replace(config, data=replace(config.data, workers=3, distinct_batches=0)))
@@ -195,7 +195,7 @@ def test_stages_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.ms for row in rows] == [pytest.approx(10.0), pytest.approx(1.0), pytest.approx(12.0)]
 
 
-def test_a_machine_that_becomes_slower_gives_the_verdict_of_a_steady_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowing_machine_keeps_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends 1.5 times slower: measured one after the other, the last stage would seem slower than it is."""
     config = tiny(sync="every")
     steady = Clock(lambda _now: 1.0).rows(monkeypatch, training=10.0, loader=0.01, pipeline=14.0)
@@ -205,7 +205,7 @@ def test_a_machine_that_becomes_slower_gives_the_verdict_of_a_steady_one(monkeyp
     assert found.lost_percent == pytest.approx(expected.lost_percent, abs=6)
 
 
-def test_a_machine_that_is_busy_now_and_then_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_machine_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Clock(lambda now: 4.0 if int(now * 10) % 3 == 0 else 1.0).rows(monkeypatch, training=10.0, pipeline=11.0)
     assert build_diagnosis(rows, tiny()).because.startswith("too noisy: ")
 
@@ -253,7 +253,7 @@ def test_a_stage_that_cannot_run_says_why_and_is_closed(failure: Exception, reas
     assert all(reason in row.not_measured[name] for name in FIGURES)
 
 
-def test_what_nobody_expects_is_raised_and_the_stage_closed() -> None:
+def test_unexpected_error_closes_the_stage() -> None:
     done: list[str] = []
     with pytest.raises(RuntimeError, match="shapes"):
         measure_one(stage(lambda _setting: Counted(done, RuntimeError("shapes differ"))), Plan(2, 1))
@@ -265,7 +265,7 @@ def test_nothing_is_mixed_in_fp32(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the run uses fp32" in capsys.readouterr().out
 
 
-def test_stages_are_run_in_their_order_whatever_the_order_asked_for() -> None:
+def test_stages_keep_their_order() -> None:
     assert [one.name for one in select_stages("pipeline, inference")] == ["inference", "pipeline"]
     assert select_stages(None) == STAGES
 
@@ -285,7 +285,7 @@ def test_stages_are_run_in_their_order_whatever_the_order_asked_for() -> None:
         (["--width", "15"], ["width"]),
     ],
 )
-def test_mistakes_are_one_line_before_anything_is_measured(arguments: list[str], words: list[str]) -> None:
+def test_mistakes_are_one_line(arguments: list[str], words: list[str]) -> None:
     line = refusal(*arguments)
     assert all(word in line for word in words), line
 
@@ -295,7 +295,7 @@ def test_a_gpu_that_is_not_there() -> None:
     assert "torch finds no GPU" in refusal("--device", "cuda")
 
 
-def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
+def test_old_file_stays_until_new_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "found.json"
@@ -311,7 +311,7 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     assert [one.name for one in tmp_path.iterdir()] == ["found.json"]
 
 
-def test_a_figure_that_is_no_number_is_never_written(tmp_path: Path) -> None:
+def test_non_finite_figures_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         output.write_json(tmp_path / "found.json", {"ms": float("nan")})
     assert list(tmp_path.iterdir()) == []
@@ -379,7 +379,7 @@ def read_for_a_while(meter: Any, **given: float) -> PowerReadings:
     return readings
 
 
-def test_power_is_the_mean_of_what_is_read_on_a_thread_of_its_own() -> None:
+def test_power_is_read_on_a_thread() -> None:
     meter = Gauge()
     means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
     taken = meter.count - 1
@@ -389,7 +389,7 @@ def test_power_is_the_mean_of_what_is_read_on_a_thread_of_its_own() -> None:
     assert "nvml" in meter.readers
 
 
-def test_what_nvml_says_of_the_stage_before_is_left_out() -> None:
+def test_readings_of_the_previous_stage_are_ignored() -> None:
     meter = Gauge()
     means, _ = read_for_a_while(meter, settling=0.05, every=0.001).means()
     assert meter.count > 11
@@ -402,7 +402,7 @@ def test_a_figure_that_nvml_does_not_give_says_why() -> None:
     assert (means, missing) == ({"utilisation_percent": 50.0}, {"power_w": "NVML: Not Supported"})
 
 
-def test_without_a_meter_nothing_is_waited_for_and_no_thread_is_made() -> None:
+def test_no_meter_no_thread() -> None:
     with PowerReadings(NONE) as readings:
         assert readings.is_complete()
         assert not any(thread.name == "nvml" for thread in threading.enumerate())

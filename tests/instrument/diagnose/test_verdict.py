@@ -65,7 +65,7 @@ def test_loader_bound() -> None:
     assert is_whole(found)
 
 
-def test_a_loader_in_the_training_process_is_told_to_leave_it() -> None:
+def test_loader_in_process_suggests_workers() -> None:
     found = build_diagnosis(rows(30.0, loader=29.0), config(data=Data(distinct_batches=0)))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(20.0))
     assert found.remedy.flags == "--workers 3"
@@ -77,26 +77,26 @@ def test_a_thread_that_loads_slows_the_one_that_launches() -> None:
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
 
 
-def test_in_turn_with_the_compute_a_loader_costs_all_that_it_takes() -> None:
+def test_serial_loader_costs_its_whole_time() -> None:
     found = build_diagnosis(rows(17.0, loader=4.0, copy=3.0), config(strategy="serial"))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
 
 
-def test_copy_bound_where_nothing_hides_the_copies() -> None:
+def test_copy_bound_without_overlap() -> None:
     found = build_diagnosis(rows(19.0, copy=9.0, plain=20.0), config(strategy="pinned", data=Data(preload=True)))
     assert (found.bound, found.stage, found.lost_ms) == ("copy", "plain", pytest.approx(9.0))
     assert found.remedy.flags == "--strategy prefetch"
     assert is_whole(found)
 
 
-def test_copy_bound_where_the_copies_take_longer_than_the_compute() -> None:
+def test_copy_bound_if_copies_exceed_compute() -> None:
     found = build_diagnosis(rows(26.0, copy=25.0), config(data=Data(workers=2)))
     assert (found.bound, found.stage, found.lost_ms) == ("copy", "pipeline", pytest.approx(15.0))
     assert found.remedy.flags == ""
     assert "fewer bytes" in found.remedy.why
 
 
-def test_pageable_copies_are_named_before_the_wait_that_gets_the_blame() -> None:
+def test_pageable_copies_come_before_waits() -> None:
     """As on an H200: 24 ms a step from pageable memory, 10 from pinned."""
     found = build_diagnosis(rows(24.0, compute=9.0, gpu=9.0, copy=14.0, plain=24.0), config(strategy="serial"))
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(14.0))
@@ -110,7 +110,7 @@ def test_synchronisation_bound() -> None:
     assert is_whole(found)
 
 
-def test_waiting_each_step_is_not_blamed_on_a_loader_that_works_meanwhile() -> None:
+def test_sync_each_step_is_not_a_loader_problem() -> None:
     assert build_diagnosis(rows(13.0, loader=5.0), config(sync="1")).bound == "synchronisation"
 
 
@@ -140,14 +140,14 @@ def test_launch_bound_where_a_graph_cannot_be(given: dict[str, Any], flags: str)
     assert build_diagnosis(rows(10.2, gpu=4.0), config(**given)).remedy.flags == flags
 
 
-def test_a_graph_launches_nothing_and_is_measured_by_the_gpus_work() -> None:
+def test_graph_is_measured_by_gpu_work() -> None:
     found = build_diagnosis(rows(4.1, gpu=4.0), config(strategy="graph"))
     assert (found.bound, found.lost_ms) == ("compute", 0.0)
     found = build_diagnosis(rows(8.0, gpu=4.0, copy=7.5), config(strategy="graph", data=Data(preload=True)))
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(3.5))
 
 
-def test_a_pinned_copy_that_runs_while_the_gpu_waits_for_launches_costs_nothing() -> None:
+def test_pinned_copy_during_launch_wait_is_free() -> None:
     found = build_diagnosis(rows(14.0, gpu=5.0, loader=4.0, copy=2.0), config(strategy="pinned"))
     named = {cost.bound: cost.ms for cost in compute_costs(times(found_rows=rows(14.0, gpu=5.0, loader=4.0, copy=2.0)))}
     assert found.bound == "launch"
@@ -188,12 +188,12 @@ def test_mixed_precision_that_costs_more_than_it_saves() -> None:
     assert is_whole(found)
 
 
-def test_mixed_precision_that_gains_nothing_is_the_verdict_where_nothing_else_is() -> None:
+def test_useless_mixed_precision_is_the_last_verdict() -> None:
     found = build_diagnosis(rows(10.1, training=10.2), config())
     assert (found.bound, found.lost_ms) == ("precision", 0.0)
 
 
-def test_mixed_precision_that_gains_nothing_is_a_note_beside_what_costs_more() -> None:
+def test_useless_mixed_precision_is_a_note() -> None:
     found = build_diagnosis(rows(10.1, gpu=3.0, training=10.2), config())
     assert found.bound == "launch"
     assert any("Mixed precision gains nothing" in note for note in found.notes)
@@ -218,32 +218,32 @@ def with_rounds(measured: list[StageResult], **rounds: tuple[float, ...]) -> lis
     ]
 
 
-def test_rounds_that_disagree_more_than_the_difference_decide_nothing() -> None:
+def test_noisy_rounds_decide_nothing() -> None:
     found = build_diagnosis(with_rounds(rows(11.5), mixed=(10.0, 10.0, 10.0), pipeline=(9.5, 11.5, 13.5)), config())
     assert (found.bound, found.lost_ms, found.total_ms) == ("unknown", None, None)
     assert found.because.startswith("too noisy: the rounds differ by 4.00 ms and the cost is 1.40 ms (")
     assert "--iterations" in found.remedy.why
 
 
-def test_a_drift_that_slows_all_stages_of_a_round_alike_is_no_noise() -> None:
+def test_common_drift_is_not_noise() -> None:
     drifting = with_rounds(rows(13.0, gpu=None), mixed=(10.0, 15.0, 20.0), pipeline=(13.0, 18.0, 23.0))
     found = build_diagnosis(drifting, config(sync="every", data=Data(workers=2)))
     assert (found.bound, found.lost_ms) == ("synchronisation", pytest.approx(3.0))
 
 
-def test_nothing_lost_is_not_claimed_of_rounds_that_differ_widely() -> None:
+def test_noisy_rounds_do_not_claim_full_overlap() -> None:
     found = build_diagnosis(with_rounds(rows(10.0), mixed=(10.0, 10.0, 10.0), pipeline=(9.0, 10.0, 12.0)), config())
     assert found.because == "too noisy: the rounds differ by 3.00 ms and an iteration takes 10.00 ms"
 
 
-def test_a_pipeline_faster_than_the_compute_inside_it_is_too_noisy() -> None:
+def test_impossibly_fast_pipeline_is_noise() -> None:
     """The compute of 154 ms in a pipeline of 46 ms once was a verdict that lost 205% of an iteration."""
     found = build_diagnosis(rows(46.0, compute=154.0, gpu=None, training=76.0), config(device="cpu"))
     assert (found.bound, found.lost_percent) == ("unknown", None)
     assert found.because == "too noisy: the pipeline takes 46.00 ms, less than its compute alone (154.00 ms)"
 
 
-def test_slow_mixed_precision_is_no_verdict_where_its_rounds_disagree() -> None:
+def test_noisy_rounds_hide_slow_mixed_precision() -> None:
     steady = (12.0, 12.0, 12.0)
     noisy = with_rounds(rows(12.1, gpu=12.0), training=(9.0, 10.0, 14.0), mixed=steady, pipeline=steady)
     assert build_diagnosis(noisy, config()).because.startswith("too noisy: the rounds differ by 5.00 ms")
@@ -349,7 +349,7 @@ def test_the_flags_of_a_configuration_make_it_again(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("bound", REMEDIES)
-def test_the_commands_are_those_of_nsys_and_a_trainer_that_takes_its_flags(bound: Any) -> None:
+def test_suggested_commands_are_valid(bound: Any) -> None:
     made_config = config(strategy="pinned", warmup=50, data=Data(batch=8))
     profile, export, analyze = (shlex.split(command) for command in capture_commands(bound, made_config))
     at = profile.index("python")

@@ -221,7 +221,7 @@ def test_two_ranks_go_on_where_one_process_was(two: Mapping[str, list[Any]], one
     assert torch.equal(first["draws"], one["draws"])
 
 
-def test_ranks_that_agree_to_stop_write_one_emergency_checkpoint(two: Mapping[str, list[Any]], folder: Path) -> None:
+def test_one_emergency_checkpoint_for_all_ranks(two: Mapping[str, list[Any]], folder: Path) -> None:
     assert two["an_agreed_stop"] == [folder / "stopped" / "0001-step-1-emergency.pt"] * 2
     assert file.read(folder / "stopped" / "0001-step-1-emergency.pt")["reason"] == "SIGTERM"
 
@@ -234,7 +234,7 @@ def test_a_rank_that_fails_saves_what_it_has(two: Mapping[str, list[Any]], folde
     assert "sharded" in sharded_said[0]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_error_on_all_ranks(two: Mapping[str, list[Any]]) -> None:
+def test_write_error_reaches_all_ranks(two: Mapping[str, list[Any]]) -> None:
     assert two["a_full_disk"] == ["the disk is full"] * 2
 
 

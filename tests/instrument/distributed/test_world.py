@@ -74,7 +74,7 @@ def test_all_ranks_stop_after_the_same_step(two: Mapping[str, list[Any]]) -> Non
     assert two["at_once"] == [(True, False)] * 2
 
 
-def test_figures_are_averaged_over_those_who_measured_them(two: Mapping[str, list[Any]]) -> None:
+def test_figures_average_over_measuring_ranks(two: Mapping[str, list[Any]]) -> None:
     assert two["means"] == [{"loss": 0.5, "nothing": None, "power": 300.0}] * 2
 
 

@@ -26,7 +26,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def test_an_exception_of_the_model_or_the_optimizer_closes_every_range(
+def test_model_errors_close_every_range(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: Any, **_kwargs: Any) -> None:

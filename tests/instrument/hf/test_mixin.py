@@ -57,7 +57,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
-def test_on_off_and_stock_give_the_same_losses_and_weights(
+def test_prefetch_does_not_change_training(
     tmp_path: Path, device: str, options: dict[str, Any]
 ) -> None:
     stock = trained(tmp_path, transformers.Trainer, device, **options)
@@ -68,7 +68,7 @@ def test_on_off_and_stock_give_the_same_losses_and_weights(
 
 @pytest.mark.parametrize("device", CPU_AND_GPU)
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_it_resumes_in_the_middle_of_an_epoch_as_if_it_had_never_stopped(
+def test_resume_within_an_epoch(
     tmp_path: Path, device: str, accumulation: int
 ) -> None:
     options: dict[str, Any] = {
@@ -119,7 +119,7 @@ def test_a_thread_that_reads_ahead_changes_nothing(
     assert_same(resumed, resumed_stock)
 
 
-def test_the_first_batch_is_read_by_the_thread_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_batch_is_read_by_the_main_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readers: list[str] = []
 
     class Noted(Texts):
@@ -146,7 +146,7 @@ def overlapped(monkeypatch: pytest.MonkeyPatch) -> list[AsyncBatches]:
     return made
 
 
-def test_on_every_epoch_is_read_in_the_background_also_a_resumed_one(
+def test_every_epoch_is_read_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = overlapped(monkeypatch)
@@ -176,7 +176,7 @@ def test_outside_of_train_the_loader_is_the_stock_one(tmp_path: Path) -> None:
     assert made.accelerator.device_placement is True
 
 
-def test_a_loader_that_process_0_reads_for_all_is_left_to_the_stock_path(
+def test_dispatching_loader_takes_the_stock_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = overlapped(monkeypatch)
@@ -193,7 +193,7 @@ def test_a_loader_that_process_0_reads_for_all_is_left_to_the_stock_path(
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("data", [Texts(broken=13), Texts(broken=0)], ids=["later", "early"])
-def test_an_exception_of_the_dataset_arrives_and_the_trainer_can_train_again(
+def test_trainer_survives_dataset_error(
     tmp_path: Path, recorder: Recorder, enabled: bool, data: Texts
 ) -> None:
     made = trainer(tmp_path, data=data, enable_async_dataloader=enabled)
@@ -205,7 +205,7 @@ def test_an_exception_of_the_dataset_arrives_and_the_trainer_can_train_again(
     assert made.state.global_step == 12
 
 
-def test_it_goes_in_front_of_a_trainer_that_overrides_the_same_methods(tmp_path: Path, recorder: Recorder) -> None:
+def test_mixin_precedes_an_overriding_trainer(tmp_path: Path, recorder: Recorder) -> None:
     calls: list[str] = []
 
     class Users(transformers.Trainer):  # type: ignore[misc, name-defined, unused-ignore]
@@ -238,7 +238,7 @@ def test_a_package_that_is_missing_is_named_in_one_line(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("device", CPU_AND_GPU[1:])
-def test_on_a_gpu_a_thread_copies_and_the_model_gets_its_batches_there_already(
+def test_gpu_batches_are_copied_by_a_thread(
     tmp_path: Path, device: str, caplog: pytest.LogCaptureFixture, recorder: Recorder
 ) -> None:
     seen: list[str] = []

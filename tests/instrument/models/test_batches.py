@@ -41,7 +41,7 @@ def test_a_generators_state_decides_the_whole_sample(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_targets_are_classes_that_the_first_feature_decides() -> None:
+def test_targets_depend_on_the_first_feature() -> None:
     inputs = torch.tensor([[-9.0], [-0.01], [0.01], [9.0], [float("inf")]])
     assert from_inputs(inputs, tiny("transformer", vocabulary=10))["targets"].tolist() == [0, 4, 5, 9, 9]
 

@@ -20,7 +20,7 @@ from tests.instrument.models.tiny import awakened, batch, built, gradients, tiny
     half=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-def test_both_forms_give_the_same_bits_and_the_same_gradients(
+def test_both_forms_are_equal(
     rows: int, prompts: int, others: int, width: int, half: bool, seed: int
 ) -> None:
     drawn = torch.Generator().manual_seed(seed)

@@ -151,7 +151,7 @@ def test_a_new_diffusion_model_predicts_nothing_yet() -> None:
     torch.testing.assert_close(flow, (given["image"] - given["noise"]).square().mean())
 
 
-def test_the_backbone_is_shown_the_point_between_noise_and_image() -> None:
+def test_backbone_gets_the_interpolated_image() -> None:
     given = batch(tiny("dit"))
     ends = {"dit": (given["image"], given["noise"]), "flow": (given["noise"], given["image"])}
     for name, (at_zero, at_one) in ends.items():
@@ -200,7 +200,7 @@ def test_autocast_gives_a_float32_loss_near_the_exact_one(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("attention", ["flash", "efficient", "math"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_on_a_gpu_a_captured_step_replays_to_the_same_loss(name: str, attention: str) -> None:
+def test_captured_step_replays_to_the_same_loss(name: str, attention: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA")
     model = variant(name, attention=attention, checkpointing=True)

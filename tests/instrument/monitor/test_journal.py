@@ -52,7 +52,7 @@ def test_a_record_is_written_with_the_window_that_ends_it() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 15), st.integers(1, 7), st.integers(1, 12), st.data())
-def test_every_step_is_in_one_record_whichever_comes_first(
+def test_every_step_is_in_one_record(
     steps: int, first: int, every: int, epoch: int, data: st.DataObject
 ) -> None:
     kept = Kept()
@@ -112,14 +112,14 @@ def test_recent_loss_is_of_the_last_steps() -> None:
     assert one.recent_loss() == 5.5
 
 
-def test_a_loss_that_is_no_number_passes_through() -> None:
+def test_non_finite_loss_passes_through() -> None:
     kept = Kept()
     one = journal(kept, every=1)
     one.add([(0, math.nan)], [step(0)])
     assert math.isnan(kept.records[0][1]["loss"] or 0)
 
 
-def test_nothing_was_done_and_nothing_is_written() -> None:
+def test_no_work_writes_nothing() -> None:
     kept = Kept()
     journal(kept).finish()
     assert kept.records == []

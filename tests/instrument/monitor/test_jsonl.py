@@ -52,7 +52,7 @@ def test_no_path_is_no_sink() -> None:
     assert open_sink(Config(), None) is None
 
 
-def test_a_loss_that_is_no_number_is_null_and_named(tmp_path: Path) -> None:
+def test_non_finite_loss_is_null_in_json(tmp_path: Path) -> None:
     sink = JsonLines(tmp_path / "run.jsonl")
     sink.write(0, {"loss": math.nan, "norm": -math.inf, "time_ms": 3.0})
     sink.close()
@@ -61,7 +61,7 @@ def test_a_loss_that_is_no_number_is_null_and_named(tmp_path: Path) -> None:
     assert record["not_finite"] == {"loss": "nan", "norm": "-inf"}
 
 
-def test_a_new_run_keeps_the_records_of_earlier_ones_beside_its_own(tmp_path: Path) -> None:
+def test_new_run_keeps_earlier_records(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     for length in (1, 2, 3):
         write(path, range(length))
@@ -84,7 +84,7 @@ def test_steps_that_will_be_done_again_are_written_once(tmp_path: Path) -> None:
     assert steps(path) == list(range(12))
 
 
-def test_a_half_line_of_a_run_that_was_killed_goes_when_it_is_resumed(tmp_path: Path) -> None:
+def test_resume_removes_a_partial_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write(path, range(3))
     with path.open("ab") as file:
@@ -115,7 +115,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
         assert str(refused.value) == f"monitor.jsonl: cannot write to {path}: {reason}"
 
 
-def test_what_is_no_regular_file_is_written_to_as_it_is() -> None:
+def test_special_files_are_written_directly() -> None:
     for resumed_at in (None, 3):
         sink = JsonLines(Path(os.devnull), resumed_at=resumed_at)
         sink.write(3, {})

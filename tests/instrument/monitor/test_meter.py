@@ -88,7 +88,7 @@ def test_micro_batches_add_up(gpu: Gpu) -> None:
     assert (found.forward_ms, found.copy_ms) == (7.0, 7.0)
 
 
-def test_a_step_is_given_when_its_successor_began_on_the_gpu(gpu: Gpu) -> None:
+def test_step_is_reported_once_the_next_began(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     gpu.done = -1.0
     one_step(meter, gpu, 0)

@@ -65,7 +65,7 @@ def test_the_names_are_the_same_whatever_was_measured() -> None:
     assert set(nothing.values()) == {None}
 
 
-def test_what_was_not_measured_is_none_with_its_reason() -> None:
+def test_unmeasured_is_none_with_a_reason() -> None:
     steps = [replace(WHOLE, flops=None, power_w=None, not_measured={"flops": "compiled away", "power_w": "no NVML"})]
     assert figures(steps, peak=1e15)["perf/mfu"] is None
     assert reasons(steps, peak=1e15) == {
@@ -81,7 +81,7 @@ def test_mfu_needs_a_known_peak() -> None:
     assert reasons([StepFigures(0)], scope=EPOCH)["perf/epoch/step_ms"] == "not measured"
 
 
-def test_rates_and_ratios_are_of_sums_over_the_steps_that_have_both() -> None:
+def test_rates_use_steps_with_both_figures() -> None:
     steps = [
         replace(WHOLE, step_ms=10.0, samples=10, copy_ms=5.0),
         replace(WHOLE, step_ms=30.0, samples=30, copy_ms=None),
@@ -95,7 +95,7 @@ def test_rates_and_ratios_are_of_sums_over_the_steps_that_have_both() -> None:
     assert found["perf/copy_ms"] == 30.0
 
 
-def test_memory_is_the_last_and_the_largest_and_power_the_median_of_the_readings() -> None:
+def test_memory_peak_and_median_power() -> None:
     steps = [
         replace(WHOLE, memory_allocated_bytes=7, memory_peak_bytes=9, power_w=100.0),
         replace(WHOLE, memory_allocated_bytes=5, memory_peak_bytes=8, power_w=None),

@@ -81,7 +81,7 @@ def test_a_slice_of_a_gpu_says_why_it_has_no_power() -> None:
         (UUID, Library("GPU-another"), "NVML: Not Found"),
     ],
 )
-def test_where_nothing_can_be_measured_the_reason_is_there(uuid: str | None, library: Library, reason: str) -> None:
+def test_missing_measurement_has_a_reason(uuid: str | None, library: Library, reason: str) -> None:
     meter = open_meter(uuid, library=library)
     assert meter.read() == Reading(None, None, None, dict.fromkeys(NAMES, reason))
     meter.close()
@@ -123,7 +123,7 @@ def wait_for(meter: BackgroundMeter, power: float) -> None:
         time.sleep(0.001)
 
 
-def test_asking_never_waits_and_the_last_answer_stays() -> None:
+def test_readings_never_block() -> None:
     slow = SlowMeter()
     meter = BackgroundMeter(slow)
     assert meter.latest() == empty_reading("no reading is complete yet")

@@ -92,7 +92,7 @@ def test_without_tqdm_there_is_a_plain_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert terminal.getvalue() == f"\r{first}\r{second:<{len(first)}}\n"
 
 
-def test_a_plain_line_that_was_never_written_leaves_nothing() -> None:
+def test_unwritten_line_leaves_nothing() -> None:
     terminal = Terminal()
     PlainLine(None, terminal).close()
     assert terminal.getvalue() == ""

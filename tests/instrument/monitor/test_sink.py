@@ -64,7 +64,7 @@ def test_each_sink_gets_each_record_and_is_closed_once() -> None:
     assert (first.closed, second.closed) == (1, 1)
 
 
-def test_a_sink_that_breaks_is_said_once_and_stops_neither_the_run_nor_the_others(
+def test_broken_sink_warns_once_and_others_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken, well = Recorder(breaks_at=1, breaks_closing=True), Recorder()

@@ -41,7 +41,7 @@ def test_tensorboard_shows_what_was_measured(tmp_path: Path) -> None:
     }
 
 
-def test_a_loss_that_is_no_number_is_shown_as_that(tmp_path: Path) -> None:
+def test_non_finite_loss_is_shown(tmp_path: Path) -> None:
     sink = TensorBoard(tmp_path)
     sink.write(0, {"loss": math.nan})
     sink.close()

@@ -50,11 +50,11 @@ def test_a_range_to_the_end_of_the_run_is_closed(calls: list[str]) -> None:
     assert run(Capture(1, 3), range(3), calls) == ["0", "wait", "start", "1", "2", "wait", "stop"]
 
 
-def test_a_run_that_goes_on_inside_the_range_opens_it_there(calls: list[str]) -> None:
+def test_resume_inside_the_range_opens_it(calls: list[str]) -> None:
     assert run(Capture(2, 5), range(3, 7), calls) == ["wait", "start", "3", "4", "wait", "stop", "5", "6"]
 
 
-def test_a_run_that_goes_on_behind_the_range_opens_nothing(calls: list[str]) -> None:
+def test_resume_behind_the_range_opens_nothing(calls: list[str]) -> None:
     assert run(Capture(2, 4), range(4, 6), calls) == ["4", "5"]
 
 
@@ -74,7 +74,7 @@ def test_a_range_is_closed_once(calls: list[str]) -> None:
     assert calls == ["wait", "start", "wait", "stop"]
 
 
-def test_a_gpu_that_failed_is_let_go_without_another_error(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_gpu_is_closed_quietly(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What was recorded until then is kept, and the error that is seen is the first one."""
     opened = CaptureRange(Capture(0, 9), GPU)
     opened.before(0)

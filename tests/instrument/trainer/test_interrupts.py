@@ -86,7 +86,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_the_old_handlers_come_back_after_an_exception_too() -> None:
+def test_handlers_are_restored_after_error() -> None:
     with pytest.raises(ZeroDivisionError), Interrupts():
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         raise ZeroDivisionError
@@ -112,7 +112,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_echo_of_the_first_signal_is_not_a_second_one() -> None:
+def test_repeated_signal_counts_once() -> None:
     said: list[str] = []
     with Interrupts(repeat_window_s=3600, log=said.append) as stopping:
         signal.raise_signal(signal.SIGINT)

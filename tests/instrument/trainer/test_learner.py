@@ -90,7 +90,7 @@ def test_gradients_given_are_those_that_were_added_up() -> None:
     assert same(weights(one), weights(other))
 
 
-def test_another_module_with_the_same_weights_can_run_the_pass() -> None:
+def test_shared_weights_in_another_module() -> None:
     of, twin = learner(settings()), Fit()
     assert torch.equal(of.forward(batch(0), twin), of.forward(batch(0)))
     found = of.gradients(of.forward(batch(0), twin), 1.0, list(twin.line.parameters()))
@@ -107,7 +107,7 @@ def test_frozen_parameters_are_neither_learnt_nor_decayed() -> None:
     assert torch.equal(of.model.frozen.weight, before)
 
 
-def test_an_update_leaves_no_gradient_and_goes_on_with_the_schedule() -> None:
+def test_update_clears_gradients_and_steps_schedule() -> None:
     of = learner(settings(schedule="linear", learning_rate=0.4), steps=4)
     of.backward(of.forward(batch(0)))
     assert all(parameter.grad is not None for parameter in of.parameters)

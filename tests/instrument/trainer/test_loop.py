@@ -76,7 +76,7 @@ def assert_same_state(left: dict[str, Any], right: dict[str, Any]) -> None:
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("sync", ["every", "10", "event"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_run_stops_and_keeps_the_state_before_the_first_bad_step(
+def test_run_stops_before_the_first_bad_step(
     strategy: str, sync: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = {"strategy": strategy, "sync": sync, "device": device, "accumulation": 2 if strategy == "staged" else 1}
@@ -96,7 +96,7 @@ def test_a_run_stops_and_keeps_the_state_before_the_first_bad_step(
 @pytest.mark.parametrize("precision", ["fp32", "bf16", pytest.param("fp16", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("clip", [1.0, None])
 @pytest.mark.parametrize("strategy", ["serial", "prefetch", "staged", "graph"])
-def test_the_kept_state_is_bit_for_bit_that_of_a_run_that_ends_there(
+def test_kept_state_equals_a_shorter_run(
     strategy: str, clip: float | None, precision: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if precision == "fp16" and (device == "cpu" or strategy == "graph"):
@@ -108,7 +108,7 @@ def test_the_kept_state_is_bit_for_bit_that_of_a_run_that_ends_there(
     assert_same_state(newest(tmp_path / "stopped"), newest(tmp_path / "five"))
 
 
-def test_a_run_goes_on_from_the_kept_state_as_if_nothing_had_been(
+def test_run_continues_from_kept_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, _said = run(config(steps=12))
@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_the_kept_state_as_if_nothing_had_been(
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_skip_leaves_single_updates_out_and_says_so(
+def test_skip_reports_skipped_updates(
     strategy: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, {3, 7}, value=math.inf)
@@ -163,7 +163,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_too(
     assert names(tmp_path) == []
 
 
-def test_continue_trains_on_but_the_last_good_checkpoint_stays(
+def test_continue_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, range(5, 200))
@@ -176,20 +176,20 @@ def test_continue_trains_on_but_the_last_good_checkpoint_stays(
     assert torch.load(tmp_path / "best.pt")["step"] <= 4
 
 
-def test_a_run_without_bad_steps_keeps_as_many_as_asked_for(tmp_path: Path) -> None:
+def test_good_run_keeps_the_requested_number(tmp_path: Path) -> None:
     outcome, said = run(config(tmp_path, every=2, keep=1, steps=9))
     assert (outcome.exit_code, said) == (0, [])
     assert names(tmp_path)[:1] == ["0005-step-9.pt"] and len(names(tmp_path)) == 2
 
 
-def test_a_bad_loss_without_a_checkpoint_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_loss_without_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, range(5, 200))
     outcome, said = run(config())
     assert (outcome.exit_code, said) == (1, [])
     assert "no checkpoint was written, because --checkpoint-folder is not set" in str(outcome.failure)
 
 
-def test_a_provisional_checkpoint_removes_no_good_one_until_it_is_confirmed(tmp_path: Path) -> None:
+def test_provisional_checkpoint_keeps_good_ones(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, {"number": Number(1)}, loss=0.5)
     for step in (2, 3):

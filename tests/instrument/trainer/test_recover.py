@@ -63,7 +63,7 @@ def test_the_number_of_tries_is_bounded() -> None:
         call_with_retries(failing, retries=0, sleep=pytest.fail)
 
 
-def test_an_iterator_that_ends_because_it_failed_is_no_end_of_the_data() -> None:
+def test_failed_iterator_is_not_the_end_of_data() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise OSError("disk")
@@ -102,7 +102,7 @@ def opener(dataset: Flaky, workers: int) -> Callable[[int], Iterator[Any]]:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_reopened_loader_gives_each_batch_once_and_in_order(workers: int) -> None:
+def test_reopened_loader_repeats_no_batch(workers: int) -> None:
     said: list[str] = []
     open_at = opener(Flaky(5, times=2, error=ConnectionError("peer")), workers)
     batches = [batch.tolist() for batch in reopening(open_at, log=said.append, sleep=lambda _s: None)]
@@ -111,7 +111,7 @@ def test_a_reopened_loader_gives_each_batch_once_and_in_order(workers: int) -> N
     assert said[1].endswith("; reopening at batch 2 in 2 s, retry 2 of 3")
 
 
-def test_a_mistake_in_the_data_set_and_a_lasting_fault_are_passed_on() -> None:
+def test_permanent_errors_are_raised() -> None:
     with pytest.raises(RuntimeError, match="Caught RuntimeError in DataLoader worker"):
         list(reopening(opener(Flaky(1, times=1, error=RuntimeError("mistake")), 1), log=pytest.fail))
     with pytest.raises(OSError, match="disk"):
@@ -160,7 +160,7 @@ def whole(*batches: Any) -> tuple[list[float], list[Any]]:
 
 
 @pytest.mark.parametrize("fits", [1, 2, 3, 5, 12, 13])
-def test_gradients_and_loss_of_the_parts_are_those_of_the_whole(fits: int) -> None:
+def test_parts_give_the_gradients_of_the_whole(fits: int) -> None:
     expected_losses, expected = whole(batch_of(13))
     trained = Trained(fits)
     recover = MicroBatches(13, log=lambda _text: None)
@@ -206,7 +206,7 @@ def test_under_accumulation_all_batches_are_done_again() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_what_a_failed_attempt_held_is_freed_before_the_next() -> None:
+def test_failed_attempt_frees_memory() -> None:
     trained = Trained(fits=2)
     alive: list[int] = []
 
@@ -284,7 +284,7 @@ def test_every_form_of_out_of_memory_is_known(text: str, is_one: bool) -> None:
     assert not is_out_of_memory(ValueError(text))
 
 
-def test_a_real_allocation_that_the_host_refuses_is_out_of_memory() -> None:
+def test_refused_allocation_is_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)

@@ -46,12 +46,12 @@ def test_shapes(on_device: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_warm_up_rises_to_the_full_rate_and_starts_above_nothing(shape: str) -> None:
+def test_warm_up_rises_from_above_zero(shape: str) -> None:
     assert rates(shape, 10, warmup=4)[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
 
 
 @given(st.sampled_from(SHAPES), st.integers(0, 30), st.integers(0, 30))
-def test_the_share_stays_between_nothing_and_all_and_falls_after_the_warm_up(
+def test_rate_share_is_bounded_and_falls_after_warm_up(
     shape: str, steps: int, warmup: int
 ) -> None:
     schedule = LearningRateSchedule(optimizer(), training(shape, warmup), steps)

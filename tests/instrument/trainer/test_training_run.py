@@ -129,7 +129,7 @@ def test_workers_draw_by_the_seed_and_each_other_numbers() -> None:
         ("extra", {"position": "ab"}, r"contains the data position 'ab', not [epoch, batch]"),
     ],
 )
-def test_an_impossible_checkpoint_ends_the_command_with_one_line(
+def test_impossible_checkpoint_is_a_one_line_error(
     tmp_path: Path, entry: str, value: Any, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     train(config(tmp_path, steps=2), lambda _text: None)

@@ -93,7 +93,7 @@ def test_merging_loses_nothing(pairs: list[tuple[int, int]], shift: int, further
 
 
 @given(spans, st.integers(0, 62), st.integers(1, 4))
-def test_a_merged_mark_has_its_longest_name_and_its_main_class(
+def test_merged_mark_has_longest_name_and_main_class(
     pairs: list[tuple[int, int]], shift: int, further: int
 ) -> None:
     marks = marks_of(pairs)
@@ -109,7 +109,7 @@ def test_a_merged_mark_has_its_longest_name_and_its_main_class(
 
 
 @given(spans, st.integers(0, 14), st.integers(1, 9), st.booleans())
-def test_the_size_of_blocks_changes_no_merged_mark(
+def test_block_size_does_not_change_marks(
     pairs: list[tuple[int, int]], shift: int, block: int, alike: bool
 ) -> None:
     marks = marks_of(pairs)
@@ -124,7 +124,7 @@ def test_the_size_of_blocks_changes_no_merged_mark(
     assert found[:2] == found[2:]
 
 
-def test_of_marks_of_one_length_the_first_gives_the_name() -> None:
+def test_equal_marks_take_the_first_name() -> None:
     for shift in (12, 62):
         found = merged(marks_of([(at * 10, 7) for at in range(100)]), 0, shift)
         assert found.name.tolist() == [0] and found.merge is not None and found.merge.top.tolist() == [7]

@@ -28,7 +28,7 @@ def made(count: int, seed: int = 1) -> Marks:
     return Marks(start, end, random.integers(0, 9, count), np.zeros(count, np.uint8))
 
 
-def test_the_finest_width_leaves_what_is_affordable_and_is_foreseen() -> None:
+def test_finest_width_fits_the_budget() -> None:
     marks = made(300_000)
     for most in (100_000, 20_000):
         widths = Widths.affordable([marks], 0, SPAN, most)
@@ -48,7 +48,7 @@ def test_the_gpu_has_half_and_the_host_what_is_left() -> None:
     assert alone <= host <= gpu
 
 
-def test_what_does_not_fit_is_tried_once_more_in_wider_bins() -> None:
+def test_wider_bins_if_it_does_not_fit() -> None:
     marks = made(100_000)
     wide, narrow = (Level(shift, merged(marks, 0, shift)) for shift in (22, 18))
     sizes = [size(level) for level in (wide, narrow, coarser(narrow, 0))]
