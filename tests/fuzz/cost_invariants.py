@@ -48,6 +48,10 @@ def _steady(device: Document, iterations: Document) -> Iterator[str]:
         yield "the causes do not add up to the idle time"
     if max(steady["compute_ns"], steady["communication_ns"]) > steady["busy_ns"]:
         yield "a class is busier than the device"
+    yield from _steady_parts(steady, device)
+
+
+def _steady_parts(steady: Document, device: Document) -> Iterator[str]:
     without_compute = steady["busy_ns"] - steady["compute_ns"]
     for name in ("exposed_h2d_ns", "exposed_d2h_ns", "exposed_communication_ns"):
         if steady[name] > without_compute:
@@ -95,7 +99,11 @@ def _iterations(iterations: Document) -> Iterator[str]:
     first, last = min(row["start_ns"] for row in counted), max(row["end_ns"] for row in rows)
     if iterations["time_ns"] * max(len(counted) - 1, 1) > 2 * (last - first) + len(rows):
         yield "iterations: time_ns is longer than the run"
-    for row in rows:
+    yield from _iteration_rows(iterations)
+
+
+def _iteration_rows(iterations: Document) -> Iterator[str]:
+    for row in iterations["per_iteration"]:
         if row["wall_ns"] != row["end_ns"] - row["start_ns"]:
             yield "iterations: wall is not the time from start to end"
         if sum(row["idle"].values()) != row["idle_ns"]:

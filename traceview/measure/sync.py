@@ -49,6 +49,7 @@ def _measure_calls(trace: Trace, rows: Times, activities: Sequence[Activity]) ->
         pl.Series("waited", costs.waited),
         pl.Series("starved", blocked - costs.waited),
         pl.Series("wait", calls.wait),
+        pl.Series("returned", costs.returned),
         pl.Series("idle_in_wait", costs.idle_in_wait),
         pl.Series("refill", costs.refill),
         pl.Series("cost", costs.cost),

@@ -54,8 +54,9 @@ class BlockingCalls:
 
 @dataclass(frozen=True, slots=True)
 class WaitCosts:
-    """The ns of each call: `waited` of its own, and its shares of its wait's idle_in_wait, refill and cost."""
+    """Of each call: when its wait returned, its own `waited` ns, and its shares of its wait's other figures in ns."""
 
+    returned: Times
     waited: Times
     idle_in_wait: Times
     refill: Times
@@ -96,14 +97,16 @@ def measure_waits(trace: Trace, activities: Sequence[Activity], calls: BlockingC
         if not np.array_equal(start, calls.start[some]):
             busy = covered_length_few_queries(used.busy, start, end)
         np.add.at(idle, calls.wait[some], covered_length_few_queries(used.windows, start, end) - busy)
+    returned = np.full(calls.wait_count, intervals.BEFORE_ALL, np.int64)
+    np.maximum.at(returned, calls.wait, calls.returned)
     refill = np.zeros(calls.wait_count, np.int64)
     for device in activities:
-        wait, start, end = _restart_gaps(trace, device, calls)
+        wait, start, end = _restart_gaps(trace, device, calls, returned)
         ns = end - start - _idle_in_calls(trace, device, gpus, calls, own, start, end)
         refill[wait] = np.maximum(refill[wait], ns)
     blocked = sums_by_owner(calls.wait, calls.blocked, calls.wait_count)
     shares = (_shares(calls, blocked, total) for total in (idle, refill, np.minimum(idle + refill, blocked)))
-    return WaitCosts(waited, *shares)
+    return WaitCosts(returned[calls.wait], waited, *shares)
 
 
 def _gpus_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, ProcessGpus]:
@@ -146,13 +149,11 @@ def _own_parts(calls: BlockingCalls, gpus: dict[int, ProcessGpus]) -> Intervals:
     return Intervals(start, np.maximum(start, end))
 
 
-def _restart_gaps(trace: Trace, device: Activity, calls: BlockingCalls) -> tuple[Times, Times, Times]:
+def _restart_gaps(trace: Trace, device: Activity, calls: BlockingCalls, returned: Times) -> tuple[Times, Times, Times]:
     """Return the waits with a restart gap on this device, and the start and end of each restart gap.
 
     It belongs to the last wait of the process that returned before the launch that ends the gap.
     """
-    returned = np.full(calls.wait_count, intervals.BEFORE_ALL, np.int64)
-    np.maximum.at(returned, calls.wait, calls.returned)
     process = np.zeros(calls.wait_count, np.int32)
     process[calls.wait] = calls.process
     gaps, operation = device.idle_gaps()

@@ -151,7 +151,8 @@ class SyncUse:
     """Blocking calls (docs/definitions.md "Synchronization").
 
     `frame` has one row per call: start, end, name, thread, process, api (row of Trace.api), wait (the number of its
-    wait), and blocked, waited, starved, idle_in_wait, refill and cost in ns. The last three are shares of the wait's.
+    wait), returned (when its wait returned), and blocked, waited, starved, idle_in_wait, refill and cost in ns. The
+    last three are shares of the wait's.
     """
 
     count: int

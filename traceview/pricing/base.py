@@ -6,7 +6,7 @@ costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -69,6 +69,14 @@ class DeviceFacts:
         frame, sums = self.use.gaps.frame, self.use.gaps.causes
         columns = [frame[cause].to_numpy()[gaps] for cause in causes if sums[cause]]
         return sum_columns(columns) if columns else None
+
+    def compute_to_hide(self, kinds: Collection[str]) -> int:
+        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies gives."""
+        overlapped = dict.fromkeys(kinds, 0)
+        for copies in self.use.copies:
+            if copies.kind in overlapped:
+                overlapped[copies.kind] += copies.overlapped_ns
+        return max(self.use.compute_ns - min(overlapped.values(), default=0), 0)
 
     def column(self, trace: Trace, name: str) -> NDArray[Any]:
         """Return a column of Trace.operations for the device's work; an Enum column as codes."""
@@ -146,7 +154,9 @@ class FindingDraft:
             time and the number of gaps that it comes from.
         device: The device that lost the time.
         claims: The lost time that the finding explains.
+        at_most: The most that the remedy can give, in ns; None if the remedy can give all that is claimed.
         min_gaps: Drop the draft if its price comes from fewer gaps.
+        min_ns: Drop the draft if it costs less.
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
         evidence: Places to show; empty selects the places with the largest granted times.
         place_label: What happened at these places.
@@ -158,7 +168,9 @@ class FindingDraft:
     device: DeviceFacts
     claims: tuple[Claim, ...]
     code: str = ""
+    at_most: int | None = None
     min_gaps: int = 0
+    min_ns: int = 0
     note_without_cost: bool = False
     evidence: tuple[Place, ...] = ()
     place_label: str = ""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceview import intervals
+from traceview.intervals import Intervals
 from traceview.measure.activity import COMPUTE
 from traceview.model.analysis import Finding, NotMeasured, Place
 from traceview.model.trace import Note
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
-from traceview.pricing.ledger import COMMUNICATION, Grant, IdleClaim, Ledger, exposed_work
+from traceview.pricing.ledger import COMMUNICATION, MEMSET, Grant, IdleClaim, Ledger, exposed_work
 
 RULE_THREADS = 2
 MAX_PLACES = 5
@@ -25,10 +27,7 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     # The drafts depend on the facts alone, so rules run in parallel. Only granting has an order.
     with ThreadPoolExecutor(RULE_THREADS) as pool:
         drafts_by_rule = pool.map(lambda rule: list(rule(facts)), rules)
-        ledgers = {
-            device.use.device: Ledger.from_gaps(device.use.gaps, exposed_work(device.activity, device.copies))
-            for device in facts.devices
-        }
+        ledgers = {device.use.device: _ledger(device) for device in facts.devices}
         priced = [
             result for drafts in drafts_by_rule for draft in drafts for result in _price_draft(facts, draft, ledgers)
         ]
@@ -40,6 +39,26 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     return tuple(findings), notes
 
 
+def _ledger(device: DeviceFacts) -> Ledger:
+    """Open the accounts of the time that a device lost. Nothing is lost when its work is done."""
+    work = exposed_work(device.activity, device.copies)
+    return Ledger.from_gaps(device.use.gaps, work, _end_of_work(device, work))
+
+
+def _end_of_work(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> int | None:
+    """Return the end of the last kernel; if copies take longer than compute, the end of the last copy or kernel.
+
+    Migrations of managed memory and memsets after that are not the program's work.
+    """
+    work = device.activity
+    copying = {key: times for key, times in exposed.items() if key not in (COMMUNICATION, MEMSET)}
+    copying = {key: times for key, times in copying.items() if not key.startswith("um_")}
+    kernels = [times.end[-1] for times in (work.compute, work.communication) if len(times.end)]
+    is_copying = sum(intervals.length(times) for times in copying.values()) > intervals.length(work.compute)
+    copies = [times.end[-1] for times in copying.values() if is_copying and len(times.end)]
+    return int(max(kernels + copies)) if kernels or copies else None
+
+
 def _price_draft(
     facts: CaptureFacts, draft: FindingDraft | Note, ledgers: dict[int, Ledger]
 ) -> Iterator[tuple[FindingDraft, Finding] | Note]:
@@ -47,9 +66,9 @@ def _price_draft(
         yield draft
         return
     ledger = ledgers[draft.device.use.device]
-    grant = ledger.grant(draft.claims)
+    grant = ledger.grant(draft.claims, draft.at_most)
     price = _price(draft.device, grant)
-    if price.share >= MIN_SHARE and price.gaps >= draft.min_gaps:
+    if price.share >= MIN_SHARE and price.gaps >= draft.min_gaps and price.total >= draft.min_ns:
         ledger.deduct(grant)
         yield draft, _finding(facts, draft, grant, price)
     elif draft.note_without_cost:  # the claimed time stays available for later rules

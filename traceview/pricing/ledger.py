@@ -126,10 +126,17 @@ class Ledger:
     exposed: dict[str, Intervals]
 
     @classmethod
-    def from_gaps(cls, gaps: Gaps, exposed: Mapping[str, Intervals]) -> Ledger:
-        """Open the accounts of a device from its gaps and the result of `exposed_work`."""
+    def from_gaps(cls, gaps: Gaps, exposed: Mapping[str, Intervals], until: int | None = None) -> Ledger:
+        """Open the accounts of a device from its gaps and the result of `exposed_work`.
+
+        Gaps that begin at or after `until`, and work after it, cost nothing.
+        """
         accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
-        return cls(gaps.count, accounts, dict(exposed))
+        if until is None:
+            return cls(gaps.count, accounts, dict(exposed))
+        first = int(np.searchsorted(gaps.frame["start"].to_numpy(), until, side="left"))
+        work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
+        return cls(gaps.count, {cause: _cleared(left, first) for cause, left in accounts.items()}, work)
 
     @property
     def total(self) -> int:
@@ -137,8 +144,8 @@ class Ledger:
         idle = sum(int(left.sum()) for left in self.idle.values())
         return idle + sum(intervals.length(left) for left in self.exposed.values())
 
-    def grant(self, claims: tuple[Claim, ...]) -> Grant:
-        """Return what is left of the claims, earlier claims first. The accounts do not change."""
+    def grant(self, claims: tuple[Claim, ...], at_most: int | None = None) -> Grant:
+        """Return what is left of the claims, earlier claims first, up to a total. The accounts do not change."""
         idle_grants: list[IdleGrant] = []
         exposed_grants: list[tuple[str, Intervals]] = []
         for claim in claims:
@@ -146,6 +153,8 @@ class Ledger:
                 exposed_grants += self._grant_exposed(claim, tuple(exposed_grants))
             elif any(cause in self.idle for cause in claim.causes):
                 idle_grants.append(self._grant_idle(claim, idle_grants))
+        if at_most is not None:
+            idle_grants, exposed_grants = _limited(idle_grants, exposed_grants, at_most)
         exposed = _merge_disjoint([times for _, times in exposed_grants])
         return Grant(*self._sum_idle(idle_grants), exposed, tuple(idle_grants), tuple(exposed_grants))
 
@@ -197,6 +206,43 @@ class Ledger:
                 if other == key:
                     left = intervals.subtract(left, times)
             yield key, left if claim.within is None else intervals.intersect(left, claim.within)
+
+
+def _cleared(left: Times, first: int) -> Times:
+    """Return an account without the ns of the gaps from `first` on."""
+    if not left[first:].any():
+        return left
+    kept = left.copy()
+    kept[first:] = 0
+    return kept
+
+
+def _limited(
+    idle: list[IdleGrant], exposed: list[tuple[str, Intervals]], at_most: int
+) -> tuple[list[IdleGrant], list[tuple[str, Intervals]]]:
+    """Return the first `at_most` ns of grants: exposed before idle time, each in the order of time."""
+    limited_exposed, limited_idle = [], []
+    for key, times in exposed:
+        kept = _first_ns(times.end - times.start, at_most)
+        some = np.flatnonzero(kept)
+        limited_exposed.append((key, Intervals(times.start[some], times.start[some] + kept[some])))
+        at_most -= int(kept.sum())
+    for grant in idle:
+        ns = {}
+        for cause, values in grant.ns.items():
+            ns[cause] = _first_ns(values, at_most)
+            at_most -= int(ns[cause].sum())
+        limited_idle.append(IdleGrant(grant.rows, ns, empties=False))
+    return limited_idle, limited_exposed
+
+
+def _first_ns(values: Times, at_most: int) -> Times:
+    """Return the first ns of values, up to a total."""
+    until = np.cumsum(values)
+    if len(values) == 0 or until[-1] <= at_most:
+        return values
+    kept: Times = np.clip(at_most - (until - values), 0, values)
+    return kept
 
 
 def sum_columns(columns: Sequence[Times]) -> Times:

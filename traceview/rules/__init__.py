@@ -11,8 +11,10 @@ from traceview.pricing.base import Rule, collect_facts
 from traceview.pricing.findings import build_findings
 from traceview.rules.allocation import allocation
 from traceview.rules.communication_wait import communication_wait
+from traceview.rules.copy_bound import copy_bound
 from traceview.rules.cut_capture import cut_capture
 from traceview.rules.dependency_wait import dependency_wait
+from traceview.rules.dominant_kernel import dominant_kernel
 from traceview.rules.exposed_communication import exposed_communication
 from traceview.rules.exposed_copies import exposed_copies
 from traceview.rules.host_bound import host_bound
@@ -36,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     whole_graphs,
     profiler_overhead,
     idle_stream,
+    copy_bound,
     pageable_copies,
     allocation,
     synchronize,
@@ -50,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     slow_calls,
     dependency_wait,
     unknown_launch,
+    dominant_kernel,
 )
 
 

@@ -5,7 +5,9 @@ Cause: a caching allocator that grows or fragments, `torch.cuda.empty_cache()` i
 allocated for each batch. cudaMalloc and cudaFree also wait for the GPU.
 Remedy: allocate before the loop and let the caching allocator keep its memory.
 
-Claims the idle cause `memory` of the steady gaps (of all gaps in a capture without iterations).
+Claims the idle cause `memory` of the steady gaps (of all gaps in a capture without iterations) and the restart gaps of
+the calls, at most the cost of implicitly synchronizing calls. A call that only queues its work, as cudaMallocAsync does,
+costs at most its length.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import polars as pl
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words, quantity
 from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
 
 ADVICE = (
     "Allocate before the loop and reuse the memory. In PyTorch: remove `torch.cuda.empty_cache()` from the loop, "
@@ -30,9 +33,13 @@ CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for allocations in the loop."""
     for device in facts.devices:
-        count, names = _count_calls(facts, device)
-        if count == 0:
+        calls = _calls(facts, device)
+        if calls.is_empty():
             continue
+        count, names = len(calls), _frequent_names(calls)
+        implicit = calls_of_device(device, facts.analysis.host.implicit_sync.frame)
+        blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
+        queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
         where = "inside the iterations" if facts.counted else "in the capture"
         yield FindingDraft(
             id="allocation",
@@ -41,19 +48,28 @@ def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
             f"{where}{facts.per_iteration(count)} keep the GPU idle for {{cost}} ({names})",
             advice=ADVICE,
             code=CODE,
-            claims=(IdleClaim(("memory",), rows=device.steady_gaps),),
+            claims=(IdleClaim(("memory",), rows=device.steady_gaps), restart_claim(device, blocking)),
+            at_most=total_cost(implicit) + queued,
             place_label="the host allocates or frees memory",
         )
 
 
-def _count_calls(facts: CaptureFacts, device: DeviceFacts) -> tuple[int, str]:
-    """Return the number of memory calls in the steady time and the three most frequent of them."""
-    calls = facts.analysis.trace.api.lazy().filter(
-        (pl.col("role") == "memory")
-        & (pl.col("start") >= device.steady.start)
-        & (pl.col("start") < device.steady.end)
-        & pl.col("process").is_in(list(device.use.process_ids))
+def _calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
+    """Return the memory calls in the steady time, with their rows of Trace.api."""
+    return (
+        facts.analysis.trace.api.lazy()
+        .with_row_index("row")
+        .filter(
+            (pl.col("role") == "memory")
+            & (pl.col("start") >= device.steady.start)
+            & (pl.col("start") < device.steady.end)
+            & pl.col("process").is_in(list(device.use.process_ids))
+        )
+        .select(pl.col("row").cast(pl.Int64), "start", "end", "name", "implicit")
+        .collect()
     )
-    counts = calls.select("name").collect()["name"].value_counts(sort=True)
-    names = join_words([f"{count} {name}" for name, count in counts.head(3).iter_rows()])
-    return int(counts["count"].sum()), names
+
+
+def _frequent_names(calls: pl.DataFrame) -> str:
+    counts = calls["name"].value_counts(sort=True).head(3)
+    return join_words([f"{count} {name}" for name, count in counts.iter_rows()])

@@ -10,7 +10,8 @@ Cause: depends on the kind of copy.
 - Managed memory: page faults.
 Remedy: by kind, see the advice of each.
 
-Claims the exposed time of each pair of kind and memory that is left, and of memsets.
+Claims the exposed time of each pair of kind and memory that is left, at most the compute that can hide it, and of
+memsets. A copy on the device is not hidden but avoided, so its claim has no such limit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from traceview.pricing.figures import duration, median_reordering, quantity, rat
 from traceview.pricing.ledger import MEMSET, ExposedClaim, copy_key
 
 MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap between two kernels
+MIN_MEMSET = 10_000  # ns; a shorter loss to memsets is worth no change
 MIN_HIDDEN = 0.7  # the share of its time from which a copy counts as running beside the compute
 KIND_NAMES = {"h2d": "host-to-device", "d2h": "device-to-host", "d2d": "device-to-device", "p2p": "GPU-to-GPU"}
 
@@ -79,16 +81,20 @@ def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
             gaps = _advice_for_kernel_gaps(device, copies)
             advice, code = gaps or _advice(copies, _mostly_on_compute_streams(facts, device, copies))
             kind = KIND_NAMES.get(copies.kind, copies.kind)
+            hideable = None if copies.kind == "d2d" else device.compute_to_hide([copies.kind])
+            limited = hideable is not None and hideable < copies.exposed_ns
+            limit = f"; {duration(hideable or 0)} of compute can hide them" if limited else ""
             yield FindingDraft(
                 id=f"exposed_{copies.kind}",
                 device=device,
                 title=f"{quantity(copies.count, kind + ' copy', kind + ' copies')} ({copies.memory} memory, "
                 f"{size(copies.bytes)}): {share(copies.exposed_ns, copies.busy_ns)} of their time is not hidden "
-                "behind compute",
+                f"behind compute{limit}",
                 advice=f"{duration(copies.exposed_ns)} of {duration(copies.busy_ns)} is exposed, at "
                 f"{rate(copies.bytes, copies.busy_ns)}. {advice}",
                 code=code,
                 claims=(ExposedClaim((copy_key(copies.kind, copies.memory),)),),
+                at_most=hideable,
                 place_label=f"an exposed {kind} copy",
             )
         yield FindingDraft(
@@ -99,6 +105,7 @@ def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
             "`zero_grad(set_to_none=True)`.",
             code="optimizer.zero_grad(set_to_none=True)",
             claims=(ExposedClaim((MEMSET,)),),
+            min_ns=MIN_MEMSET,
             place_label="an exposed memset",
         )
 

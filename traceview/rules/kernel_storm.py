@@ -7,7 +7,8 @@ updates each parameter alone.
 Remedy: one vectorised operation, or build the values on the host and copy them once.
 
 MAX_TINY: a kernel under 10 µs takes less time than its own launch. MIN_STORM: 100 launches cost about 1 ms, the least
-that is worth a change. Claims the idle causes `launch`, `api` and `host` of the gaps inside the storms.
+that is worth a change. Kernels of a program without a tensor library are its own loop, so that only storms of copies and
+memsets count there. Claims the idle causes `launch`, `api` and `host` of the gaps inside the storms.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
-from traceview.measure.activity import COMMUNICATION
+from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, median_reordering, quantity
@@ -29,6 +30,7 @@ from traceview.pricing.ledger import IdleClaim
 MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations
 PERIODS = (1, 2, 3, 4)
+TENSOR_LIBRARIES = frozenset(("pytorch", "jax", "tensorflow", "cupy"))
 MAX_PLACES = 5
 ADVICE = (
     "Replace the loop by one operation on the whole tensor: index with tensors instead of numbers, or fill a NumPy "
@@ -52,15 +54,25 @@ def _storm_operations(facts: CaptureFacts, device: DeviceFacts) -> tuple[Rows, T
     trace, work = facts.analysis.trace, device.activity
     stream, name = device.column(trace, "stream"), device.column(trace, "name")
     tiny = work.end - work.start <= MAX_TINY
+    tensors = TENSOR_LIBRARIES.intersection((facts.program.kind, *facts.program.frameworks))
     members, counts = [EMPTY.start], [EMPTY.start]
     for use in device.use.streams:
         if use.operation_count >= MIN_STORM:
             own = np.flatnonzero((stream == use.stream) & (work.codes != COMMUNICATION))
             stretches = storms(name[own], tiny[own])
+            if not tensors:
+                stretches = _without_kernels(stretches, work.codes[own] == COMPUTE)
             counts.append(stretches.end - stretches.start)
             members += [own[first:last] for first, last in zip(*stretches, strict=True)]
     count = np.concatenate(counts)
     return work.rows[np.concatenate(members)], np.repeat(np.arange(len(count)), count)
+
+
+def _without_kernels(stretches: Intervals, kernel: NDArray[np.bool_]) -> Intervals:
+    """Return the stretches of operations, ranges of positions, that hold no kernel."""
+    kernels_before = np.concatenate([[0], np.cumsum(kernel)])
+    kept = kernels_before[stretches.start] == kernels_before[stretches.end]
+    return Intervals(stretches.start[kept], stretches.end[kept])
 
 
 def storms(name: NDArray[Any], tiny: NDArray[np.bool_], min_length: int = MIN_STORM) -> Intervals:

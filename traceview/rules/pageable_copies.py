@@ -6,8 +6,9 @@ Cause: the driver stages pageable memory through its own pinned buffer, piece by
 copy is never asynchronous and never overlaps work that the same thread launches.
 Remedy: pinned batches, a copy stream and a prefetch, all three. Avoid small copies instead of pinning them.
 
-Claims the exposed time of pageable h2d, d2h and h2h copies, the idle cause `blocking_copy`, and the cause `launch` of
-gaps that such a copy ends: there the launch call does the staging.
+Claims the exposed time of pageable h2d, d2h and h2h copies; and, at most the cost of implicitly synchronizing calls, the
+idle cause `blocking_copy`, the cause `launch` of gaps that such a copy ends (there the launch call does the staging) and
+the restart gaps of their calls. All that is at most the compute that can hide it: the rest belongs to `copy_bound`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import polars as pl
 
 from traceview.intervals import Rows
 from traceview.model.rows import CopyOverlap
@@ -22,6 +24,7 @@ from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, rate, share, size
 from traceview.pricing.ledger import ExposedClaim, IdleClaim, copy_key
+from traceview.pricing.waits import restart_claim, total_cost
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
 MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pinning does not help
@@ -65,7 +68,10 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     rows = _pageable_rows(device)
     count, total = sum(use.count for use in copies), sum(use.bytes for use in copies)
     busy, exposed = sum(use.busy_ns for use in copies), sum(use.exposed_ns for use in copies)
-    blocked = _blocked_ns(facts, rows)
+    implicit = facts.analysis.host.implicit_sync.frame
+    calls = _blocking_calls(facts, rows, implicit)
+    blocked = int(calls["blocked"].sum())
+    hideable = device.compute_to_hide([use.kind for use in copies])
     kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
     if facts.counted is not None and _count_steady(facts, device, rows) == 0:
         advice, code = START_UP_ADVICE, START_UP_CODE
@@ -73,12 +79,13 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         advice, code = LARGE_ADVICE, LARGE_CODE
     else:
         advice, code = SMALL_ADVICE.replace("{each}", size(total / count)), SMALL_CODE
+    limit = f"; {duration(hideable)} of compute can hide them" if exposed > hideable else ""
     effect = f"block the host for {duration(blocked)}" if blocked else "run while nothing computes"
     return FindingDraft(
         id="pageable_copies",
         device=device,
         title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
-        f"({kinds}) {effect}{_when(facts, device, rows)}",
+        f"({kinds}) {effect}{_when(facts, device, rows)}{limit}",
         advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
         f"{_acquitted_call(facts, blocked)}{advice}",
         code=code,
@@ -86,7 +93,9 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
             ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
             IdleClaim(("launch",), rows=device.gaps_before(rows)),
             IdleClaim(("blocking_copy",)),
+            restart_claim(device, calls),
         ),
+        at_most=min(exposed + total_cost(implicit), hideable),
         place_label="a copy from or to pageable memory blocks its host thread",
     )
 
@@ -99,11 +108,10 @@ def _pageable_rows(device: DeviceFacts) -> Rows:
     return rows
 
 
-def _blocked_ns(facts: CaptureFacts, rows: Rows) -> int:
-    """Return how long the calls that issue these copies block their threads, in ns."""
+def _blocking_calls(facts: CaptureFacts, rows: Rows, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that issue these copies, rows of SyncUse.frame."""
     launches = facts.analysis.trace.operations["launch"][rows].drop_nulls().unique().to_numpy()
-    frame = facts.analysis.host.implicit_sync.frame
-    return int(frame["blocked"].to_numpy()[np.isin(frame["api"].to_numpy(), launches)].sum())
+    return frame.filter(np.isin(frame["api"].to_numpy(), launches))
 
 
 def _when(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> str:

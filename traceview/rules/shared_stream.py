@@ -4,8 +4,9 @@ Symptom: exposed h2d or d2h copies from pinned memory on a stream that also comp
 Cause: the operations of a stream run one after the other, so a copy cannot overlap the kernels of its own stream.
 Remedy: a copy stream and a prefetch.
 
-Claims the exposed time of these copies. Pageable copies belong to `pageable_copies`. A stream with less than half of
-the busiest stream's compute belongs to `exposed_copies`, because the kernels of other streams can hide its copies.
+Claims the exposed time of these copies, at most the compute that can hide it. Pageable copies belong to
+`pageable_copies`. A stream with less than half of the busiest stream's compute belongs to `exposed_copies`, because the
+kernels of other streams can hide its copies.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from traceview import intervals
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import join_words, quantity, size
+from traceview.pricing.figures import duration, join_words, quantity, size
 from traceview.pricing.ledger import ExposedClaim, copy_key
 
 COPY_KINDS = ("h2d", "d2h")
@@ -54,14 +55,18 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) 
     within = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
     labels = join_words([computing[index] for index in np.unique(stream[shared]).tolist()][:3])
     total = int(operations["bytes"].to_numpy()[work.rows[chosen]].sum())
+    exposed = intervals.length(intervals.subtract(within, work.compute))
+    hideable = device.compute_to_hide(COPY_KINDS)
+    limit = f"; {duration(hideable)} of compute can hide them" if exposed > hideable else ""
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
     return FindingDraft(
         id="shared_stream",
         device=device,
         title=f"{quantity(len(chosen), 'copy', 'copies')} ({size(total)}) run on {labels}, the stream of the "
-        "kernels, and can never overlap them",
+        f"kernels, and can never overlap them{limit}",
         advice=f"{{cost}} of copying is not hidden behind compute. {ADVICE}",
         code=CODE,
         claims=(ExposedClaim(keys, within),),
+        at_most=hideable,
         place_label="a copy on the stream of the kernels",
     )

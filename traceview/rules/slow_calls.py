@@ -5,7 +5,7 @@ too long for launch-bound.
 Cause: the first launch of a kernel loads its module, calls manage events and streams, or a rare synchronization.
 Remedy: warm up before measuring, load modules eagerly, look at the named calls.
 
-Claims these idle causes of the steady gaps.
+Claims these idle causes of the steady gaps; of blocking calls at most their cost.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from traceview.intervals import Times
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, largest_positions
 from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.waits import calls_of_device, total_cost
 
 MAX_NAMED_GAPS = 20
 MAX_NAMES = 2
 
-CAUSES = ("launch", "api", "sync", "blocking_copy", "memory")
+LAUNCHING, BLOCKING = ("launch", "api"), ("sync", "blocking_copy", "memory")
+CAUSES = LAUNCHING + BLOCKING
 
 
 def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -37,9 +39,17 @@ def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
             "steps of every shape before measuring. The other calls manage events and streams; a CUDA graph moves "
             "them out of the loop.",
             code="for shape in shapes: model(torch.zeros(shape, device=device))   # warm-up",
-            claims=(IdleClaim(CAUSES, rows=device.steady_gaps),),
+            claims=(IdleClaim(LAUNCHING, rows=device.steady_gaps), IdleClaim(BLOCKING, rows=device.steady_gaps)),
+            at_most=_most(facts, device),
             place_label="inside a CUDA call",
         )
+
+
+def _most(facts: CaptureFacts, device: DeviceFacts) -> int:
+    """Return the idle time in launches and other calls, and the cost of blocking calls, in ns."""
+    host, causes = facts.analysis.host, device.use.gaps.causes
+    blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))
+    return sum(causes[cause] for cause in LAUNCHING) + blocking
 
 
 def _launches_after_longest(facts: CaptureFacts, device: DeviceFacts, waits: Times) -> str:

@@ -5,9 +5,8 @@ out of work and restarts.
 Cause: `loss.item()`, `print(tensor)`, `.cpu()`, `torch.cuda.synchronize()`, `if tensor > x`, boolean indexing.
 Remedy: keep the value on the device, read it every N steps, or use a non-blocking copy and an event.
 
-A call costs the GPU `starved + refill` (docs/definitions.md "Synchronization"), not the time for which it blocks.
-Claims the idle cause `sync`, and after the return of each call the causes `launch`, `api` and `host` up to its
-refill, at most MAX_REFILL.
+Claims the idle cause `sync`, and after the return of each wait the causes `launch`, `api` and `host`, together at most
+the cost of the calls (docs/definitions.md "Synchronization"), not the time for which they block.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity
 from traceview.pricing.ledger import IdleClaim
+from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
 
-MAX_REFILL = 1_000_000  # ns; a host that takes longer to launch again is busy with something else: `host_bound`
 MIN_CALLS = 10  # in a capture without iterations
 ADVICE = (
     "A wait while the GPU is busy costs nothing. The cost is the time in which the GPU has run out of work and the "
@@ -39,21 +37,12 @@ if step % 50 == 0:
 def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device with repeated synchronizations."""
     for device in facts.devices:
-        calls = _steady_calls(facts, device)
+        calls = calls_of_device(device, facts.analysis.host.sync.frame)
         if len(calls) >= (facts.counted / 2 if facts.counted else MIN_CALLS) and len(calls) > 1:
             yield _draft(facts, device, calls)
 
 
-def _steady_calls(facts: CaptureFacts, device: DeviceFacts) -> pl.DataFrame:
-    return facts.analysis.host.sync.frame.filter(
-        pl.col("process").is_in(list(device.use.process_ids))
-        & (pl.col("end") > device.steady.start)
-        & (pl.col("start") < device.steady.end)
-    )
-
-
 def _draft(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame) -> FindingDraft:
-    rows, refill = _refill_gaps(device, calls)
     counts = calls["name"].value_counts(sort=True)
     names = join_words([f"{count:,} {name}" for name, count in counts.iter_rows()])
     return FindingDraft(
@@ -66,21 +55,11 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame) -> Fin
         code=CODE,
         claims=(
             IdleClaim(("sync",), rows=device.steady_gaps),
-            IdleClaim(("host", "launch", "api"), rows=rows, at_most=refill),
+            restart_claim(device, calls),
         ),
+        at_most=total_cost(calls),
         place_label="the GPU runs out of work at a synchronization and restarts",
     )
-
-
-def _refill_gaps(device: DeviceFacts, calls: pl.DataFrame) -> tuple[Times, Times]:
-    """Return the steady gaps in which calls return, and the longest refill in each gap, at most MAX_REFILL."""
-    gap = device.gaps_at(calls["end"].to_numpy())
-    refill = np.minimum(calls["refill"].to_numpy(), MAX_REFILL)
-    chosen = np.flatnonzero((refill > 0) & (gap >= device.steady_gaps.start) & (gap < device.steady_gaps.stop))
-    rows, which = np.unique(gap[chosen], return_inverse=True)
-    longest = np.zeros(len(rows), np.int64)
-    np.maximum.at(longest, which, refill[chosen])
-    return rows, longest
 
 
 def _main_range(facts: CaptureFacts, calls: pl.DataFrame) -> str:
