@@ -2,10 +2,9 @@
 
 Symptom: copies are exposed for longer than the kernels run.
 Cause: each byte is used too little on the GPU: data goes back and forth between kernels, or the kernels are short.
-Remedy: keep data on the GPU, send fewer bytes, copy at the rate of pinned memory. Overlap helps only as far as there is
-compute.
+Remedy: keep data on the GPU, or send fewer bytes. Overlap helps only as far as there is compute.
 
-Claims the exposed time of copies beyond the compute. The rest belongs to the rules on overlap.
+Claims the exposed time of copies that pinned memory and overlap cannot remove, before the rules that suggest them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from traceview.model.trace import MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, rate, size
 from traceview.pricing.ledger import ExposedClaim, copy_key
+from traceview.rules.pageable_copies import pageable, pinned_remainder
 
 KINDS = ("h2d", "d2h", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")  # a copy on the device is work of its SMs
 MIN_NAMED = 0.1  # of the exposed time
@@ -24,32 +24,44 @@ ADVICE = (
     "Overlap hides copies only behind compute. Keep data on the GPU between kernels instead of copying it back and "
     "forth, copy only what changed, or send smaller types and convert them on the GPU."
 )
-PINNED_ADVICE = " Copies from and to pinned memory run two to four times as fast as these from and to pageable memory."
-CODE = "cudaHostRegister(data, bytes, cudaHostRegisterDefault);   // once: pins memory that exists already"
+CODE = """allocate_once(data_on_gpu);          // before the loop
+for (int step = 0; step < steps; ++step) kernel<<<grid, block>>>(data_on_gpu);
+copy_back_once(data_on_gpu);         // after the loop"""
 
 
 def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device whose copies take longer than its compute."""
     for device in facts.devices:
-        copies = [use for use in device.use.copies if use.kind in KINDS]
-        exposed = sum(use.exposed_ns for use in copies)
-        if exposed > device.use.compute_ns:
-            yield _draft(device, [use for use in copies if use.exposed_ns >= MIN_NAMED * exposed], exposed)
+        copies = [use for use in device.use.copies if use.kind in KINDS and use.exposed_ns]
+        remaining = _remaining(device, copies)
+        if remaining > 0:
+            yield _draft(device, copies, remaining)
 
 
-def _draft(device: DeviceFacts, copies: list[CopyOverlap], exposed: int) -> FindingDraft:
-    copies.sort(key=lambda use: -use.exposed_ns)
-    compute = device.use.compute_ns
-    parts = [f"{size(use.bytes)} {use.label} at {rate(use.bytes, use.busy_ns)}" for use in copies]
-    pageable = any(use.memory == "pageable" for use in copies)
+def _remaining(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
+    """Return the exposed ns that pinned memory and overlap cannot remove."""
+    blocking = pageable(copies)
+    other = sum(use.exposed_ns for use in copies) - sum(use.exposed_ns for use in blocking)
+    rest = max(other - device.use.compute_ns, 0)
+    return rest + (pinned_remainder(device, blocking) if blocking else 0)
+
+
+def _draft(device: DeviceFacts, copies: list[CopyOverlap], remaining: int) -> FindingDraft:
+    exposed, compute = sum(use.exposed_ns for use in copies), device.use.compute_ns
+    named = sorted(copies, key=lambda use: -use.exposed_ns)
+    parts = [
+        f"{size(use.bytes)} {use.label} at {rate(use.bytes, use.busy_ns)}"
+        for use in named
+        if use.exposed_ns >= MIN_NAMED * exposed
+    ]
     return FindingDraft(
-        id="copy_bound",
+        id="exposed_copies",
         device=device,
-        title=f"Copies take {duration(exposed)} while nothing computes, the kernels {duration(compute)}: {{cost}} of "
+        title=f"Copies take {duration(exposed)} while nothing computes, kernels {duration(compute)}: {{cost}} of "
         f"copying cannot be hidden ({join_words(parts)})",
-        advice=ADVICE + (PINNED_ADVICE if pageable else ""),
-        code=CODE if pageable else "",
+        advice=ADVICE,
+        code=CODE,
         claims=(ExposedClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES)),),
-        at_most=exposed - compute,
+        at_most=remaining,
         place_label="a copy while nothing computes",
     )

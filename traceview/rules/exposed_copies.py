@@ -25,6 +25,7 @@ from traceview.model.rows import CopyOverlap
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, median_reordering, quantity, rate, share, size
 from traceview.pricing.ledger import MEMSET, ExposedClaim, copy_key
+from traceview.rules.pageable_copies import HOST_KINDS
 
 MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap between two kernels
 MIN_MEMSET = 10_000  # ns; a shorter loss to memsets is worth no change
@@ -78,6 +79,8 @@ def exposed_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device, kind and memory, and one for each device's memsets."""
     for device in facts.devices:
         for copies in device.use.copies:
+            if copies.memory == "pageable" and copies.kind in HOST_KINDS:
+                continue  # `pageable_copies`
             gaps = _advice_for_kernel_gaps(device, copies)
             advice, code = gaps or _advice(copies, _mostly_on_compute_streams(facts, device, copies))
             kind = KIND_NAMES.get(copies.kind, copies.kind)

@@ -7,8 +7,8 @@ updates each parameter alone.
 Remedy: one vectorised operation, or build the values on the host and copy them once.
 
 MAX_TINY: a kernel under 10 µs takes less time than its own launch. MIN_STORM: 100 launches cost about 1 ms, the least
-that is worth a change. Kernels of a program without a tensor library are its own loop, so that only storms of copies and
-memsets count there. Claims the idle causes `launch`, `api` and `host` of the gaps inside the storms.
+that is worth a change. Kernels of a program without a tensor library are its own loop, so that only storms of copies
+and memsets count there. Claims the idle causes `launch`, `api` and `host` of the gaps inside the storms.
 """
 
 from __future__ import annotations

@@ -6,19 +6,21 @@ Cause: the driver stages pageable memory through its own pinned buffer, piece by
 copy is never asynchronous and never overlaps work that the same thread launches.
 Remedy: pinned batches, a copy stream and a prefetch, all three. Avoid small copies instead of pinning them.
 
-Claims the exposed time of pageable h2d, d2h and h2h copies; and, at most the cost of implicitly synchronizing calls, the
-idle cause `blocking_copy`, the cause `launch` of gaps that such a copy ends (there the launch call does the staging) and
-the restart gaps of their calls. All that is at most the compute that can hide it: the rest belongs to `copy_bound`.
+Claims the exposed time of pageable h2d, d2h and h2h copies; at most the cost of implicitly synchronizing calls, the
+idle cause `blocking_copy`, the cause `launch` of gaps that such a copy ends (there the launch call does the staging)
+and the restart gaps of their calls. From pinned memory the copies still take time, of which compute hides a part: the
+rest of the exposed time belongs to `copy_bound`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 
 from traceview.intervals import Rows
+from traceview.model.links import pinned_rate
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
@@ -59,9 +61,14 @@ SMALL_CODE = (
 def pageable_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that copies from or to pageable memory."""
     for device in facts.devices:
-        copies = [use for use in device.use.copies if use.memory == "pageable" and use.kind in HOST_KINDS]
+        copies = pageable(device.use.copies)
         if copies:
             yield _draft(facts, device, copies)
+
+
+def pageable(copies: Sequence[CopyOverlap]) -> list[CopyOverlap]:
+    """Return the copies from or to pageable host memory."""
+    return [use for use in copies if use.memory == "pageable" and use.kind in HOST_KINDS]
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) -> FindingDraft:
@@ -71,7 +78,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     implicit = facts.analysis.host.implicit_sync.frame
     calls = _blocking_calls(facts, rows, implicit)
     blocked = int(calls["blocked"].sum())
-    hideable = device.compute_to_hide([use.kind for use in copies])
+    remainder = pinned_remainder(device, copies)
     kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
     if facts.counted is not None and _count_steady(facts, device, rows) == 0:
         advice, code = START_UP_ADVICE, START_UP_CODE
@@ -79,7 +86,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         advice, code = LARGE_ADVICE, LARGE_CODE
     else:
         advice, code = SMALL_ADVICE.replace("{each}", size(total / count)), SMALL_CODE
-    limit = f"; {duration(hideable)} of compute can hide them" if exposed > hideable else ""
+    limit = f"; from pinned memory {duration(remainder)} would remain" if remainder else ""
     effect = f"block the host for {duration(blocked)}" if blocked else "run while nothing computes"
     return FindingDraft(
         id="pageable_copies",
@@ -95,9 +102,19 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
             IdleClaim(("blocking_copy",)),
             restart_claim(device, calls),
         ),
-        at_most=min(exposed + total_cost(implicit), hideable),
+        at_most=max(exposed - remainder, 0) + total_cost(implicit),
         place_label="a copy from or to pageable memory blocks its host thread",
     )
+
+
+def pinned_remainder(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
+    """Return how long copies from pinned memory would take beyond the compute that can hide them, in ns.
+
+    The two directions have their own engines, so that the slower one counts.
+    """
+    kinds = {use.kind for use in copies}
+    longest = max(sum(use.bytes for use in copies if use.kind == kind) for kind in kinds)
+    return max(int(longest / pinned_rate(device.use.name)) - device.compute_to_hide(kinds), 0)
 
 
 def _pageable_rows(device: DeviceFacts) -> Rows:
