@@ -107,7 +107,7 @@ def test_redact_leaves_a_sample_unchanged(tmp_path: Path) -> None:
         ("pinned", "shared_stream", 10),
         ("prefetch", "exposed_h2d", 10),
         ("staged", "exposed_h2d", 10),
-        ("graph", "whole_graphs", 10),
+        ("graph", "exposed_h2d", 10),
         ("ddp", "exposed_h2d", 16),
     ],
 )

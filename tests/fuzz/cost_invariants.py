@@ -9,7 +9,7 @@ from typing import Any
 Document = dict[str, Any]
 
 CALL_FIGURES = ("count", "blocked_ns", "waited_ns", "starved_ns", "idle_in_wait_ns", "refill_ns", "cost_ns")
-HIDDEN_COPIES = ("pageable_copies", "shared_stream", "exposed_h2d", "exposed_d2h", "exposed_p2p")
+HIDDEN_COPIES = ("shared_stream", "exposed_h2d", "exposed_d2h", "exposed_p2p")
 SEVERITIES = ((0.1, "high"), (0.03, "medium"), (0.0, "low"))
 ROUNDING = 1e-6  # of a fraction in the document
 

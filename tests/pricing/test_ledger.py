@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -63,13 +65,17 @@ exposed_claims = st.builds(
 
 @given(
     st.lists(st.integers(0, 50), min_size=COUNT * len(CAUSES), max_size=COUNT * len(CAUSES)),
-    st.lists(st.lists(idle_claims() | exposed_claims, max_size=3).map(tuple), max_size=6),
+    st.lists(
+        st.tuples(st.lists(idle_claims() | exposed_claims, max_size=3).map(tuple), st.none() | st.integers(0, 200)),
+        max_size=6,
+    ),
 )
-def test_grants_and_rest_add_up(ns: list[int], rounds: list[tuple[Claim, ...]]) -> None:
+def test_grants_and_rest_add_up(ns: list[int], rounds: list[tuple[tuple[Claim, ...], int | None]]) -> None:
     ledger = made_ledger(ns)
     before, granted = ledger.total, 0
-    for claims in rounds:
-        grant = ledger.grant(claims)
+    for claims, at_most in rounds:
+        entire, grant = ledger.grant(claims), ledger.grant(claims, at_most)
+        assert grant.total == (entire.total if at_most is None else min(entire.total, at_most))
         assert (each_gap(grant) <= claimable_ns(ledger, claims)).all()
         ledger.deduct(grant)
         granted += grant.total
@@ -119,6 +125,15 @@ def test_limit_per_gap_over_all_causes() -> None:
     ledger.deduct(grant)
     assert each_gap(grant).tolist() == [0, 5, 15, 20]
     assert ledger.idle["host"].tolist() == [10, 10, 5, 0]
+
+
+def test_nothing_is_lost_after_the_end_of_work() -> None:
+    starts = pl.Series("start", [0, 100, 200, 300])
+    gaps = made_gaps([10] * COUNT * len(CAUSES))
+    exposed = {"memset": Intervals(np.array([150, 250]), np.array([180, 290]))}
+    ledger = Ledger.from_gaps(replace(gaps, frame=gaps.frame.with_columns(starts)), exposed, until=200)
+    assert ledger.idle["host"].tolist() == [10, 10, 0, 0]
+    assert intervals.length(ledger.exposed["memset"]) == 30
 
 
 def test_claims_of_a_draft_do_not_overlap() -> None:

@@ -72,10 +72,10 @@ def test_every_finding_has_title_advice_and_evidence(name: str) -> None:
 def test_pageable_copies_acquit_the_synchronize_call() -> None:
     finding = only("h200_serial.sqlite", "pageable_copies")
     assert finding.severity == "high"
-    assert 331_000_000 < finding.cost_ns < 336_000_000
+    assert 331_000_000 < finding.cost_ns < 343_000_000  # the copies and the restart gaps after them
     assert "block the host for 334 ms" in finding.title
     assert "cudaDeviceSynchronize looks like the cause, but blocks the host for only 418 µs" in finding.advice
-    assert only("h200_serial.sqlite", "synchronize").cost_ns < finding.cost_ns / 30
+    assert "synchronize" not in [row.id for row in measured("h200_serial.sqlite").findings]
 
 
 def test_idle_backward_stream() -> None:

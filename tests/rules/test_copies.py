@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, findings, with_calls, with_memory
+from traceview.rules import RULES
+from traceview.rules.copy_bound import copy_bound
 from traceview.rules.exposed_copies import exposed_copies
+from traceview.rules.host_bound import host_bound
 from traceview.rules.pageable_copies import pageable_copies
 from traceview.rules.shared_stream import shared_stream
+from traceview.rules.unknown_launch import unknown_launch
 
 # A blocking copy (1 ms staging, 9 ms copying), 4 ms of compute, then a synchronize call of 0.1 ms.
 CALLS = [
@@ -26,7 +30,8 @@ def test_pageable_copy_costs_staging_and_exposed_time() -> None:
     (finding,) = findings(
         with_calls(trace, ["cudaMemcpyAsync", "launch", "cudaStreamSynchronize"]), pageable_copies
     )
-    assert finding.cost_ns == 9 * MS + (1 * MS - 1000)
+    # 9 ms of copying, 1 ms of staging, and 1 ms until the kernel starts.
+    assert finding.cost_ns == 9 * MS + (1 * MS - 1000) + 1 * MS
     assert finding.severity == "high"
     assert "(100 MB h2d) block the host for 10.0 ms" in finding.title
     assert "cudaStreamSynchronize looks like the cause, but blocks the host for only 100 µs" in finding.advice
@@ -47,8 +52,9 @@ def test_pinned_copy_is_not_pageable() -> None:
 
 def test_copy_on_compute_stream() -> None:
     (finding,) = findings(made_trace(WORK, CALLS), shared_stream)
-    assert finding.cost_ns == 9 * MS
+    assert finding.cost_ns == 4 * MS + 1000  # the compute: no more of the copy can be hidden
     assert "run on stream 0, the stream of the kernels" in finding.title
+    assert "4.00 ms of compute can hide them" in finding.title
 
 
 def test_copy_on_its_own_stream_is_partly_exposed() -> None:
@@ -65,8 +71,50 @@ def test_copy_on_its_own_stream_is_partly_exposed() -> None:
 
 
 def test_copies_are_priced_once() -> None:
-    both = findings(made_trace(WORK, CALLS), shared_stream, exposed_copies)
-    assert [finding.id for finding in both] == ["shared_stream"]
+    both = findings(made_trace(WORK, CALLS), copy_bound, shared_stream, exposed_copies)
+    assert [(finding.id, finding.cost_ns) for finding in both] == [
+        ("exposed_copies", 9 * MS - (4 * MS + 1000)),
+        ("shared_stream", 4 * MS + 1000),
+    ]
+
+
+def test_slow_pageable_copies_cost_what_pinning_and_compute_can_give() -> None:
+    """6 ms of compute; 100 ms of copying at 5 GB/s would take 20 ms at the 25 GB/s of pinned memory."""
+    work = [(0, 5 * MS, "compute", 0, None), (5 * MS, 105 * MS, "copy", 0, 0), (106 * MS, 107 * MS, "compute", 0, 1)]
+    calls = [(5 * MS, 105 * MS, "blocking_copy", 0), (105 * MS, 106 * MS, "api", 0)]
+    trace = with_memory(made_trace(work, calls), "pageable", 500_000_000)
+    by_id = {finding.id: finding for finding in findings(trace, copy_bound, pageable_copies, exposed_copies)}
+    assert by_id["exposed_copies"].cost_ns == 14 * MS
+    assert by_id["pageable_copies"].cost_ns == 86 * MS + 1 * MS
+    assert "from pinned memory 14.0 ms would remain" in by_id["pageable_copies"].title
+
+
+def test_copies_beyond_compute_cannot_be_hidden() -> None:
+    work = [(0, 1 * MS, "compute", 0, None), (1 * MS, 10 * MS, "copy", 1, None), (10 * MS, 11 * MS, "compute", 0, None)]
+    by_id = {finding.id: finding for finding in findings(made_trace(work), copy_bound, exposed_copies)}
+    assert by_id["exposed_copies"].cost_ns == 7 * MS
+    assert by_id["exposed_h2d"].cost_ns == 2 * MS
+    assert "Copies take 9.00 ms while nothing computes, kernels 2.00 ms" in by_id["exposed_copies"].title
+
+
+def test_work_after_the_last_kernel_costs_nothing() -> None:
+    """The copy of the result and the idle time before it keep no kernel waiting."""
+    work = [(0, 10 * MS, "compute", 0, None), (12 * MS, 14 * MS, "copy", 0, None), (15 * MS, 16 * MS, "memset", 0, 0)]
+    trace = made_trace(work, [(15 * MS - 1000, 15 * MS, "api", 0)])
+    assert findings(trace, exposed_copies, host_bound, unknown_launch) == ()
+
+
+def test_copies_after_the_last_kernel_count_where_copies_are_the_work() -> None:
+    work = [(0, 1 * MS, "compute", 0, None), (2 * MS, 14 * MS, "copy", 0, None), (20 * MS, 21 * MS, "memset", 0, None)]
+    by_id = {finding.id: finding.cost_ns for finding in findings(made_trace(work), *RULES)}
+    assert by_id == {"exposed_copies": 11 * MS, "shared_stream": 1 * MS, "unknown_launch": 1 * MS}
+
+
+def test_short_memset_is_not_a_finding() -> None:
+    work = [(0, 5000, "compute", 0, None), (5000, 6500, "memset", 0, None), (6500, 9000, "compute", 0, None)]
+    assert findings(made_trace(work), exposed_copies) == ()
+    longer = [(start * 10, end * 10, *rest) for start, end, *rest in work]
+    assert [finding.cost_ns for finding in findings(made_trace(longer), exposed_copies)] == [15_000]
 
 
 def test_hidden_copy_has_no_finding() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
 from tests.rules.helpers import US, findings, with_names
+from traceview.model.program import Program
 from traceview.model.trace import Trace
 from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
 from traceview.rules.launch_bound import launch_bound
@@ -18,7 +21,11 @@ def loop(names: list[str], length: int) -> Trace:
     period = length + 10 * US
     work = [(i * period, i * period + length, "compute", 0, i) for i in range(len(names))]
     calls = [(max(i * period - 10 * US, 0), i * period, "api", 0) for i in range(len(names))]
-    return with_names(made_trace(work, calls, [(0, len(names) * period, "build_mask", 0)]), names)
+    return in_pytorch(with_names(made_trace(work, calls, [(0, len(names) * period, "build_mask", 0)]), names))
+
+
+def in_pytorch(trace: Trace) -> Trace:
+    return replace(trace, program=Program("pytorch", ("pytorch",)))
 
 
 def test_loop_over_elements() -> None:
@@ -28,6 +35,12 @@ def test_loop_over_elements() -> None:
     assert finding.cost_ns == 297 * 10 * US
     assert "149 fill and 149 copy" in finding.advice
     assert "mask[rows, columns]" in finding.code
+
+
+def test_time_steps_of_a_solver_are_launch_bound() -> None:
+    """The same two kernels repeat because each time step needs the one before it."""
+    trace = replace(loop(["advance", "exchange"] * 150, 2 * US), program=Program("cuda"))
+    assert [finding.id for finding in findings(trace, kernel_storm, launch_bound)] == ["launch_bound"]
 
 
 def test_varying_kernels_are_not_a_storm() -> None:
@@ -47,7 +60,7 @@ def test_streams_are_searched_separately() -> None:
     work = [(i * 12 * US, i * 12 * US + 2 * US, "compute", i % 2, i) for i in range(300)]
     calls = [(max(i * 12 - 10, 0) * US, i * 12 * US, "api", 0) for i in range(300)]
     names = ["fill" if i % 2 else f"kernel_{(i * i) % 17}" for i in range(300)]
-    (finding,) = findings(with_names(made_trace(work, calls), names), kernel_storm)
+    (finding,) = findings(in_pytorch(with_names(made_trace(work, calls), names)), kernel_storm)
     assert "149 tiny operations" in finding.title
     assert finding.cost_ns == 148 * 10 * US
 

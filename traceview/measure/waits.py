@@ -54,7 +54,7 @@ class BlockingCalls:
 
 @dataclass(frozen=True, slots=True)
 class WaitCosts:
-    """Of each call: when its wait returned, its own `waited` ns, and its shares of its wait's other figures in ns."""
+    """When each call's wait returned, the call's `waited` ns, and its shares of the wait's other figures in ns."""
 
     returned: Times
     waited: Times

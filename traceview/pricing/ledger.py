@@ -63,7 +63,7 @@ class IdleGrant(NamedTuple):
 
     def remainder(self, cause: str, left: Times, writable: bool) -> Times:
         """Return the account `left` of a cause less this grant; `writable` allows to change it in place."""
-        if isinstance(self.rows, slice):
+        if isinstance(self.rows, slice) and self.empties:
             rest = np.zeros(len(left), np.int64)
             rest[: self.rows.start], rest[self.rows.stop :] = left[: self.rows.start], left[self.rows.stop :]
             return rest
