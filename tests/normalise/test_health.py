@@ -9,6 +9,7 @@ import pytest
 
 from tests.build_export import Call, Graph, Kernel, Nvtx, Overhead, build_export
 from tests.captures import ALL, shared
+from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Finding
 from traceview.model.trace import Note, ReportInfo
 from traceview.pipeline import analyze, open_trace
@@ -64,7 +65,9 @@ def test_driver_and_unified_memory(tmp_path: Path) -> None:
         "Installed CUDA driver version (13.0) is not supported by this build of Nsight Systems. CUDA trace will be",
         "CUDA device 0: Unified Memory cannot be traced on devices that do not support peer-to-peer transfers.",
     )
-    driver, memory = info(tmp_path, said(*texts), **launches(3, 3)).health
+    assert info(tmp_path, said(texts[1]), **launches(3, 3)).health[0].affects == ()
+    calls = {"api": [Call(), Call(1, 2, "cudaMallocManaged_v6000", correlation=9)], "kernels": [Kernel()]}
+    driver, memory = info(tmp_path, said(*texts), **calls).health
     assert (driver.id, driver.affects) == ("driver_too_new", ())
     assert "(13.0)" in driver.text
     assert (memory.id, "managed_wait" in memory.affects) == ("unified_memory_not_traced", True)
@@ -77,6 +80,17 @@ def test_launches_without_work(tmp_path: Path) -> None:
     (note,) = info(tmp_path, **launches(10, 0)).health
     assert "10 of 10" in note.text and "WSL2" in note.text
     assert "10 of 10 launches have their GPU work in the capture" in info(tmp_path, **launches(10, 10)).passed
+
+
+def test_calls_without_any_gpu_work(tmp_path: Path) -> None:
+    """The captures of WSL2: calls were traced, so the remedy is another driver or profiler."""
+    with pytest.raises(NoGpuWorkError) as caught:
+        analyze(build_export(tmp_path / "wsl.sqlite", **launches(10, 0)))  # type: ignore[arg-type]
+    assert "its profiler got no events from the GPU; use a newer driver and nsys" in str(caught.value)
+    path = build_export(tmp_path / "wsl.sqlite", **launches(10, 0), nvtx=[Nvtx(text="step")])  # type: ignore[arg-type]
+    texts = {note.id: note.text for note in analyze(path).notes}
+    assert "a newer driver" in texts["no_gpu_work"] and "does not use a GPU" not in texts["no_gpu_work"]
+    assert "lost_launches" in texts
 
 
 def test_graph_replays_without_work(tmp_path: Path) -> None:
@@ -126,7 +140,7 @@ def test_failed_calls(tmp_path: Path) -> None:
     assert good.health == () and "no CUDA call failed" in good.passed
     out_of_memory = "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 2 WHERE correlationId = 3"
     (note,) = info(tmp_path, [RESULTS, *results, out_of_memory], api=calls, kernels=[Kernel()]).health
-    assert "1 CUDA calls failed: cudaMalloc (1 x out of memory)" in note.text
+    assert "1 CUDA call failed: cudaMalloc (1 x out of memory)" in note.text
     assert not any("failed" in check for check in info(tmp_path, api=calls, kernels=[Kernel()]).passed)
 
 

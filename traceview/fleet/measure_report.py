@@ -11,7 +11,7 @@ from traceview import intervals
 from traceview.errors import NotAnExportError, RequestError
 from traceview.fleet.collectives import COMMUNICATOR_COLUMNS, EMPTY, communicator_calls, measure_collectives
 from traceview.fleet.iterations import iteration_numbers, measure_steps
-from traceview.measure.activity import Activity, active_devices
+from traceview.measure.activity import Activity, active_devices, no_gpu_work
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import find_iterations
@@ -60,7 +60,7 @@ def _measure(
 ) -> ReportResult:
     devices = active_devices(trace)
     if not devices:
-        raise RequestError("the capture has no GPU work; capture it with: nsys profile -t cuda,nvtx COMMAND")
+        raise RequestError(no_gpu_work(trace))
     threads = ThreadStates.from_trace(trace)
     notes: list[str] = list(trace.info.problems)
     ranks = tuple(_measure_rank(trace, threads, device, communicators, iteration, skip, notes) for device in devices)

@@ -171,10 +171,7 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
     if trace.operations.is_empty() and only is None and not trace.ranges.is_empty():
         return ()  # the host's figures remain
     if trace.operations.is_empty():
-        raise NoGpuWorkError(
-            f"{trace.info.file}: the capture holds no GPU work ({_host_contents(trace)}); "
-            f"capture it with: {capture_advice(trace.info.profiler).gpu}"
-        )
+        raise NoGpuWorkError(f"{trace.info.file}: {no_gpu_work(trace)}")
     chosen = [index for index in range(len(trace.devices)) if only is None or _has_name(trace, index, only)]
     if not chosen:
         known = ", ".join(trace.devices["id"].to_list())
@@ -187,6 +184,14 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
             f"the GPU worked from {start} ns to {end} ns on the capture's clock"
         )
     return activities
+
+
+def no_gpu_work(trace: Trace) -> str:
+    """Return what a capture without GPU work holds, and the remedy; the profiler lost the work if calls launch some."""
+    lost = any(note.id == "lost_launches" for note in trace.info.health)
+    again = "its profiler got no events from the GPU; use a newer driver and nsys" if lost else "capture it"
+    how = capture_advice(trace.info.profiler).gpu
+    return f"the capture holds no GPU work ({_host_contents(trace)}); {again} with: {how}"
 
 
 def _has_name(trace: Trace, device: int, name: str) -> bool:

@@ -13,7 +13,7 @@ import polars as pl
 
 from traceview.model.trace import Note
 from traceview.normalise.api import without_suffix
-from traceview.normalise.codes import texts_of
+from traceview.normalise.codes import categories, texts_of
 from traceview.normalise.launches import Launches, compare_launches
 from traceview.normalise.links import Links
 from traceview.normalise.threads import process_of
@@ -33,6 +33,7 @@ RESULTS: Mapping[int, str] = {
     9: "invalid configuration",
     98: "invalid device function",
     209: "no kernel image for this GPU",
+    217: "no peer access between these GPUs",
     700: "illegal address",
     701: "too many resources for the launch",
     719: "launch failure",
@@ -120,7 +121,7 @@ def check_health(
     evidence: Evidence, api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame
 ) -> Iterator[Finding]:
     """Yield a Note for each defect of a capture, and a line for each check that finds none."""
-    yield from _diagnostics(evidence.diagnostics, len(operations))
+    yield from _diagnostics(evidence.diagnostics, api, len(operations))
     yield from _launches(compare_launches(api, links, operations, evidence.failed))
     yield from _early_end(api, links, operations, ranges)
     yield from _failures(evidence.failed)
@@ -134,7 +135,7 @@ def check_health(
         )
 
 
-def _diagnostics(texts: pl.Series | None, operations: int) -> Iterator[Finding]:
+def _diagnostics(texts: pl.Series | None, api: pl.DataFrame, operations: int) -> Iterator[Finding]:
     if texts is None:
         return
     groups = texts.str.extract_groups(DROPPED).struct
@@ -157,11 +158,12 @@ def _diagnostics(texts: pl.Series | None, operations: int) -> Iterator[Finding]:
             "missing",
         )
     if texts.str.contains(NO_UNIFIED_MEMORY).any():
+        uses_it = any("Managed" in name for name in categories(api["name"]))
         yield Note(
             "unified_memory_not_traced",
-            "unified memory was not traced, as the profiler's diagnostics say: its migrations are missing, and idle "
-            "time that they cause has another cause",
-            ("copies.um", "managed_wait"),
+            "unified memory was not traced, as the profiler's diagnostics say: "
+            + ("its migrations are missing" if uses_it else "no call of the capture allocates any"),
+            ("copies", "managed_wait") if uses_it else (),
         )
 
 
@@ -247,7 +249,8 @@ def _failures(failed: pl.DataFrame | None) -> Iterator[Finding]:
         for name, result, count in counts.head(MAX_NAMED_CALLS).rows()
     )
     more = f" and {len(counts) - MAX_NAMED_CALLS} more kinds" if len(counts) > MAX_NAMED_CALLS else ""
-    yield Note("failed_calls", f"{len(acting):,} CUDA calls failed: {named}{more}; a failed launch has no GPU work")
+    calls = "1 CUDA call" if len(acting) == 1 else f"{len(acting):,} CUDA calls"
+    yield Note("failed_calls", f"{calls} failed: {named}{more}; a failed launch has no GPU work")
 
 
 def _overhead(overhead: Mapping[int, int]) -> Iterator[Finding]:

@@ -20,10 +20,12 @@ def missing_data(facts: CaptureFacts) -> Iterator[Note]:
     trace = facts.analysis.trace
     how_to = capture_advice(trace.info.profiler)
     if trace.operations.is_empty():
+        lost = any(note.id == "lost_launches" for note in trace.info.health)
+        why = "Either the program does not use a GPU, or CUDA was not traced. Capture it on a machine with a GPU, "
         yield Note(
             "no_gpu_work",
-            "The capture has no GPU work: only host times are measured. Either the program does not use a GPU, "
-            f"or CUDA was not traced. Capture it on a machine with a GPU, with `{how_to.gpu}`.",
+            "The capture has no GPU work: only host times are measured. "
+            f"{'Capture it again, with a newer driver and nsys, ' if lost else why}with `{how_to.gpu}`.",
             affects=("devices", "findings"),
         )
     elif trace.api.is_empty():
