@@ -188,20 +188,20 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
 
 def bare_analysis() -> Analysis:
     """Return an analysis of a capture without ranges, findings, copies or calls."""
+    device, none = made_device(), CommunicationOverlap(0, 0, 0, 0)
+    busy: dict[str, Any] = {"busy_ns": 100 * MS, "compute_ns": 100 * MS, "communication_ns": 0, "idle_ns": 0}
+    busy["gaps"] = Gaps(0, 0, causes(), pl.DataFrame())
     device = replace(
-        made_device(),
-        tables=_device_tables(copies=(), communication=(CommunicationOverlap(0, 0, 0, 0),), streams=()),
-        busy_ns=100 * MS,
-        compute_ns=100 * MS,
-        communication_ns=0,
-        idle_ns=0,
-        gaps=Gaps(0, 0, causes(), pl.DataFrame()),
+        device,
+        tables=_device_tables(copies=(), communication=(none,), streams=()),
+        steady=replace(device.steady, copies=(), communication=none, **busy),
+        **busy,
     )
-    none = SyncUse(0, 0, 0, 0, 0, 0, 0, (), pl.DataFrame())
+    no_calls = SyncUse(0, 0, 0, 0, 0, 0, 0, (), pl.DataFrame())
     return replace(
         made_analysis(findings=0),
         devices=(device,),
-        host=HostUse(none, none),
+        host=HostUse(no_calls, no_calls),
         tables={
             "sync_calls": TABLES["sync_calls"],
             "implicit_sync_calls": TABLES["implicit_sync_calls"],

@@ -24,7 +24,7 @@ from traceview.pricing.ledger import IdleClaim
 MIN_OUTSIDE = 0.01  # of the window; a shorter time outside the steady part is not worth a note
 CODE = """torch.cuda.cudart().cudaProfilerStart()   # after the warm-up steps
 # nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py"""
-BEFORE, AFTER = "Before the first counted iteration", "After the last counted iteration"
+BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 
 def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
@@ -44,17 +44,17 @@ def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
 def _notes(facts: CaptureFacts) -> Iterator[Note]:
     """Yield a note for the start and the end of the capture, with the device that has the most time there."""
     uses = facts.analysis.devices
-    for name, when, lengths in (
-        ("start_up", BEFORE, [use.steady.window.start - use.window.start for use in uses]),
-        ("after_loop", AFTER, [use.window.end - use.steady.window.end for use in uses]),
+    for name, title, when, lengths in (
+        ("start_up", "Start-up", BEFORE, [use.steady.window.start - use.window.start for use in uses]),
+        ("after_loop", "End", AFTER, [use.window.end - use.steady.window.end for use in uses]),
     ):
         longest = max(range(len(uses)), key=lengths.__getitem__)
         whole = uses[longest].window.length
         if lengths[longest] >= MIN_OUTSIDE * whole:
             yield Note(
                 name,
-                f"{when} lie {duration(lengths[longest])} of the window of {uses[longest].id}, "
-                f"{share(lengths[longest], whole)}. Findings and shares leave them out; `--whole` includes them.",
+                f"{title}: {duration(lengths[longest])} {when} ({share(lengths[longest], whole)} of the window of "
+                f"{uses[longest].id}), not shown; --whole includes it",
             )
 
 
@@ -65,7 +65,7 @@ def _draft(device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDra
     return FindingDraft(
         id=name,
         device=device,
-        title=f"{when} the GPU is idle for {{cost}}, mostly {parts or 'for unknown causes'}",
+        title=f"The GPU is idle for {{cost}} {when}, mostly {parts or 'for unknown causes'}",
         advice="This cost occurs once and does not affect the training speed. To exclude it from all figures, capture "
         "only steady steps, or narrow this report (`--from`, `--to`, `--range`).",
         claims=(IdleClaim(CAUSES, rows=rows),),

@@ -68,10 +68,33 @@ def test_same_analysis_same_bytes() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if "nvtx_textid_only" not in name])
 def test_parts_add_up_to_the_window(name: str) -> None:
     analysis = analyze(shared(name))
-    for device in sections(analysis, 0, bands(analysis))["devices"]:
-        assert sum(part["ns"] for part in device["parts"]) == device["window_ns"]
-        busy = sum(part["ns"] for part in device["parts"] if not part["look"].startswith("idle"))
-        assert busy == device["busy_ns"]
+    for device, use in zip(sections(analysis, 0, bands(analysis))["devices"], analysis.devices, strict=True):
+        views = device["views"]
+        windows = list(dict.fromkeys((use.steady.window, use.window)))
+        assert [view["window_ns"] for view in views] == [window.length for window in windows]
+        for view in views:
+            assert sum(part["ns"] for part in view["parts"]) == view["window_ns"]
+            busy = sum(part["ns"] for part in view["parts"] if not part["look"].startswith("idle"))
+            assert busy == view["busy_ns"]
+
+
+def test_the_bars_and_the_timeline_show_the_steady_part_first(browser: Browser, tmp_path: Path) -> None:
+    path = sample("ddp2.sqlite")
+    with opened(browser, render(analyze(path)), tmp_path) as page:
+        head = page.page.locator(".device-head").first
+        assert "in the counted iterations" in head.inner_text()
+        assert page.page.locator("#basis").inner_text().count("before the first counted iteration") == 1
+        steady = page.evaluate("traceview.page.opens")
+        assert page.evaluate("[traceview.view.from, traceview.view.to]") == steady
+        assert "#t=" not in page.page.url
+        page.page.locator("#covers button").nth(1).click()
+        assert "from first to last GPU work" in head.inner_text()
+        page.page.locator("button[data-move=fit]").click()
+        page.settle()
+        assert page.evaluate("traceview.view.to - traceview.view.from") > 20 * (steady[1] - steady[0])
+    with opened(browser, render(analyze(path, whole=True)), tmp_path) as page:
+        assert "from first to last GPU work" in page.page.locator(".device-head").first.inner_text()
+        assert page.evaluate("traceview.page.opens") is None
 
 
 def test_nothing_private(analysis_of: Callable[[str], Analysis]) -> None:

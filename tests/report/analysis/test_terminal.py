@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
-from tests.report.made_analysis import bare_analysis, made_analysis
-from traceview.model.trace import Window
+from tests.report.made_analysis import MS, bare_analysis, made_analysis
+from traceview.model.rows import CommunicationOverlap
+from traceview.model.trace import Note, Window
 from traceview.pipeline import analyze
 from traceview.report.analysis.terminal import BAR, render
 from traceview.report.layout import width
@@ -21,10 +22,40 @@ ESCAPES = re.compile(r"\033\[[0-9;]*m")
 
 def test_the_first_lines_say_where_the_time_went() -> None:
     lines = render(made_analysis()).splitlines()
-    assert lines[0] == "report.sqlite · nsys 2024.2.3"
-    assert lines[2] == "GPU 0 · NVIDIA H200 · 100.0 ms from first to last GPU work"
-    assert lines[3].strip() == "█" * 36 + "▓" * 6 + "▒" * 3 + "░" * 15
-    assert [line.split()[-1] for line in lines[4:8]] == ["60.0%", "10.0%", "5.0%", "25.0%"]
+    assert lines[0] == "report.sqlite · nsys 2024.2.3 · CUDA"
+    first = " ".join(" ".join(lines[1:4]).split())
+    assert first.startswith("The GPU computes 60.0% of the time; the largest loss is finding 0, 9.0% or 0.001 ms per")
+    device = lines.index("GPU 0 · NVIDIA H200 · 100.0 ms from first to last GPU work")
+    assert lines[device + 1].strip() == "█" * 36 + "▓" * 6 + "▒" * 3 + "░" * 15
+    shares = [line.split()[-1] for line in lines[device + 2 : device + 6]]
+    assert shares == ["60.0%", "10.0%", "5.0%", "25.0%"]
+
+
+def test_the_steady_part_is_shown_or_the_whole_window() -> None:
+    analysis = made_analysis()
+    steady = replace(analysis.devices[0].steady, window=Window(0, 40 * MS), compute_ns=30 * MS, busy_ns=32 * MS)
+    idle = replace(steady, idle_ns=8 * MS, communication=CommunicationOverlap(0, 0, 0, 0))
+    note = Note("start_up", "Start-up: 60.0 ms before the first counted iteration, not shown; --whole includes it")
+    analysis = replace(analysis, devices=(replace(analysis.devices[0], steady=idle),), notes=(note,))
+    text = render(analysis)
+    assert "The GPU computes 75.0% of the time" in text and "9.0% of the steady part" in text
+    assert "40.0 ms in the counted iterations" in text
+    assert text.count("Start-up: 60.0 ms") == 1 and "About this capture" not in text
+    text = render(replace(analysis, whole=True, notes=()))
+    assert "The GPU computes 60.0% of the time" in text and "100.0 ms from first to last GPU work" in text
+
+
+def test_a_second_device_refers_to_the_remedy_of_the_first() -> None:
+    analysis = made_analysis(findings=2)
+    twice = replace(analysis.findings[0], device="GPU 1", cost_ns=1)
+    text = render(replace(analysis, findings=(*analysis.findings, twice)))
+    assert "   The remedy is that of 1.\n" in text and text.count("change number 0") == 1
+
+
+def test_notes_are_short_in_the_summary() -> None:
+    notes = (Note("a", "Two of 3 ranges at 1.5 GB/s are lost. Capture again."), Note("b", "one line"))
+    text = render(replace(made_analysis(), notes=notes))
+    assert "About this capture\n  - Two of 3 ranges at 1.5 GB/s are lost.\n  - one line\n" in text
 
 
 def test_three_findings_are_told_in_full_and_the_others_in_a_line() -> None:
@@ -57,7 +88,7 @@ def test_absent_things_are_said_not_shown_as_zero() -> None:
     text = render(bare_analysis())
     assert "No findings: no known problem cost GPU time." in text
     assert "Synchronizations" not in text
-    assert "Not measured or left out\n  - no NVTX ranges\n  - no iterations\n" in text
+    assert "About this capture\n  - no NVTX ranges\n  - no iterations\n" in text
     assert "Iterations:" not in text and "Idle time of GPU 0" not in text
 
 

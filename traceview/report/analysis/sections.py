@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Finding, Iterations, NotMeasured, Place
+from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Finding, Iterations, NotMeasured, Place, SteadyUse
 from traceview.model.columns import Table
 from traceview.model.trace import MEMORIES
+from traceview.report.analysis.answer import (
+    COUNTED,
+    answer,
+    iteration_line,
+    outside_lines,
+    program_words,
+    span,
+    total_words,
+)
 from traceview.report.format import CAUSE_WORDS, confidence_word, plain
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
@@ -27,11 +36,17 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
         "file": plain(info.file, 200),
         "nsys": info.nsys_version,
         "profiler": info.profiler,
+        "program": program_words(analysis.program),
         "schema": info.schema_version,
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
-        "devices": [_device(device, work[device.device]) for device in analysis.devices],
+        "answer": answer(analysis),
+        "answer_basis": " · ".join([iteration_line(analysis.iterations), *outside_lines(analysis)]),
+        "opens": _opens(analysis, zero),
+        "covers": _covers(analysis),
+        "total": total_words(analysis),
+        "devices": [_device(analysis, device, work[device.device]) for device in analysis.devices],
         "findings": [_finding(finding, zero) for finding in analysis.findings],
         "iterations": _iterations(analysis.iterations),
         "tables": [
@@ -42,8 +57,7 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
             ),
             *(_table(table) for table in analysis.tables.values()),
         ],
-        "unmatched": asdict(analysis.unmatched),
-        "notes": [note.text for note in analysis.notes],
+        "notes": [{"text": note.text, "affects": note.affects} for note in analysis.notes],
     }
 
 
@@ -51,33 +65,62 @@ def _not_measured(what: NotMeasured) -> Json:
     return {"not_measured": what.reason}
 
 
-def _device(device: DeviceUse, work: Bands) -> Json:
+def _opens(analysis: Analysis, zero: int) -> tuple[int, int] | None:
+    """Return the time that the timeline shows first; None for all of it."""
+    if analysis.whole or isinstance(analysis.iterations, NotMeasured) or not analysis.devices:
+        return None
+    steady = [device.steady.window for device in analysis.devices if device.steady.window.length]
+    if all(device.steady.window == device.window for device in analysis.devices) or not steady:
+        return None
+    return min(window.start for window in steady) - zero, max(window.end for window in steady) - zero
+
+
+def _covers(analysis: Analysis) -> list[str]:
+    """Return what the bars can cover, the default first; one choice where the steady part is the window."""
+    both = [COUNTED, span(analysis)]
+    if all(device.steady.window == device.window for device in analysis.devices):
+        return both[1:]
+    return both[::-1] if analysis.whole else both
+
+
+def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
+    views = [_view(device, work, span(analysis))]
+    if device.steady.window != device.window:
+        views.insert(int(analysis.whole), _view(device.steady, work, COUNTED))
     return {
         "id": device.id,
         "name": device.name,
         "processes": device.process_ids,
-        "window_ns": device.window.length,
-        "busy_ns": device.busy_ns,
-        "idle_ns": device.idle_ns,
         "kernel_count": device.kernel_count,
-        "parts": _parts(device, work),
-        "gap_count": device.gaps.count,
-        "causes": {cause: device.gaps.causes[cause] for cause in CAUSES},
+        "views": views,
     }
 
 
-def _parts(device: DeviceUse, work: Bands) -> list[Json]:
-    """Return the parts of the window, which add up to it: busy time by class, then idle time by cause."""
+def _view(use: DeviceUse | SteadyUse, work: Bands, covers: str) -> Json:
+    """Return the figures of a device's window or steady part."""
+    return {
+        "covers": covers,
+        "window_ns": use.window.length,
+        "busy_ns": use.busy_ns,
+        "idle_ns": use.idle_ns,
+        "gap_count": use.gaps.count,
+        "parts": _parts(use, work),
+        "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
+    }
+
+
+def _parts(use: DeviceUse | SteadyUse, work: Bands) -> list[Json]:
+    """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
     busy = [
         {
             "look": band.name,
             "word": WORDS[band.name] if band.name in ("compute", "memset") else f"exposed {WORDS[band.name]}",
-            "ns": band.exposed_ns,
+            "ns": band.exposed_ns(use.window),
         }
         for band in work
     ]
     idle = [
-        {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": device.gaps.causes[cause]}
+        {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": use.gaps.causes[cause]}
         for cause in CAUSES
     ]
     return [part for part in (*busy, *idle) if part["ns"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured
+from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured, SteadyUse
 from traceview.model.columns import Table
 from traceview.report.format import CAUSE_WORDS, confidence_word, figure, milliseconds, percent, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, width, wrap
@@ -20,7 +20,7 @@ def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
         name = cut(plain(device.id, 100), 24)
         for table in device.tables.values():
             yield text_table(table, top, f" on {name}")
-        yield _idle_causes(device, name)
+        yield _idle_causes(analysis.part(device), name)
     for table in analysis.tables.values():
         yield text_table(table, top)
     if not isinstance(analysis.iterations, NotMeasured):
@@ -51,14 +51,14 @@ def text_table(table: Table, top: int, place: str = "") -> list[str]:
     return [f"{title}{more}", heads, *body]
 
 
-def _idle_causes(device: DeviceUse, name: str) -> list[str]:
-    if not device.idle_ns:
+def _idle_causes(use: DeviceUse | SteadyUse, name: str) -> list[str]:
+    if not use.idle_ns:
         return []
-    causes = sorted(device.gaps.causes.items(), key=lambda pair: -pair[1])
+    causes = sorted(use.gaps.causes.items(), key=lambda pair: -pair[1])
     return [
-        f"Idle time of {name} by cause: {milliseconds(device.idle_ns)} in {device.gaps.count} gaps",
+        f"Idle time of {name} by cause: {milliseconds(use.idle_ns)} in {use.gaps.count} gaps",
         *(
-            f"  {cause:<14}{milliseconds(ns):>11}{percent(ns, device.idle_ns):>8}  {CAUSE_WORDS[cause]}"
+            f"  {cause:<14}{milliseconds(ns):>11}{percent(ns, use.idle_ns):>8}  {CAUSE_WORDS[cause]}"
             for cause, ns in causes
             if ns
         ),

@@ -1,11 +1,22 @@
-"""The summary on a terminal of 80 columns: use of each device, findings, tables and notes."""
+"""The summary on a terminal of 80 columns: the answer, use of each device, findings, notes and tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from traceview.model.analysis import Analysis, DeviceUse, Finding
+from traceview.model.analysis import Analysis, DeviceUse, Finding, SteadyUse
+from traceview.model.trace import Note
+from traceview.report.analysis.answer import (
+    OUTSIDE,
+    answer,
+    covered,
+    iteration_line,
+    outside_lines,
+    price,
+    program_words,
+    total_words,
+)
 from traceview.report.analysis.tables import tables
 from traceview.report.format import milliseconds, percent, plain
 from traceview.report.layout import WIDTH, code_lines, cut, width, wrap
@@ -29,6 +40,7 @@ IN_ASCII = str.maketrans(
 )
 BOLD, GREEN, MAGENTA, YELLOW, GREY = 1, 32, 35, 33, 90
 INK = {"█": GREEN, "▓": MAGENTA, "▒": YELLOW, "░": GREY}
+SENTENCE = re.compile(r"\. (?=[A-Z`])")
 RUNS = re.compile("|".join(f"{mark}+" for mark in INK))
 
 
@@ -58,34 +70,47 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
     info = analysis.info
     known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
     version = known if info.profiler == "nsys" else info.profiler
-    yield [f"{cut(plain(info.file, 200), 50)} · {version}"]
+    yield [
+        f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}",
+        *(f"  {line}" for text in _first_lines(analysis) for line in wrap(text, "", "  ", WIDTH - 2)),
+    ]
     for device in analysis.devices[:top]:
-        yield _device(device, narrowed=analysis.trace.window is not None)
+        yield _device(analysis, device)
     yield _findings(analysis, top)
+    yield from _notes(analysis, top)
+    if any(device.steady.window != device.window for device in analysis.devices):
+        yield ["Tables cover the whole window, idle time by cause what the bars cover"]
     yield from tables(analysis, top)
-    if analysis.notes:
-        yield ["Not measured or left out", *_bullets(note.text for note in analysis.notes)]
 
 
-def shares(device: DeviceUse) -> tuple[tuple[str, int, str], ...]:
-    """Return the parts that add up to a device's window: (label, ns, character of the bar)."""
-    communication = device.communication.exposed_ns
-    rest = device.busy_ns - device.compute_ns - communication
+def _first_lines(analysis: Analysis) -> Iterator[str]:
+    yield answer(analysis)
+    yield iteration_line(analysis.iterations)
+    yield from outside_lines(analysis)
+
+
+def shares(use: DeviceUse | SteadyUse) -> tuple[tuple[str, int, str], ...]:
+    """Return the parts that add up to a device's window or steady part: (label, ns, character of the bar)."""
+    communication = use.communication.exposed_ns
+    rest = use.busy_ns - use.compute_ns - communication
     return (
-        ("compute", device.compute_ns, "█"),
+        ("compute", use.compute_ns, "█"),
         ("exposed communication", communication, "▓"),
         ("exposed copies and memsets", rest, "▒"),
-        ("idle", device.idle_ns, "░"),
+        ("idle", use.idle_ns, "░"),
     )
 
 
-def _device(device: DeviceUse, *, narrowed: bool) -> list[str]:
-    whole = device.window.length
+def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
+    use = analysis.part(device)
+    whole = use.window.length
     name = f" · {cut(plain(device.name, 100), 24)}" if device.name else ""
-    span = "in the chosen window" if narrowed else "from first to last GPU work"
-    parts = shares(device)
+    head = f"{cut(plain(device.id, 100), 24)}{name}"
+    if not whole:
+        return [f"{head} · no work in the counted iterations"]
+    parts = shares(use)
     return [
-        f"{cut(plain(device.id, 100), 24)}{name} · {milliseconds(whole)} {span}",
+        f"{head} · {milliseconds(whole)} {covered(analysis, device)}",
         f"  {_bar([(mark, ns) for _, ns, mark in parts], whole)}",
         *(f"  {mark} {words:<28}{milliseconds(ns):>12}{percent(ns, whole):>8}" for words, ns, mark in parts if ns),
     ]
@@ -102,44 +127,55 @@ def _bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
 
 def _findings(analysis: Analysis, top: int) -> list[str]:
     several = len(analysis.devices) > 1
-    whole = "run" if analysis.trace.window is None else "window"
+    total = total_words(analysis)
     if not analysis.findings:
         return ["No findings: no known problem cost GPU time."]
     lines = ["What to change first, and what it cost"]
+    numbers: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
-        lines += _finding(number, f"{plain(finding.title, 600)}{_where(finding, several)}", finding, whole)
+        lines += _heading(number, f"{plain(finding.title, 600)}{_where(finding, several)}", finding, total)
+        same = numbers.setdefault((finding.id, finding.code), number)
+        lines += _remedy(finding) if same == number else [f"   The remedy is that of {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
     lines += ["Further findings", *(_short(finding, _where(finding, several)) for finding in more)] if more else []
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
 
 
+def _notes(analysis: Analysis, top: int) -> Iterator[list[str]]:
+    """Yield the first sentence of each note; the page has the whole texts."""
+    notes = [note for note in analysis.notes if note.id not in OUTSIDE]
+    if notes:
+        lines = [line for note in notes[:top] for line in wrap(_first_sentence(note), "  - ", "    ")]
+        more = [f"  and {len(notes) - top} more in the page and the JSON"] if len(notes) > top else []
+        yield ["About this capture", *lines, *more]
+
+
+def _first_sentence(note: Note) -> str:
+    text = plain(note.text, 2000)
+    end = SENTENCE.search(text)
+    return text if end is None else text[: end.start() + 1]
+
+
 def _where(finding: Finding, several: bool) -> str:
     return f" [{cut(plain(finding.device, 100), 24)}]" if finding.device and several else ""
 
 
-def _finding(number: int, title: str, finding: Finding, whole: str) -> list[str]:
+def _heading(number: int, title: str, finding: Finding, total: str) -> list[str]:
     return [
         *wrap(title, f"{number}. ", "   "),
-        *wrap(f"{finding.severity}: {_price(finding, whole)}", "   ", "   "),
+        *wrap(f"{finding.severity}: {price(finding, total)}", "   ", "   "),
         *(wrap(f"Unsure: {plain(finding.unsure_because, 400)}", "   ", "   ") if finding.unsure_because else ()),
+    ]
+
+
+def _remedy(finding: Finding) -> list[str]:
+    return [
         *wrap(plain(finding.advice, 4000), "   ", "   "),
         *code_lines("\n".join(plain(line, 600) for line in finding.code.splitlines()), "       "),
     ]
 
 
 def _short(finding: Finding, where: str) -> str:
-    cost = milliseconds(finding.cost_ns) if finding.cost_ns else "-"
+    cost = milliseconds(finding.cost_ns)
     return f"  {cost:>10}  {cut(plain(finding.title, 600), 66 - width(where))}{where}"
-
-
-def _price(finding: Finding, whole: str) -> str:
-    if not finding.cost_ns:
-        return "no separate cost"
-    cost = f"{milliseconds(finding.cost_ns)}, {100 * finding.cost_fraction:.1f}% of the {whole}"
-    each = finding.cost_per_iteration_ns
-    return cost if each is None else f"{cost}, {milliseconds(each)} per iteration"
-
-
-def _bullets(texts: Iterable[str]) -> list[str]:
-    return [line for text in texts for line in wrap(plain(text, 2000), "  - ", "    ")]

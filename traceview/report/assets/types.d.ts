@@ -123,10 +123,16 @@ export interface Device {
   id: string;
   name: string;
   processes: number[];
+  kernel_count: number;
+  /** The counted iterations and the whole window, what findings cover first; one where both are the same. */
+  views: DeviceView[];
+}
+
+export interface DeviceView {
+  covers: string;
   window_ns: number;
   busy_ns: number;
   idle_ns: number;
-  kernel_count: number;
   parts: { look: Look; word: string; ns: number }[];
   gap_count: number;
   causes: Causes;
@@ -179,14 +185,23 @@ export interface Page {
   profiler: string;
   narrowed: boolean;
   live: boolean;
+  program: string;
+  /** One sentence, and what it rests on. */
+  answer: string;
+  answer_basis: string;
+  /** What the bars can cover, the default first. */
+  covers: string[];
+  /** The time that the timeline shows first, if not all of it. */
+  opens: [number, number] | null;
+  /** What shares of findings refer to. */
+  total: string;
   cause_words: Record<string, string>;
   memories: string[];
   devices: Device[];
   findings: Finding[];
   iterations: Iterations | NotMeasured;
   tables: DeclaredTable[];
-  unmatched: { kernels: number; copies: number; memsets: number; graphs: number };
-  notes: string[];
+  notes: { text: string; affects: string[] }[];
   timeline: Timeline;
   looks: Look[];
   names: string[];

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Intervals
 from traceview.model.analysis import Analysis, DeviceUse
-from traceview.model.trace import CLASSES, KINDS
+from traceview.model.trace import CLASSES, KINDS, Window
 
 # The look of each copy kind, by direction. Other kinds have the look "copy".
 COPY_CLASSES = {
@@ -27,11 +27,15 @@ WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One class of work of a device: its union, and the ns that no earlier class of WORK_CLASSES covers."""
+    """One class of work of a device: its union, and the part that no earlier class of WORK_CLASSES covers."""
 
     name: str
     all: Intervals
-    exposed_ns: int
+    exposed: Intervals
+
+    def exposed_ns(self, window: Window) -> int:
+        """Return the exposed ns in a part of the device's window."""
+        return intervals.length(intervals.clip(self.exposed, window.start, window.end))
 
 
 Bands = tuple[Band, ...]
@@ -52,7 +56,7 @@ def work_codes(analysis: Analysis) -> NDArray[np.uint8]:
 def bands(analysis: Analysis) -> dict[int, Bands]:
     """Return each device's work by class inside its window, by row of Trace.devices.
 
-    The exposed times of a device add up to its `busy_ns`.
+    The exposed parts of a device add up to its `busy_ns`.
     """
     codes = work_codes(analysis)
     return {device.device: _device_bands(analysis, device, codes) for device in analysis.devices}
@@ -73,5 +77,5 @@ def _device_bands(analysis: Analysis, device: DeviceUse, codes: NDArray[np.uint8
         exposed = union
         for before in split:
             exposed = intervals.subtract(exposed, before.all)
-        split.append(Band(name, union, intervals.length(exposed)))
+        split.append(Band(name, union, exposed))
     return tuple(split)

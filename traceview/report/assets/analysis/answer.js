@@ -7,7 +7,7 @@ import { goTo } from "../timeline/go.js";
 
 const CARDS = 3;
 
-const CARD_ADVICE = 430;
+const CARD_ADVICE = 300;
 
 const LITTLE = 0.0005;
 
@@ -15,6 +15,7 @@ export function showHead() {
   byId("title").textContent = page.file;
   const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
   const words = [
+    page.program,
     page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys, unknown version",
     page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
     `${countText(kernels)} kernels`,
@@ -24,21 +25,42 @@ export function showHead() {
   byId("facts").textContent = words.filter(Boolean).join(" · ");
 }
 
-export function showDevices() {
+export function showAnswer() {
+  byId("answer-title").textContent = page.answer;
+  byId("basis").textContent = page.answer_basis;
+  const [first, other] = page.covers;
+  byId("covers").replaceChildren(...(other ? [coverButton(first, true), coverButton(other, false)] : []));
+  showDevices(first);
+}
+
+// Shows the bars of the counted iterations or of the whole window.
+function coverButton(words, pressed) {
+  return el("button", {
+    type: "button",
+    "aria-pressed": String(pressed),
+    text: words,
+    onclick: (event) => {
+      for (const other of byId("covers").children) other.setAttribute("aria-pressed", String(other === event.target));
+      showDevices(words);
+    },
+  });
+}
+
+function showDevices(covers) {
   byId("devices").replaceChildren(
-    ...(page.devices.length
-      ? page.devices.map(deviceBar)
-      : [el("p", { class: "soft", text: "The capture contains no GPU work." })]),
+    ...page.devices.map((device) =>
+      deviceBar(device, device.views.find((view) => view.covers === covers) ?? device.views[0]),
+    ),
   );
 }
 
-function deviceBar(device) {
-  const whole = device.window_ns;
-  const label = device.parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
+function deviceBar(device, view) {
+  const whole = view.window_ns;
+  const label = view.parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
   const bar = el(
     "div",
     { class: "stack", role: "img", "aria-label": label },
-    ...device.parts.map((part) => {
+    ...view.parts.map((part) => {
       const piece = el("span", {
         class: patternName(part.look),
         title: `${part.word}: ${milliseconds(part.ns)}, ${percent(part.ns, whole)}`,
@@ -57,8 +79,8 @@ function deviceBar(device) {
       el("b", { text: milliseconds(part.ns) }),
       el("span", { class: "soft", text: percent(part.ns, whole) }),
     );
-  const little = device.parts.filter((part) => part.ns < LITTLE * whole);
-  const items = el("ul", { class: "parts" }, ...device.parts.filter((part) => !little.includes(part)).map(item));
+  const little = view.parts.filter((part) => part.ns < LITTLE * whole);
+  const items = el("ul", { class: "parts" }, ...view.parts.filter((part) => !little.includes(part)).map(item));
   if (little.length === 1) items.append(item(little[0]));
   if (little.length > 1) {
     const sum = little.reduce((ns, part) => ns + part.ns, 0);
@@ -83,9 +105,9 @@ function deviceBar(device) {
       { class: "device-head" },
       el("b", { text: device.id }),
       el("span", { class: "soft", text: device.name }),
-      el("span", {}, `${milliseconds(whole)} from first to last GPU work`),
-      el("span", {}, `busy ${percent(device.busy_ns, whole)}`),
-      el("span", {}, `idle ${percent(device.idle_ns, whole)} in ${countText(device.gap_count)} gaps`),
+      el("span", {}, whole ? `${milliseconds(whole)} ${view.covers}` : `no work ${view.covers}`),
+      el("span", {}, `busy ${percent(view.busy_ns, whole)}`),
+      el("span", {}, `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
     ),
     bar,
     items,
@@ -145,13 +167,12 @@ export function findingTitle(finding) {
 
 export function findingCost(finding) {
   const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
-  if (finding.cost_ns) {
-    parts.push(
-      el("b", { text: milliseconds(finding.cost_ns) }),
-      ` · ${(100 * finding.fraction).toFixed(1)}% of the run`,
-    );
-    if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
-  } else parts.push("no separate cost");
+  parts.push(
+    el("b", { text: milliseconds(finding.cost_ns) }),
+    " · ",
+    el("span", { title: `of the ${page.total}`, text: `${(100 * finding.fraction).toFixed(1)}%` }),
+  );
+  if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
   if (finding.unsure_because) parts.push(el("span", { class: "soft", text: ` · Unsure: ${finding.unsure_because}` }));

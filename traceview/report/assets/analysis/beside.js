@@ -75,7 +75,7 @@ function placesOfFinding(finding, number) {
       "span",
       { class: "beside-price" },
       el("span", { class: "tone", text: finding.severity }),
-      finding.cost_ns ? ` · ${milliseconds(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%` : "",
+      ` · ${milliseconds(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%`,
       finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
     ),
   );

@@ -27,7 +27,7 @@ function findingsTable() {
       durationColumn("cost", (one) => one.cost_ns),
       {
         ...shareColumn(
-          "of the run",
+          `of the ${page.total}`,
           (one) => one.fraction,
           () => 1,
         ),

@@ -21,8 +21,8 @@ export function showTables() {
     .map((declared) => ({ wide: isWide(declared), element: declaredSection(declared) }));
   const several = page.devices.length > 1;
   const causes = page.devices
-    .filter((device) => device.idle_ns)
-    .map((device) => causesSection(device, several ? ` on ${device.id}` : ""));
+    .filter((device) => device.views[0].idle_ns)
+    .map((device) => causesSection(device.views[0], several ? ` on ${device.id}` : ""));
   byId("tables").replaceChildren(
     el("div", { class: "grid" }, ...causes, ...sections.flatMap(({ wide, element }) => (wide ? [] : [element]))),
     ...sections.flatMap(({ wide, element }) => (wide ? [element] : [])),
@@ -54,13 +54,13 @@ function declaredSection(declared) {
   );
 }
 
-function causesSection(device, on) {
-  const rows = Object.entries(device.causes)
+function causesSection(view, on) {
+  const rows = Object.entries(view.causes)
     .filter(([, ns]) => ns)
     .sort((a, b) => b[1] - a[1]);
   return section(
     "Idle time by cause" + on,
-    `${milliseconds(device.idle_ns)} in ${countText(device.gap_count)} gaps. Each nanosecond is attributed to one cause.`,
+    `${milliseconds(view.idle_ns)} in ${countText(view.gap_count)} gaps, ${view.covers}. Each nanosecond is attributed to one cause.`,
     table(
       "Idle causes" + on,
       [
@@ -73,12 +73,12 @@ function causesSection(device, on) {
         shareColumn(
           "share",
           ([, ns]) => ns,
-          () => device.idle_ns,
+          () => view.idle_ns,
         ),
         shareColumn(
-          "of the run",
+          `of the ${page.total}`,
           ([, ns]) => ns,
-          () => device.window_ns,
+          () => view.window_ns,
         ),
       ],
       rows,
@@ -87,18 +87,20 @@ function causesSection(device, on) {
 }
 
 export function showNotes() {
-  const { kernels, copies, memsets, graphs } = page.unmatched;
-  const cut = kernels + copies + memsets + graphs;
-  const notes = [...page.notes];
-  if (cut)
-    notes.push(
-      `${countText(cut)} GPU operations have no launch in the capture (kernels ${countText(kernels)}, copies ${countText(copies)}, memsets ${countText(memsets)}, graphs ${countText(graphs)}): the capture covers part of the run, or API tracing was off. Capture the whole run, or trace with -t cuda,nvtx.`,
-    );
   byId("lacks").replaceChildren(
-    notes.length
-      ? el("ul", { class: "notes" }, ...notes.map((text) => el("li", { text })))
+    page.notes.length
+      ? el("ul", { class: "notes" }, ...page.notes.map(noteItem))
       : el("p", { text: "No gaps in the data." }),
   );
   byId("foot").textContent =
     "Times count from the first event of the capture. In the bars each nanosecond counts once, in this order: compute, communication, copies, memset. In the tables, copies and communication are compared with compute only.";
+}
+
+function noteItem({ text, affects }) {
+  return el(
+    "li",
+    {},
+    text,
+    affects.length ? el("span", { class: "soft", text: ` Affects: ${affects.join(", ")}.` }) : null,
+  );
 }

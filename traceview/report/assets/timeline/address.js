@@ -9,10 +9,10 @@ const address = { timer: undefined, own: "" };
 export function writeAddress() {
   clearTimeout(address.timer);
   address.timer = setTimeout(() => {
-    const whole = view.from <= view.whole[0] + 1 && view.to >= view.whole[1] - 1;
+    const unmoved = Math.abs(view.from - view.first[0]) <= 1 && Math.abs(view.to - view.first[1]) <= 1;
     const place = `#t=${Math.round(view.from)}..${Math.round(view.to)}`;
     const wanted =
-      whole && !selected.hit ? "" : place + (selected.hit ? `&row=${encodeURIComponent(selected.hit.item.id)}` : "");
+      unmoved && !selected.hit ? "" : place + (selected.hit ? `&row=${encodeURIComponent(selected.hit.item.id)}` : "");
     if (wanted === address.own || (!wanted && !location.hash.startsWith("#t="))) return;
     address.own = wanted;
     history.replaceState(null, "", wanted || location.pathname + location.search);

@@ -4,13 +4,14 @@ export const AXIS = 28; // pixels
 /**
  * Times are ns from the page's zero, sizes pixels. `lit` is the highlighted place, `box` a range that is being dragged.
  * @typedef {import("../types").Place} Place
- * @type {{ from: number, to: number, whole: [number, number], lit: Place | null, box: [number, number] | null,
+ * @type {{ from: number, to: number, whole: [number, number], first: [number, number], lit: Place | null, box: [number, number] | null,
  *   pending: boolean, width: number, height: number, frames: number, took: number }}
  */
 export const view = {
   from: 0,
   to: 1,
   whole: [0, 1],
+  first: [0, 1],
   lit: null,
   box: null,
   pending: false,

@@ -13,11 +13,13 @@ import { AXIS, board, view } from "./state.js";
 const NARROWEST = 20; // ns
 export const afterRedraw = []; // functions to call after each redraw
 
-export function startView(span) {
+// The whole time that the view can show, and the part that it shows first.
+export function startView(span, first) {
   // A small margin keeps the first and last event off the edges.
   const air = Math.max(1, (span[1] - span[0]) * 0.005);
   view.whole = [span[0] - air, span[1] + air];
-  [view.from, view.to] = view.whole;
+  view.first = first ?? view.whole;
+  [view.from, view.to] = view.first;
 }
 
 export function setView(from, to) {

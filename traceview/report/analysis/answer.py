@@ -1,0 +1,96 @@
+"""The answer in one sentence, and what it rests on: the first lines of the summary and of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceview.model.analysis import Analysis, DeviceUse, Finding, Iterations, NotMeasured
+from traceview.model.program import Program
+from traceview.report.format import confidence_word, milliseconds, percent, plain
+
+OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
+COUNTED = "in the counted iterations"
+PROGRAM_NAMES = {
+    "pytorch": "PyTorch",
+    "jax": "JAX",
+    "tensorrt": "TensorRT",
+    "onnx": "ONNX Runtime",
+    "triton": "Triton",
+    "julia": "Julia",
+    "openacc": "OpenACC",
+    "openmp": "OpenMP",
+    "mpi": "MPI",
+    "cuda": "CUDA",
+}
+
+
+def program_words(program: Program) -> str:
+    """Return the kind of a program: "PyTorch training"."""
+    words = PROGRAM_NAMES.get(program.kind, program.kind)
+    return words if program.training is None else f"{words} {'training' if program.training else 'inference'}"
+
+
+def answer(analysis: Analysis) -> str:
+    """Return what share of the time computes, and the largest loss."""
+    parts = [analysis.part(device) for device in analysis.devices]
+    shares = [percent(part.compute_ns, part.window.length) for part in parts if part.window.length]
+    if not shares:
+        return "The capture has no GPU work."
+    ordered = sorted(shares, key=lambda text: float(text[:-1]))
+    share = ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
+    who = "GPUs compute" if len(shares) > 1 else "GPU computes"
+    return f"The {who} {share} of the time; {_largest_loss(analysis)}."
+
+
+def _largest_loss(analysis: Analysis) -> str:
+    if not analysis.findings:
+        return "no known problem costs a thousandth of it"
+    first = analysis.findings[0]
+    where = f" on {plain(first.device, 24)}" if first.device and len(analysis.devices) > 1 else ""
+    loss = f"the largest loss is {first.id.replace('_', ' ')}{where}, {100 * first.cost_fraction:.1f}%"
+    each = first.cost_per_iteration_ns
+    return loss if each is None else f"{loss} or {milliseconds(each)} per iteration"
+
+
+def iteration_line(iterations: Iterations | NotMeasured) -> str:
+    """Return the time of an iteration with its source, or that there are none."""
+    if isinstance(iterations, NotMeasured):
+        return "No iterations known: findings and shares cover the whole window."
+    name = plain(iterations.range, 100)
+    source = (
+        f"range {name}"
+        if iterations.source == "range"
+        else f"{name} in the launch sequence, confidence {confidence_word(iterations.confidence)}"
+    )
+    counted = iterations.count - iterations.skipped
+    skipped = f", {iterations.skipped} skipped" if iterations.skipped else ""
+    return f"Iteration: {milliseconds(iterations.time_ns)} ({source}; {counted} counted{skipped})"
+
+
+def outside_lines(analysis: Analysis) -> Iterator[str]:
+    """Yield a line for the time before and after the steady part."""
+    yield from (plain(note.text, 400) for note in analysis.notes if note.id in OUTSIDE)
+
+
+def covered(analysis: Analysis, device: DeviceUse) -> str:
+    """Return which time of a device findings, bars and shares cover."""
+    return span(analysis) if analysis.part(device).window == device.window else COUNTED
+
+
+def span(analysis: Analysis) -> str:
+    """Return what the window of a device is."""
+    return "from first to last GPU work" if analysis.trace.window is None else "in the chosen window"
+
+
+def total_words(analysis: Analysis) -> str:
+    """Return what shares of findings refer to."""
+    if any(analysis.part(device).window != device.window for device in analysis.devices):
+        return "steady part"
+    return "run" if analysis.trace.window is None else "window"
+
+
+def price(finding: Finding, total: str) -> str:
+    """Return the cost of a finding, its share and its cost per iteration."""
+    cost = f"{milliseconds(finding.cost_ns)}, {100 * finding.cost_fraction:.1f}% of the {total}"
+    each = finding.cost_per_iteration_ns
+    return cost if each is None else f"{cost}, {milliseconds(each)} per iteration"
