@@ -89,7 +89,7 @@ def test_idle_backward_stream() -> None:
 def test_waiting_rank_and_start_up_copies() -> None:
     waits = [row for row in measured("h200_ddp2.sqlite").findings if row.id == "communication_wait"]
     assert [row.device for row in waits] == ["GPU 1"]
-    assert waits[0].title.startswith("GPU 1 waits for GPU 0 in NCCL for 176 ms of its 183 ms")
+    assert waits[0].title.startswith("GPU 1 waits for GPU 0 in NCCL for 185 ms of its 192 ms")
     assert waits[0].severity == "high"
     assert "pageable_copies" not in [row.id for row in measured("h200_ddp2.sqlite").findings]
     whole = analyze(shared("h200_ddp2.sqlite"), whole=True)

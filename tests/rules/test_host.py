@@ -150,7 +150,8 @@ def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:
     trace = made_trace(work, (), ranges)
     assert findings(trace, start_up) == ()
     (note,) = notes(trace, start_up)
-    assert note.id == "start_up" and "1.00 s before the first counted iteration (95.3% of the window of GPU 0)" in note.text
+    assert note.id == "start_up"
+    assert "1.00 s before the first counted iteration (95.3% of the window of GPU 0)" in note.text
     (finding,) = findings(trace, start_up, whole=True)
     assert (finding.id, finding.severity, finding.cost_ns) == ("start_up", "high", 999 * MS)
     assert finding.cost_per_iteration_ns is None

@@ -9,7 +9,7 @@ from traceview.model.program import Program
 from traceview.report.format import confidence_word, milliseconds, percent, plain
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
-COUNTED = "in the counted iterations"
+COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
 PROGRAM_NAMES = {
     "pytorch": "PyTorch",
     "jax": "JAX",

@@ -11,6 +11,8 @@ const CARD_ADVICE = 300;
 
 const LITTLE = 0.0005;
 
+const COUNTED = "in the counted iterations";
+
 export function showHead() {
   byId("title").textContent = page.file;
   const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
@@ -38,7 +40,8 @@ function coverButton(words, pressed) {
   return el("button", {
     type: "button",
     "aria-pressed": String(pressed),
-    text: words,
+    title: `Show the time ${words}`,
+    text: words === COUNTED ? "iterations" : "whole window",
     onclick: (event) => {
       for (const other of byId("covers").children) other.setAttribute("aria-pressed", String(other === event.target));
       showDevices(words);
