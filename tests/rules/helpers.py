@@ -7,11 +7,13 @@ from dataclasses import replace
 import polars as pl
 
 from traceview.model.analysis import Finding
+from traceview.model.program import Program
 from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
 from traceview.pricing.base import Rule, collect_facts
 from traceview.pricing.findings import build_findings
 
+TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
 MS = 1_000_000
 US = 1_000
 
@@ -24,6 +26,11 @@ def findings(trace: Trace, *rules: Rule, whole: bool = False) -> tuple[Finding, 
 def notes(trace: Trace, *rules: Rule) -> tuple[Note, ...]:
     """Return the notes of these rules alone."""
     return build_findings(collect_facts(analyze(trace)), rules)[1]
+
+
+def in_training(trace: Trace) -> Trace:
+    """Return the trace as one of a PyTorch program that trains."""
+    return replace(trace, program=TRAINING)
 
 
 def with_memory(trace: Trace, memory: str, size: int = 1024) -> Trace:

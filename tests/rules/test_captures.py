@@ -89,7 +89,7 @@ def test_idle_backward_stream() -> None:
 def test_waiting_rank_and_start_up_copies() -> None:
     waits = [row for row in measured("h200_ddp2.sqlite").findings if row.id == "communication_wait"]
     assert [row.device for row in waits] == ["GPU 1"]
-    assert waits[0].title.startswith("GPU 1 waits for GPU 0 in NCCL for 185 ms of its 192 ms")
+    assert waits[0].title.startswith("GPU 1 waits for GPU 0 in collectives for 185 ms of its 192 ms")
     assert waits[0].severity == "high"
     steady = [row for row in measured("h200_ddp2.sqlite").findings if row.id == "pageable_copies"]
     assert all("3 copies" in row.title and row.severity == "low" for row in steady)
@@ -109,8 +109,6 @@ def test_cut_capture() -> None:
     assert "31 GPU operations" in note("public/nsys2026.2_2gpu_nccl.sqlite", "cut_capture").text
 
 
-@pytest.mark.parametrize(
-    "name", ["public/nsys2021.2_no_metadata.sqlite", "public/nsys2024.5_hpc_node.sqlite"]
-)
+@pytest.mark.parametrize("name", ["public/nsys2021.2_no_metadata.sqlite", "public/nsys2024.5_hpc_node.sqlite"])
 def test_no_ranges(name: str) -> None:
     assert "no NVTX ranges in the capture" in note(name, "no_nvtx").text

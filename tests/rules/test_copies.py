@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, findings, with_calls, with_memory
+from tests.rules.helpers import MS, findings, in_training, with_calls, with_memory
 from traceview.rules import RULES
 from traceview.rules.copy_bound import copy_bound
 from traceview.rules.exposed_copies import exposed_copies
@@ -26,10 +26,8 @@ WORK = [
 
 
 def test_pageable_copy_costs_staging_and_exposed_time() -> None:
-    trace = with_memory(made_trace(WORK, CALLS), "pageable", 100_000_000)
-    (finding,) = findings(
-        with_calls(trace, ["cudaMemcpyAsync", "launch", "cudaStreamSynchronize"]), pageable_copies
-    )
+    trace = in_training(with_memory(made_trace(WORK, CALLS), "pageable", 100_000_000))
+    (finding,) = findings(with_calls(trace, ["cudaMemcpyAsync", "launch", "cudaStreamSynchronize"]), pageable_copies)
     # 9 ms of copying, 1 ms of staging, and 1 ms until the kernel starts.
     assert finding.cost_ns == 9 * MS + (1 * MS - 1000) + 1 * MS
     assert finding.severity == "high"

@@ -7,7 +7,15 @@ from dataclasses import replace
 import polars as pl
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, US, findings, iterations, notes, with_calls
+from tests.rules.helpers import (
+    MS,
+    US,
+    findings,
+    in_training,
+    iterations,
+    notes,
+    with_calls,
+)
 from traceview.model.trace import Trace
 from traceview.rules.allocation import allocation
 from traceview.rules.dependency_wait import dependency_wait
@@ -109,7 +117,7 @@ def test_data_loading() -> None:
         ranges.append((begin, begin + 8 * MS, "next_batch", 0))
         calls.append((begin + 8 * MS, begin + 8 * MS, "api", 0))
         work.append((begin + 8 * MS, begin + 10 * MS, "compute", 0, step))
-    (finding,) = findings(made_trace(work, calls, ranges), host_bound)
+    (finding,) = findings(in_training(made_trace(work, calls, ranges)), host_bound)
     assert finding.id == "data_loading"
     assert finding.cost_ns == 9 * 8 * MS
     assert "`next_batch`" in finding.title
@@ -141,12 +149,8 @@ def test_thread_without_ranges_uses_the_annotating_thread() -> None:
 
 def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:
     work = [(0, 1 * MS, "compute", 0, None)]
-    work += [
-        (1000 * MS + step * 10 * MS, 1009 * MS + step * 10 * MS, "compute", 0, None) for step in range(5)
-    ]
-    ranges = [
-        (1000 * MS + step * 10 * MS, 1010 * MS + step * 10 * MS, f"step {step}", 0) for step in range(5)
-    ]
+    work += [(1000 * MS + step * 10 * MS, 1009 * MS + step * 10 * MS, "compute", 0, None) for step in range(5)]
+    ranges = [(1000 * MS + step * 10 * MS, 1010 * MS + step * 10 * MS, f"step {step}", 0) for step in range(5)]
     trace = made_trace(work, (), ranges)
     assert findings(trace, start_up) == ()
     (note,) = notes(trace, start_up)

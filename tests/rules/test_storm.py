@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import US, findings, with_names
+from tests.rules.helpers import US, findings, in_training, with_names
 from traceview.model.program import Program
 from traceview.model.trace import Trace
 from traceview.rules.kernel_storm import PERIODS, kernel_storm, storms
@@ -29,7 +29,7 @@ def in_pytorch(trace: Trace) -> Trace:
 
 
 def test_loop_over_elements() -> None:
-    (finding,) = findings(loop(["fill", "copy"] * 150, 2 * US), kernel_storm, launch_bound)
+    (finding,) = findings(in_training(loop(["fill", "copy"] * 150, 2 * US)), kernel_storm, launch_bound)
     assert finding.id == "kernel_storm"
     assert "298 tiny operations launched in a loop in `build_mask`" in finding.title
     assert finding.cost_ns == 297 * 10 * US

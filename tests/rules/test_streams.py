@@ -7,7 +7,14 @@ from dataclasses import replace
 import polars as pl
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, US, findings, notes, with_names
+from tests.rules.helpers import (
+    MS,
+    US,
+    findings,
+    in_training,
+    notes,
+    with_names,
+)
 from traceview.model.trace import OPERATIONS, STREAM_EVENTS, STREAMS, Trace
 from traceview.pipeline import analyze
 from traceview.rules.communication_wait import communication_wait
@@ -29,7 +36,7 @@ def steps(count: int, other_thread: int) -> Trace:
 
 
 def test_idle_backward_stream() -> None:
-    (finding,) = findings(steps(10, other_thread=1), idle_stream)
+    (finding,) = findings(in_training(steps(10, other_thread=1)), idle_stream)
     assert (finding.severity, finding.id) == ("low", "idle_stream")
     assert "stream 1 is almost unused: 10 of 30 kernels" in finding.title
     assert "10 of the 10 kernels that thread thread 1 launched ran on stream 0" in finding.advice
@@ -38,8 +45,10 @@ def test_idle_backward_stream() -> None:
 
 
 def test_idle_stream_without_autograd_thread() -> None:
-    (finding,) = findings(steps(10, other_thread=0), idle_stream)
+    (finding,) = findings(in_training(steps(10, other_thread=0)), idle_stream)
     assert "If the stream is meant for backward" in finding.advice
+    (finding,) = findings(steps(10, other_thread=0), idle_stream)
+    assert "backward" not in finding.advice
 
 
 def test_rarely_used_stream_has_no_finding() -> None:
@@ -106,7 +115,7 @@ def test_ranks_wait_for_the_last() -> None:
     result = findings(trace, communication_wait, exposed_communication)
     waits = [finding for finding in result if finding.id == "communication_wait"]
     assert [(wait.device, wait.cost_ns) for wait in waits] == [("GPU 1", 16)]
-    assert "GPU 1 waits for GPU 0 in NCCL for 16 ns of its 20 ns of communication" in waits[0].title
+    assert "GPU 1 waits for GPU 0 in collectives for 16 ns of its 20 ns of communication" in waits[0].title
     assert "is the last to start 2 of 2 collectives" in waits[0].advice
     rest = {row.device: row.cost_ns for row in result if row.id == "exposed_communication"}
     assert rest == {"GPU 0": 4, "GPU 1": 4}

@@ -130,7 +130,7 @@ def check_health(
         yield Note(
             "lost_ranges",
             "there are NVTX domains, but no range: the ranges were lost during capture. nsys 2022.4 to 2024.2 does not "
-            "record the Python package nvtx from 0.2.12 on; use nvtx 0.2.11, torch.cuda.nvtx or a newer nsys",
+            "record the Python package nvtx from 0.2.12 on; use nvtx 0.2.11 or a newer nsys",
             ("nvtx", "iterations"),
         )
 

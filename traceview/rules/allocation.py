@@ -20,14 +20,7 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import join_words, quantity
 from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
-
-ADVICE = (
-    "Allocate before the loop and reuse the memory. In PyTorch: remove `torch.cuda.empty_cache()` from the loop, "
-    "allocate pinned buffers once instead of for each batch, and pad inputs to a few shapes or enable expandable "
-    "segments. If the GPU's memory is nearly full, the allocator must free before it allocates: use a smaller batch "
-    "or cache less."
-)
-CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
+from traceview.rules.advice.host import ALLOCATION
 
 
 def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -46,8 +39,8 @@ def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:
             device=device,
             title=f"{quantity(count, 'allocation or free', 'allocations and frees')} "
             f"{where}{facts.per_iteration(count)} keep the GPU idle for {{cost}} ({names})",
-            advice=ADVICE,
-            code=CODE,
+            advice=ALLOCATION.choose(facts.program).advice,
+            code=ALLOCATION.choose(facts.program).code,
             claims=(IdleClaim(("memory",), rows=device.steady_gaps), restart_claim(device, blocking)),
             at_most=total_cost(implicit) + queued,
             place_label="the host allocates or frees memory",

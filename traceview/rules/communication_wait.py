@@ -1,4 +1,4 @@
-"""A rank is late and the other ranks wait for it inside NCCL.
+"""A rank is late and the other ranks wait for it in a collective.
 
 Symptom: the same collective takes long on one GPU and short on another.
 Cause: a collective ends on all ranks at the same time. Its kernel is shortest on the rank that starts it last; the
@@ -22,15 +22,7 @@ from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity
 from traceview.pricing.ledger import COMMUNICATION, ExposedClaim
-
-ADVICE = (
-    "Faster links or larger buckets do not shorten this wait. Compare the two ranks: more tokens or uneven batches "
-    "(bucket by length, `drop_last=True`), slower data loading, extra work on one rank (logging, checkpoints, "
-    "evaluation), or a slower host (pin each rank to the cores next to its GPU). In a launch-bound loop the usual "
-    "cause is a slower host, and cheaper launches help both ranks."
-)
-CODE = """# which cores are next to which GPU: nvidia-smi topo -m (here 4 GPUs per NUMA node)
-torchrun --nproc-per-node=8 --no-python bash -c 'numactl -N $((LOCAL_RANK / 4)) python train.py'"""
+from traceview.rules.advice.communication import COMMUNICATION_WAIT
 
 
 def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -40,10 +32,7 @@ def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
         return
     rows = [_collectives(facts, device) for device in devices]
     durations = np.stack(
-        [
-            device.activity.end[row] - device.activity.start[row]
-            for device, row in zip(devices, rows, strict=True)
-        ]
+        [device.activity.end[row] - device.activity.start[row] for device, row in zip(devices, rows, strict=True)]
     )
     shortest = durations.min(axis=0)
     last = durations.argmin(axis=0)
@@ -85,15 +74,16 @@ def _draft(
     late = devices[int(counts.argmax())].use
     ranks = join_words([str(process) for process in late.process_ids])
     total = device.use.communication
+    fix = COMMUNICATION_WAIT.choose(facts.program)
     return FindingDraft(
         id="communication_wait",
         device=device,
-        title=f"{device.use.id} waits for {late.id} in NCCL for {duration(wait_ns)} of its "
+        title=f"{device.use.id} waits for {late.id} in collectives for {duration(wait_ns)} of its "
         f"{duration(total.busy_ns)} of communication",
         advice=f"{late.id} (process {ranks}) is the last to start {int(counts.max())} of "
         f"{quantity(total.count, 'collective')}: its kernels are the shortest there. During {{cost}} of the "
-        f"wait nothing computes. {ADVICE}",
-        code=CODE,
+        f"wait nothing computes. {fix.advice}",
+        code=fix.code,
         claims=(ExposedClaim((COMMUNICATION,), within),),
         place_label=f"waiting for {late.id} in a collective",
     )

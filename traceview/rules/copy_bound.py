@@ -16,17 +16,11 @@ from traceview.model.trace import MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, rate, size
 from traceview.pricing.ledger import ExposedClaim, copy_key
+from traceview.rules.advice.copies import COPY_BOUND
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 
 KINDS = ("h2d", "d2h", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")  # a copy on the device is work of its SMs
 MIN_NAMED = 0.1  # of the exposed time
-ADVICE = (
-    "Overlap hides copies only behind compute. Keep data on the GPU between kernels instead of copying it back and "
-    "forth, copy only what changed, or send smaller types and convert them on the GPU."
-)
-CODE = """allocate_once(data_on_gpu);          // before the loop
-for (int step = 0; step < steps; ++step) kernel<<<grid, block>>>(data_on_gpu);
-copy_back_once(data_on_gpu);         // after the loop"""
 
 
 def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -35,7 +29,7 @@ def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
         copies = [use for use in device.use.copies if use.kind in KINDS and use.exposed_ns]
         remaining = _remaining(device, copies)
         if remaining > 0:
-            yield _draft(device, copies, remaining)
+            yield _draft(facts, device, copies, remaining)
 
 
 def _remaining(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
@@ -46,7 +40,7 @@ def _remaining(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
     return rest + (pinned_remainder(device, blocking) if blocking else 0)
 
 
-def _draft(device: DeviceFacts, copies: list[CopyOverlap], remaining: int) -> FindingDraft:
+def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], remaining: int) -> FindingDraft:
     exposed, compute = sum(use.exposed_ns for use in copies), device.use.compute_ns
     named = sorted(copies, key=lambda use: -use.exposed_ns)
     parts = [
@@ -54,13 +48,14 @@ def _draft(device: DeviceFacts, copies: list[CopyOverlap], remaining: int) -> Fi
         for use in named
         if use.exposed_ns >= MIN_NAMED * exposed
     ]
+    fix = COPY_BOUND.choose(facts.program)
     return FindingDraft(
         id="exposed_copies",
         device=device,
         title=f"Copies take {duration(exposed)} while nothing computes, kernels {duration(compute)}: {{cost}} of "
         f"copying cannot be hidden ({join_words(parts)})",
-        advice=ADVICE,
-        code=CODE,
+        advice=fix.advice,
+        code=fix.code,
         claims=(ExposedClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES)),),
         at_most=remaining,
         place_label="a copy while nothing computes",

@@ -18,6 +18,7 @@ import numpy as np
 from traceview.pricing.base import CaptureFacts, FindingDraft
 from traceview.pricing.figures import duration, quantity
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.launches import DEPENDENCY_WAIT
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
 MIN_SHORT_SHARE = 0.05
@@ -25,6 +26,7 @@ MIN_SHORT_SHARE = 0.05
 
 def dependency_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that is idle while work is queued."""
+    fix = DEPENDENCY_WAIT.choose(facts.program)
     for device in facts.devices:
         if device.use.gaps.causes["queued"] == 0:
             continue
@@ -39,9 +41,8 @@ def dependency_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:
             device=device,
             title=f"{gaps} with work already launched: the GPU takes {mean} on average to start it",
             advice="About 1 µs from one kernel to the next is hardware latency. A longer gap is a wait for an event "
-            "of another stream or the start of a CUDA graph. Larger or fused kernels need fewer such steps: "
-            "torch.compile fuses element-wise operations, and CUDA graphs start their kernels faster.",
+            f"of another stream or the start of a CUDA graph. {fix.advice}",
             claims=(IdleClaim(("queued",), rows),),
-            code="model = torch.compile(model)",
+            code=fix.code,
             place_label="launched work has not started",
         )

@@ -19,7 +19,10 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.fixes import Fixes
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.communication import MPI_WAIT
+from traceview.rules.advice.host import DATA_LOADING, HOST_BOUND, OPTIMIZER_STEP
 from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MAX_RANGES = 3
@@ -28,35 +31,6 @@ MIN_RANGE_SHARE = 0.01  # of the steady time; ranges with a shorter wait belong 
 DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
-
-DATA_ADVICE = (
-    "Load batches in worker processes, ahead of the loop: `num_workers` near the number of free cores, "
-    "`prefetch_factor` 2 to 4, `persistent_workers=True`. Decode and augment in the workers, not in the loop. The "
-    "workers together must deliver one batch per step time; otherwise the throughput of the loader is the limit."
-)
-DATA_CODE = """loader = DataLoader(dataset, batch_size=..., num_workers=8, prefetch_factor=4,
-                    persistent_workers=True, pin_memory=True)"""
-OPTIMIZER_ADVICE = (
-    "An optimizer step is mostly Python: each call gathers lists of parameters for each group. `fused=True` reduces "
-    "it to a few kernels with little host work; `torch.compile(optimizer.step)` removes nearly all host work. Both "
-    "give the same update up to rounding. `fused=True` needs floating-point parameters on the GPU."
-)
-OPTIMIZER_CODE = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
-MPI_ADVICE = (
-    "The launching thread is in MPI and nothing is queued on the GPU. If it waits for another rank, that rank is "
-    "late: compare the ranks. Otherwise it waits for the transfer: start it early (`MPI_Irecv`, `MPI_Isend`, "
-    "`MPI_Iallreduce`), launch the work that does not need its result, and wait afterwards. A CUDA-aware MPI accepts "
-    "GPU memory directly."
-)
-MPI_CODE = """MPI_Iallreduce(&mine, &total, 1, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
-launch_what_needs_no_total(stream);
-MPI_Wait(&request, MPI_STATUS_IGNORE);"""
-HOST_ADVICE = (
-    "The launching thread ran code outside CUDA: Python between operations, logging, a lock or the garbage "
-    "collector. Add NVTX ranges or sample the process (`py-spy record`) to find it. Then move it to another thread, "
-    "run it every N steps, or run it while the GPU still has queued work."
-)
-HOST_CODE = "gc.disable()   # if collections show up here; then call gc.collect() every N steps"
 
 
 def host_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -79,9 +53,9 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts) -> Iterator[FindingDraft]:
     minimum = MIN_RANGE_SHARE * device.steady.length
     dominant = [(name, at) for total, name, at in longest if total >= minimum and name]
     for name, at in dominant[:MAX_RANGES]:
-        yield _draft(device, rows[which == at], name)
+        yield _draft(facts, device, rows[which == at], name)
     rest = " outside any dominant NVTX range" if len(facts.analysis.trace.ranges) else ""
-    yield _draft(device, steady, "", rest)
+    yield _draft(facts, device, steady, "", rest)
 
 
 def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Times:
@@ -97,24 +71,25 @@ def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Time
     return middle
 
 
-def _draft(device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> FindingDraft:
+def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> FindingDraft:
     where = f" in `{name}`" if name else rest
-    loads_data, advice, code = _remedy(name)
+    loads_data = DATA.search(name) is not None and not MPI.match(name)
+    fix = _fixes(name, loads_data).choose(facts.program)
     return FindingDraft(
         id="data_loading" if loads_data else "host_bound",
         device=device,
         title=f"The GPU waits {{cost}} for the host{where}" + (": data is not ready in time" if loads_data else ""),
-        advice=advice,
-        code=code,
+        advice=fix.advice,
+        code=fix.code,
         claims=(IdleClaim(("host",), rows=rows),),
         place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",
     )
 
 
-def _remedy(name: str) -> tuple[bool, str, str]:
-    """Return whether a range with this name loads data, the advice and the code."""
+def _fixes(name: str, loads_data: bool) -> Fixes:
+    """Return the fixes for a wait in a range with this name."""
+    if loads_data:
+        return DATA_LOADING
     if MPI.match(name):
-        return False, MPI_ADVICE, MPI_CODE
-    if DATA.search(name):
-        return True, DATA_ADVICE, DATA_CODE
-    return False, *((OPTIMIZER_ADVICE, OPTIMIZER_CODE) if OPTIMIZER.search(name) else (HOST_ADVICE, HOST_CODE))
+        return MPI_WAIT
+    return OPTIMIZER_STEP if OPTIMIZER.search(name) else HOST_BOUND

@@ -22,28 +22,18 @@ import polars as pl
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.model.analysis import Place
+from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, share
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.launches import IDLE_STREAM, UNUSED_STREAM
 
 MAX_IDLE_SHARE = 0.01
 MIN_KERNELS = 3
 MAX_PLACES = 5
 NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no stream
-ADVICE = (
-    "The backward pass of a step depends on its forward pass, so two streams cannot overlap them. Remove the stream, "
-    "its waits and its `record_stream` calls. Use streams for independent work: copies of the next batch, "
-    "communication, branches of a model. To run a branch of backward on another stream, run its forward there."
-)
-CODE = """# with torch.cuda.stream(backward_stream): loss.backward()   <- runs on the forward's stream anyway
-loss.backward()"""
-UNUSED_ADVICE = (
-    "Events are recorded or awaited on these streams, but none of the captured work runs on them. Remove each such "
-    "stream, or issue its work inside `with torch.cuda.stream(...)`. Keep streams that belong to a library or that "
-    "work before or after the capture."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +59,7 @@ def idle_stream(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
             yield Note(
                 "unused_stream",
                 f"{device.use.id}: {quantity(len(unused), 'stream')} with events or waits but without work: "
-                f"{join_words(unused[:5])}. {UNUSED_ADVICE}",
+                f"{join_words(unused[:5])}. {UNUSED_STREAM.choose(facts.program).advice}",
             )
 
 
@@ -84,30 +74,37 @@ def _is_nearly_idle(facts: CaptureFacts, device: DeviceFacts, use: StreamUse, bu
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, use: StreamUse, busiest: StreamUse) -> FindingDraft:
-    autograd = _autograd_evidence(facts, device, busiest)
+    fix, trains = IDLE_STREAM.choose(facts.program), _may_train(facts.program)
+    autograd = _autograd_evidence(facts, device, busiest) if trains else None
     if autograd:
         why = (
             f"Autograd runs each backward operation on the stream of its forward operation: {autograd.count:,} of "
             f"the {autograd.total:,} kernels that thread {autograd.thread} launched ran on {autograd.stream}, the "
             "stream of the forward pass. "
         )
-    else:
+    elif trains:
         why = (
             "If the stream is meant for backward: autograd runs each backward operation on the stream of its "
             "forward operation. "
         )
+    else:
+        why = ""
     return FindingDraft(
         id="idle_stream",
         device=device,
         title=f"{use.label} is almost unused: {use.kernel_count:,} of {device.use.kernel_count:,} kernels, "
         f"{duration(use.busy_ns)}" + ("; backward runs on the stream of its forward" if autograd else ""),
         advice=f"It has {share(use.busy_ns, device.use.compute_ns)} of the compute time; "
-        f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{ADVICE}",
-        code=CODE,
+        f"{busiest.label} has {share(busiest.compute_ns, device.use.compute_ns)}. {why}{fix.advice}",
+        code=fix.code,
         claims=(IdleClaim(("queued",), rows=_switching_gaps(facts, device, use)),),
         note_without_cost=True,
         evidence=_longest_pauses(facts, device, use),
     )
+
+
+def _may_train(program: Program) -> bool:
+    return program.kind == "pytorch" and program.training is not False
 
 
 def _autograd_evidence(facts: CaptureFacts, device: DeviceFacts, busiest: StreamUse) -> _AutogradEvidence | None:

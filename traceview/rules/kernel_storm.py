@@ -26,19 +26,13 @@ from traceview.model.analysis import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, median_reordering, quantity
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.launches import KERNEL_STORM
 
 MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations
 PERIODS = (1, 2, 3, 4)
 TENSOR_LIBRARIES = frozenset(("pytorch", "jax", "tensorflow", "cupy"))
 MAX_PLACES = 5
-ADVICE = (
-    "Replace the loop by one operation on the whole tensor: index with tensors instead of numbers, or fill a NumPy "
-    "array or a list on the host and copy it once. This always pays: one kernel can do the GPU work of the whole loop."
-)
-CODE = """# for i, j in pairs: mask[i, j] = 1.0
-rows, columns = torch.tensor(pairs, device=device).T
-mask[rows, columns] = 1.0"""
 
 
 def kernel_storm(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -123,7 +117,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times) 
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, name: str) -> FindingDraft:
-    trace = facts.analysis.trace
+    trace, fix = facts.analysis.trace, KERNEL_STORM.choose(facts.program)
     start, end = trace.operations["start"].to_numpy()[rows], trace.operations["end"].to_numpy()[rows]
     first = np.flatnonzero(np.diff(storm, prepend=-1))
     counts = np.diff(first, append=len(rows))
@@ -138,8 +132,8 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, n
         title=f"{quantity(len(rows), 'tiny operation')} launched in a loop{where} keep the GPU waiting {{cost}}",
         advice=f"{operations} have a median of {duration(median_reordering(end - start))}, in "
         f"{quantity(len(counts), 'loop')} of up to {int(counts.max()):,} operations. Launching them takes longer "
-        f"than running them. {ADVICE}",
-        code=CODE,
+        f"than running them. {fix.advice}",
+        code=fix.code,
         claims=(IdleClaim(("launch", "api", "host"), rows=device.gaps_before(np.sort(rows[inside]))),),
         evidence=_longest_storms(device, start, end, first, counts),
     )

@@ -23,6 +23,7 @@ from traceview.model.analysis import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, largest_positions, median_reordering, share
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.launches import LAUNCH_BOUND
 
 MAX_SHORT_GAP = 100_000  # ns
 MIN_GAPS = 20
@@ -30,14 +31,6 @@ STRETCH = 1_000_000  # ns
 MIN_DENSITY = 0.05  # the share of a stretch that is short waits
 MAX_PLACES = 5
 CAUSES = ("launch", "api", "host")
-ADVICE = (
-    "Launch the step as one CUDA graph (`make_graphed_callables`, or torch.compile with "
-    'mode="reduce-overhead"). A graph needs static shapes, no host synchronization and no data-dependent '
-    "branch inside, and memory for its own buffers. Otherwise give each kernel more work: a larger batch, "
-    "torch.compile's fusion, `AdamW(..., fused=True)`. More streams do not help, because the host is the limit."
-)
-CODE = """model = torch.compile(model, mode="reduce-overhead")
-# or, by hand: model = torch.cuda.make_graphed_callables(model, (sample_batch,))"""
 
 
 class _DenseStretches(NamedTuple):
@@ -102,7 +95,7 @@ def _stretch_starts(device: DeviceFacts, rows: Rows) -> tuple[Times, Times]:
 
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> FindingDraft:
-    work = device.activity
+    work, fix = device.activity, LAUNCH_BOUND.choose(facts.program)
     median = duration(median_reordering(work.end - work.start))
     mean_wait = duration(int(dense.ns.sum()) / len(dense.rows))
     return FindingDraft(
@@ -110,8 +103,8 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> 
         device=device,
         title="Launch-bound: the GPU is idle for {cost} in {gaps} short gaps between small kernels",
         advice=f"Half of the GPU's operations take less than {median}. The GPU then waits {mean_wait} on average for "
-        f"the host to launch the next operation{_main_thread(facts, device, dense)}. {ADVICE}",
-        code=CODE,
+        f"the host to launch the next operation{_main_thread(facts, device, dense)}. {fix.advice}",
+        code=fix.code,
         claims=(IdleClaim(CAUSES, rows=dense.rows),),
         min_gaps=MIN_GAPS,
         evidence=_longest_stretches(device, dense),

@@ -27,35 +27,11 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, rate, share, size
 from traceview.pricing.ledger import ExposedClaim, IdleClaim, copy_key
 from traceview.pricing.waits import restart_claim, total_cost
+from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
 MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pinning does not help
 MIN_BLAME_RATIO = 10  # a synchronize call is not the cause if the copies block the host this many times longer
-START_UP_ADVICE = (
-    "This cost occurs once, before the loop (parameters and buffers move to the GPU). If start-up time matters: "
-    "load the checkpoint with `map_location=device`, or build the model directly on the device."
-)
-START_UP_CODE = """with torch.device(device):
-    model = Model()"""
-LARGE_ADVICE = (
-    "Pin the batches, copy them on a separate stream and prefetch one batch, so that the copy runs beside the "
-    "previous step's kernels. All three are needed: pinning alone makes the copy faster but leaves it exposed, and "
-    "pinning each batch in the loop (`batch.pin_memory()`) was slower in measurements. The step must compute at "
-    "least as long as it copies. (CUDA C++: cudaMallocHost, cudaMemcpyAsync, a second stream.)"
-)
-LARGE_CODE = """loader = DataLoader(dataset, num_workers=4, pin_memory=True, persistent_workers=True)
-copy_stream = torch.cuda.Stream()
-with torch.cuda.stream(copy_stream):                      # the next batch, while this one computes
-    following = following.to(device, non_blocking=True)
-torch.cuda.current_stream().wait_stream(copy_stream)      # before it is used
-following.record_stream(torch.cuda.current_stream())"""
-SMALL_ADVICE = (
-    "The copies are small ({each} on average): the cost is the call and the wait, not the bytes. Build such tensors "
-    "on the device, gather them into one copy, and read scalars back every N steps. Pinning does not help."
-)
-SMALL_CODE = (
-    "x = torch.arange(n, device=device)   # not torch.arange(n).to(device); loss.item() every N steps"
-)
 
 
 def pageable_copies(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -81,11 +57,13 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     remainder = pinned_remainder(device, copies)
     kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
     if facts.counted is not None and _count_steady(facts, device, rows) == 0:
-        advice, code = START_UP_ADVICE, START_UP_CODE
+        fixes = START_UP_COPIES
     elif total >= MIN_LARGE * count:
-        advice, code = LARGE_ADVICE, LARGE_CODE
+        fixes = PAGEABLE_LARGE
     else:
-        advice, code = SMALL_ADVICE.replace("{each}", size(total / count)), SMALL_CODE
+        fixes = PAGEABLE_SMALL
+    fix = fixes.choose(facts.program)
+    advice = fix.advice.replace("{each}", size(total / count))
     limit = f"; from pinned memory {duration(remainder)} would remain" if remainder else ""
     effect = f"block the host for {duration(blocked)}" if blocked else "run while nothing computes"
     return FindingDraft(
@@ -95,7 +73,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         f"({kinds}) {effect}{_when(facts, device, rows)}{limit}",
         advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
         f"{_acquitted_call(facts, blocked)}{advice}",
-        code=code,
+        code=fix.code,
         claims=(
             ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
             IdleClaim(("launch",), rows=device.gaps_before(rows)),

@@ -20,17 +20,9 @@ from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, size
 from traceview.pricing.ledger import ExposedClaim, copy_key
+from traceview.rules.advice.copies import SHARED_STREAM
 
 COPY_KINDS = ("h2d", "d2h")
-ADVICE = (
-    "Issue them on a separate stream before they are needed: use `with torch.cuda.stream(copy_stream)` and "
-    "`non_blocking=True`, then `wait_stream` where the data is used. Other compute must run meanwhile: copy the next "
-    "batch during this step. A copy stream without a prefetch changes nothing, because the kernels still wait for "
-    "the copy."
-)
-CODE = """with torch.cuda.stream(copy_stream):
-    following = following.to(device, non_blocking=True)
-torch.cuda.current_stream().wait_stream(copy_stream); following.record_stream(torch.cuda.current_stream())"""
 
 
 def shared_stream(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -59,13 +51,14 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) 
     hideable = device.compute_to_hide(COPY_KINDS)
     limit = f"; {duration(hideable)} of compute can hide them" if exposed > hideable else ""
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
+    fix = SHARED_STREAM.choose(facts.program)
     return FindingDraft(
         id="shared_stream",
         device=device,
         title=f"{quantity(len(chosen), 'copy', 'copies')} ({size(total)}) run on {labels}, the stream of the "
         f"kernels, and can never overlap them{limit}",
-        advice=f"{{cost}} of copying is not hidden behind compute. {ADVICE}",
-        code=CODE,
+        advice=f"{{cost}} of copying is not hidden behind compute. {fix.advice}",
+        code=fix.code,
         claims=(ExposedClaim(keys, within),),
         at_most=hideable,
         place_label="a copy on the stream of the kernels",

@@ -17,6 +17,7 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, largest_positions
 from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, total_cost
+from traceview.rules.advice.host import SLOW_CALLS
 
 MAX_NAMED_GAPS = 20
 MAX_NAMES = 2
@@ -27,6 +28,7 @@ CAUSES = LAUNCHING + BLOCKING
 
 def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device that waits for CUDA calls."""
+    fix = SLOW_CALLS.choose(facts.program)
     for device in facts.devices:
         waits = device.gap_waits(CAUSES, device.steady_gaps)
         if waits is None:
@@ -35,10 +37,8 @@ def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
             id="slow_calls",
             device=device,
             title="The GPU waits {cost} for CUDA calls to return" + _launches_after_longest(facts, device, waits),
-            advice="The first launch of a kernel loads its module: set CUDA_MODULE_LOADING=EAGER, or run warm-up "
-            "steps of every shape before measuring. The other calls manage events and streams; a CUDA graph moves "
-            "them out of the loop.",
-            code="for shape in shapes: model(torch.zeros(shape, device=device))   # warm-up",
+            advice=fix.advice,
+            code=fix.code,
             claims=(IdleClaim(LAUNCHING, rows=device.steady_gaps), IdleClaim(BLOCKING, rows=device.steady_gaps)),
             at_most=_most(facts, device),
             place_label="inside a CUDA call",

@@ -20,10 +20,9 @@ from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, share
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.host import START_UP
 
 MIN_OUTSIDE = 0.01  # of the window; a shorter time outside the steady part is not worth a note
-CODE = """torch.cuda.cudart().cudaProfilerStart()   # after the warm-up steps
-# nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py"""
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 
@@ -37,8 +36,8 @@ def start_up(facts: CaptureFacts) -> Iterator[FindingDraft | Note]:
     for device in facts.devices:
         before = np.arange(device.steady_gaps.start)
         after = np.arange(device.steady_gaps.stop, device.use.gaps.count)
-        yield _draft(device, before, "start_up", BEFORE)
-        yield _draft(device, after, "after_loop", AFTER)
+        yield _draft(facts, device, before, "start_up", BEFORE)
+        yield _draft(facts, device, after, "after_loop", AFTER)
 
 
 def _notes(facts: CaptureFacts) -> Iterator[Note]:
@@ -58,17 +57,17 @@ def _notes(facts: CaptureFacts) -> Iterator[Note]:
             )
 
 
-def _draft(device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDraft:
+def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times, name: str, when: str) -> FindingDraft:
     sums = {cause: int(device.use.gaps.frame[cause].to_numpy()[rows].sum()) for cause in CAUSES}
     largest = sorted(sums, key=lambda cause: -sums[cause])[:2]
     parts = " and ".join(f"{duration(sums[cause])} `{cause}`" for cause in largest if sums[cause])
+    fix = START_UP.choose(facts.program)
     return FindingDraft(
         id=name,
         device=device,
         title=f"The GPU is idle for {{cost}} {when}, mostly {parts or 'for unknown causes'}",
-        advice="This cost occurs once and does not affect the training speed. To exclude it from all figures, capture "
-        "only steady steps, or narrow this report (`--from`, `--to`, `--range`).",
+        advice=fix.advice,
         claims=(IdleClaim(CAUSES, rows=rows),),
-        code=CODE,
+        code=fix.code,
         place_label="outside the counted iterations",
     )

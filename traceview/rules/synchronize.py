@@ -20,18 +20,9 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity
 from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
+from traceview.rules.advice.host import SYNCHRONIZE
 
 MIN_CALLS = 10  # in a capture without iterations
-ADVICE = (
-    "A wait while the GPU is busy costs nothing. The cost is the time in which the GPU has run out of work and the "
-    "host launches again. Remove `torch.cuda.synchronize()`. Read scalars every N steps, or copy them with "
-    "`non_blocking=True` to pinned memory and read them one step later. Replace `if tensor > x` and boolean indexing "
-    "by `torch.where`. This helps only as far as the host then runs ahead of the GPU: if the loop is launch-bound, "
-    "fix that first."
-)
-CODE = """losses.append(loss.detach())                      # stays on the GPU
-if step % 50 == 0:
-    log(torch.stack(losses).mean().item()); losses.clear()"""
 
 
 def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -45,14 +36,15 @@ def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:
 def _draft(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame) -> FindingDraft:
     counts = calls["name"].value_counts(sort=True)
     names = join_words([f"{count:,} {name}" for name, count in counts.iter_rows()])
+    fix = SYNCHRONIZE.choose(facts.program)
     return FindingDraft(
         id="synchronize",
         device=device,
         title=f"{quantity(len(calls), 'synchronization')}{facts.per_iteration(len(calls))} cost the GPU {{cost}}"
         + _main_range(facts, calls),
         advice=f"{names} blocked the host for {duration(int(calls['blocked'].sum()))}; the GPU was busy for "
-        f"{duration(int(calls['waited'].sum()))} of it. {ADVICE}",
-        code=CODE,
+        f"{duration(int(calls['waited'].sum()))} of it. {fix.advice}",
+        code=fix.code,
         claims=(
             IdleClaim(("sync",), rows=device.steady_gaps),
             restart_claim(device, calls),

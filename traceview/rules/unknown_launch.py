@@ -19,12 +19,15 @@ from traceview.intervals import Times
 from traceview.model.trace import KINDS
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.ledger import IdleClaim
+from traceview.rules.advice.copies import MANAGED_WAIT
+from traceview.rules.advice.host import UNKNOWN_LAUNCH
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
 
 
 def unknown_launch(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield the idle time that migrations end, and the idle time that nothing explains."""
+    migration = MANAGED_WAIT.choose(facts.program)
     for device in facts.devices:
         if device.use.gaps.causes["unknown"] == 0:
             continue
@@ -32,21 +35,18 @@ def unknown_launch(facts: CaptureFacts) -> Iterator[FindingDraft]:
             id="managed_wait",
             device=device,
             title="The GPU is idle for {cost} until managed memory migrates page by page",
-            advice="No call launches a migration: it starts when one side touches pages that are on the other side. "
-            "The capture does not show what the host does until then. Prefetch what the host needs in one piece, or "
-            "let it work on its own pinned memory. Page faults of the GPU lengthen its kernels and are not idle "
-            "time: `--cuda-um-gpu-page-faults=true` shows them.",
+            advice=migration.advice,
             claims=(IdleClaim(("unknown",), _gaps_before_migrations(facts, device)),),
-            code="cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream);",
+            code=migration.code,
             place_label="a migration of managed memory ends this gap",
         )
         yield FindingDraft(
             id="unknown_launch",
             device=device,
             title="{cost} of idle time has no known cause: the launch that ends it is not in the capture",
-            advice="Capture whole steps with `-t cuda,nvtx`; start and stop while the GPU is idle.",
+            advice=UNKNOWN_LAUNCH.choose(facts.program).advice,
             claims=(IdleClaim(("unknown",)),),
-            code="nsys profile -c cudaProfilerApi --capture-range-end=stop -t cuda,nvtx python train.py",
+            code=UNKNOWN_LAUNCH.choose(facts.program).code,
             place_label="the launch of the next operation is not in the capture",
         )
 

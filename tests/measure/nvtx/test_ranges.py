@@ -208,4 +208,4 @@ def test_large_times_do_not_overflow() -> None:
 def test_missing_ranges_have_a_remedy() -> None:
     found = measure_ranges(made_trace([(0, 10, "compute", 0, None)]))
     assert isinstance(found, NotMeasured)
-    assert "range_push" in found.reason
+    assert "nvtxRangePush" in found.reason

@@ -134,7 +134,7 @@ def find_iterations(
     else:
         detected = _from_ranges(trace, matching_ranges(ranges, pattern, trace.info.file))
     if detected is None:
-        return NotMeasured(capture_advice(trace.info.profiler).no_iterations)
+        return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_iterations)
     where = _clip_to_window(detected, trace.window)
     if len(where.start) == 0:
         return NotMeasured("no iteration overlaps the chosen window")

@@ -28,7 +28,7 @@ def measure_ranges(trace: Trace, projection: Projection | None = None) -> tuple[
     project_operations, if it exists already.
     """
     if trace.ranges.is_empty():
-        return NotMeasured(capture_advice(trace.info.profiler).no_ranges)
+        return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_ranges)
     names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
     ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
     host = _host_figures(ranges, trace.window)
@@ -160,9 +160,7 @@ def _first_and_last(owner: Times, first: Times, last: Times, count: int) -> tupl
     return low, high
 
 
-def _overlapping_busy_time(
-    work: _ClippedWork, overlapping: Times, group: Times, stretch: Times, groups: int
-) -> Times:
+def _overlapping_busy_time(work: _ClippedWork, overlapping: Times, group: Times, stretch: Times, groups: int) -> Times:
     """Return the length of the union of each group's overlapping operations, in ns.
 
     `group` and `stretch` are ascending pairs of a group and one of its stretches.

@@ -1,0 +1,1 @@
+"""What the rules advise, by the kind of program: launches, host, copies, pageable copies and communication."""
