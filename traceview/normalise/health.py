@@ -17,6 +17,7 @@ from traceview.normalise.codes import categories, texts_of
 from traceview.normalise.launches import Launches, compare_launches
 from traceview.normalise.links import Links
 from traceview.normalise.threads import process_of
+from traceview.normalise.valid_rows import MAX_DISTANCE
 from traceview.read import raw
 
 MIN_LOST_SHARE = 0.01
@@ -45,9 +46,10 @@ CODE_TYPES: Mapping[int, str] = {2: "JIT compilation", 6: "module loading", 7: "
 QUEUE_FULL_TYPE = 8  # the host waits for space in the queue, also without a profiler
 MIN_OVERHEAD_NS = 1_000_000
 MAX_NAMED_CALLS = 4
+MAX_NAME_LETTERS = 60
 GPU_FIGURES = ("busy", "compute", "copies", "communication", "idle", "iterations", "host.sync")
 
-Finding = Note | str
+Check = Note | str  # a defect, or a line on what is right
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ def with_profiler_overhead(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.D
     cupti = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
     if cupti.is_empty():
         return dict(tables)
-    own = cupti.filter(pl.col("overheadType").is_in(PROFILER_TYPES)).select("start", "end")
+    is_own = pl.col("overheadType").is_in(PROFILER_TYPES) & (pl.col("start") > 0)  # 0: CUPTI knows no time
+    own = cupti.filter(is_own).select("start", "end")
     before = tables.get(raw.OVERHEAD, pl.DataFrame())
     return dict(tables) | {raw.OVERHEAD: own if before.is_empty() else pl.concat([before, own])}
 
@@ -113,13 +116,14 @@ def _overhead_by_type(overhead: pl.DataFrame) -> dict[int, int]:
     if overhead.is_empty():
         return {}
     length = pl.col("end") - pl.col("start")
-    sums = overhead.filter((pl.col("start") > 0) & (length > 0)).group_by("overheadType").agg(length.sum())
+    timed = overhead.filter((pl.col("start") > 0) & length.is_between(1, MAX_DISTANCE))
+    sums = timed.group_by("overheadType").agg(length.sum())
     return {int(kind): int(ns) for kind, ns in sums.rows() if kind is not None}
 
 
 def check_health(
     evidence: Evidence, api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame
-) -> Iterator[Finding]:
+) -> Iterator[Check]:
     """Yield a Note for each defect of a capture, and a line for each check that finds none."""
     yield from _diagnostics(evidence.diagnostics, api, len(operations))
     yield from _launches(compare_launches(api, links, operations, evidence.failed))
@@ -135,7 +139,7 @@ def check_health(
         )
 
 
-def _diagnostics(texts: pl.Series | None, api: pl.DataFrame, operations: int) -> Iterator[Finding]:
+def _diagnostics(texts: pl.Series | None, api: pl.DataFrame, operations: int) -> Iterator[Check]:
     if texts is None:
         return
     groups = texts.str.extract_groups(DROPPED).struct
@@ -167,7 +171,7 @@ def _diagnostics(texts: pl.Series | None, api: pl.DataFrame, operations: int) ->
         )
 
 
-def _launches(launches: Launches) -> Iterator[Finding]:
+def _launches(launches: Launches) -> Iterator[Check]:
     for process, kind, lost, total in launches.lost.rows():
         if lost > MIN_LOST_SHARE * total:
             yield _lost_launches(f"{kind} launches of process {process}", lost, total, kind == "CUDA graph")
@@ -191,7 +195,7 @@ def _lost_launches(what: str, lost: int, total: int, are_graphs: bool) -> Note:
     return Note("lost_graph_replays" if are_graphs else "lost_launches", f"{share}: {remedy}", GPU_FIGURES)
 
 
-def _early_end(api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[Finding]:
+def _early_end(api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[Check]:
     """Look for ranges after the last CUDA event of their process, of a name whose earlier ranges have CUDA calls."""
     if api.is_empty() or ranges.is_empty():
         return
@@ -225,8 +229,8 @@ def _range_without_calls(api: pl.DataFrame, operations: pl.DataFrame, ranges: pl
     return Note(
         "cuda_ends_early",
         f"the CUDA events of process {api['process'][0]} end at {last / 1e9:.3f} s, but {len(lost):,} ranges such as "
-        f"{lost['name'][0]!r} follow: the CUDA events after that moment were not recorded (a full buffer, or the CUDA "
-        "capture stopped), and figures that include it are wrong",
+        f"{lost['name'][0][:MAX_NAME_LETTERS]!r} follow: the CUDA events after that moment were not recorded (a full "
+        "buffer, or the CUDA capture stopped), and figures that include it are wrong",
         GPU_FIGURES,
     )
 
@@ -235,7 +239,7 @@ def _folded(name: pl.Expr) -> pl.Expr:
     return name.cast(pl.String).str.replace_all(r"\d+", "#")
 
 
-def _failures(failed: pl.DataFrame | None) -> Iterator[Finding]:
+def _failures(failed: pl.DataFrame | None) -> Iterator[Check]:
     if failed is None:
         return
     acting = failed.filter(~pl.col("name").str.contains(QUERY))
@@ -253,7 +257,7 @@ def _failures(failed: pl.DataFrame | None) -> Iterator[Finding]:
     yield Note("failed_calls", f"{calls} failed: {named}{more}; a failed launch has no GPU work")
 
 
-def _overhead(overhead: Mapping[int, int]) -> Iterator[Finding]:
+def _overhead(overhead: Mapping[int, int]) -> Iterator[Check]:
     loading = {what: overhead[kind] for kind, what in CODE_TYPES.items() if overhead.get(kind, 0) >= MIN_OVERHEAD_NS}
     if loading:
         parts = ", ".join(f"{what} {ns / 1e6:,.0f} ms" for what, ns in loading.items())
