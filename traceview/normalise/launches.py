@@ -68,7 +68,7 @@ def _without_captured(calls: pl.DataFrame, api: pl.DataFrame) -> pl.DataFrame:
     borders = api[rows].select("process", "start", pl.Series("change", changes[rows]).cast(pl.Int64))
     depth = pl.col("change").cum_sum()  # an end without its begin does not make it negative
     depths = borders.select("process", "start", (depth - depth.cum_min().clip(upper_bound=0)).over("process"))
-    before = calls.join_asof(depths, on="start", by="process")
+    before = calls.join_asof(depths, on="start", by="process", check_sortedness=False)  # api is sorted
     return calls.filter(before["change"].fill_null(0) == 0)
 
 
@@ -92,7 +92,8 @@ def _by_process(
     rows = np.flatnonzero(worked) if len(lost) else np.empty(0, np.int64)
     counts = api[rows].select("process", pl.Series("kind", kind[rows])).group_by(keys).agg(worked=pl.len())
     return (
-        lost.group_by(keys).agg(lost=pl.len())
+        lost.group_by(keys)
+        .agg(lost=pl.len())
         .join(counts, on=keys, how="left")
         .select(
             "process",
