@@ -20,6 +20,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("convolution", r"[fdw](prop|grad)(?!\w*gemm_f(64|8))|winograd|_grad_engine"),
     ("convolution", r"(dgrad|wgrad)|scudnn|cudnn_(infer|train)"),
     ("convolution", r"conv_depthwise|ConvForward|ConvBackward|ImplicitGemmConv"),
+    ("convolution", r"flip_filter|region_transform_ABC"),
     ("fft", r"fft|DFT_|radix(?=\d+_)|c2r|r2c"),
     ("gemm", r"gemm|gemv|nvjet|splitKreduce|cutlass.*(Gemm|sgemm)"),
     ("gemm", r"_mma|Kernel2?<cutlass|matmul|cublas|dot_kernel|reduce_1Block"),
@@ -72,13 +73,14 @@ _MATRIX_UNITS: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"s\d{4,}(gemm|fprop|dgrad|wgrad)_fp?16", "fp16", True),
         (r"i8816|i16832|imma|i8i8|tensorop_i|s8_", "int8", True),
         (r"s1688", "tf32", True),
+        (r"fmha_cutlass\w_f32_\w*sm[89]", "tf32", True),
         (r"(wgmma|wmma|hmma|mma_sync|MmaTensorOp|OpClassTensorOp|s16816|tensorop|utcmma|tcgen05)", None, True),
         (r"flash_(fwd|bwd)\w*kernel|pytorch_flash|fmha_v\d", None, True),
         (r"(volta|turing|ampere|maxwell|pascal|kernel)_sgemm|_scudnn|sgemm|winograd_nonfused.*<float", "fp32", False),
         (r"(volta|turing|ampere|maxwell|pascal|kernel)_dgemm|dgemm", "fp64", False),
         (r"_hgemm", "fp16", False),
         (r"(volta|ampere|turing)_[cz]\w*gemm|gcgemm", None, False),
-        (r"gemv|splitKreduce|dot_kernel|dgrad_engine|wgrad_alg\d_engine|implicit_convolve_sgemm", None, False),
+        (r"gemv|splitKreduce|dot_kernel|dgrad_(alg\d_)?engine|wgrad_alg\d_engine|flip_filter|implicit_convolve_sgemm", None, False),
     )
 )  # fmt: skip
 _MATRIX_FAMILIES = frozenset({"gemm", "convolution", "attention"})

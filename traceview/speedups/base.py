@@ -1,0 +1,129 @@
+"""The compute kernels of a device as arrays, and what a change leaves of the time of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import Rows, Times
+from traceview.measure.kernels.families import KernelKind, kernel_kind
+from traceview.model.trace import CLASSES, SOURCES, Trace
+
+Mask = NDArray[np.bool_]
+Factors = NDArray[np.float64]
+COMPUTE, KERNEL = CLASSES.index("compute"), SOURCES.index("kernel")
+MATRIX = ("gemm", "convolution", "attention")
+# Families that a compiler fuses with their neighbours: each of their kernels reads and writes its tensors once.
+FUSIBLE = ("elementwise", "copy", "random", "reduction", "normalization", "softmax", "layout", "indexing", "pooling")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSequence:
+    """The compute kernels of one device in the order of their starts, with what their names and shapes tell.
+
+    `rows` are rows of Trace.operations. `shape` indexes `kinds`, `full_names` and `blocks`, one entry for each row of
+    Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` and `capability` are 0 if unknown.
+    """
+
+    rows: Rows
+    ns: Times
+    stream: NDArray[np.int64]
+    shape: NDArray[np.int64]
+    kinds: tuple[KernelKind, ...]
+    full_names: tuple[str, ...]
+    blocks: Factors
+    sms: int
+    capability: int
+    gpu: str
+
+    @classmethod
+    def from_rows(cls, trace: Trace, device: int, rows: Rows) -> KernelSequence:
+        """Collect the compute kernels among `rows` of Trace.operations, which all run on one device."""
+        work = trace.operations.select("class", "source")[rows]
+        is_compute = work["class"].to_physical().to_numpy() == COMPUTE
+        kept = rows[is_compute & (work["source"].to_physical().to_numpy() == KERNEL)]
+        chosen = trace.operations.select("start", "end", "stream", "shape")[kept]
+        names = tuple(trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows())
+        blocks = trace.shapes.select(pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z"))["grid_x"]
+        gpu = trace.devices.row(device, named=True)
+        return cls(
+            rows=kept,
+            ns=(chosen["end"] - chosen["start"]).to_numpy(),
+            stream=chosen["stream"].to_numpy().astype(np.int64),
+            shape=chosen["shape"].to_numpy().astype(np.int64),
+            kinds=_kinds(names),
+            full_names=tuple(full for _, full in names),
+            blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
+            sms=gpu["sm_count"] or 0,
+            capability=gpu["compute_capability"] or 0,
+            gpu=gpu["name"],
+        )
+
+    def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
+        """Return the kernels whose kind is chosen."""
+        mask: Mask = np.array([chosen(kind) for kind in self.kinds], np.bool_)[self.shape]
+        return mask
+
+    def in_families(self, *families: str) -> Mask:
+        """Return the kernels of these families."""
+        return self.where(lambda kind: kind.family in families)
+
+    def matches(self, pattern: str) -> Mask:
+        """Return the kernels whose full name contains a match of a regular expression."""
+        expression = re.compile(pattern)
+        mask: Mask = np.array([bool(expression.search(name)) for name in self.full_names], np.bool_)[self.shape]
+        return mask
+
+    def runs(self, members: Mask) -> tuple[Times, Times]:
+        """Return the first and one past the last index of each run of members that follow each other on a stream."""
+        breaks = np.flatnonzero(np.diff(self.stream)) + 1
+        edges = np.diff(np.concatenate([[False], members, [False]]).astype(np.int8))
+        first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+        inner = breaks[members[breaks] & members[breaks - 1]]
+        return np.sort(np.concatenate([first, inner])), np.sort(np.concatenate([last, inner]))
+
+
+@lru_cache(maxsize=8)
+def _kinds(names: tuple[tuple[str, str], ...]) -> tuple[KernelKind, ...]:
+    return tuple(kernel_kind(name, full) for name, full in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a change leaves of each kernel's time, as fractions: at best, expected and at worst.
+
+    `gone` marks kernels that are not launched any more. `detail` states the evidence.
+    """
+
+    low: Factors
+    middle: Factors
+    high: Factors
+    gone: Mask
+    detail: str
+
+    @property
+    def factors(self) -> tuple[Factors, Factors, Factors]:
+        """The fractions from the best to the worst case."""
+        return self.low, self.middle, self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """A change to the compute. `estimate` returns what it leaves, or the reason why it does not apply."""
+
+    name: str
+    title: str
+    rests_on: str
+    estimate: Callable[[KernelSequence], Estimate | str]
+
+
+def scaled(kernels: KernelSequence, chosen: Mask, factors: tuple[float, float, float], detail: str) -> Estimate:
+    """Return an estimate that scales the chosen kernels and leaves the others."""
+    low, middle, high = (np.where(chosen, factor, 1.0) for factor in factors)
+    return Estimate(low, middle, high, np.zeros(len(chosen), np.bool_), detail)
