@@ -77,6 +77,7 @@ class Constants:
     # autograd's traversal of its nodes before and after the backward pass. Loops over 128 rows on an H200's host
     # (benchmarks/studies/storms.py: rows, loss, mask): 300 to 2,400 each.
     element: int = 1_500
+    speedup: int = 1  # index of Estimate.factors: what changes to the compute leave, from best to worst
     host: float = 1.0  # factor of the host's time between calls; it differs by 15% between captures of a program
     # Fraction of the loading time that remains with enough workers: they share cores and memory with the loop. On an
     # H200's host, 14 workers left 9 of 156 ms of a ResNet-50's step.
@@ -91,11 +92,11 @@ class Constants:
 MIDDLE = Constants()
 LOW = Constants(
     rate=1.05, graph_gap=100, beside_copy=0, host=0.85, element=3_000, beside_slow=0, power=0, room=3_000, filled=1,
-    reduce_rate=1.3, reduce_slow=0.15, loading=0, reads=1, fills=0,
+    reduce_rate=1.3, reduce_slow=0.15, speedup=0, loading=0, reads=1, fills=0,
 )  # fmt: skip
 HIGH = Constants(
     rate=0.9, graph_gap=700, beside_copy=3_000, fused=0.5, host=1.15, element=0, beside_slow=0.03, power=1, room=0,
-    filled=0, reduce_rate=0.7, reduce_slow=0.5, loading=0.06, reads=0, all_waits=False,
+    filled=0, reduce_rate=0.7, reduce_slow=0.5, speedup=2, loading=0.06, reads=0, all_waits=False,
 )  # fmt: skip
 # The GPU times of two captures of a program differ by this fraction.
 CAPTURE_NOISE = 0.02

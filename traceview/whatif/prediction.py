@@ -11,11 +11,10 @@ import polars as pl
 
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, NotMeasured
-from traceview.model.program import Program
 from traceview.model.trace import Trace
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.whatif.build import build
-from traceview.whatif.changes import CHANGES, GraphChange, faster
+from traceview.whatif.changes import CHANGES, GraphChange, compute_changes, faster
 from traceview.whatif.changes.pin import PIN_HERE
 from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
 from traceview.whatif.graph import DependencyGraph
@@ -47,7 +46,7 @@ def whatif(
         return NotMeasured(model)
     graph, base, selection = model.graph, model.base, model.selection
     kernels = _faster_kernels(analysis.trace, graph, faster_kernels)
-    changes = _changes_for(analysis.program)
+    changes = _changes_for(analysis)
     alone, left_out = _each_alone(model, (*changes, *kernels, *more))
     return WhatIf(
         info=analysis.info,
@@ -72,14 +71,14 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphCha
     Raises RequestError if a name is unknown, if a change does not apply, if the capture has no iterations, or if
     their times are contradictory.
     """
-    known = {change.name: change for change in CHANGES}
+    known = {change.name: change for change in (*CHANGES, *compute_changes(analysis.trace))}
     for name in names:
         if name not in known:
             raise RequestError(f"unknown change {name!r}; choose from {', '.join(known)}")
     model = _model(analysis)
     if isinstance(model, str):
         raise RequestError(f"{analysis.info.file}: {model}")
-    chosen = (change.for_program(analysis.program) or change for change in CHANGES if change.name in names)
+    chosen = (change.for_program(analysis.program) or change for name, change in known.items() if name in names)
     prediction = _prediction(model, [*chosen, *more])
     if isinstance(prediction, str):
         raise RequestError(f"{analysis.info.file}: {prediction}")
@@ -147,8 +146,9 @@ def _each_alone(
     return tuple(sorted(predictions, key=lambda item: (item.iteration_ns, item.change))), tuple(left_out)
 
 
-def _changes_for(program: Program) -> tuple[GraphChange, ...]:
-    return tuple(chosen for change in CHANGES if (chosen := change.for_program(program)) is not None)
+def _changes_for(analysis: Analysis) -> tuple[GraphChange, ...]:
+    every = (*CHANGES, *compute_changes(analysis.trace))
+    return tuple(chosen for change in every if (chosen := change.for_program(analysis.program)) is not None)
 
 
 def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Prediction, ...]:
@@ -157,7 +157,7 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
     best, predictions = model.measured, []
     left = [change for change in changes if change.name != PIN_HERE.name]
     while left:
-        times = {change.name: _middle_time(model, _in_order([*made, change])) for change in left}
+        times = {change.name: _middle_time(model, _in_order([*made, change], changes)) for change in left}
         gains = [(time, change) for change in left if (time := times[change.name]) is not None]
         if not gains:
             break
@@ -166,8 +166,8 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
             break
         best = time
         made.append(change)
-        left.remove(change)
-        prediction = _prediction(model, _in_order(made))
+        left = [other for other in left if other is not change and other.name not in change.alternatives]
+        prediction = _prediction(model, _in_order(made, changes))
         assert not isinstance(prediction, str), "the same changes were replayed above"
         predictions.append(
             replace(prediction, change=change.name, title=change.title, rests_on=change.rests_on, note="")
@@ -175,9 +175,8 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
     return tuple(predictions)
 
 
-def _in_order(changes: Sequence[GraphChange]) -> list[GraphChange]:
-    names = [change.name for change in CHANGES]
-    return sorted(changes, key=lambda change: names.index(change.name))
+def _in_order(made: Sequence[GraphChange], changes: Sequence[GraphChange]) -> list[GraphChange]:
+    return [change for change in changes if change in made]
 
 
 def _middle_time(model: RunModel, changes: Sequence[GraphChange]) -> int | None:

@@ -80,7 +80,8 @@ _MATRIX_UNITS: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
         (r"(volta|turing|ampere|maxwell|pascal|kernel)_dgemm|dgemm", "fp64", False),
         (r"_hgemm", "fp16", False),
         (r"(volta|ampere|turing)_[cz]\w*gemm|gcgemm", None, False),
-        (r"gemv|splitKreduce|dot_kernel|dgrad_(alg\d_)?engine|wgrad_alg\d_engine|flip_filter|implicit_convolve_sgemm", None, False),
+        (r"gemv|splitKreduce|dot_kernel|dgrad_(alg\d_)?engine|wgrad_alg\d_engine", None, False),
+        (r"flip_filter|implicit_convolve_sgemm", None, False),
     )
 )  # fmt: skip
 _MATRIX_FAMILIES = frozenset({"gemm", "convolution", "attention"})

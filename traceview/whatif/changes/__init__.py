@@ -2,6 +2,7 @@
 
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.changes.communication import OVERLAP
+from traceview.whatif.changes.compute import compute_changes
 from traceview.whatif.changes.faster import faster
 from traceview.whatif.changes.fuse import FUSE
 from traceview.whatif.changes.graph_launch import GRAPH
@@ -14,4 +15,4 @@ from traceview.whatif.changes.synchronize import SYNCHRONIZE
 
 CHANGES: tuple[GraphChange, ...] = (PIN, PIN_HERE, PREFETCH, SYNCHRONIZE, LOADING, FUSE, STAGED, GRAPH, OVERLAP)
 
-__all__ = ["CHANGES", "GraphChange", "faster", "ranks"]
+__all__ = ["CHANGES", "GraphChange", "compute_changes", "faster", "ranks"]

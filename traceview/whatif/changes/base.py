@@ -34,6 +34,7 @@ class GraphChange:
     times: int = 1
     in_pytorch: str = ""
     training_only: bool = False
+    alternatives: tuple[str, ...] = ()
 
     def for_program(self, program: Program) -> GraphChange | None:
         """Return the change in the words of a kind of program; None if it makes no sense there."""

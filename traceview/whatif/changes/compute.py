@@ -1,0 +1,64 @@
+"""Changes to the compute: kernels become shorter, and replaced kernels are not launched (traceview.speedups)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceview.model.trace import Trace
+from traceview.speedups import SPEEDUPS, KernelSequence, Speedup
+from traceview.whatif.changes.base import GraphChange, launching_calls
+from traceview.whatif.constants import Constants
+from traceview.whatif.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, DependencyGraph, Mask
+
+ALTERNATIVES = {"tf32": ("bf16",), "bf16": ("tf32",)}
+
+
+def compute_changes(trace: Trace) -> tuple[GraphChange, ...]:
+    """Return a change for each of SPEEDUPS, for graphs of this trace."""
+    return tuple(
+        GraphChange(
+            speedup.name,
+            speedup.title,
+            speedup.rests_on,
+            partial(_apply, trace, speedup),
+            alternatives=ALTERNATIVES.get(speedup.name, ()),
+        )
+        for speedup in SPEEDUPS
+    )
+
+
+def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    operations = graph.operations
+    factor, gone = np.ones(len(operations.row)), np.zeros(len(operations.row), np.bool_)
+    reason = "no kernel runs"
+    for device in np.unique(operations.device).tolist():
+        rows = operations.row[operations.device == device]
+        kernels = KernelSequence.from_rows(trace, device, rows)
+        estimate = speedup.estimate(kernels)
+        if isinstance(estimate, str):
+            reason = estimate
+            continue
+        places = np.searchsorted(operations.row, kernels.rows)
+        factor[places] = estimate.factors[constants.speedup]
+        gone[places] = estimate.gone
+    if (factor == 1).all():
+        return reason
+    return _shorter(graph, factor, gone)
+
+
+def _shorter(graph: DependencyGraph, factor: NDArray[np.float64], gone: Mask) -> DependencyGraph:
+    """Return the graph with scaled operations; those that are `gone` cost no launch and no gap before them."""
+    changed = factor != 1
+    weight = graph.edges.weight.copy()
+    run = graph.operation_edges(RUN, changed)
+    operation = (graph.edges.target[run] - 2 * len(graph.calls.row)) // 2
+    weight[run] = (weight[run] * factor[operation]).astype(np.int64)
+    weight[graph.operation_edges(STREAM, gone)] = 0
+    weight[graph.operation_edges(LAUNCH, gone)] = 0
+    calls = launching_calls(graph, gone) & ~launching_calls(graph, ~gone)
+    weight[graph.call_edges(CALL, calls)] = 0
+    weight[graph.call_edges(GAP, calls)] = 0
+    return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
