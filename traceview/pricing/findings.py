@@ -42,7 +42,7 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
 def _ledger(device: DeviceFacts) -> Ledger:
     """Open the accounts of the time that a device lost. Nothing is lost when its work is done."""
     work = exposed_work(device.activity, device.copies)
-    return Ledger.from_gaps(device.use.gaps, work, _end_of_work(device, work))
+    return Ledger.from_gaps(device.use.gaps, work, own_compute(device.activity), _end_of_work(device, work))
 
 
 def _end_of_work(device: DeviceFacts, exposed: Mapping[str, Intervals]) -> int | None:
@@ -143,6 +143,8 @@ def _largest_places(facts: CaptureFacts, device: DeviceFacts, grant: Grant, labe
     for piece in largest_positions(grant.exposed.end - grant.exposed.start, MAX_PLACES):
         start, end = int(grant.exposed.start[piece]), int(grant.exposed.end[piece])
         places.append((end - start, _exposed_place(facts, device, start, end, label)))
+    for at in largest_positions(grant.compute, MAX_PLACES):
+        places.append((int(grant.compute[at]), _compute_place(facts, device, int(grant.computing[at]), label)))
     places.sort(key=lambda pair: (-pair[0], pair[1].start_ns))
     return tuple(place for _, place in places[:MAX_PLACES])
 
@@ -164,6 +166,20 @@ def _idle_place(facts: CaptureFacts, device: DeviceFacts, row: int, cost: int, l
         device=device.use.id,
         stream=None if operation < 0 else int(trace.operations["stream"][operation]),
         thread=None if thread < 0 else thread,
+    )
+
+
+def _compute_place(facts: CaptureFacts, device: DeviceFacts, position: int, label: str) -> Place:
+    work, trace = device.activity, facts.analysis.trace
+    operation = trace.operations.row(int(work.rows[position]), named=True)
+    start, end, launch = int(work.start[position]), int(work.end[position]), operation["launch"]
+    return Place(
+        text=f"{operation['name']}: {duration(end - start)}, {label}",
+        start_ns=start,
+        end_ns=end,
+        device=device.use.id,
+        stream=operation["stream"],
+        thread=None if launch is None else int(trace.api["thread"][launch]),
     )
 
 

@@ -1,20 +1,22 @@
-"""Accounts of a device's lost time, claims on them, and grants.
+"""Accounts of a device's time, claims on them, and grants.
 
-The ledger holds every ns in which a GPU does not compute: idle ns in one account for each gap and cause, exposed
-ns in one account for each kind of work. A granted ns leaves its account, so it is granted at most once.
+The ledger holds every ns of a device: idle ns in one account for each gap and cause, exposed ns in one account for
+each kind of work, and compute ns in one account for each operation. A granted ns leaves its account, so it is granted
+at most once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times
-from traceview.measure.activity import Activity
+from traceview.measure.activity import COMPUTE, Activity
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Gaps
 from traceview.model.trace import CLASSES, Window
@@ -43,7 +45,19 @@ class ExposedClaim:
     within: Intervals | None = None
 
 
-Claim = IdleClaim | ExposedClaim
+@dataclass(frozen=True, slots=True)
+class ComputeClaim:
+    """A claim on a part of the compute time of operations: `fractions` of the own time of each of `rows`.
+
+    `rows` are ascending indices into the device's Activity. The own time of an operation is the time in which it
+    computes and no operation that started earlier still does.
+    """
+
+    rows: Times
+    fractions: NDArray[np.float64]
+
+
+Claim = IdleClaim | ExposedClaim | ComputeClaim
 
 
 class IdleGrant(NamedTuple):
@@ -77,9 +91,10 @@ class IdleGrant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The time granted to the claims of a draft: `idle` ns of each gap in `rows`, and the times `exposed`.
+    """The time granted to the claims of a draft: `idle` ns of each gap in `rows`, `exposed` times, and compute.
 
-    `exposed` is disjoint and ascending. `idle_grants` and `exposed_grants` split the grant by account.
+    `exposed` is disjoint and ascending. `compute` is the ns of each of the operations `computing`. `idle_grants` and
+    `exposed_grants` split the grant by account.
     """
 
     rows: Times | Rows | slice
@@ -87,11 +102,13 @@ class Grant:
     exposed: Intervals
     idle_grants: tuple[IdleGrant, ...]
     exposed_grants: tuple[tuple[str, Intervals], ...]
+    computing: Times = field(default_factory=lambda: EMPTY.start)
+    compute: Times = field(default_factory=lambda: EMPTY.start)
 
     @property
     def total(self) -> int:
         """All granted ns."""
-        return int(self.idle.sum()) + intervals.length(self.exposed)
+        return int(self.idle.sum()) + intervals.length(self.exposed) + int(self.compute.sum())
 
     @property
     def gaps(self) -> int:
@@ -103,44 +120,51 @@ class Grant:
         return position + self.rows.start if isinstance(self.rows, slice) else int(self.rows[position])
 
     def total_inside(self, gaps: slice, window: Window) -> int:
-        """Return the ns granted from a slice of gaps and from exposed time inside a window."""
+        """Return the ns granted from a slice of gaps and from exposed time inside a window.
+
+        Compute is claimed in the steady part only, so all of it is inside.
+        """
         if isinstance(self.rows, slice):
             first, last = (max(edge - self.rows.start, 0) for edge in (gaps.start, gaps.stop))
         else:
             first, last = np.searchsorted(self.rows, np.array([gaps.start, gaps.stop], self.rows.dtype)).tolist()
-        return int(self.idle[first:last].sum()) + intervals.length(
-            intervals.clip(self.exposed, window.start, window.end)
-        )
+        exposed = intervals.length(intervals.clip(self.exposed, window.start, window.end))
+        return int(self.idle[first:last].sum()) + exposed + int(self.compute.sum())
 
 
 @dataclass(slots=True)
 class Ledger:
-    """The idle and exposed time of one device that is not granted yet.
+    """The idle, exposed and compute time of one device that is not granted yet.
 
     `idle` holds for each cause the ns left in each of `count` gaps. `exposed` holds for each kind of work
     ("communication", "h2d pageable", ..., "memset") the times left. The times of two kinds do not overlap.
+    `own_compute` is the own time of each of the device's operations, and `compute` what is left of it.
     """
 
     count: int
     idle: dict[str, Times]
     exposed: dict[str, Intervals]
+    own_compute: Times = field(default_factory=lambda: EMPTY.start)
+    compute: Times = field(default_factory=lambda: EMPTY.start)
 
     @classmethod
-    def from_gaps(cls, gaps: Gaps, exposed: Mapping[str, Intervals], until: int | None = None) -> Ledger:
-        """Open the accounts of a device from its gaps and the result of `exposed_work`.
+    def from_gaps(
+        cls, gaps: Gaps, exposed: Mapping[str, Intervals], own: Times = EMPTY.start, until: int | None = None
+    ) -> Ledger:
+        """Open the accounts of a device from its gaps and the results of `exposed_work` and `own_compute`.
 
         Gaps that begin at or after `until`, and work after it, cost nothing.
         """
         accounts = {cause: gaps.frame[cause].to_numpy() for cause, total in gaps.causes.items() if total}
         if until is None:
-            return cls(gaps.count, accounts, dict(exposed))
+            return cls(gaps.count, accounts, dict(exposed), own, own)
         first = int(np.searchsorted(gaps.frame["start"].to_numpy(), until, side="left"))
         work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
-        return cls(gaps.count, {cause: _cleared(left, first) for cause, left in accounts.items()}, work)
+        return cls(gaps.count, {cause: _cleared(left, first) for cause, left in accounts.items()}, work, own, own)
 
     @property
     def total(self) -> int:
-        """All ns left."""
+        """All idle and exposed ns left."""
         idle = sum(int(left.sum()) for left in self.idle.values())
         return idle + sum(intervals.length(left) for left in self.exposed.values())
 
@@ -148,15 +172,21 @@ class Ledger:
         """Return what is left of the claims, earlier claims first, up to a total. The accounts do not change."""
         idle_grants: list[IdleGrant] = []
         exposed_grants: list[tuple[str, Intervals]] = []
+        computing, compute = EMPTY.start, EMPTY.start
         for claim in claims:
-            if isinstance(claim, ExposedClaim):
+            if isinstance(claim, ComputeClaim):
+                computing = claim.rows
+                compute = np.minimum(self.compute[computing], self.own_compute[computing] * claim.fractions)
+            elif isinstance(claim, ExposedClaim):
                 exposed_grants += self._grant_exposed(claim, tuple(exposed_grants))
             elif any(cause in self.idle for cause in claim.causes):
                 idle_grants.append(self._grant_idle(claim, idle_grants))
         if at_most is not None:
             idle_grants, exposed_grants = _limited(idle_grants, exposed_grants, at_most)
         exposed = _merge_disjoint([times for _, times in exposed_grants])
-        return Grant(*self._sum_idle(idle_grants), exposed, tuple(idle_grants), tuple(exposed_grants))
+        idle, ns = self._sum_idle(idle_grants)
+        granted = (tuple(idle_grants), tuple(exposed_grants))
+        return Grant(idle, ns, exposed, *granted, computing, compute.astype(np.int64))
 
     def deduct(self, grant: Grant) -> None:
         """Remove granted time from the accounts."""
@@ -165,6 +195,9 @@ class Ledger:
                 # At first an account is the read-only column of the measure; the first deduction copies it.
                 left = self.idle[cause]
                 self.idle[cause] = idle_grant.remainder(cause, left, writable=left.flags.writeable)
+        if len(grant.computing):
+            self.compute = self.compute.copy()
+            self.compute[grant.computing] -= grant.compute
         for key, times in grant.exposed_grants:
             all_of_it = times is self.exposed[key]
             self.exposed[key] = EMPTY if all_of_it else intervals.subtract(self.exposed[key], times)
@@ -264,6 +297,17 @@ def _merge_disjoint(parts: list[Intervals]) -> Intervals:
     ends = np.concatenate([part.end for part in nonempty])
     order = np.argsort(starts, kind="stable")
     return Intervals(starts[order], ends[order])
+
+
+def own_compute(work: Activity) -> Times:
+    """Return the ns in which each operation computes while no earlier compute runs; the sum is the compute time."""
+    own = np.zeros(len(work.codes), np.int64)
+    rows = np.flatnonzero(work.codes == COMPUTE)
+    if len(rows):
+        start, end = work.start[rows], work.end[rows]
+        reach = np.maximum.accumulate(end)
+        own[rows] = np.maximum(end - np.maximum(start, np.concatenate([start[:1], reach[:-1]])), 0)
+    return own
 
 
 def copy_key(kind: str, memory: str) -> str:

@@ -127,3 +127,26 @@ def scaled(kernels: KernelSequence, chosen: Mask, factors: tuple[float, float, f
     """Return an estimate that scales the chosen kernels and leaves the others."""
     low, middle, high = (np.where(chosen, factor, 1.0) for factor in factors)
     return Estimate(low, middle, high, np.zeros(len(chosen), np.bool_), detail)
+
+
+def marked(first: Times, last: Times, count: int) -> Mask:
+    """Return a mask of `count` kernels in which all of the runs [first, last) are set."""
+    depth = np.zeros(count + 1, np.int64)
+    np.add.at(depth, first, 1)
+    np.add.at(depth, last, -1)
+    mask: Mask = np.cumsum(depth)[:-1] > 0
+    return mask
+
+
+def per_run(values: NDArray[np.generic], first: Times, last: Times, combine: np.ufunc) -> NDArray[np.int64]:
+    """Return `combine` over the values of each of the disjoint ascending runs [first, last)."""
+    if len(first) == 0:
+        return np.zeros(0, np.int64)
+    padded = np.append(values.astype(np.int64), 0)
+    combined: NDArray[np.int64] = combine.reduceat(padded, np.stack([first, last], axis=1).ravel())[::2]
+    return combined
+
+
+def share_of(kernels: KernelSequence, chosen: Mask) -> str:
+    """Return the part of the summed kernel time that the chosen kernels take, as "25%"."""
+    return f"{kernels.ns[chosen].sum() / max(int(kernels.ns.sum()), 1):.0%}"

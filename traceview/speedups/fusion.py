@@ -6,9 +6,22 @@ a fused chain takes about as long as its longest kernel (GPT-2 under torch.compi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from traceview.speedups.base import FUSIBLE, Estimate, KernelSequence, Mask, Speedup, scaled
+from traceview.intervals import Times
+from traceview.speedups.base import (
+    FUSIBLE,
+    Estimate,
+    KernelSequence,
+    Mask,
+    Speedup,
+    marked,
+    per_run,
+    scaled,
+    share_of,
+)
 
 CHAIN_LEFT = (1.0, 1.2, 1.5)  # times the longest kernel of a chain
 CHAIN_FLOOR = (0.04, 0.07, 0.12)  # of the chain's sum: a long chain computes more than it copies
@@ -22,83 +35,79 @@ UPDATE = r"addcdiv|lerp_scalar|addcmul"
 
 def compile_chains(kernels: KernelSequence) -> Estimate | str:
     """Return what fusing chains of memory-bound kernels leaves."""
-    fusible = kernels.in_families(*FUSIBLE)
-    first, last = kernels.runs(fusible)
+    first, last = kernels.runs(kernels.in_families(*FUSIBLE))
     long = last - first >= MIN_CHAIN
     if not long.any():
         return "no two memory-bound kernels follow each other"
     first, last = first[long], last[long]
-    edges = np.stack([first, last], axis=1).ravel()
-    ns = np.append(kernels.ns, 0)
-    total, longest = np.add.reduceat(ns, edges)[::2], np.maximum.reduceat(ns, edges)[::2]
-    starts = np.zeros(len(fusible) + 1, np.int64)
-    starts[first], in_chain = 1, np.zeros(len(fusible) + 1, np.int64)
-    in_chain[first] += 1
-    in_chain[last] -= 1
-    members, chain = np.cumsum(in_chain)[:-1] > 0, np.cumsum(starts)[:-1] - 1
+    total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
+    members = marked(first, last, len(kernels.ns))
+    chain = np.cumsum(np.bincount(first, minlength=len(members))) - 1
     low, middle, high = (
         np.where(members, np.clip(times * longest / np.maximum(total, 1), floor, 1.0)[chain], 1.0)
         for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
     )
     gone = members.copy()
     gone[first] = False
-    part = total.sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int(members.sum()):,} kernels in {len(first):,} chains take {part:.0%} of the kernel time"
+    detail = (
+        f"{int(members.sum()):,} kernels in {len(first):,} chains take {share_of(kernels, members)} of the kernel time"
+    )
     return Estimate(low, middle, high, gone, detail)
 
 
 def sdpa(kernels: KernelSequence) -> Estimate | str:
     """Return what a fused attention kernel leaves of softmax, masks, dropout and copies around two matrix products."""
     softmax = kernels.in_families("softmax") & ~kernels.matches("LogSoftMax|nll_loss|cross_entropy")
-    product, copies = kernels.in_families("gemm"), kernels.in_families("copy")
-    first, last = kernels.runs(~product)
-    between = (first > 0) & (last < len(product))
-    first, last = first[between], last[between]
-    edges = np.stack([first, last], axis=1).ravel()
-    has_softmax = np.logical_or.reduceat(np.append(softmax, False), edges)[::2] if len(edges) else first > 0
-    inner, products = np.zeros(len(product), np.bool_), np.zeros(len(product), np.bool_)
-    for begin, end in zip(first[has_softmax].tolist(), last[has_softmax].tolist(), strict=True):
-        before, after = begin - 1, end + 1
-        products[[begin - 1, end]] = True
-        while before > 0 and copies[before - 1]:
-            before -= 1
-        while after < len(copies) and copies[after]:
-            after += 1
-        inner[before:after] = True
-    inner &= ~products
-    if not inner.any():
+    if not softmax.any():
         return "no softmax runs between two matrix products"
+    product, count = kernels.in_families("gemm"), len(softmax)
+    first, last = kernels.runs(~product)
+    chosen = (first > 0) & (last < count) & (per_run(softmax, first, last, np.maximum) > 0)
+    first, last = first[chosen], last[chosen]
+    if len(first) == 0:
+        return "no softmax runs between two matrix products"
+    products = marked(first - 1, last + 1, count) & product
+    around = _runs_that_touch(kernels, kernels.in_families("copy"), first - 2, last + 1)
+    inner = (marked(first, last, count) | around) & ~products
     low, middle, high = (
-        np.where(inner, within, np.where(products, around, 1.0))
-        for within, around in zip(ATTENTION_LEFT, PRODUCTS_LEFT, strict=True)
+        np.where(inner, within, np.where(products, left, 1.0))
+        for within, left in zip(ATTENTION_LEFT, PRODUCTS_LEFT, strict=True)
     )
-    part = kernels.ns[inner | products].sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int(has_softmax.sum()):,} attentions by separate kernels take {part:.0%} of the kernel time"
+    share = share_of(kernels, inner | products)
+    detail = f"{len(first):,} attentions by separate kernels take {share} of the kernel time"
     return Estimate(low, middle, high, inner, detail)
+
+
+def _runs_that_touch(kernels: KernelSequence, members: Mask, *places: Times) -> Mask:
+    """Return the members in runs that contain one of the places."""
+    first, last = kernels.runs(members)
+    touched = np.zeros(len(first), np.bool_)
+    for some in places:
+        run = np.searchsorted(first, some, side="right") - 1
+        inside = (run >= 0) & (some < last[np.maximum(run, 0)]) if len(first) else np.zeros(len(some), np.bool_)
+        touched[run[inside]] = True
+    return marked(first[touched], last[touched], len(members))
 
 
 def fused_optimizer(kernels: KernelSequence) -> Estimate | str:
     """Return what a fused optimizer leaves of one that runs operation by operation."""
-    many = kernels.in_families("optimizer") & ~kernels.matches("Fused|_lamb|adam_kernel")
     single = _single_tensor_updates(kernels)
-    if not (many | single).any():
+    chosen = single | (kernels.in_families("optimizer") & ~kernels.matches("Fused|_lamb|adam_kernel"))
+    if not chosen.any():
         return "no optimizer runs operation by operation"
-    estimate = scaled(kernels, many | single, OPTIMIZER_LEFT, "")
-    part = kernels.ns[many | single].sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int((many | single).sum()):,} kernels of the optimizer take {part:.0%} of the kernel time"
-    return Estimate(estimate.low, estimate.middle, estimate.high, single, detail)
+    detail = f"{int(chosen.sum()):,} kernels of the optimizer take {share_of(kernels, chosen)} of the kernel time"
+    return replace(scaled(kernels, chosen, OPTIMIZER_LEFT, detail), gone=single)
 
 
 def _single_tensor_updates(kernels: KernelSequence) -> Mask:
     """Return the elementwise kernels of chains with many updates of single tensors."""
-    update, chain = kernels.matches(UPDATE) & kernels.in_families("elementwise"), kernels.in_families("elementwise")
-    first, last = kernels.runs(chain)
-    members = np.zeros(len(chain), np.bool_)
-    if len(first):
-        count = np.add.reduceat(np.append(update, False).astype(np.int64), np.stack([first, last], 1).ravel())[::2]
-        for begin, end in zip(first[count >= MIN_UPDATES].tolist(), last[count >= MIN_UPDATES].tolist(), strict=True):
-            members[begin:end] = True
-    return members
+    elementwise = kernels.in_families("elementwise")
+    update = elementwise & kernels.matches(UPDATE)
+    if not update.any():
+        return update
+    first, last = kernels.runs(elementwise)
+    many = per_run(update, first, last, np.add) >= MIN_UPDATES
+    return marked(first[many], last[many], len(update))
 
 
 COMPILE = Speedup(

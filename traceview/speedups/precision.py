@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from traceview.measure.kernels.families import KernelKind
-from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Speedup, scaled
+from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Speedup, scaled, share_of
 
 # Dense peaks in TFLOP/s: FP32 without tensor cores, TF32, bfloat16 (NVIDIA's data sheets, SXM where there are several).
 PEAKS: Mapping[str, tuple[float, float, float]] = {
@@ -81,8 +81,7 @@ def _is_fp32_matrix(kind: KernelKind) -> bool:
 
 
 def _share_text(kernels: KernelSequence, chosen: Mask, how: str) -> str:
-    part = kernels.ns[chosen].sum() / max(int(kernels.ns.sum()), 1)
-    return f"{part:.0%} of the kernel time is matrix products and convolutions in {how}"
+    return f"{share_of(kernels, chosen)} of the kernel time is matrix products and convolutions in {how}"
 
 
 TF32 = Speedup("tf32", "Allow TF32 for matrix products", "inputs with 10-bit mantissas", tf32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.speedups.base import Estimate, KernelSequence, Speedup, scaled
+from traceview.speedups.base import Estimate, KernelSequence, Speedup, scaled, share_of
 
 LAYOUT_LEFT = (0.0, 0.0, 0.1)
 # ResNet-50 in bfloat16 on an H200: 0.42 for batch normalization, 0.84 for convolutions.
@@ -26,8 +26,7 @@ def channels_last(kernels: KernelSequence) -> Estimate | str:
     low, middle, high = np.ones((3, len(layout)))
     for chosen, left in groups:
         low[chosen], middle[chosen], high[chosen] = left
-    part = kernels.ns[layout].sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int(layout.sum()):,} layout changes take {part:.0%} of the kernel time"
+    detail = f"{int(layout.sum()):,} layout changes take {share_of(kernels, layout)} of the kernel time"
     return Estimate(low, middle, high, layout, detail)
 
 
@@ -36,8 +35,7 @@ def pad(kernels: KernelSequence) -> Estimate | str:
     chosen = kernels.matches("align[12](_|>|$)") & kernels.where(lambda kind: kind.tensor_core is True)
     if not chosen.any():
         return "no tensor-core product has dimensions that slow it"
-    part = kernels.ns[chosen].sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int(chosen.sum()):,} products with odd dimensions take {part:.0%} of the kernel time"
+    detail = f"{int(chosen.sum()):,} products with odd dimensions take {share_of(kernels, chosen)} of the kernel time"
     return scaled(kernels, chosen, PADDED_LEFT, detail)
 
 
@@ -45,7 +43,6 @@ def batch(kernels: KernelSequence) -> Estimate | str:
     """Return what one batched product leaves of many equal small products."""
     blocks = kernels.blocks[kernels.shape] / max(kernels.sms, 1)
     small = kernels.in_families("gemm") & (blocks < SMALL) & (kernels.sms > 0)
-    equal = np.zeros(len(small), np.bool_)
     same = (kernels.shape[1:] == kernels.shape[:-1]) & (kernels.stream[1:] == kernels.stream[:-1])
     change = np.flatnonzero(~same) + 1
     edges = np.concatenate([[0], change, [len(small)]])
@@ -56,8 +53,7 @@ def batch(kernels: KernelSequence) -> Estimate | str:
     low, middle, high = (np.where(equal, np.maximum(factor, 1 / length), 1.0) for factor in BATCHED_LEFT)
     gone = equal.copy()
     gone[edges[:-1][edges[:-1] < len(small)]] = False
-    part = kernels.ns[equal].sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int(equal.sum()):,} equal small products take {part:.0%} of the kernel time"
+    detail = f"{int(equal.sum()):,} equal small products take {share_of(kernels, equal)} of the kernel time"
     return Estimate(low, middle, high, gone, detail)
 
 
