@@ -17,7 +17,8 @@ from traceview.measure.activity import device_activity
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Window
-from traceview.pricing.ledger import Claim, ExposedClaim, Grant, IdleClaim, Ledger, exposed_work
+from traceview.pricing.accounts import exposed_work
+from traceview.pricing.ledger import Claim, ExposedClaim, Grant, IdleClaim, Ledger
 
 KEYS = ("communication", "h2d pinned", "memset")
 COUNT = 4

@@ -14,9 +14,10 @@ from traceview.intervals import Intervals
 from traceview.measure.activity import COMPUTE
 from traceview.model.analysis import Finding, NotMeasured, Place
 from traceview.model.trace import Note
+from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
-from traceview.pricing.ledger import COMMUNICATION, MEMSET, Grant, IdleClaim, Ledger, exposed_work
+from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
 
 RULE_THREADS = 2
 MAX_PLACES = 5
@@ -81,6 +82,8 @@ def _doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     for claim in draft.claims:
         if isinstance(claim, IdleClaim):
             words |= {"idle", *(f"idle.{cause}" for cause in claim.causes)}
+        elif isinstance(claim, ComputeClaim):
+            words.add("compute")
         else:
             words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}
     text = next((note.text for note in doubts if not words.isdisjoint(note.affects)), None)

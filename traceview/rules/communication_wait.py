@@ -19,9 +19,10 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
+from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity
-from traceview.pricing.ledger import COMMUNICATION, ExposedClaim
+from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.communication import COMMUNICATION_WAIT
 
 

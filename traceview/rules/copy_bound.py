@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import MEMORIES
+from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, rate, size
-from traceview.pricing.ledger import ExposedClaim, copy_key
+from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import COPY_BOUND
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 

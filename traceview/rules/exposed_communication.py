@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, FindingDraft
 from traceview.pricing.figures import duration, quantity, share
-from traceview.pricing.ledger import COMMUNICATION, ExposedClaim
+from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.communication import EXPOSED_COMMUNICATION
 
 

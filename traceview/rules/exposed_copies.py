@@ -23,10 +23,11 @@ import numpy as np
 
 from traceview import intervals
 from traceview.model.rows import CopyOverlap
+from traceview.pricing.accounts import MEMSET, copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, median_reordering, quantity, rate, share, size
 from traceview.pricing.fixes import Fix, Fixes
-from traceview.pricing.ledger import MEMSET, ExposedClaim, copy_key
+from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import (
     BETWEEN_GPUS,
     BETWEEN_KERNELS,

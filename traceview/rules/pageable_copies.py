@@ -23,9 +23,10 @@ from traceview.intervals import Rows
 from traceview.model.links import pinned_rate
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES
+from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, rate, share, size
-from traceview.pricing.ledger import ExposedClaim, IdleClaim, copy_key
+from traceview.pricing.ledger import ExposedClaim, IdleClaim
 from traceview.pricing.waits import restart_claim, total_cost
 from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from traceview import intervals
 from traceview.model.trace import KINDS, MEMORIES
+from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, size
-from traceview.pricing.ledger import ExposedClaim, copy_key
+from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import SHARED_STREAM
 
 COPY_KINDS = ("h2d", "d2h")
