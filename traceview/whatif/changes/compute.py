@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.intervals import Times
 from traceview.model.trace import Trace
 from traceview.speedups import SPEEDUPS, KernelSequence, Speedup
 from traceview.whatif.changes.base import GraphChange, launching_calls
@@ -56,9 +57,26 @@ def _shorter(graph: DependencyGraph, factor: NDArray[np.float64], gone: Mask) ->
     run = graph.operation_edges(RUN, changed)
     operation = (graph.edges.target[run] - 2 * len(graph.calls.row)) // 2
     weight[run] = (weight[run] * factor[operation]).astype(np.int64)
+    waits = graph.operation_edges(STREAM, ~gone)
+    weight[waits] = np.maximum(0, weight[waits] - _saved_meanwhile(graph, factor, waits))
     weight[graph.operation_edges(STREAM, gone)] = 0
     weight[graph.operation_edges(LAUNCH, gone)] = 0
     calls = launching_calls(graph, gone) & ~launching_calls(graph, ~gone)
     weight[graph.call_edges(CALL, calls)] = 0
     weight[graph.call_edges(GAP, calls)] = 0
     return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
+
+
+def _saved_meanwhile(graph: DependencyGraph, factor: NDArray[np.float64], edges: Mask) -> Times:
+    """Return the time that other streams save between the two operations of each edge: its wait for them is shorter."""
+    operations, first = graph.operations, 2 * len(graph.calls.row)
+    reach = np.maximum.accumulate(operations.end)
+    begin = np.maximum(operations.start, np.concatenate([operations.start[:1], reach[:-1]]))
+    saved = np.maximum(operations.end - begin, 0) * (1 - factor)
+    before = np.concatenate([[0.0], np.cumsum(saved)])
+    source, target = (graph.edges.source[edges] - first) // 2, (graph.edges.target[edges] - first) // 2
+    last = np.searchsorted(operations.start, operations.start[target], side="left")
+    meanwhile = before[last] - before[np.minimum(source + 1, last)]
+    own = operations.stream[source] == operations.stream[target]
+    shorter: Times = np.where(own, meanwhile, 0).astype(np.int64)
+    return shorter
