@@ -161,6 +161,7 @@ def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Pre
         gains = [(time, change) for change in left if (time := times[change.name]) is not None]
         if not gains:
             break
+        left = [change for _, change in gains]  # a change that does not apply is not tried again
         time, change = min(gains, key=lambda pair: pair[0])
         if time > best - MIN_FURTHER_GAIN * model.measured:
             break

@@ -1,0 +1,117 @@
+"""What changes to the compute leave, on hand-made sequences of kernels with names of real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from traceview.measure.kernels.families import kernel_kind
+from traceview.speedups import SPEEDUPS, KernelSequence
+from traceview.speedups.base import marked, per_run
+from traceview.speedups.fusion import compile_chains, fused_optimizer, sdpa
+from traceview.speedups.precision import bf16, tf32
+from traceview.speedups.shapes import batch, channels_last, pad
+
+FP32_GEMM = "ampere_sgemm_128x64_nn"
+BF16_GEMM = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT"
+ADD = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, A>(int)"
+ADDCDIV = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::addcdiv_cuda_kernel(at::I &)>(int)"
+SOFTMAX = "void at::native::<unnamed>::softmax_warp_forward<float, float, float, (int)11>(T2 *)"
+LOSS = "void at::native::<unnamed>::cunn_SoftMaxForward<(int)4, float, LogSoftMaxForwardEpilogue>(T4 *)"
+COPY = "void at::native::elementwise_kernel<(int)2, at::native::direct_copy_kernel_cuda(at::I &)>(int)"
+ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align1>(T1::Params)"
+LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)"
+
+
+def sequence(
+    names: list[str], ns: list[int] | None = None, streams: list[int] | None = None, **gpu: object
+) -> KernelSequence:
+    """Return kernels of 10 ns in order, each of 4 blocks, on an H200 unless `gpu` says otherwise."""
+    distinct = list(dict.fromkeys(names))
+    limits: dict[str, object] = {"sms": 132, "capability": 90, "gpu": "NVIDIA H200"} | gpu
+    return KernelSequence(
+        rows=np.arange(len(names), dtype=np.int32),
+        ns=np.array(ns or [10] * len(names), np.int64),
+        stream=np.array(streams or [0] * len(names), np.int64),
+        shape=np.array([distinct.index(name) for name in names], np.int64),
+        kinds=tuple(kernel_kind(name.split("<")[0].split("::")[-1], name) for name in distinct),
+        full_names=tuple(distinct),
+        blocks=np.full(len(distinct), 4.0),
+        **limits,  # type: ignore[arg-type]
+    )
+
+
+def test_tf32_scales_fp32_products_alone() -> None:
+    estimate = tf32(sequence([FP32_GEMM, ADD, BF16_GEMM]))
+    assert not isinstance(estimate, str)
+    assert (estimate.middle < 1).tolist() == [True, False, False]
+    assert (estimate.low <= estimate.middle).all() and (estimate.middle <= estimate.high).all()
+    assert not estimate.gone.any()
+
+
+def test_tf32_needs_a_gpu_that_gains() -> None:
+    assert "not known" in str(tf32(sequence([FP32_GEMM], gpu="NVIDIA GeForce RTX 3090")))
+    assert "not known" in str(tf32(sequence([FP32_GEMM], gpu="")))
+    assert "no matrix product" in str(tf32(sequence([ADD])))
+    assert not isinstance(bf16(sequence([FP32_GEMM], gpu="NVIDIA GeForce RTX 3090")), str)
+
+
+def test_chains_are_fused_to_their_longest_kernel() -> None:
+    estimate = compile_chains(sequence([ADD, ADD, FP32_GEMM, ADD], [10, 30, 99, 10]))
+    assert not isinstance(estimate, str)
+    np.testing.assert_allclose(estimate.low, [0.75, 0.75, 1, 1])
+    assert estimate.gone.tolist() == [False, True, False, False]
+
+
+def test_chains_end_at_a_change_of_stream() -> None:
+    assert isinstance(compile_chains(sequence([ADD, ADD], streams=[0, 1])), str)
+    estimate = compile_chains(sequence([ADD, ADD, ADD, ADD], streams=[0, 0, 1, 1]))
+    assert not isinstance(estimate, str)
+    assert estimate.gone.tolist() == [False, True, False, True]
+
+
+def test_attention_by_separate_kernels() -> None:
+    estimate = sdpa(sequence([ADD, COPY, BF16_GEMM, ADD, SOFTMAX, ADD, BF16_GEMM, COPY, ADD]))
+    assert not isinstance(estimate, str)
+    assert estimate.gone.tolist() == [False, True, False, True, True, True, False, True, False]
+    assert (estimate.middle[[2, 6]] > estimate.middle[4]).all()
+    assert (estimate.middle[[0, 8]] == 1).all()
+
+
+def test_loss_is_no_attention() -> None:
+    assert isinstance(sdpa(sequence([BF16_GEMM, LOSS, BF16_GEMM])), str)
+    assert isinstance(sdpa(sequence([SOFTMAX, BF16_GEMM])), str)
+
+
+def test_optimizer_tensor_by_tensor() -> None:
+    estimate = fused_optimizer(sequence([BF16_GEMM, *[ADD, ADDCDIV] * 8, BF16_GEMM, ADD]))
+    assert not isinstance(estimate, str)
+    assert estimate.gone.tolist() == [False, *[True] * 16, False, False]
+    assert isinstance(fused_optimizer(sequence([ADD, ADDCDIV] * 3)), str)
+
+
+def test_shapes() -> None:
+    layout = channels_last(sequence([LAYOUT, ADD]))
+    odd = pad(sequence([ODD, BF16_GEMM]))
+    assert not isinstance(layout, str)
+    assert not isinstance(odd, str)
+    assert layout.middle.tolist() == [0.0, 1.0]
+    assert (odd.middle < 1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("count", "applies"), [(3, False), (4, True)])
+def test_equal_small_products(count: int, applies: bool) -> None:
+    estimate = batch(sequence([BF16_GEMM] * count))
+    assert isinstance(estimate, str) is not applies
+    if not isinstance(estimate, str):
+        assert int(estimate.gone.sum()) == count - 1
+
+
+def test_no_kernels() -> None:
+    assert all(isinstance(speedup.estimate(sequence([])), str) for speedup in SPEEDUPS)
+
+
+def test_runs_and_sums() -> None:
+    first, last = np.array([0, 3]), np.array([2, 5])
+    assert marked(first, last, 6).tolist() == [True, True, False, True, True, False]
+    assert per_run(np.array([1, 2, 4, 8, 16, 32]), first, last, np.add).tolist() == [3, 24]
