@@ -1,6 +1,7 @@
 """Price findings: each lost nanosecond of a GPU is granted to at most one finding.
 
-A device loses time when it does not compute. Its window less its compute time splits into accounts:
+A device loses time when it does not compute. Findings cover its steady part, or its window if Analysis.whole. This time
+less the compute time in it splits into accounts:
 
 - idle time: one account for each pair of gap and cause (`host`, `launch`, `sync`, ...);
 - exposed time: one account for each kind of work that runs while nothing computes (`communication`,
@@ -14,9 +15,11 @@ order of traceview.rules.RULES, most specific cause first:
 3. Ledger.deduct removes the granted time, so later rules cannot claim it again.
 4. The granted time is the cost of the finding, and the largest pieces become its evidence.
 
-So the costs of a device's findings add up to at most `idle_ns + busy_ns - compute_ns`.
+So the costs of a device's findings add up to at most `idle_ns + busy_ns - compute_ns` of that time. What costs nothing
+is a Note, which a rule yields beside its drafts.
 
     base.py      CaptureFacts (what a rule reads) and FindingDraft (what a rule yields)
+    part.py      the figures of a device in its steady part
     ledger.py    claims, grants and the accounts of a device
     findings.py  from drafts to priced, sorted findings with evidence
     figures.py   select figures and format them for texts

@@ -47,9 +47,9 @@ def _largest_loss(analysis: Analysis) -> str:
         return "no known problem costs a thousandth of it"
     first = analysis.findings[0]
     where = f" on {plain(first.device, 24)}" if first.device and len(analysis.devices) > 1 else ""
-    loss = f"the largest loss is {first.id.replace('_', ' ')}{where}, {100 * first.cost_fraction:.1f}%"
+    loss = f"the largest loss ({first.id.replace('_', ' ')}{where}) takes {100 * first.cost_fraction:.1f}%"
     each = first.cost_per_iteration_ns
-    return loss if each is None else f"{loss} or {milliseconds(each)} per iteration"
+    return loss if each is None else f"{loss}, {milliseconds(each)} per iteration"
 
 
 def iteration_line(iterations: Iterations | NotMeasured) -> str:
