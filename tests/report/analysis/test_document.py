@@ -93,6 +93,25 @@ CONTRACT = [
     "findings[].advice",
     "unmatched.kernels",
     "unmatched.copies",
+    "whole",
+    "notes[].id",
+    "notes[].text",
+    "notes[].affects",
+    *(
+        f"devices[].steady.{name}"
+        for name in (
+            "window_ns",
+            "kernel_count",
+            "busy_ns",
+            "compute_ns",
+            "communication_ns",
+            "exposed_h2d_ns",
+            "exposed_d2h_ns",
+            "exposed_communication_ns",
+            "idle_ns",
+            "causes.host",
+        )
+    ),
 ]
 FRACTIONS = {
     *(f".devices[].kernels[].{name}" for name in ("share", "blocks_per_sm", "waves", "occupancy")),
