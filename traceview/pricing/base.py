@@ -155,6 +155,7 @@ class FindingDraft:
         device: The device that lost the time.
         claims: The lost time that the finding explains.
         at_most: The most that the remedy can give, in ns; None if the remedy can give all that is claimed.
+        change: The change of `traceview whatif` that predicts what the remedy gives.
         min_gaps: Drop the draft if its price comes from fewer gaps.
         min_ns: Drop the draft if it costs less.
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
@@ -169,6 +170,7 @@ class FindingDraft:
     claims: tuple[Claim, ...]
     code: str = ""
     at_most: int | None = None
+    change: str = ""
     min_gaps: int = 0
     min_ns: int = 0
     note_without_cost: bool = False

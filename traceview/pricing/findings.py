@@ -117,7 +117,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         title=_fill_in(draft.title, price),
         evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
-        advice=_fill_in(draft.advice, price),
+        advice=_fill_in(draft.advice, price) + _prediction(facts, draft),
         code=draft.code,
         device=draft.device.use.id,
         cost_fraction=price.share,
@@ -131,6 +131,13 @@ def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
     if isinstance(iterations, NotMeasured) or not facts.counted or not price.steady:
         return None
     return min(price.steady // facts.counted, iterations.time_ns)
+
+
+def _prediction(facts: CaptureFacts, draft: FindingDraft) -> str:
+    """Return a sentence that names the change of `traceview whatif`; "" without one or without iterations."""
+    if not draft.change or not facts.counted:
+        return ""
+    return f" `traceview whatif` predicts what it gives: change `{draft.change}`."
 
 
 def _fill_in(text: str, price: _Price) -> str:

@@ -33,6 +33,7 @@ def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:
                 "compute, waits for other ranks excluded",
                 advice=f"{hidden} of {duration(communication.busy_ns)} is hidden behind compute. {fix.advice}",
                 code=fix.code,
+                change="overlap",
                 claims=(ExposedClaim((COMMUNICATION,)),),
                 place_label="communication while nothing computes",
             )

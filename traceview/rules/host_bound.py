@@ -82,6 +82,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: 
         advice=fix.advice,
         code=fix.code,
         claims=(IdleClaim(("host",), rows=rows),),
+        change="load" if loads_data else "",
         place_label=f"the host is in {name}" if name else "the host runs code outside CUDA",
     )
 

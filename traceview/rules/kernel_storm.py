@@ -134,6 +134,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Rows, storm: Times, n
         f"{quantity(len(counts), 'loop')} of up to {int(counts.max()):,} operations. Launching them takes longer "
         f"than running them. {fix.advice}",
         code=fix.code,
+        change="fuse",
         claims=(IdleClaim(("launch", "api", "host"), rows=device.gaps_before(np.sort(rows[inside]))),),
         evidence=_longest_storms(device, start, end, first, counts),
     )

@@ -106,6 +106,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> 
         f"the host to launch the next operation{_main_thread(facts, device, dense)}. {fix.advice}",
         code=fix.code,
         claims=(IdleClaim(CAUSES, rows=dense.rows),),
+        change="graph",
         min_gaps=MIN_GAPS,
         evidence=_longest_stretches(device, dense),
     )

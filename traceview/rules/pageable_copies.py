@@ -81,6 +81,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
             IdleClaim(("blocking_copy",)),
             restart_claim(device, calls),
         ),
+        change="pin" if total >= MIN_LARGE * count else "",
         at_most=max(exposed - remainder, 0) + total_cost(implicit),
         place_label="a copy from or to pageable memory blocks its host thread",
     )

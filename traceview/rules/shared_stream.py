@@ -61,6 +61,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) 
         advice=f"{{cost}} of copying is not hidden behind compute. {fix.advice}",
         code=fix.code,
         claims=(ExposedClaim(keys, within),),
+        change="prefetch",
         at_most=hideable,
         place_label="a copy on the stream of the kernels",
     )

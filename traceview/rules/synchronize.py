@@ -49,6 +49,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, calls: pl.DataFrame) -> Fin
             IdleClaim(("sync",), rows=device.steady_gaps),
             restart_claim(device, calls),
         ),
+        change="sync",
         at_most=total_cost(calls),
         place_label="the GPU runs out of work at a synchronization and restarts",
     )
