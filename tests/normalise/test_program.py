@@ -81,6 +81,8 @@ def program(times: dict[str, int] | None = None, **names: list[str]) -> Program:
     [
         ("input_reduce_fusion_3", "jax"),
         ("loop_multiply_fusion", "jax"),
+        ("gemm_fusion_dot_3_0", "jax"),
+        ("loop_broadcast_fusion__3", "jax"),
         ("wrapped_fusion", "jax"),
         ("trt_volta_h884cudnn_128x128_ldg8_relu_exp_small_nhwc_tn_v1", "tensorrt"),
         ("__myl_FcMulAddTraAddMeaSubMulMea_myl0_12", "tensorrt"),
@@ -103,6 +105,12 @@ def test_a_kernel_with_parameters_is_of_no_code_generator() -> None:
     assert program({"fusion": 5, "relax_2_gpu": 5}, texts=texts) == PLAIN_CUDA
 
 
+def test_xla_inside_tensorflow_is_not_jax() -> None:
+    texts = ["void tensorflow::functor::ShuffleInTensor3Simple<float>(int)"]
+    told = program({"loop_multiply_fusion": 5}, texts=texts, threads=["python3"])
+    assert (told.kind, told.frameworks, told.python) == ("cuda", ("tensorflow",), True)
+
+
 def test_gcc_openmp_waits_for_the_context() -> None:
     assert program({"main$_omp_fn$0": 5}, texts=["cuCtxSynchronize"]).kind == "openmp"
     assert program({"main$_omp_fn$0": 5}, texts=["cuStreamSynchronize"]).kind == "openacc"
@@ -110,6 +118,13 @@ def test_gcc_openmp_waits_for_the_context() -> None:
 
 def test_memory_fill_of_the_compiler_is_not_openacc_beside_openmp() -> None:
     assert program({"nvkernel_main_F1L85_3": 9, "__pgi_uacc_cuda_fill_44_gpu": 1}).frameworks == ("openmp",)
+
+
+def test_namespaces_of_tensorrt_show_it() -> None:
+    assert (
+        program({"computeOffsetsKernel": 5}, texts=["void cask_trt::computeOffsetsKernel<false>(T1)"]).kind
+        == "tensorrt"
+    )
 
 
 def test_the_framework_with_most_kernel_time_is_the_kind() -> None:

@@ -100,12 +100,17 @@ MARKS = (
         "libraries of PyTorch",
     ),
     Mark("tensorrt", "kernels", r"^trt_|^__myl|_trt$|^generatedNativePointwise", "kernels of TensorRT"),
-    Mark("tensorrt", "texts", r"\bnvinfer1::|\bgenericReformat::|\bcuInt8::|\bcuEltwise::", "kernels of TensorRT"),
+    Mark(
+        "tensorrt",
+        "texts",
+        r"\b(nvinfer1|cask_trt|xmma_trt|genericReformat|cuInt8|cuEltwise)::|_ZN\d+(cask|xmma)_trt",
+        "kernels of TensorRT",
+    ),
     Mark("tensorrt", "domains", r"^TensorRT$", "ranges of TensorRT"),
     Mark("tensorrt", "texts", r"^\S*libnvinfer\w*\.so|^\S*nvinfer\w*\.dll", "libraries of TensorRT"),
     Mark("onnx", "texts", r"\bonnxruntime::", "kernels of ONNX Runtime"),
     Mark("onnx", "texts", r"^\S*libonnxruntime\w*\.so|^\S*onnxruntime\w*\.dll", "libraries of ONNX Runtime"),
-    Mark("jax", PLAIN, r"^([a-z]+_)*fusion(_\d+)*$", "kernels of XLA"),
+    Mark("jax", PLAIN, r"^([a-z]+_)*fusion(_[a-z]+)*(_+\d+)*$", "kernels of XLA"),
     Mark("jax", "texts", r"\bhlo_module=|XlaModule:|\bxla::|^\S*(libjax\w*|xla_extension|xla_cuda_plugin)\.so", "XLA"),
     Mark("tensorflow", "texts", r"\btensorflow::|^\S*libtensorflow\w*\.so", "kernels of TensorFlow"),
     Mark("triton", PLAIN, r"^triton_|_0d1d|_\d+(d|c|de)(\d+(d|c|de)){2,}\d*$", "kernels of Triton"),
@@ -154,6 +159,8 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
         signs.setdefault("openmp" if in_context else "openacc", signs.pop("gcc"))
     if "openmp" in signs and signs.get("openacc") == OPENACC_KERNELS:
         del signs["openacc"]  # the runtime that fills memory is the same
+    if "tensorflow" in signs:
+        signs.pop("jax", None)  # TensorFlow contains XLA
     kind = _main_kind(signs, names, operations)
     training, training_evidence = _training(kind, names)
     frameworks = sorted(signs, key=lambda name: name != kind)
