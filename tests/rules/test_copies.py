@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
+
 from tests.made_trace import made_trace
 from tests.rules.helpers import MS, findings, in_training, with_calls, with_memory
+from traceview.model.trace import OPERATIONS
 from traceview.rules import RULES
 from traceview.rules.copy_bound import copy_bound
 from traceview.rules.exposed_copies import exposed_copies
@@ -118,3 +123,15 @@ def test_short_memset_is_not_a_finding() -> None:
 def test_hidden_copy_has_no_finding() -> None:
     work = [(0, 6 * MS, "compute", 0, None), (1 * MS, 5 * MS, "copy", 1, None)]
     assert findings(made_trace(work), exposed_copies, shared_stream, pageable_copies) == ()
+
+
+def test_results_are_read_back_on_another_stream() -> None:
+    """Copies of results need no copy of the next input ahead."""
+    results = with_memory(made_trace(WORK, CALLS), "pinned", 100_000_000)
+    as_d2h = pl.when(pl.col("kind").is_not_null()).then(pl.lit("d2h")).cast(OPERATIONS["kind"]).alias("kind")
+    results = replace(results, operations=results.operations.with_columns(as_d2h))
+    (inputs,) = findings(with_memory(made_trace(WORK, CALLS), "pinned", 100_000_000), shared_stream)
+    (outputs,) = findings(results, shared_stream)
+    assert "cudaMemcpyHostToDevice" in inputs.code and "cudaMemcpyDeviceToHost" in outputs.code
+    (outputs,) = findings(with_memory(results, "pageable", 100_000_000), pageable_copies)
+    assert "cudaMemcpyDeviceToHost" in outputs.code

@@ -28,6 +28,7 @@ from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, rate, share, size
 from traceview.pricing.ledger import ExposedClaim, IdleClaim
 from traceview.pricing.waits import restart_claim, total_cost
+from traceview.rules.advice.copies import READ_BACK
 from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
@@ -59,10 +60,11 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
     kinds = join_words([f"{size(use.bytes)} {use.kind}" for use in copies])
     if facts.counted is not None and _count_steady(facts, device, rows) == 0:
         fixes = START_UP_COPIES
-    elif total >= MIN_LARGE * count:
-        fixes = PAGEABLE_LARGE
-    else:
+    elif total < MIN_LARGE * count:
         fixes = PAGEABLE_SMALL
+    else:
+        results = sum(use.bytes for use in copies if use.kind == "d2h")
+        fixes = READ_BACK if 2 * results > total else PAGEABLE_LARGE
     fix = fixes.choose(facts.program)
     advice = fix.advice.replace("{each}", size(total / count))
     limit = f"; from pinned memory {duration(remainder)} would remain" if remainder else ""

@@ -21,7 +21,7 @@ from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, join_words, quantity, size
 from traceview.pricing.ledger import ExposedClaim
-from traceview.rules.advice.copies import SHARED_STREAM
+from traceview.rules.advice.copies import READ_BACK, SHARED_STREAM
 
 COPY_KINDS = ("h2d", "d2h")
 
@@ -47,12 +47,14 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, computing: dict[int, str]) 
         return None
     within = intervals.union(work.start[chosen], work.end[chosen], ordered=True)
     labels = join_words([computing[index] for index in np.unique(stream[shared]).tolist()][:3])
-    total = int(operations["bytes"].to_numpy()[work.rows[chosen]].sum())
+    rows = work.rows[chosen]
+    sizes, kind = operations["bytes"].to_numpy()[rows], operations["kind"].to_physical().to_numpy()[rows]
+    total, results = int(sizes.sum()), int(sizes[kind == KINDS.index("d2h")].sum())
     exposed = intervals.length(intervals.subtract(within, work.compute))
     hideable = device.compute_to_hide(COPY_KINDS)
     limit = f"; {duration(hideable)} of compute can hide them" if exposed > hideable else ""
     keys = tuple(copy_key(kind, memory) for kind in COPY_KINDS for memory in MEMORIES if memory != "pageable")
-    fix = SHARED_STREAM.choose(facts.program)
+    fix = (READ_BACK if 2 * results > total else SHARED_STREAM).choose(facts.program)
     return FindingDraft(
         id="shared_stream",
         device=device,

@@ -188,6 +188,12 @@ nvtxRangePop();""",
         f"collector. {FIND_HOST_CODE.replace('{tool}', '`py-spy record`')}",
         "gc.disable()   # if collections show up here; then call gc.collect() every N steps",
     ),
+    jax=Fix(
+        "The launching thread ran code outside CUDA: compilation of a function for new shapes, Python that prepares "
+        f"inputs, logging. Keep shapes and static arguments the same. "
+        f"{FIND_HOST_CODE.replace('{tool}', '`py-spy record`')}",
+        'jax.config.update("jax_log_compiles", True)   # names what is compiled, and when',
+    ),
     julia=Fix(
         "The launching thread ran code outside CUDA: compilation of a method, the garbage collector, input and output. "
         f"{FIND_HOST_CODE.replace('{tool}', 'the package Profile')}",
@@ -197,6 +203,7 @@ nvtxRangePop();""",
 OPTIMIZER_STEP = Fixes(
     cuda=HOST_BOUND.cuda,
     python=HOST_BOUND.python,
+    jax=HOST_BOUND.jax,
     julia=HOST_BOUND.julia,
     pytorch=Fix(
         "An optimizer step is mostly Python: each call gathers lists of parameters for each group. `fused=True` "
