@@ -14,7 +14,7 @@ from tests.oracle.gaps import CAUSES, Causes, ending
 from tests.oracle.host import Open, annotating
 from tests.oracle.spans import Span, free, length, union, without
 from tests.oracle.waits import Window
-from traceview.measure.iterations.names import LIBRARY_NAMES
+from traceview.measure.iterations.names import COUNTER_WORDS, LIBRARY_NAMES, PART_WORDS
 from traceview.model.trace import LIBRARY_DOMAINS
 
 
@@ -143,7 +143,7 @@ def phase_names(own: list[Range]) -> list[str]:
     groups: dict[tuple[int, str], list[tuple[int | None, ...]]] = defaultdict(list)
     for one in own:
         groups[one.thread, fold(one.name)].append(numbers(one.name))
-    counters = {key: counts_up(values) for key, values in groups.items()}
+    counters = {key: counts_up(key[1], values) for key, values in groups.items()}
     return [fold(one.name) if counters[one.thread, fold(one.name)] else one.name for one in own]
 
 
@@ -152,13 +152,14 @@ def numbers(name: str) -> tuple[int | None, ...]:
     return tuple(int(text) if -(2**63) <= int(text) < 2**63 else None for text in found)
 
 
-def counts_up(values: list[tuple[int | None, ...]]) -> bool:
+def counts_up(name: str, values: list[tuple[int | None, ...]]) -> bool:
     ups = downs = 0
     for before, after in pairwise(values):
         steps = [y - x for x, y in zip(before, after, strict=True) if x is not None and y is not None and x != y]
         ups += bool(steps) and steps[0] > 0
         downs += bool(steps) and steps[0] < 0
-    return ups >= 0.9 * (len(values) - 1) and downs <= 2
+    seldom = (downs <= 2 or re.search(COUNTER_WORDS, name) is not None) and re.search(PART_WORDS, name) is None
+    return ups >= 0.9 * (len(values) - downs - 1) and (downs == 0 or seldom)
 
 
 def nested_out(ranges: list[Range]) -> list[Range]:

@@ -10,12 +10,14 @@ from itertools import count
 
 import polars as pl
 
-from traceview.measure.iterations.names import LIBRARY_NAMES, NUMBER, SIGNED_NUMBER
+from traceview.measure.iterations.names import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.operations import COMMUNICATION, EXPERT_PARALLEL
 from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
+
+PHASE_WORDS = (COUNTER_WORDS, PART_WORDS)  # that tell iterations from their parts
 
 LETTERS = "bcdfghjkmnpqtvwz"  # they cannot spell a word that rules search for in range names
 MAX_ROUNDS = 4  # a replacement may reveal another secret beside it
@@ -184,10 +186,9 @@ class NameRedactor:
         shape = re.sub(NUMBER, "#", re.sub(SIGNED_NUMBER, r"\1#", clean))
         if library := re.search(LIBRARY_NAMES, text):
             return f"{library[0]} {_digest(clean)}"  # such ranges are not iterations
-        hint = DATA.search(text) or OPTIMIZER.search(text)
-        return " ".join(
-            [f"{hint[0].lower()}_{_digest(shape)}" if hint else _digest(shape), *map(self._short_number, numbers)]
-        )
+        matches = (DATA.search(text) or OPTIMIZER.search(text), *(re.search(words, text) for words in PHASE_WORDS))
+        hints = dict.fromkeys(hint[0].lower() for hint in matches if hint)
+        return " ".join(["_".join([*hints, _digest(shape)]), *map(self._short_number, numbers)])
 
     def program(self, text: str) -> str:
         """Return a program's name without its folders."""

@@ -45,6 +45,7 @@ from traceview.model.trace import Trace, Window
 WARM_UP = Fraction(3, 2)
 # A period begins with its first launch, so the first one lacks what the host loads before that.
 WARM_UP_PERIOD = Fraction(7, 5)
+MAX_WARM_UP = 3  # or a quarter of all periods
 UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 MAX_PROCESSES = 4  # whose launches are searched for a period
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
@@ -140,6 +141,8 @@ def find_iterations(
         return NotMeasured("no iteration overlaps the chosen window")
     ratio = WARM_UP if where.source == "range" else WARM_UP_PERIOD
     skipped, why = _count_warm_up(trace, where.end - where.start, skip, ratio)
+    if where.source == "period" and skip is None and skipped > max(MAX_WARM_UP, len(where.start) // 4):
+        return where  # iterations that become shorter and shorter, like those of an elimination
     return replace(where, skipped=skipped, why=why)
 
 
@@ -191,10 +194,10 @@ def _from_launches(trace: Trace, measured: MeasuredDevices) -> IterationRanges |
 def _from_period(
     trace: Trace, process: int, sequence: LaunchSequence, period: Period, levels: Sequence[PeriodLevel]
 ) -> IterationRanges:
-    names = trace.operations["name"].gather(sequence.operation).cast(pl.String)
+    names, middle = trace.operations["name"], len(period.first) // 2
     threads = np.bincount(np.maximum(sequence.thread, 0))
     return IterationRanges(
-        range=period_name(sequence, names, period.first[len(period.first) // 2], period.last[len(period.first) // 2]),
+        range=period_name(sequence, names, int(period.first[middle]), int(period.last[middle])),
         source="period",
         confidence=period.confidence,
         candidates=tuple(level_candidate(sequence, names, level) for level in levels),

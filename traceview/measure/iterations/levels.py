@@ -7,7 +7,7 @@ layers something else runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,22 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.measure.iterations.launches import LaunchSequence
-from traceview.measure.iterations.patterns import Anchor, Contents, pattern_hashes, regular_anchors
+from traceview.measure.iterations.patterns import (
+    MIN_CONTENT,
+    MIN_REPEATS,
+    Anchor,
+    Contents,
+    content_length,
+    pattern_hashes,
+    regular_anchors,
+)
 
 MAX_SAMPLE = 1 << 17  # launches in which periods are searched
 MIN_SIMILARITY = 0.5
 STRICT, LOOSE = 10, 3  # repetitions whose lengths differ by 1/10, or 1/3, of the median are regular
 MIN_EXCHANGED = 4
+MIN_LONG = 16  # launches
+MIN_EXTRA = 3
 MIN_SCORE = 0.2
 MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
@@ -34,7 +44,8 @@ class PeriodLevel:
 
     `places` are those of its anchor, `length` is the median number of launches of a repetition. `score` is the share of
     the sequence, by launches and GPU time, in regular repetitions, `regularity` their share between first and last
-    repetition, `similarity` the mean similarity of repetitions, `talking` the share of them that talk to the host.
+    anchor, `similarity` the mean similarity of repetitions, `talking` the share of the regular ones that talk to
+    the host. `irregular` counts the other repetitions, which typically have `extra` launches more.
     """
 
     anchor: Anchor
@@ -44,13 +55,16 @@ class PeriodLevel:
     regularity: float
     similarity: float
     talking: float
+    irregular: int
+    extra: int
 
 
 def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
     """Return the levels at which the sequence repeats, shortest period first."""
     part = _sample(len(sequence.symbol))
     hashes = pattern_hashes(sequence.symbol[part])
-    contents, anchors = Contents.from_hashes(hashes), list(regular_anchors(hashes))
+    anchors = list(regular_anchors(hashes))
+    contents = {length: Contents.from_hashes(hashes, length) for length in {MIN_CONTENT, content_length(hashes)}}
     weight = _weights(sequence, part)
     talks, computes = (_running_count(values[part]) for values in (sequence.talks, sequence.computes))
     for tolerance in (STRICT, LOOSE):
@@ -79,7 +93,7 @@ def _running_count(marks: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _level(
     anchor: Anchor,
-    contents: Contents,
+    contents: Mapping[int, Contents],
     weight: NDArray[np.float64],
     talks: NDArray[np.int64],
     computes: NDArray[np.int64],
@@ -88,21 +102,26 @@ def _level(
     first = anchor.places
     length = int(np.median(np.diff(first)))
     last = np.append(first[1:], min(int(first[-1]) + length, len(weight) - 1))
-    similarity = contents.similarity(first, last)
+    similarity = contents[max(contents) if length >= MIN_LONG else MIN_CONTENT].similarity(first, last)
     # Threads that launch at once exchange places: one launch more or less says little where there are several.
     deviation = np.abs(last - first - length)
     regular = (similarity >= MIN_SIMILARITY) & (deviation <= max(length // tolerance, int(length >= MIN_EXCHANGED)))
     regular &= computes[last] > computes[first]
     shares = weight[last] - weight[first]
-    score = float(shares[regular].sum())
+    # The last repetition may have its launches before the first anchor.
+    outside = float(weight[-1] - weight[first[-1]] + weight[first[0]])
+    between = float(shares[:-1][regular[:-1]].sum())
+    score = between + min(between / len(shares[:-1]), outside)
     return PeriodLevel(
         anchor,
         first,
         length,
         score=score,
-        regularity=score / max(float(shares.sum()), 1e-9),
+        regularity=between / max(float(shares[:-1].sum()), 1e-9),
         similarity=float(np.average(similarity, weights=last - first)),
-        talking=float(np.mean(talks[last] > talks[first])),
+        talking=float(np.mean((talks[last] > talks[first])[regular])) if regular.any() else 0.0,
+        irregular=int(np.count_nonzero(~regular[:-1])),
+        extra=0 if regular[:-1].all() else int(np.median((last - first)[:-1][~regular[:-1]])) - length,
     )
 
 
@@ -112,6 +131,7 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
         return None
     best = max(level.score for level in levels)
     chosen = next(level for level in levels if level.score >= best - NEARLY_BEST)
+    chosen = next((outer for outer in levels if _wraps(outer, chosen)), chosen)
     if len(chosen.places) >= MIN_NESTED:
         return chosen
     # A few repetitions of many: epochs of iterations.
@@ -123,3 +143,13 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
         and level.talking >= MIN_TALKING
     ]
     return nested[-1] if nested else chosen
+
+
+def _wraps(outer: PeriodLevel, inner: PeriodLevel) -> bool:
+    """Return whether each repetition of `outer` has many of `inner` and some launches of its own, as tokens of layers.
+
+    One or two launches, such as a check for convergence, do not make another level.
+    """
+    once_each = abs(inner.irregular - len(outer.places)) <= max(len(outer.places) // 5, 1)
+    longer = outer.length >= MIN_REPEATS * inner.length
+    return longer and once_each and inner.extra >= MIN_EXTRA and outer.score > inner.score

@@ -15,6 +15,8 @@ SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared
 MIN_INCREASING = 0.9
 MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
+# Words before a number that counts on in an outer loop, and before one that numbers the parts of a model.
+COUNTER_WORDS, PART_WORDS = r"(?i)iter|step|batch|epoch|token|frame", r"(?i)layer|block|stage|level|chunk"
 
 
 def fold_numbers(names: pl.Series) -> pl.Series:
@@ -38,7 +40,8 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
     """Return the name of the phase of each range: without the numbers that count the ranges of a thread.
 
     `ranges` is in the order of model.RANGES. The numbers in a name are a counter if they increase from range to
-    range: `iteration 7` becomes `iteration #`, but `layer 0` to `layer 11` in each iteration stay as they are.
+    range: `iteration 7` becomes `iteration #`, but `layer 0` to `layer 11` in each iteration stay as they are. The
+    number of an iteration may restart in an outer loop, that of a layer may not.
     """
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
@@ -56,7 +59,9 @@ def phase_names(ranges: pl.DataFrame) -> pl.Series:
         change = pl.when(step != 0).then(step).otherwise(change)
     changes = frame.with_columns(change.alias("change"))
     increases, restarts = ((pl.col("change") == sign).sum().over(group) for sign in (1, -1))
-    is_counter = (increases >= MIN_INCREASING * (pl.len().over(group) - 1)) & (restarts <= MAX_RESTARTS)
+    increases_enough = increases >= MIN_INCREASING * (pl.len().over(group) - restarts - 1)
+    counts, is_part = (pl.col("folded").str.contains(words) for words in (COUNTER_WORDS, PART_WORDS))
+    is_counter = increases_enough & ((restarts == 0) | ((restarts <= MAX_RESTARTS) | counts) & ~is_part)
     return changes.select(pl.when(is_counter).then("folded").otherwise("text").alias("phase")).to_series()
 
 

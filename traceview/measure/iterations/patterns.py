@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 
 LENGTHS = (1, 2, 4, 8)  # launches in a pattern
-CONTENT = 2  # launches in the patterns that repetitions are compared by
+# Launches in the patterns that repetitions are compared by, for up to so many kinds of launches: a few kinds make
+# all sequences alike.
+CONTENT = {2: 8, 7: 4}
+MIN_CONTENT = 2
 MIN_REPEATS = 3
 MAX_ANCHORS = 32
 MIN_SPACED_SHARE = 0.15  # of the sequence, at about the anchor's median distance
@@ -85,6 +88,12 @@ def _regular_patterns(values: Patterns, length: int) -> tuple[Times, Times, Time
     return np.full(np.count_nonzero(chosen), length), pattern[first][chosen], median[chosen], share[chosen]
 
 
+def content_length(hashes: Mapping[int, Patterns]) -> int:
+    """Return how many launches the patterns have that long repetitions are compared by."""
+    kinds = np.count_nonzero(np.bincount(hashes[1]))
+    return next((length for most, length in CONTENT.items() if kinds <= most), MIN_CONTENT)
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What each part of a sequence contains, as sums of random codes, one code for each pattern.
@@ -95,9 +104,9 @@ class Contents:
     running: NDArray[np.int32]
 
     @classmethod
-    def from_hashes(cls, hashes: Mapping[int, Patterns]) -> Contents:
-        """Add up the codes of the patterns of CONTENT launches."""
-        values = hashes.get(CONTENT, hashes[1])
+    def from_hashes(cls, hashes: Mapping[int, Patterns], length: int) -> Contents:
+        """Add up the codes of the patterns of `length` launches."""
+        values = hashes[min(length, max(hashes))]
         bits = _mixed(np.arange(1 << 16, dtype=np.uint64) * FIRST)[:, None] >> np.arange(
             BITS, BITS + SKETCH, dtype=np.uint64
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,10 @@ MIN_CONTENT = 0.6  # share of the typical launches that an iteration has
 MAX_COMPARED = 48  # iterations whose pauses are compared
 MAX_COMPARED_LAUNCHES = 1 << 18
 MIN_CONFIDENCE = 0.5
-SLACK = 0.05
+SLACK = 0.08  # of an iteration, for launches that are inserted or missing
+MAX_PAUSE_RATIO = 4  # the pause before a complete iteration may be so many times shorter than the longest one
+MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern that begins it
+PATTERN_SHIFT = 40
 MIN_LISTED_SCORE, MAX_LISTED = 0.5, 4
 MAX_SHORT, SHORT_CONFIDENCE = 4, 0.75  # a period of so few launches may be part of an iteration
 
@@ -62,7 +66,7 @@ def _cut(sequence: LaunchSequence, level: PeriodLevel) -> Period:
     hashes = pattern_hashes(sequence.symbol)
     places = np.flatnonzero(hashes[level.anchor.length] == level.anchor.pattern)
     pauses = np.concatenate([np.zeros(1, np.int64), sequence.pauses()])
-    first = _starts_after_pause(sequence.symbol, hashes, places, level.length, pauses)
+    first = _starts_after_pause(len(sequence.symbol), hashes, places, level.length, pauses)
     last = np.append(first[1:], min(int(first[-1]) + level.length, len(sequence.symbol)))
     whole = _content(sequence.symbol, first, last) >= MIN_CONTENT
     first, last = first[whole], last[whole]
@@ -77,42 +81,74 @@ def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last
     return confidence * SHORT_CONFIDENCE if short else confidence
 
 
-def _starts_after_pause(
-    symbol: NDArray[np.int64], hashes: Mapping[int, Patterns], places: Times, length: int, pauses: Times
-) -> Times:
-    """Return where each iteration begins: at the launch after the longest typical pause, up to its anchor."""
+def _starts_after_pause(count: int, hashes: Mapping[int, Patterns], places: Times, length: int, pauses: Times) -> Times:
+    """Return where each of `count` launches' iterations begins: after its longest typical pause, up to its anchor."""
     distance = np.diff(places)
     regular = places[1:][np.abs(distance - length) <= max(length // 10, 1)]
-    if len(regular) == 0:
-        return places
-    count = int(np.clip(MAX_COMPARED_LAUNCHES // length, 3, MAX_COMPARED))
-    regular = regular[np.linspace(0, len(regular) - 1, min(count, len(regular))).astype(np.int64)]
-    middle = int(regular[len(regular) // 2])
-    before = np.maximum(regular[:, None] - np.arange(length), 0)
-    same = symbol[before] == symbol[np.maximum(middle - np.arange(length), 0)]
-    typical = np.median(np.where(same, pauses[before], 0), axis=0)
+    rows = int(np.clip(MAX_COMPARED_LAUNCHES // length, 3, MAX_COMPARED))
+    regular = regular[np.linspace(0, len(regular) - 1, min(rows, len(regular))).astype(np.int64)]
     # Launches before the first anchor and after the last one belong to complete iterations too.
-    complete = np.arange(length) <= places[0]
-    complete &= np.arange(length) >= length - (len(symbol) - places[-1]) * (1 + SLACK)
-    if complete.any():
-        typical[~complete] = -1
-    back = int(np.argmax(typical))
+    tail, slack = count - int(places[-1]), int(length * SLACK)
     previous = np.append(max(int(places[0]) - 3 * length, -1), places[:-1])
-    first: Times = np.maximum(places - back, previous + 1)
-    for pattern in hashes.values():
-        # Launches may be missing or inserted before the anchor, so look for the pattern that begins an iteration.
-        if middle - back < len(pattern) and _is_unique(pattern, middle - back, middle - length, middle):
-            begins = np.flatnonzero(pattern == pattern[middle - back])
-            latest = np.searchsorted(begins, places, side="right") - 1
-            begin = begins[np.maximum(latest, 0)]
-            first = np.where((latest >= 0) & (begin > previous), begin, first)
-            break
-    return first
+    begins = [_best_begin(values, regular, length, pauses, (0, length)) for values in hashes.values()]
+    best = max(begins, key=lambda begin: begin.pause)
+    low, high = length - tail, min(int(places[0]), length - 1)
+    if low <= high + slack:
+        allowed = (low - slack, high + slack)
+        begins_whole = [_best_begin(values, regular, length, pauses, allowed) for values in hashes.values()]
+        whole = max(begins_whole, key=lambda begin: begin.pause)
+        exact = abs(high - low) <= slack
+        if exact and whole.pause < 0:
+            # No pattern is unique there, so count the launches up to the anchor.
+            return np.maximum(places - high, previous + 1)
+        if exact or whole.pause * MAX_PAUSE_RATIO >= best.pause:
+            begins, best = begins_whole, whole
+    first: Times = np.maximum(places - best.back, previous + 1)
+    if best.pause < 0:
+        return first
+    # Launches may be missing or inserted before the anchor, so look for the pattern that begins an iteration.
+    values = list(hashes.values())[begins.index(best)]
+    begin = np.flatnonzero(values == best.pattern)
+    latest = np.searchsorted(begin, places, side="right") - 1
+    begin = begin[np.maximum(latest, 0)]
+    return np.where((latest >= 0) & (begin > previous), begin, first)
 
 
-def _is_unique(pattern: Patterns, place: int, first: int, last: int) -> bool:
-    """Return whether the pattern at a place occurs once in (first, last]."""
-    return bool(np.count_nonzero(pattern[max(first + 1, 0) : last + 1] == pattern[place]) == 1)
+class _Begin(NamedTuple):
+    """A pattern that may begin the iterations: the pause before it, and how many launches before the anchor it is."""
+
+    pause: int
+    back: int
+    pattern: int
+
+
+NO_BEGIN = _Begin(-1, 0, 0)
+
+
+def _best_begin(values: Patterns, anchors: Times, length: int, pauses: Times, allowed: tuple[int, int]) -> _Begin:
+    """Return the pattern with the longest median pause among those that occur once before each anchor.
+
+    It lies between the `allowed` numbers of launches before the anchor.
+    """
+    back = np.broadcast_to(np.arange(length), (len(anchors), length))
+    at = anchors[:, None] - back
+    known = (at >= 0) & (at < len(values))
+    pattern = values[at[known]].astype(np.int64) << PATTERN_SHIFT
+    limit = (1 << PATTERN_SHIFT) - 1
+    by_pause = np.sort(pattern | np.minimum(pauses[at[known]], limit))
+    by_back = np.sort(pattern | back[known])
+    if len(by_pause) == 0:
+        return NO_BEGIN
+    first = np.flatnonzero(np.diff(by_pause >> PATTERN_SHIFT, prepend=-1))
+    count = np.diff(first, append=len(by_pause))
+    middle = first + count // 2
+    pause, distance = by_pause[middle] & limit, by_back[middle] & limit
+    once = (count >= MIN_SAME * len(anchors)) & (count <= MAX_SAME * len(anchors))
+    chosen = once & (distance >= allowed[0]) & (distance <= allowed[1])
+    if not chosen.any():
+        return NO_BEGIN
+    best = int(np.argmax(np.where(chosen, pause, -1)))
+    return _Begin(int(pause[best]), int(distance[best]), int(by_pause[middle[best]] >> PATTERN_SHIFT))
 
 
 def _content(symbol: NDArray[np.int64], first: Times, last: Times) -> NDArray[np.float64]:
@@ -139,8 +175,12 @@ def _ends(sequence: LaunchSequence, last: Times, pause: int) -> Times:
 
 
 def period_name(sequence: LaunchSequence, names: pl.Series, first: int, last: int) -> str:
-    """Return a readable name for a period: its number of launches, and the name with the most GPU time."""
-    part = pl.DataFrame({"name": names[first:last], "gpu_ns": sequence.gpu_ns[first:last]})
+    """Return a readable name for a period: its number of launches, and the operation with the most GPU time.
+
+    `names` are those of Trace.operations.
+    """
+    own = names.gather(sequence.operation[first:last]).cast(pl.String)
+    part = pl.DataFrame({"name": own, "gpu_ns": sequence.gpu_ns[first:last]})
     totals = part.group_by("name").agg(pl.col("gpu_ns").sum()).sort(["gpu_ns", "name"], descending=[True, False])
     count = last - first
     return f"period of {count} launch{'' if count == 1 else 'es'} ({totals['name'][0]})"

@@ -1,0 +1,250 @@
+"""Tests of iterations without ranges: made launch sequences with a known period, and captures without their ranges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.captures import H200, PUBLIC, SAMPLES, sample, shared
+from tests.made_trace import made_trace
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.iterations import measure_iterations
+from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
+from traceview.measure.iterations.periods import Period, find_periods
+from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.trace import Trace
+from traceview.pipeline import analyze, open_trace
+
+US = 1000
+LONG_PAUSE = 50 * US
+
+
+def made_sequence(symbols: list[int] | NDArray[np.int64], starts: list[int] | None = None) -> LaunchSequence:
+    """Return a sequence of kernels of 5 µs, a launch every 10 µs and a pause before each of `starts`."""
+    count = len(symbols)
+    pauses = np.zeros(count, np.int64)
+    pauses[starts or []] = LONG_PAUSE
+    begin = np.arange(count, dtype=np.int64) * 10 * US + np.cumsum(pauses)
+    none = np.zeros(count, np.bool_)
+    return LaunchSequence(
+        symbol=np.array(symbols, np.int64),
+        begin=begin,
+        end=begin + 2 * US,
+        gpu_ns=np.full(count, 5 * US),
+        computes=np.ones(count, np.bool_),
+        graph=none,
+        talks=none,
+        operation=np.arange(count),
+        stream=np.zeros(count, np.int16),
+        thread=np.zeros(count, np.int16),
+    )
+
+
+def period_of(symbols: list[int], starts: list[int] | None = None) -> Period | None:
+    return find_periods(made_sequence(symbols, starts))[0]
+
+
+def layered_step(layers: int) -> list[int]:
+    """Return the launches of a step: embedding, layers, loss, layers backward, optimizer."""
+    forward, backward = [1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16, 17, 18]
+    return [20, 21, *forward * layers, 30, 31, *backward * layers, *range(40, 52)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(5, 40),
+    st.integers(1, 12),
+    st.integers(0, 60),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300)), max_size=4),
+)
+def test_steps_are_found_after_warm_up_and_around_evaluation(
+    steps: int, layers: int, warm_up: int, evaluations: list[tuple[int, int]]
+) -> None:
+    step, forward = layered_step(layers), [20, 21, *[1, 2, 3, 4, 5, 6] * layers, 30, 99]
+    after = {place % steps: batches for batches, place in evaluations[: steps // 5]}
+    symbols, starts = [200 + at for at in range(warm_up)], []
+    for index in range(steps):
+        starts.append(len(symbols))
+        symbols += [*step, *forward * after.get(index, 0)]
+    period = period_of(symbols, starts)
+    assert period is not None
+    assert period.first.tolist() == starts
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(8, 40), st.integers(2, 8), st.integers(0, 2**32 - 1))
+def test_steps_of_varying_length_are_found(steps: int, layers: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    symbols: list[int] = []
+    starts = []
+    for _ in range(steps):
+        starts.append(len(symbols))
+        step = layered_step(layers)
+        for place in sorted(random.integers(1, len(step), int(random.integers(0, 4))).tolist(), reverse=True):
+            step[place:place] = [int(random.integers(300, 310))]
+        symbols += step
+    period = period_of(symbols, starts)
+    assert period is not None
+    assert period.first.tolist() == starts
+
+
+@pytest.mark.parametrize("launches", [1, 2, 5, 48])
+def test_time_steps_are_found(launches: int) -> None:
+    period = period_of(list(range(launches)) * 100)
+    assert period is not None
+    assert len(period.first) == 100
+    assert set(np.diff(period.first)) == {launches}
+
+
+@pytest.mark.parametrize("layers", [4, 12, 32, 80])
+def test_layers_do_not_win_over_tokens(layers: int) -> None:
+    layer, head = [1, 2, 3, 4, 5, 2, 3, 6, 7, 8], [20, 21, 22, 23, 24]
+    period = period_of([*layer * layers, *head] * 24)
+    assert period is not None
+    assert len(period.first) == 24
+
+
+def test_epochs_do_not_win_over_steps_that_talk_to_the_host() -> None:
+    step = layered_step(2)
+    epoch = [*step * 20, *[1, 2, 3, 4, 5, 6] * 5]
+    sequence = made_sequence(epoch * 4)
+    sequence.talks[np.flatnonzero(sequence.symbol == 20)] = True
+    period, levels = find_periods(sequence)
+    assert period is not None
+    assert len(period.first) == 80
+    assert len(epoch) in {level.length for level in levels}
+
+
+def test_micro_batches_are_part_of_a_step() -> None:
+    micro, optimizer = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], list(range(20, 28))
+    period = period_of([*micro * 4, *optimizer] * 12)
+    assert period is not None
+    assert len(period.first) == 12
+
+
+def test_interleaved_threads_do_not_hide_the_steps() -> None:
+    random = np.random.default_rng(1)
+    symbols: list[int] = []
+    for _ in range(20):
+        step = layered_step(6)
+        for place in random.choice(len(step), 3, replace=False).tolist():
+            step.insert(place, 500)  # another thread copies three batches at any moment
+        symbols += step
+    period = period_of(symbols)
+    assert period is not None
+    assert len(period.first) in (19, 20)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 4000), st.integers(3, 200), st.integers(0, 2**32 - 1))
+def test_random_launches_have_no_certain_period(count: int, kinds: int, seed: int) -> None:
+    period = period_of(np.random.default_rng(seed).integers(0, kinds, count).tolist())
+    assert period is None or period.confidence < 0.7
+
+
+@pytest.mark.parametrize("symbols", [[], [1], [1, 2], list(range(500)), [1] * 2, [*range(100), *range(100)]])
+def test_a_program_that_runs_once_has_no_period(symbols: list[int]) -> None:
+    assert period_of(symbols) is None
+
+
+def test_copies_alone_are_no_iterations() -> None:
+    sequence = made_sequence([1] * 50)
+    assert find_periods(replace(sequence, computes=np.zeros(50, np.bool_)))[0] is None
+
+
+def test_a_long_run_is_found_from_its_middle() -> None:
+    step = layered_step(12)
+    period = period_of(step * 1200)
+    assert period is not None
+    assert len(period.first) in (1199, 1200)
+
+
+def iterations_of(trace: Trace) -> Iterations | NotMeasured:
+    return measure_iterations(trace, ThreadStates.from_trace(trace))
+
+
+def test_a_period_is_an_iteration_of_the_capture() -> None:
+    calls = [(100 * at, 100 * at + 10, "api", 0) for at in range(12)]
+    work = [(100 * at + 20, 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, at) for at in range(12)]
+    result = iterations_of(made_trace(work, calls))
+    assert isinstance(result, Iterations)
+    assert (result.source, result.count, result.thread, result.process_id) == ("period", 4, 0, 1)
+    assert result.time_ns == 300
+    assert result.range == "period of 3 launches (compute)"
+    assert [row.name for row in result.per_iteration] == ["period 0", "period 1", "period 2", "period 3"]
+    assert all(row.end_ns == after.start_ns for row, after in pairwise(result.per_iteration))
+
+
+def test_operations_without_launches_have_periods_too() -> None:
+    work = [(100 * at, 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, None) for at in range(30)]
+    result = iterations_of(made_trace(work))
+    assert isinstance(result, Iterations)
+    assert (result.source, result.count, result.time_ns) == ("period", 10, 300)
+
+
+def stripped(trace: Trace, process: int) -> Trace:
+    own = trace.operations.filter(trace.operations["process"] == process)
+    return replace(trace, ranges=trace.ranges.clear(), operations=own)
+
+
+WITH_RANGES = [
+    *("trainer/serial.sqlite", "trainer/pinned.sqlite", "trainer/prefetch.sqlite", "trainer/staged.sqlite"),
+    *("trainer/ddp.sqlite", "trainer/graph.sqlite", "torch_profiler/serial.json.gz", "torch_profiler/graph.json.gz"),
+    *("scenarios/p2p.sqlite", "scenarios/contexts.sqlite", "scenarios/graph_whole.sqlite", "mpi/heat.sqlite"),
+    *("scenarios/graph_nodes.sqlite", "openacc/heat_as_2024.2.sqlite", "ranks/slowgpu_rank2.sqlite.xz"),
+]
+
+
+def assert_agree(path: Path) -> None:
+    trace = open_trace(path)
+    by_range = iterations_of(trace)
+    assert isinstance(by_range, Iterations) and by_range.source == "range"
+    by_launch = iterations_of(stripped(trace, by_range.process_id))
+    assert isinstance(by_launch, Iterations) and by_launch.source == "period"
+    assert abs(by_launch.count - by_range.count) <= 1
+    assert by_launch.time_ns == pytest.approx(by_range.time_ns, rel=0.02)
+
+
+@pytest.mark.parametrize("name", WITH_RANGES)
+def test_launches_give_the_iterations_of_the_ranges(name: str) -> None:
+    assert_agree(sample(name))
+
+
+@pytest.mark.parametrize("name", H200)
+def test_launches_give_the_iterations_of_the_h200_ranges(name: str) -> None:
+    assert_agree(shared(name))
+
+
+def test_solver_without_ranges() -> None:
+    found = analyze(shared(PUBLIC[3])).iterations
+    assert isinstance(found, Iterations)
+    assert (found.source, found.count) == ("period", 1000)
+
+
+def test_streams_show_the_rounds_of_a_loop_over_streams() -> None:
+    trace = open_trace(SAMPLES / "scenarios" / "many_streams.sqlite")
+    by_range = iterations_of(trace)
+    assert isinstance(by_range, Iterations)
+    by_launch = iterations_of(stripped(trace, by_range.process_id))
+    assert isinstance(by_launch, Iterations)
+    assert any(abs(other.time_ns / by_range.time_ns - 1) < 0.02 for other in by_launch.candidates)
+
+
+def test_an_iteration_ends_where_the_next_begins() -> None:
+    period, _ = find_periods(launch_sequence(open_trace(sample("dual.sqlite")), 1531))
+    assert period is not None
+    assert (period.end[:-1] == period.start[1:]).all()
+    assert period.end[-1] > period.start[-1]
+
+
+def test_a_check_now_and_then_is_part_of_an_iteration() -> None:
+    period = period_of([*[1, 2] * 100, 3] * 12)
+    assert period is not None
+    assert len(period.first) in (1199, 1200)
