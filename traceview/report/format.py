@@ -40,7 +40,7 @@ def percent(part: int, whole: int) -> str:
 
 def confidence_word(confidence: float) -> str:
     """Return how sure a result from 0 to 1 is, as a word."""
-    return "high" if confidence >= 0.9 else "medium" if confidence >= 0.7 else "low"
+    return "high" if confidence >= 0.9 else "medium" if confidence >= 0.8 else "low"
 
 
 def size(count: int) -> str:

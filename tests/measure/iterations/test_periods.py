@@ -21,6 +21,7 @@ from traceview.measure.iterations.periods import Period, find_periods
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze, open_trace
+from traceview.report.format import confidence_word
 
 US = 1000
 LONG_PAUSE = 50 * US
@@ -92,7 +93,8 @@ def test_steps_of_varying_length_are_found(steps: int, layers: int, seed: int) -
         symbols += step
     period = period_of(symbols, starts)
     assert period is not None
-    assert period.first.tolist() == starts
+    assert len(period.first) == len(starts)
+    assert np.abs(period.first - starts).max() <= 3  # an inserted launch may hide where a step begins
 
 
 @pytest.mark.parametrize("launches", [1, 2, 5, 48])
@@ -146,7 +148,7 @@ def test_interleaved_threads_do_not_hide_the_steps() -> None:
 @given(st.integers(1, 4000), st.integers(3, 200), st.integers(0, 2**32 - 1))
 def test_random_launches_have_no_certain_period(count: int, kinds: int, seed: int) -> None:
     period = period_of(np.random.default_rng(seed).integers(0, kinds, count).tolist())
-    assert period is None or period.confidence < 0.7
+    assert period is None or confidence_word(period.confidence) == "low"
 
 
 @pytest.mark.parametrize("symbols", [[], [1], [1, 2], list(range(500)), [1] * 2, [*range(100), *range(100)]])

@@ -21,7 +21,7 @@ MAX_COMPARED = 48  # iterations whose pauses are compared
 MAX_COMPARED_LAUNCHES = 1 << 18
 MIN_CONFIDENCE = 0.5
 SLACK = 0.08  # of an iteration, for launches that are inserted or missing
-MAX_PAUSE_RATIO = 4  # the pause before a complete iteration may be so many times shorter than the longest one
+MAX_PAUSE_RATIO = 4  # the pause before complete iterations may be shorter than the longest one by this
 MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern that begins it
 PATTERN_SHIFT = 40
 MIN_LISTED_SCORE, MAX_LISTED = 0.5, 4
@@ -82,54 +82,64 @@ def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last
 
 
 def _starts_after_pause(count: int, hashes: Mapping[int, Patterns], places: Times, length: int, pauses: Times) -> Times:
-    """Return where each of `count` launches' iterations begins: after its longest typical pause, up to its anchor."""
+    """Return where the iterations of `count` launches begin: after the longest typical pause up to their anchors."""
+    begin = _choose_begin(count, hashes, places, length, pauses)
+    previous = np.append(max(int(places[0]) - 3 * length, -1), places[:-1])
+    first: Times = np.maximum(places - begin.back, previous + 1)
+    if begin.length:
+        # Launches may be missing or inserted before the anchor, so look for the pattern that begins an iteration.
+        matches = np.flatnonzero(hashes[begin.length] == begin.pattern)
+        latest = np.searchsorted(matches, places, side="right") - 1
+        match = matches[np.maximum(latest, 0)]
+        first = np.where((latest >= 0) & (match > previous), match, first)
+    return first
+
+
+class _Begin(NamedTuple):
+    """A pattern that may begin the iterations: the pause before it, and how many launches before the anchor it is.
+
+    `length` is 0 if no pattern is known.
+    """
+
+    pause: int
+    back: int
+    length: int = 0
+    pattern: int = 0
+
+
+def _choose_begin(count: int, hashes: Mapping[int, Patterns], places: Times, length: int, pauses: Times) -> _Begin:
     distance = np.diff(places)
     regular = places[1:][np.abs(distance - length) <= max(length // 10, 1)]
     rows = int(np.clip(MAX_COMPARED_LAUNCHES // length, 3, MAX_COMPARED))
     regular = regular[np.linspace(0, len(regular) - 1, min(rows, len(regular))).astype(np.int64)]
-    # Launches before the first anchor and after the last one belong to complete iterations too.
-    tail, slack = count - int(places[-1]), int(length * SLACK)
-    previous = np.append(max(int(places[0]) - 3 * length, -1), places[:-1])
-    begins = [_best_begin(values, regular, length, pauses, (0, length)) for values in hashes.values()]
-    best = max(begins, key=lambda begin: begin.pause)
-    low, high = length - tail, min(int(places[0]), length - 1)
-    if low <= high + slack:
-        allowed = (low - slack, high + slack)
-        begins_whole = [_best_begin(values, regular, length, pauses, allowed) for values in hashes.values()]
-        whole = max(begins_whole, key=lambda begin: begin.pause)
-        exact = abs(high - low) <= slack
-        if exact and whole.pause < 0:
-            # No pattern is unique there, so count the launches up to the anchor.
-            return np.maximum(places - high, previous + 1)
-        if exact or whole.pause * MAX_PAUSE_RATIO >= best.pause:
-            begins, best = begins_whole, whole
-    first: Times = np.maximum(places - best.back, previous + 1)
-    if best.pause < 0:
-        return first
-    # Launches may be missing or inserted before the anchor, so look for the pattern that begins an iteration.
-    values = list(hashes.values())[begins.index(best)]
-    begin = np.flatnonzero(values == best.pattern)
-    latest = np.searchsorted(begin, places, side="right") - 1
-    begin = begin[np.maximum(latest, 0)]
-    return np.where((latest >= 0) & (begin > previous), begin, first)
+
+    def best_begin(low: int, high: int) -> _Begin:
+        return max(_best_begin(hashes, size, regular, length, pauses, (low, high)) for size in hashes)
+
+    best = best_begin(0, length)
+    # Launches before the first anchor and after the last one may belong to complete iterations too.
+    low, high = length - (count - int(places[-1])), min(int(places[0]), length - 1)
+    slack = int(length * SLACK)
+    whole = max(best_begin(low, high), best_begin(low - slack, high + slack), key=lambda begin: begin.pause)
+    if abs(high - low) <= slack:
+        # All launches belong to iterations, so the first launch begins one.
+        return whole if whole.length else _Begin(0, high)
+    return whole if whole.length and whole.pause * MAX_PAUSE_RATIO >= best.pause else best
 
 
-class _Begin(NamedTuple):
-    """A pattern that may begin the iterations: the pause before it, and how many launches before the anchor it is."""
+def _best_begin(
+    hashes: Mapping[int, Patterns],
+    size: int,
+    anchors: Times,
+    length: int,
+    pauses: Times,
+    allowed: tuple[int, int],
+) -> _Begin:
+    """Return the pattern of `size` launches with the longest median pause among those that occur once in iterations.
 
-    pause: int
-    back: int
-    pattern: int
-
-
-NO_BEGIN = _Begin(-1, 0, 0)
-
-
-def _best_begin(values: Patterns, anchors: Times, length: int, pauses: Times, allowed: tuple[int, int]) -> _Begin:
-    """Return the pattern with the longest median pause among those that occur once before each anchor.
-
-    It lies between the `allowed` numbers of launches before the anchor.
+    It lies between the `allowed` numbers of launches before the anchors.
     """
+    values = hashes[size]
     back = np.broadcast_to(np.arange(length), (len(anchors), length))
     at = anchors[:, None] - back
     known = (at >= 0) & (at < len(values))
@@ -137,8 +147,6 @@ def _best_begin(values: Patterns, anchors: Times, length: int, pauses: Times, al
     limit = (1 << PATTERN_SHIFT) - 1
     by_pause = np.sort(pattern | np.minimum(pauses[at[known]], limit))
     by_back = np.sort(pattern | back[known])
-    if len(by_pause) == 0:
-        return NO_BEGIN
     first = np.flatnonzero(np.diff(by_pause >> PATTERN_SHIFT, prepend=-1))
     count = np.diff(first, append=len(by_pause))
     middle = first + count // 2
@@ -146,9 +154,9 @@ def _best_begin(values: Patterns, anchors: Times, length: int, pauses: Times, al
     once = (count >= MIN_SAME * len(anchors)) & (count <= MAX_SAME * len(anchors))
     chosen = once & (distance >= allowed[0]) & (distance <= allowed[1])
     if not chosen.any():
-        return NO_BEGIN
+        return _Begin(-1, 0)
     best = int(np.argmax(np.where(chosen, pause, -1)))
-    return _Begin(int(pause[best]), int(distance[best]), int(by_pause[middle[best]] >> PATTERN_SHIFT))
+    return _Begin(int(pause[best]), int(distance[best]), size, int(by_pause[middle[best]] >> PATTERN_SHIFT))
 
 
 def _content(symbol: NDArray[np.int64], first: Times, last: Times) -> NDArray[np.float64]:
