@@ -148,7 +148,7 @@ def as_directory(export: Path, folder: Path, suffix: str) -> Path:
         frame = pl.DataFrame(cursor.fetchall(), schema=columns, orient="row", infer_schema_length=None)
         # nsys writes ids without a sign, and in as many bits as they need.
         unsigned = [name for name in ("globalPid", "streamId") if name in columns]
-        frame = frame.with_columns(pl.col(name).cast(pl.UInt64) for name in unsigned)
+        frame = frame.with_columns(pl.col(name).cast(pl.UInt64, wrap_numerical=True) for name in unsigned)
         path = folder / f"{table}{suffix}"
         _ = frame.write_parquet(path) if suffix == ".parquet" else frame.write_ipc_stream(path)
     connection.close()
