@@ -151,6 +151,7 @@ def test_cuda_ends_before_the_ranges(tmp_path: Path) -> None:
     (note,) = info(tmp_path, **launches(5, 5), nvtx=steps(9)).health
     assert note.id == "cuda_ends_early"
     assert "process 10" in note.text and "4 ranges such as 'iteration #'" in note.text
+    assert note.affects == ("iterations", "nvtx")  # the window of a GPU ends with its last work
     # Other work after the last call: nothing is lost.
     other = [*steps(5), Nvtx(700, 790, text="save"), Nvtx(800, 890, text="save")]
     assert info(tmp_path, **launches(5, 5), nvtx=other).health == ()

@@ -230,8 +230,8 @@ def _range_without_calls(api: pl.DataFrame, operations: pl.DataFrame, ranges: pl
         "cuda_ends_early",
         f"the CUDA events of process {api['process'][0]} end at {last / 1e9:.3f} s, but {len(lost):,} ranges such as "
         f"{lost['name'][0][:MAX_NAME_LETTERS]!r} follow: the CUDA events after that moment were not recorded (a full "
-        "buffer, or the CUDA capture stopped), and figures that include it are wrong",
-        GPU_FIGURES,
+        "buffer, or the CUDA capture stopped), so figures of later ranges and iterations are wrong",
+        ("iterations", "nvtx"),
     )
 
 
