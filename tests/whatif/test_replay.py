@@ -119,7 +119,7 @@ def test_path_adds_up_to_the_prediction() -> None:
     assert times == sorted(times, reverse=True)
     assert result.together[0].change == "pin"
     assert {item.change for item in result.together} >= {"graph", "compile"}
-    assert {item.change for item in result.left_out} >= {"prefetch", "fuse", "staged", "overlap", "pad"}
+    assert {item.change for item in result.left_out} >= {"prefetch", "output", "allocate", "fuse", "staged", "overlap", "pad"}
     starts = [span.start_ns for span in result.spans]
     assert starts == sorted(starts)
     covered = sum(span.end_ns - span.start_ns for span in result.spans)

@@ -49,19 +49,24 @@ def test_predictions_do_not_need_ranges(name: str) -> None:
 
 
 def loop(pause: int, *, kind: str = "h2d", memory: str = "pinned", size: int = 1 << 20, rest: int = 205) -> Trace:
-    """Hand-made: each step pauses, copies, launches two kernels of 100 µs, and waits for the copy if it is pageable."""
-    operations, api, ranges, at = [], [], [], 0
+    """Hand-made: each step pauses, copies for 14 µs, launches two kernels of 100 µs and takes `rest` µs more.
+
+    All work is on one stream, and starts 5 µs after its launch or when the work before it ends. A copy of pageable
+    memory blocks its call.
+    """
+    operations, api, ranges, at, free = [], [], [], 0, 0
     for step in range(12):
         begin = at
-        copy = begin + pause
-        api.append((copy, copy + 20 * US, "blocking_copy" if memory == "pageable" else "api", 0))
-        operations.append((copy + 5 * US, copy + 19 * US, "copy", 0, len(api) - 1))
-        for kernel in range(2):
-            call = copy + (30 + 10 * kernel) * US
-            api.append((call, call + 5 * US, "api", 0))
-            start = call + (10 + 90 * kernel) * US
-            operations.append((start, start + 100 * US, "compute", 0, len(api) - 1))
-        at = copy + (45 + rest) * US
+        at += pause
+        for name, length in (("copy", 14 * US), ("compute", 100 * US), ("compute", 100 * US)):
+            start = max(at + 5 * US, free)
+            free = start + length
+            operations.append((start, free, name, 0, len(api)))
+            blocks = name == "copy" and memory == "pageable"
+            returned = free + US if blocks else at + 5 * US
+            api.append((at, returned, "blocking_copy" if blocks else "api", 0))
+            at = returned + 5 * US
+        at += rest * US
         ranges.append((begin, at, f"step {step}", 0))
     trace = made_trace(operations, api, ranges)
     is_copy = pl.col("class") == "copy"
@@ -132,3 +137,64 @@ def test_changes_fit_the_program() -> None:
     texts = " ".join([*(item.rests_on for item in result.predictions), *(item.reason for item in result.left_out)])
     assert "staged" not in {item.change for item in (*result.predictions, *result.left_out)}
     assert not any(word in texts for word in ("DataLoader", "non_blocking", "num_workers", "backward"))
+
+
+def short_steps(pause: int, kernels: int = 1, role: str = "api", call: int = 5 * US, steps: int = 60) -> Trace:
+    """Hand-made: each step launches kernels of 2 µs 10 µs apart, makes one more call, and pauses."""
+    operations, api, ranges, at = [], [], [], 0
+    for step in range(steps):
+        begin = at
+        for _ in range(kernels):
+            api.append((at, at + 5 * US, "api", 0))
+            operations.append((at + 8 * US, at + 10 * US, "compute", 0, len(api) - 1))
+            at += 10 * US
+        api.append((at, at + call, role, 0))
+        at += call + pause
+        ranges.append((begin, at, f"batch {step}", 0))
+    return made_trace(operations, api, ranges)
+
+
+def test_graph_keeps_pauses_of_the_host() -> None:
+    """A pause of 5 ms in each step of 20 kernels is not launching code; the launches of 200 µs are."""
+    prediction = predict(analyze(short_steps(5000 * US, kernels=20)), ["graph"])
+    assert 5000 * US < prediction.iteration_ns < 5100 * US
+
+
+def test_graph_of_several_short_iterations() -> None:
+    """One kernel a step: a graph of ten steps launches in 13 µs what took 10 µs each."""
+    prediction = predict(analyze(short_steps(0, call=0)), ["graph"])
+    assert prediction.iteration_ns < 3 * US and "each graph holds 10" in prediction.note
+    with pytest.raises(RequestError, match="few kernels are launched one by one"):
+        predict(analyze(short_steps(0, role="sync")), ["graph"])
+
+
+def test_allocations_take_no_time_when_memory_is_reused() -> None:
+    analysis = analyze(short_steps(10 * US, role="memory", call=300 * US))
+    assert whatif_time(analysis) == 320 * US
+    assert predict(analysis, ["allocate"]).iteration_ns == 20 * US
+    with pytest.raises(RequestError, match="no iteration allocates"):
+        predict(analyze(short_steps(10 * US)), ["allocate"])
+
+
+def test_results_are_copied_beside_the_kernels() -> None:
+    """The host is ahead: 14 µs of copy and 200 µs of kernels limit a step. The copy then runs beside the kernels."""
+    copied = analyze(loop(0, kind="d2h", rest=0))
+    assert whatif_time(copied) == 214 * US
+    assert predict(copied, ["output"]).iteration_ns == pytest.approx(200 * US, abs=3 * US)
+    with pytest.raises(RequestError, match="pin that memory first"):
+        predict(analyze(loop(0, kind="d2h", memory="pageable", rest=0)), ["output"])
+    with pytest.raises(RequestError, match="no large copy to the host"):
+        predict(analyze(loop(0)), ["output"])
+
+
+def test_iterations_called_batch_are_not_loading() -> None:
+    with pytest.raises(RequestError, match="no range is named after data"):
+        predict(analyze(short_steps(5000 * US)), ["load"])
+
+
+def test_model_that_does_not_stand_for_the_run_is_refused() -> None:
+    analysis = analyze(sample("dual.sqlite"))
+    assert isinstance(analysis.iterations, Iterations)
+    longer = replace(analysis, iterations=replace(analysis.iterations, time_ns=2 * analysis.iterations.time_ns))
+    with pytest.raises(RequestError, match=r"differ too much: those that fit a model take 13\.\d ms, the mean is 27"):
+        predict(longer, ["graph"])

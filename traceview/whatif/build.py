@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from traceview.intervals import clip, length, union
 from traceview.model.trace import Trace
 from traceview.whatif.gpu_edges import gpu_edges, machine_facts, operations_of
 from traceview.whatif.graph import DependencyGraph, Edges
@@ -18,7 +21,7 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     begin, end = int(selection.edges[selection.begin]), int(selection.edges[selection.last])
     calls = calls_of(trace, selection, begin, end)
     ops = operations_of(trace, selection, calls, begin)
-    facts = machine_facts(trace, calls, ops)
+    facts = replace(machine_facts(trace, calls, ops), overhead=_overhead_share(trace, begin, end))
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)
@@ -29,3 +32,8 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     pairs = zip(*parts, strict=True)
     edges = queue_edges(calls, ops, Edges(*(np.concatenate(pair).astype(np.int64) for pair in pairs)))
     return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts)
+
+
+def _overhead_share(trace: Trace, begin: int, end: int) -> float:
+    overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
+    return length(clip(overhead, begin, end)) / max(end - begin, 1)

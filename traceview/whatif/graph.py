@@ -7,7 +7,7 @@ edges. It never removes nodes: removed work takes no time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,12 @@ KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "
 
 @dataclass(frozen=True, slots=True)
 class GraphCalls:
-    """API calls that launch, wait or block. Each array has one entry for each call, sorted by start.
+    """API calls that launch, wait, block or allocate. Each array has one entry for each call, sorted by start.
 
     `row` is the row of Trace.api. `sync` marks explicit synchronizations, `blocking` copies that block their thread.
     `loading` is the time in ns since the previous call that lies in a data-loading range or, where no range has such a
     name, that precedes the copy of a batch. `backward` marks calls of the backward pass: those on another thread than
-    the iterations, or in a range named after the backward pass.
+    the iterations, or in a range named after the backward pass. `memory` marks allocations and frees.
     """
 
     row: Codes
@@ -50,6 +50,7 @@ class GraphCalls:
     blocking: Mask
     loading: Times
     backward: Mask
+    memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class MachineFacts:
     pinned_measured: bool
     staging_rate: float  # bytes/ns of pageable copies
     gpu: str = ""  # model name
+    overhead: float = 0.0  # share of the modelled time that the profiler itself takes
 
 
 @dataclass(frozen=True, slots=True)

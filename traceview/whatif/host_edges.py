@@ -9,11 +9,12 @@ import polars as pl
 
 from traceview.intervals import Intervals, Times, covered_length, union
 from traceview.model.trace import ROLES, Trace
+from traceview.rules.host_bound import DATA
 from traceview.whatif.constants import ASYNC_CALL, LAUNCH_CALL, QUEUE_DEPTH, SYNC_RETURN
 from traceview.whatif.graph import CALL, GAP, QUEUE, WAIT, Codes, Edges, GraphCalls, Operations
 from traceview.whatif.select import Selection
 
-LOADING = r"(?i)data|load|batch|fetch|dataset|collate|next"
+LOADING = f"(?i){DATA.pattern}"
 BACKWARD = r"(?i)backward"
 MAX_OWN_GAP = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
 MIN_BATCH = 1_000  # bytes: a smaller copy is a scalar
@@ -24,14 +25,14 @@ QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue
 
 
 def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphCalls:
-    """Return the outermost calls in [begin, end) that launch, synchronize, block or wait for an event."""
+    """Return the outermost calls in [begin, end) that launch, synchronize, block, allocate or wait for an event."""
     inside = (pl.col("process") == selection.process) & (pl.col("start") >= begin) & (pl.col("start") < end)
     frame = trace.api.with_row_index("row").filter(inside)
     launches = np.zeros(len(trace.api), np.bool_)
     launches[trace.operations["launch"].drop_nulls().to_numpy()] = True
     role = frame["role"].to_physical()
     frame = frame.filter(
-        role.is_in([ROLES.index("sync"), ROLES.index("blocking_copy")])
+        role.is_in([ROLES.index(name) for name in ("sync", "blocking_copy", "memory")])
         | pl.Series(launches[frame["row"].to_numpy()])
         | frame["name"].cast(pl.String).str.contains("StreamWaitEvent")
     )
@@ -51,8 +52,9 @@ def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphC
         codes == ROLES.index("blocking_copy"),
         np.zeros(len(start), np.int64),
         (thread != selection.thread) | backward,
+        codes == ROLES.index("memory"),
     )
-    named = _ranges_matching(trace, selection, LOADING)
+    named = _loading_ranges(trace, selection)
     if len(named.start):
         return replace(calls, loading=covered_length(named, np.minimum(returned, start), start))
     return replace(calls, loading=_time_before_batches(trace, selection, calls, returned))
@@ -89,6 +91,15 @@ def _copied_bytes(trace: Trace, calls: GraphCalls) -> Times:
     size = np.zeros(len(trace.api), np.int64)
     np.add.at(size, copies["launch"].to_numpy(), copies["bytes"].to_numpy())
     return size[calls.row]
+
+
+def _loading_ranges(trace: Trace, selection: Selection) -> Intervals:
+    """Return the ranges named after loading that launch no kernel: an iteration may be called `batch 7`."""
+    named = _ranges_matching(trace, selection, LOADING)
+    kernels = trace.operations.filter(pl.col("class") == "compute")["launch"].drop_nulls().to_numpy()
+    launches = np.sort(trace.api["start"].to_numpy()[kernels])
+    idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
+    return Intervals(named.start[idle], named.end[idle])
 
 
 def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceview.model.trace import Note, Trace
 from traceview.whatif.outcome import RunModel
 
+MIN_OVERHEAD = 0.05  # of the iterations; less profiler overhead is not stated
 UNNAMED = (
     Note(
         "unnamed_phases",
@@ -24,6 +25,13 @@ def gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
     if gain < -MIN_GAIN:
         return (f"alone it is {-gain:.0%} slower",)
     return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
+
+
+def _overhead_notes(model: RunModel) -> tuple[Note, ...]:
+    share = model.graph.facts.overhead
+    if share < MIN_OVERHEAD:
+        return ()
+    return (Note("overhead", f"{share:.0%} of the modelled time is profiler overhead, which predictions keep"),)
 
 
 def process_notes(trace: Trace, process: int) -> tuple[Note, ...]:
@@ -51,5 +59,6 @@ def model_notes(model: RunModel) -> tuple[Note, ...]:
             f"launch to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
         ),
         Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
+        *_overhead_notes(model),
         *(UNNAMED if model.selection.summary.source == "period" else ()),
     )

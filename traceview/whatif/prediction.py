@@ -13,6 +13,7 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
+from traceview.report.format import milliseconds
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, GraphChange, compute_changes, faster
 from traceview.whatif.changes.pin import PIN_HERE
@@ -23,6 +24,7 @@ from traceview.whatif.outcome import ChangedRun, RunModel, min_compute_time, rep
 from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
 from traceview.whatif.select import select
 
+MAX_ERROR = 0.25  # of the measured time: a model that is further off does not stand for the run
 MIN_FURTHER_GAIN = 0.005  # of the measured time, to add one more change to several
 DEFAULT_SPEEDUP = 2.0  # of the kernel with the most time, if no kernel is named
 
@@ -103,7 +105,11 @@ def _model(analysis: Analysis) -> RunModel | str:
         return selection
     graph = build(analysis.trace, selection)
     try:
-        return RunModel.build(graph, selection)
+        model = RunModel.build(graph, selection)
+        if abs(model.error) <= MAX_ERROR:
+            return model
+        replayed, mean = (milliseconds(ns) for ns in (model.base.per_iteration, model.measured))
+        return f"its iterations differ too much: those that fit a model take {replayed}, the mean is {mean}"
     except CycleError:
         ops, calls = graph.operations, graph.calls
         launched = ops.call >= 0

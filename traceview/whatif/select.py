@@ -16,6 +16,7 @@ MAX_OPERATIONS = 12_000  # in a model, so that a replay takes about 0.1 s
 LATE_FACTOR = 1.5  # leading iterations that take longer than this times the median are skipped
 MIN_ITERATIONS = 3  # for a meaningful median
 MAX_ITERATIONS = 20  # in a model: two periods of the usual ten steps between synchronizations
+FEW_OPERATIONS = 400  # in a model of very short iterations, more than MAX_ITERATIONS then
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _first_steady(finish: Times, start: Times, first: int, last: int) -> int:
 
 def _closest_to_mean(finish: Times, counts: Times, first: int, last: int, measured: int) -> tuple[int, int]:
     per = max(1, int(counts[first:last].mean()))
-    length = int(np.clip(MAX_OPERATIONS // per, 1, MAX_ITERATIONS))
+    length = int(np.clip(MAX_OPERATIONS // per, 1, max(MAX_ITERATIONS, FEW_OPERATIONS // per)))
     if length >= last - first:
         return first, last
     lows = np.arange(first + 1, last - length + 1)

@@ -2,7 +2,7 @@
 
 Symptom: copies from or to pageable memory. The driver stages them, and the call returns when that is done. With the
 change, a copy runs at the pinned rate, and its call takes as long as an asynchronous one. A synchronization that
-directly follows on the thread belongs to the blocking copy (`tensor.to` makes it) and is removed, too.
+directly follows a copy to the GPU on its thread belongs to it (`tensor.to` makes it) and is removed, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from traceview.intervals import Times
 from traceview.model.trace import MEMORIES
-from traceview.whatif.changes.base import H2D, LARGE_COPY, GraphChange
+from traceview.whatif.changes.base import D2H, H2D, LARGE_COPY, GraphChange, launching_calls
 from traceview.whatif.constants import ASYNC_CALL, COPY_LATENCY, Constants
 from traceview.whatif.graph import CALL, GAP, LAUNCH, RUN, WAIT, DependencyGraph, Mask
 
@@ -27,19 +27,21 @@ PAGEABLE, PINNED = MEMORIES.index("pageable"), MEMORIES.index("pinned")
 def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     """Return the graph with all pageable copies pinned."""
     ops, calls, edges = graph.operations, graph.calls, graph.edges
-    chosen = (ops.memory == PAGEABLE) & (ops.kind >= 0)
+    # The host needs a small copy to it at once, wherever the value goes.
+    chosen = (ops.memory == PAGEABLE) & (ops.kind >= 0) & ((ops.kind != D2H) | (ops.size >= LARGE_COPY))
     if not chosen.any():
-        return "no copy from or to pageable memory"
+        return "no copy from or to pageable memory, except values that the host reads"
     blocking = np.zeros(len(calls.row), np.bool_)
     blocking[ops.call[chosen & (ops.call >= 0)]] = True
     blocking &= calls.blocking
-    own = _next_synchronizations(graph, blocking)
+    own = _next_synchronizations(graph, blocking & launching_calls(graph, ops.kind == H2D))
     weight = edges.weight.copy()
     run = graph.operation_edges(RUN, chosen)
     operation = (edges.target[run] - 2 * len(calls.row)) // 2
     taken = (ops.size[operation] / (graph.facts.pinned_rate * constants.rate)).astype(np.int64)
     weight[run] = np.where(ops.size[operation] >= LARGE_COPY, taken, np.minimum(weight[run], taken + ASYNC_CALL))
-    weight[graph.call_edges(CALL, blocking)] = ASYNC_CALL
+    call = graph.call_edges(CALL, blocking)
+    weight[call] = np.minimum(weight[call], ASYNC_CALL)
     launch = graph.operation_edges(LAUNCH, chosen)
     weight[launch] = np.minimum(weight[launch], COPY_LATENCY)
     weight[graph.call_edges(CALL, own)] = 0
