@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import polars as pl
@@ -62,6 +63,7 @@ def test_redaction_keeps_the_evidence() -> None:
 
 
 ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, T2, T3)"
+FIELDS = [field.name for field in fields(ProgramNames)]
 ATEN_SHORT = "vectorized_elementwise_kernel"
 
 
@@ -71,7 +73,7 @@ def program(times: dict[str, int] | None = None, **names: list[str]) -> Program:
     fields = {"kernels": list(times)} | names
     texts = [*fields.get("texts", []), *times]
     operations = pl.DataFrame({"name": list(times), "start": [0] * len(times), "end": list(times.values())})
-    given = {field: fields.get(field, []) for field in ProgramNames._fields} | {"texts": texts}
+    given = {field: fields.get(field, []) for field in FIELDS} | {"texts": texts}
     series = {field: pl.Series(values, dtype=pl.String) for field, values in given.items()}
     return find_program(ProgramNames(**series), operations.cast({"name": pl.String}), is_torch_trace=False)
 
