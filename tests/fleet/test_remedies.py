@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.build_export import Call, Kernel, build_export
 from tests.captures import sample
 from tests.fleet.hand_made import MS, rank, report
 from traceview.fleet.iterations import iteration_numbers
@@ -92,6 +94,12 @@ def test_the_time_of_an_iteration_is_that_of_analyze() -> None:
     assert [found.steps.time for found in result.ranks if found.steps] == [iterations.time_ns]
     line = headline(merge(["dual.sqlite"], [result]))
     assert f"one takes {milliseconds(iterations.time_ns)} on the slowest rank" in line
+
+
+def test_notes_on_lost_work(tmp_path: Path) -> None:
+    calls = [Call(100 * i, 100 * i + 9, correlation=i + 1) for i in range(8)]
+    path = build_export(tmp_path / "made.sqlite", api=calls, kernels=[Kernel(10, 20)])
+    assert any(text.startswith("7 of 8 kernel launches") for text in measure_report(path, None, None).notes)
 
 
 def test_periods_are_counted() -> None:

@@ -62,7 +62,7 @@ def _measure(
     if not devices:
         raise RequestError(no_gpu_work(trace))
     threads = ThreadStates.from_trace(trace)
-    notes: list[str] = list(trace.info.problems)
+    notes = [*(note.text for note in trace.info.health if note.affects), *trace.info.problems]
     ranks = tuple(_measure_rank(trace, threads, device, communicators, iteration, skip, notes) for device in devices)
     return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
