@@ -25,7 +25,8 @@ def test_page_is_written_beside_the_report(traceview: Command, report: Path) -> 
     assert names(report.parent) == ["report.overlap.html", "report.sqlite"]
     assert (report.parent / "report.overlap.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
     assert report.read_bytes() == before
-    assert out.startswith("report.sqlite · nsys 2024.2.3.38\n\nGPU 0 · NVIDIA H200 · ")
+    assert out.startswith("report.sqlite · nsys 2024.2.3.38 · PyTorch training\n  The GPU computes ")
+    assert "\n\nGPU 0 · NVIDIA H200 · " in out
     page = f"Page: {report.parent / 'report.overlap.html'}"
     assert out.rstrip().endswith(page)
     assert [line for line in out.splitlines() if width(line) > 80 and line != page] == []
