@@ -12,7 +12,7 @@ from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
 
 MAX_NODES = 1000  # counts of nodes that tell CUDA graphs apart
-HOST_COPIES = [KINDS.index(name) for name in ("h2d", "d2h")]
+H2D, D2H = KINDS.index("h2d"), KINDS.index("d2h")
 KERNEL, GRAPH, SYNC = SOURCES.index("kernel"), SOURCES.index("graph"), ROLES.index("sync")
 
 
@@ -67,7 +67,11 @@ def launch_sequence(trace: Trace, process: int) -> LaunchSequence:
     launched = launch >= 0
     rows, launch, length, compute = rows[launched], launch[launched], length[launched], compute[launched]
     nodes = np.bincount(launch, minlength=len(trace.api))
-    gpu_ns = np.bincount(launch, weights=length, minlength=len(trace.api)).astype(np.int64)
+    gpu_ns = np.zeros(len(trace.api), np.int64)
+    if (nodes > 1).any():
+        np.add.at(gpu_ns, launch, length)
+    else:
+        gpu_ns[launch] = length
     computes = np.zeros(len(trace.api), np.bool_)
     computes[launch[compute]] = True
     first = np.empty(len(trace.api), np.int64)
@@ -101,4 +105,5 @@ def _symbols(trace: Trace, rows: Times) -> NDArray[np.int64]:
 
 def _is_host_copy(trace: Trace, rows: Times) -> NDArray[np.bool_]:
     kinds = trace.operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()[rows]
-    return np.isin(kinds, HOST_COPIES)
+    is_host_copy: NDArray[np.bool_] = (kinds == H2D) | (kinds == D2H)
+    return is_host_copy

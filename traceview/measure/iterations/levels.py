@@ -25,7 +25,7 @@ from traceview.measure.iterations.patterns import (
     regular_anchors,
 )
 
-MAX_SAMPLE = 1 << 17  # launches in which periods are searched
+SAMPLES = (1 << 16, 1 << 18)  # launches in which periods are searched
 MIN_SIMILARITY = 0.5
 STRICT, LOOSE = 10, 3  # repetitions whose lengths differ by 1/10, or 1/3, of the median are regular
 MIN_EXCHANGED = 4
@@ -60,8 +60,20 @@ class PeriodLevel:
 
 
 def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
-    """Return the levels at which the sequence repeats, shortest period first."""
-    part = _sample(len(sequence.symbol))
+    """Return the levels at which the sequence repeats, shortest period first.
+
+    They are searched in the middle of a long sequence, in more of it if it does not repeat there often enough.
+    """
+    for size in SAMPLES:
+        levels = _levels_of_part(sequence, _middle(len(sequence.symbol), size))
+        if size >= len(sequence.symbol) or any(
+            level.score >= MIN_STRICT_SCORE and len(level.places) >= MIN_NESTED for level in levels
+        ):
+            break
+    return levels
+
+
+def _levels_of_part(sequence: LaunchSequence, part: slice) -> list[PeriodLevel]:
     hashes = pattern_hashes(sequence.symbol[part])
     anchors = list(regular_anchors(hashes))
     contents = {length: Contents.from_hashes(hashes, length) for length in {MIN_CONTENT, content_length(hashes)}}
@@ -74,10 +86,10 @@ def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
     return sorted((level for level in levels if level.score >= MIN_SCORE), key=lambda level: level.length)
 
 
-def _sample(count: int) -> slice:
-    """Return the middle MAX_SAMPLE launches."""
-    first = max(count - MAX_SAMPLE, 0) // 2
-    return slice(first, first + MAX_SAMPLE)
+def _middle(count: int, size: int) -> slice:
+    """Return the middle `size` of `count` launches."""
+    first = max(count - size, 0) // 2
+    return slice(first, first + size)
 
 
 def _weights(sequence: LaunchSequence, part: slice) -> NDArray[np.float64]:

@@ -16,9 +16,9 @@ from traceview.measure.iterations.levels import PeriodLevel, choose_level, repea
 from traceview.measure.iterations.patterns import MIN_REPEATS, Patterns, pattern_hashes
 from traceview.model.analysis import IterationCandidate
 
-MIN_CONTENT = 0.6  # share of the typical launches that an iteration has
+MIN_WHOLE = 0.6  # share of the typical launches that an iteration has
 MAX_COMPARED = 48  # iterations whose pauses are compared
-MAX_COMPARED_LAUNCHES = 1 << 18
+MAX_COMPARED_LAUNCHES = 1 << 16
 MIN_CONFIDENCE = 0.5
 SLACK = 0.08  # of an iteration, for launches that are inserted or missing
 MAX_PAUSE_RATIO = 4  # the pause before complete iterations may be shorter than the longest one by this
@@ -68,7 +68,7 @@ def _cut(sequence: LaunchSequence, level: PeriodLevel) -> Period:
     pauses = np.concatenate([np.zeros(1, np.int64), sequence.pauses()])
     first = _starts_after_pause(len(sequence.symbol), hashes, places, level.length, pauses)
     last = np.append(first[1:], min(int(first[-1]) + level.length, len(sequence.symbol)))
-    whole = _content(sequence.symbol, first, last) >= MIN_CONTENT
+    whole = _content(sequence.symbol, first, last) >= MIN_WHOLE
     first, last = first[whole], last[whole]
     end = _ends(sequence, last, int(np.median(pauses[first])))
     return Period(first, last, sequence.begin[first], end, _confidence(sequence, level, first, last))
@@ -107,14 +107,32 @@ class _Begin(NamedTuple):
     pattern: int = 0
 
 
+class _Begins(NamedTuple):
+    """The patterns of `length` launches that occur about once in each iteration: one value per pattern."""
+
+    length: int
+    pattern: Times
+    pause: Times
+    back: Times
+
+    def best(self, low: int, high: int) -> _Begin:
+        """Return the pattern with the longest pause from `low` to `high` launches before the anchor."""
+        allowed = np.flatnonzero((self.back >= low) & (self.back <= high))
+        if len(allowed) == 0:
+            return _Begin(-1, 0)
+        best = allowed[np.argmax(self.pause[allowed])]
+        return _Begin(int(self.pause[best]), int(self.back[best]), self.length, int(self.pattern[best]))
+
+
 def _choose_begin(count: int, hashes: Mapping[int, Patterns], places: Times, length: int, pauses: Times) -> _Begin:
     distance = np.diff(places)
     regular = places[1:][np.abs(distance - length) <= max(length // 10, 1)]
     rows = int(np.clip(MAX_COMPARED_LAUNCHES // length, 3, MAX_COMPARED))
     regular = regular[np.linspace(0, len(regular) - 1, min(rows, len(regular))).astype(np.int64)]
+    begins = [_begins(values, size, regular, length, pauses) for size, values in hashes.items()]
 
     def best_begin(low: int, high: int) -> _Begin:
-        return max(_best_begin(hashes, size, regular, length, pauses, (low, high)) for size in hashes)
+        return max((each.best(low, high) for each in begins), key=lambda begin: begin.pause)
 
     best = best_begin(0, length)
     # Launches before the first anchor and after the last one may belong to complete iterations too.
@@ -127,19 +145,8 @@ def _choose_begin(count: int, hashes: Mapping[int, Patterns], places: Times, len
     return whole if whole.length and whole.pause * MAX_PAUSE_RATIO >= best.pause else best
 
 
-def _best_begin(
-    hashes: Mapping[int, Patterns],
-    size: int,
-    anchors: Times,
-    length: int,
-    pauses: Times,
-    allowed: tuple[int, int],
-) -> _Begin:
-    """Return the pattern of `size` launches with the longest median pause among those that occur once in iterations.
-
-    It lies between the `allowed` numbers of launches before the anchors.
-    """
-    values = hashes[size]
+def _begins(values: Patterns, size: int, anchors: Times, length: int, pauses: Times) -> _Begins:
+    """Return the patterns that occur once before most anchors, with their median pauses and distances."""
     back = np.broadcast_to(np.arange(length), (len(anchors), length))
     at = anchors[:, None] - back
     known = (at >= 0) & (at < len(values))
@@ -149,14 +156,9 @@ def _best_begin(
     by_back = np.sort(pattern | back[known])
     first = np.flatnonzero(np.diff(by_pause >> PATTERN_SHIFT, prepend=-1))
     count = np.diff(first, append=len(by_pause))
-    middle = first + count // 2
-    pause, distance = by_pause[middle] & limit, by_back[middle] & limit
     once = (count >= MIN_SAME * len(anchors)) & (count <= MAX_SAME * len(anchors))
-    chosen = once & (distance >= allowed[0]) & (distance <= allowed[1])
-    if not chosen.any():
-        return _Begin(-1, 0)
-    best = int(np.argmax(np.where(chosen, pause, -1)))
-    return _Begin(int(pause[best]), int(distance[best]), size, int(by_pause[middle[best]] >> PATTERN_SHIFT))
+    middle = (first + count // 2)[once]
+    return _Begins(size, by_pause[middle] >> PATTERN_SHIFT, by_pause[middle] & limit, by_back[middle] & limit)
 
 
 def _content(symbol: NDArray[np.int64], first: Times, last: Times) -> NDArray[np.float64]:
