@@ -25,7 +25,9 @@ export function showIterations() {
   if ("not_measured" in found) return each.replaceChildren(el("p", { text: found.not_measured }));
   const aside = found.skipped ? `; ${found.skipped} skipped (${found.skipped_why})` : "";
   const origin = found.source === "range" ? found.range : `${found.range}, found without ranges`;
-  const also = found.candidates.map((other) => `${other.name} (${countText(other.count)} of ${milliseconds(other.time_ns)})`);
+  const also = found.candidates.map(
+    (other) => `${other.name} (${countText(other.count)} of ${milliseconds(other.time_ns)})`,
+  );
   const text =
     `${countText(found.count)} of ${milliseconds(found.time_ns)}: ${origin}; confidence ${found.confidence}${aside}.` +
     (also.length ? ` Also repeating: ${also.join(", ")}.` : "");
