@@ -5,9 +5,9 @@
     python benchmarks/whatif_pairs.py --list benchmarks/whatif_pairs.txt --folder samples/trainer
 
 CHANGES are the names of changes made together, such as pin,prefetch,sync (docs/whatif.md). ranks=2:253 means two GPUs
-that average 253 MB. A list has one such triple in each line; names are files of the folder, without .sqlite, and `#`
-begins a comment. Predictions do not use AFTER. Prints a Markdown table; pairs with missing files are skipped and
-listed.
+that average 253 MB. AFTER may be several captures, separated by commas: the prediction is compared with their median.
+A list has one such triple in each line; names are files of the folder, without .sqlite, and `#` begins a comment.
+Predictions do not use AFTER. Prints a Markdown table; pairs with missing files are skipped and listed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import sys
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -48,19 +49,21 @@ def main() -> None:
 
 def row(folder: Path, before: str, after: str, changes: str) -> bool:
     """Print the row of a pair; return False if a file is missing."""
-    paths = [folder / (name if name.endswith(".sqlite") else f"{name}.sqlite") for name in (before, after)]
+    files = (before, *after.split(","))
+    paths = [folder / (name if name.endswith(".sqlite") else f"{name}.sqlite") for name in files]
     if not all(path.is_file() for path in paths):
         return False
-    first, second = (opened(path) for path in paths)
+    first, *runs = (opened(path) for path in paths)
+    times = sorted(measured(run) for run in runs)
     names = [name for name in changes.split(",") if "=" not in name]
     more = [data_parallel(*ranks(name)) for name in changes.split(",") if "=" in name]
-    prediction, truth = predict(first, names, more=more), measured(second)
+    prediction, truth = predict(first, names, more=more), int(median(times))
     low, high = prediction.low_ns / 1e6, prediction.high_ns / 1e6
     error = prediction.iteration_ns / truth - 1
     now, then = measured(first) / 1e6, prediction.iteration_ns / 1e6
     print(
-        f"| {paths[0].stem} | {paths[1].stem} | {changes} | {now:.2f} | {then:.2f} "
-        f"| {low:.2f} to {high:.2f} | {truth / 1e6:.2f} | {error:+.1%} | {replay_error(paths[0]):+.2%} |"
+        f"| {paths[0].stem} | {paths[1].stem} | {changes} | {now:.2f} | {then:.2f} | {low:.2f} to {high:.2f} "
+        f"| {', '.join(f'{time / 1e6:.2f}' for time in times)} | {error:+.1%} | {replay_error(paths[0]):+.2%} |"
     )
     return True
 
