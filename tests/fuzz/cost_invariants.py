@@ -123,9 +123,11 @@ def _findings(result: Document) -> Iterator[str]:
         for line in _finding(finding, devices.get(finding["device"]), result):
             yield f"finding {finding['id']} of {finding['device']}: {line}"
     for name, device in devices.items():
-        total = sum(finding["cost_ns"] for finding in findings if finding["device"] == name)
-        if total > _lost(device):
-            yield f"findings of {name} cost {total} of {_lost(device)} lost ns"
+        for claims, most in (("waiting", _lost(device)), ("compute", device["steady"]["compute_ns"])):
+            own = [finding for finding in findings if finding["device"] == name and finding["claims"] == claims]
+            total = sum(finding["cost_ns"] for finding in own)
+            if total > most:
+                yield f"findings of {name} about {claims} cost {total} of {most} ns"
 
 
 def _lost(device: Document) -> int:

@@ -41,7 +41,7 @@ STREAMS = st.sampled_from([7, 13, 0, 4294967295])
 CORRELATIONS = st.sampled_from([0, 1, 2, 3, 4294967295, None, -5])
 TIMES = st.integers(0, 60)
 NAMES = st.sampled_from(
-    ["gemm", "NCCLdevKernel_x", "ncclDevKernel_AllReduce", "my_nccl", "Mscclpp1", "two_shot_all_reduce", "x</b>", 999999]
+    ["gemm", "NCCLdevKernel_x", "ncclDevKernel_AllReduce", "my_nccl", "Mscclpp1", "two_shot_all_reduce", "</b>", 999999]
 )
 CALLS = st.sampled_from(
     [

@@ -278,6 +278,7 @@ class Finding:
     device: str | None = None
     cost_fraction: float = 0.0  # of the device's time that findings cover
     cost_per_iteration_ns: int | None = None
+    claims: str = "waiting"  # or "compute": idle and exposed time, or compute time that a change makes shorter
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
 
 

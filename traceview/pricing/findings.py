@@ -122,6 +122,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         device=draft.device.use.id,
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
+        claims="compute" if len(grant.computing) else "waiting",
     )
 
 

@@ -26,6 +26,8 @@ from traceview.rules.pageable_copies import pageable_copies
 from traceview.rules.profiler_overhead import profiler_overhead
 from traceview.rules.shared_stream import shared_stream
 from traceview.rules.slow_calls import slow_calls
+from traceview.rules.slow_kernels import slow_kernels
+from traceview.rules.small_grids import small_grids
 from traceview.rules.start_up import start_up
 from traceview.rules.synchronize import synchronize
 from traceview.rules.unknown_launch import unknown_launch
@@ -54,14 +56,17 @@ RULES: tuple[Rule, ...] = (
     dependency_wait,
     unknown_launch,
     dominant_kernel,
+    slow_kernels,
+    small_grids,
 )
 
 
 def with_findings(analysis: Analysis, activities: Sequence[Activity] = ()) -> Analysis:
     """Return the analysis with the findings of all devices, the costliest first, and with notes from rules.
 
-    The costs of a device add up to at most `idle_ns + busy_ns - compute_ns` of its steady part, or of its window if
-    Analysis.whole. `activities` saves collecting the work of these devices in their windows again.
+    The costs of a device's waiting add up to at most `idle_ns + busy_ns - compute_ns` of its steady part, or of its
+    window if Analysis.whole, and those of its compute to at most `compute_ns`. `activities` saves collecting the work
+    of these devices in their windows again.
     """
     findings, notes = build_findings(collect_facts(analysis, activities), RULES)
     return replace(analysis, findings=findings, notes=(*analysis.notes, *notes))

@@ -67,8 +67,7 @@ class KernelSequence:
 
     def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
         """Return the kernels whose kind is chosen."""
-        mask: Mask = np.array([chosen(kind) for kind in self.kinds], np.bool_)[self.shape]
-        return mask
+        return self._select([chosen(kind) for kind in self.kinds])
 
     def in_families(self, *families: str) -> Mask:
         """Return the kernels of these families."""
@@ -77,8 +76,11 @@ class KernelSequence:
     def matches(self, pattern: str) -> Mask:
         """Return the kernels whose full name contains a match of a regular expression."""
         expression = re.compile(pattern)
-        mask: Mask = np.array([bool(expression.search(name)) for name in self.full_names], np.bool_)[self.shape]
-        return mask
+        return self._select([bool(expression.search(name)) for name in self.full_names])
+
+    def _select(self, shapes: list[bool]) -> Mask:
+        """Return the kernels whose shape is chosen; without a look at each kernel where none is."""
+        return np.array(shapes, np.bool_)[self.shape] if any(shapes) else np.zeros(len(self.shape), np.bool_)
 
     def runs(self, members: Mask) -> tuple[Times, Times]:
         """Return the first and one past the last index of each run of members that follow each other on a stream."""

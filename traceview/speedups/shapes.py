@@ -31,7 +31,7 @@ def channels_last(kernels: KernelSequence) -> Estimate | str:
 
 
 def pad(kernels: KernelSequence) -> Estimate | str:
-    """Return what padded dimensions leave of tensor-core products whose dimensions are no multiple of 8."""
+    """Return what padded dimensions leave of tensor-core products whose dimensions are not multiples of 8."""
     chosen = kernels.matches("align[12](_|>|$)") & kernels.where(lambda kind: kind.tensor_core is True)
     if not chosen.any():
         return "no tensor-core product has dimensions that slow it"

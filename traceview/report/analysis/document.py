@@ -186,6 +186,7 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "cost_ns": finding.cost_ns,
         "cost_fraction": rounded(finding.cost_fraction),
         "cost_per_iteration_ns": finding.cost_per_iteration_ns,
+        "claims": finding.claims,
         "advice": finding.advice,
         "code": finding.code,
         "unsure_because": finding.unsure_because,

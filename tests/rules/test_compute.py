@@ -1,0 +1,81 @@
+"""Findings on compute, on a hand-made trace with names and limits of an H200's kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tests.captures import sample
+from tests.made_trace import made_trace
+from tests.rules.helpers import MS, findings
+from traceview import analyze
+from traceview.model.program import Program
+from traceview.model.trace import DEVICES, SHAPES, Trace
+from traceview.rules.slow_kernels import slow_kernels
+from traceview.rules.small_grids import small_grids
+
+LIMITS = {
+    "name": "NVIDIA H200",
+    "sm_count": 132,
+    "warps_per_sm": 64,
+    "registers_per_sm": 65536,
+    "shared_bytes_per_sm": 233472,
+    "blocks_per_sm": 32,
+    "compute_capability": 90,
+}
+
+
+def trace_of_kernels(name: str, blocks: int = 1000, count: int = 4, program: str = "pytorch") -> Trace:
+    """Return a trace of back-to-back kernels of 1 ms with this full name and number of blocks."""
+    trace = made_trace([(step * MS, (step + 1) * MS, "compute", 0, None) for step in range(count)])
+    shape = dict.fromkeys(SHAPES, 1) | {"name": name, "demangled": name, "grid_x": blocks, "block_x": 128}
+    limits = [pl.lit(value, DEVICES[column]).alias(column) for column, value in LIMITS.items()]
+    return replace(
+        trace,
+        shapes=pl.concat([trace.shapes[:1], pl.DataFrame([shape], schema=dict(SHAPES)), trace.shapes[2:]]),
+        devices=trace.devices.with_columns(limits),
+        program=Program(program, (program,), python=program == "pytorch"),
+    )
+
+
+def test_fp32_products_cost_what_tf32_saves() -> None:
+    (finding,) = findings(trace_of_kernels("ampere_sgemm_128x64_nn"), slow_kernels)
+    assert (finding.id, finding.claims, finding.severity) == ("fp32_matrix", "compute", "high")
+    assert 2 * MS < finding.cost_ns < 4 * MS
+    assert "set_float32_matmul_precision" in finding.code
+
+
+def test_advice_fits_the_program() -> None:
+    (finding,) = findings(trace_of_kernels("ampere_sgemm_128x64_nn", program="cuda"), slow_kernels)
+    assert "cublasSetMathMode" in finding.code
+    assert "torch" not in finding.code + finding.advice
+
+
+def test_chains_are_a_finding_in_pytorch_only() -> None:
+    name = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, A>(int)"
+    (finding,) = findings(trace_of_kernels(name), slow_kernels)
+    assert finding.id == "unfused_chains"
+    assert findings(trace_of_kernels(name, program="cuda"), slow_kernels) == ()
+
+
+@pytest.mark.parametrize(("blocks", "cost"), [(1, 4 * MS * 131 // 132), (66, 2 * MS), (132, None), (1000, None)])
+def test_small_grids_cost_the_idle_sms(blocks: int, cost: int | None) -> None:
+    result = findings(trace_of_kernels("stencil", blocks, program="cuda"), small_grids)
+    assert [finding.id for finding in result] == ([] if cost is None else ["small_grid"])
+    if cost is not None:
+        assert result[0].cost_ns == pytest.approx(cost, abs=4)
+
+
+def test_a_nanosecond_of_compute_is_claimed_once() -> None:
+    result = findings(trace_of_kernels("ampere_sgemm_128x64_nn", blocks=4), slow_kernels, small_grids)
+    assert sum(finding.cost_ns for finding in result) <= 4 * MS
+
+
+def test_sample_costs_at_most_its_compute() -> None:
+    analysis = analyze(sample("serial.sqlite"))
+    for device in analysis.devices:
+        costs = [item.cost_ns for item in analysis.findings if item.device == device.id and item.claims == "compute"]
+        assert costs
+        assert sum(costs) <= device.steady.compute_ns

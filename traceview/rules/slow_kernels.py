@@ -1,0 +1,122 @@
+"""Compute that a known change makes faster: precision, attention, optimizer, layout, shapes, fusion.
+
+Symptom: kernels whose names show it: FP32 matrix products without tensor cores, softmax between two products, an
+optimizer tensor by tensor, layout changes, products with odd dimensions, equal small products, chains of memory-bound
+kernels.
+Cause: defaults of libraries, or a model written operation by operation.
+Remedy: one change each; `traceview whatif` predicts what it gives.
+
+Claims the part of the kernels' compute time that the change is expected to save (traceview.speedups). bfloat16 is an
+alternative of TF32 and has no finding of its own unless TF32 is already on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceview.intervals import Times
+from traceview.model.program import Program
+from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
+from traceview.pricing.figures import duration
+from traceview.pricing.fixes import Fixes
+from traceview.pricing.ledger import ComputeClaim
+from traceview.rules.advice.compute import (
+    ATTENTION,
+    CHAINS,
+    FP32_MATRIX,
+    LAYOUT,
+    ODD_DIMENSIONS,
+    OPTIMIZER,
+    SMALL_PRODUCTS,
+)
+from traceview.speedups import SPEEDUPS, Estimate, KernelSequence, Speedup
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A finding's id, title and fixes. `pytorch_only` needs a program in PyTorch, `training_only` one that trains."""
+
+    id: str
+    title: str
+    fixes: Fixes
+    pytorch_only: bool = False
+    training_only: bool = False
+
+    def fits(self, program: Program) -> bool:
+        """Return whether the finding makes sense for a program."""
+        trains = program.training is not False or not self.training_only
+        return trains and (program.kind == "pytorch" or not self.pytorch_only)
+
+
+SUBJECTS: Mapping[str, _Subject] = {
+    "sdpa": _Subject(
+        "separate_attention", "Attention runs as separate kernels: one kernel saves about {cost}", ATTENTION
+    ),
+    "fused-optimizer": _Subject(
+        "unfused_optimizer",
+        "The optimizer is not fused: a fused one saves about {cost} of GPU time",
+        OPTIMIZER,
+        pytorch_only=True,
+        training_only=True,
+    ),
+    "channels-last": _Subject(
+        "layout_changes", "Image layouts are converted: channels-last saves about {cost}", LAYOUT
+    ),
+    "pad": _Subject(
+        "odd_dimensions", "Matrix products have odd dimensions: padding them saves about {cost}", ODD_DIMENSIONS
+    ),
+    "batch": _Subject(
+        "small_products", "Equal small products run one by one: a batched product saves about {cost}", SMALL_PRODUCTS
+    ),
+    "tf32": _Subject(
+        "fp32_matrix", "Matrix products run in FP32 without tensor cores: TF32 saves about {cost}", FP32_MATRIX
+    ),
+    "compile": _Subject(
+        "unfused_chains",
+        "Memory-bound kernels run one by one: fusing them saves about {cost}",
+        CHAINS,
+        pytorch_only=True,
+    ),
+}
+
+
+def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
+    """Yield one finding for each device and change that makes its kernels faster."""
+    for device in facts.devices:
+        trace, rows = facts.analysis.trace, device.activity.rows
+        kernels = KernelSequence.from_rows(trace, device.use.device, rows)
+        places = np.searchsorted(rows, kernels.rows)
+        for speedup in SPEEDUPS:
+            subject = SUBJECTS.get(speedup.name)
+            if subject is None or not subject.fits(facts.program):
+                continue
+            estimate = speedup.estimate(kernels)
+            if isinstance(estimate, Estimate):
+                yield _draft(facts, device, kernels, estimate, places, subject, speedup)
+
+
+def _draft(
+    facts: CaptureFacts,
+    device: DeviceFacts,
+    kernels: KernelSequence,
+    estimate: Estimate,
+    places: Times,
+    subject: _Subject,
+    speedup: Speedup,
+) -> FindingDraft:
+    fix = subject.fixes.choose(facts.program)
+    chosen = np.flatnonzero(estimate.middle < 1)
+    least, most = (duration(float((kernels.ns * (1 - left)).sum())) for left in (estimate.high, estimate.low))
+    return FindingDraft(
+        id=subject.id,
+        device=device,
+        title=subject.title,
+        advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone (`{speedup.name}` in "
+        f"`traceview whatif`). {fix.advice}",
+        code=fix.code,
+        claims=(ComputeClaim(places[chosen], 1 - estimate.middle[chosen]),),
+        place_label=speedup.title,
+    )
