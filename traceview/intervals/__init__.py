@@ -1,7 +1,7 @@
 """Interval algebra on sorted int64 arrays. Every figure rests on it.
 
-`algebra` holds the operations on unions, `coverage` the length of a union before many moments, and `arrays` what both
-need of NumPy.
+`algebra` holds the operations on unions, `coverage` the length of a union before many moments, `arrays` what both need
+of NumPy, and `equal_rows` which rows are equal.
 """
 
 from traceview.intervals.algebra import (
@@ -23,6 +23,7 @@ from traceview.intervals.algebra import (
 )
 from traceview.intervals.arrays import BLOCK, Rows, Times, blocks, index_ranges, is_sorted, rows_where, sorted_unique
 from traceview.intervals.coverage import Coverage, covered_length
+from traceview.intervals.equal_rows import first_equal_rows, number_distinct, row_hashes
 
 __all__ = [
     "BEFORE_ALL",
@@ -37,14 +38,17 @@ __all__ = [
     "clip",
     "complement",
     "covered_length",
+    "first_equal_rows",
     "gaps_between",
     "index_ranges",
     "intersect",
     "is_sorted",
     "length",
+    "number_distinct",
     "ordered_union",
     "overlap_length",
     "parts_in_queries",
+    "row_hashes",
     "rows_where",
     "sorted_unique",
     "subtract",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from traceview.intervals import first_equal_rows, number_distinct, row_hashes
 from traceview.model.trace import SHAPES
 from traceview.normalise.codes import integers, texts_of
 from traceview.normalise.order import Part
 from traceview.read.raw import SHAPE_COLUMNS
 
 NULL = -1
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibonacci hashing
 NO_KERNEL = 0  # the row of operations that are not kernels
 
 
@@ -30,20 +28,10 @@ def kernel_shapes(table: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> tuple
     if table.is_empty():
         return empty_shapes(), NO_KERNEL
     present = [name for name in SHAPE_COLUMNS if name in table.columns]
-    key = pl.DataFrame({"key": _hashes([integers(table[name], NULL) for name in present])})
-    first = key.with_row_index("row").group_by("key").agg(pl.col("row").first()).sort("row")
-    rows = key.join(first.select("key").with_row_index("shape", NO_KERNEL + 1), on="key", how="left")
-    used = table.select(present)[first["row"]]
-    return pl.concat([empty_shapes(), _shapes_frame(used, tables)]), rows["shape"].to_numpy()
-
-
-def _hashes(columns: list[NDArray[np.int64]]) -> NDArray[np.uint64]:
-    key = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        key += column.view(np.uint64)
-        key *= MULTIPLIER
-        key ^= key >> np.uint64(29)
-    return key
+    hashes = row_hashes([integers(table[name], NULL) for name in present])
+    first, shape = number_distinct(first_equal_rows(hashes))
+    used = table.select(present)[first]
+    return pl.concat([empty_shapes(), _shapes_frame(used, tables)]), shape + (NO_KERNEL + 1)
 
 
 def _shapes_frame(used: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Decodes the records of leaf pages column by column (sections 1.6 and 2.1 of the file format).
 
-Most records of a table have the same header, that is, the same serial type for each column. They are decoded together,
-as a matrix with one record per row, in which each column starts at the same place.
+Few headers differ, and records with equal headers have the same columns at the same places: the decoder reads each
+header once, and then the values of one column of all records at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.intervals import first_equal_rows, number_distinct, row_hashes
 from traceview.read.sqlite_pages.pages import (
     LEAF,
     MAX_VARINT_BYTES,
@@ -23,21 +24,18 @@ from traceview.read.sqlite_pages.pages import (
     check_cell_places,
 )
 
-MAX_SHAPES = 12  # different headers per chunk; records with other headers are decoded value by value
 WIDTH_MARGIN = 8  # bytes by which records may be wider than those before them
 
-Rows = slice | Numbers
 Item = TypeVar("Item", bound=np.generic)
 
-# Body size and right shift for each serial type; -1 where the type cannot be skipped or decoded.
+# Body size of each serial type; -1 where the decoder cannot skip it.
 _SIZES = np.full(256, -1, np.int64)
 _SIZES[:10] = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 _SIZES[12:128] = (np.arange(12, 128) - 12) // 2
-_SHIFTS = np.zeros(256, np.int64)
-_SHIFTS[:10] = (63, 56, 48, 40, 32, 16, 0, 0, 63, 63)
 _IS_INTEGER = np.zeros(256, np.bool_)
 _IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
-_NULL, _ZERO, _ONE = 0, 8, 9
+_NULL, _ONE = 0, 9
+_HIGH_BITS = np.int64(0x8080808080808080 - (1 << 64))
 
 
 @dataclass(slots=True)
@@ -65,10 +63,10 @@ def _join_parts(values: NDArray[Item], parts: list[slice]) -> NDArray[Item]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The size of a page, and how many bytes of each cell are copied.
+    """The size of a page, and how many bytes of each record are copied.
 
-    `width` is the largest distance from a cell's first byte to the end of the last wanted column, plus the
-    eight bytes that are read there; a multiple of 8.
+    `width` is the largest distance from a record's first byte to the end of the last wanted column, plus the eight
+    bytes that are read there; a multiple of 8.
     """
 
     page: int
@@ -84,17 +82,11 @@ class Layout:
         return Layout(self.page, min(self.width, _whole_words(end + 8 + WIDTH_MARGIN)))
 
 
-class _Cells(NamedTuple):
-    """`bytes` has one record per row, from its cell's first byte on; `left` is the longest that each cell may be.
-
-    A cell ends on its page, and a record of at most page size - 35 bytes has no overflow page (section 1.6).
-    """
+class _Records(NamedTuple):
+    """`bytes` has one record per row, from its header on; `sizes` are the numbers of bytes that their cells state."""
 
     bytes: Bytes
-    left: Numbers
-
-    def select(self, rows: Numbers) -> _Cells:
-        return _Cells(self.bytes[rows], self.left[rows])
+    sizes: Numbers
 
 
 def _whole_words(size: int) -> int:
@@ -104,36 +96,24 @@ def _whole_words(size: int) -> int:
 def decode(block: Bytes, layout: Layout, columns: Mapping[int, IntegerColumn], first: int) -> tuple[int, int]:
     """Decode leaf pages into rows `first`, `first + 1`, ... of the columns.
 
-    Returns the number of rows, and the largest distance from a cell's first byte to the end of the last wanted column.
-    `block` holds complete pages and `layout.width` bytes more. Raises NotPlainError if a record is not plain, or too
-    wide for the layout.
+    Returns the number of rows, and the largest distance from a record's first byte to the end of the last wanted
+    column. `block` holds complete pages and `layout.width` bytes more. Raises NotPlainError if a record is not plain,
+    or too wide for the layout.
     """
-    cells = _cells(block, layout)
-    count = len(cells.left)
+    records = _records(block, layout)
+    count = len(records.sizes)
     if count > len(next(iter(columns.values())).values) - first:
         raise NotPlainError
-    left = np.ones(count, np.bool_)
-    common: _Shape | None = None
-    end = 0
-    for _ in range(MAX_SHAPES):
-        rest = np.flatnonzero(left)
-        if len(rest) == 0:
-            return count, end
-        # Take a record from the middle: times have fewer bytes at the begin of a capture.
-        shape = _Shape.from_record(cells.bytes[rest[len(rest) // 2]].tobytes(), columns)
-        same = shape.fits(cells.bytes)
-        rows = slice(None) if same.all() else np.flatnonzero(same)
-        shape.check(cells, rows)
-        shape.put(cells.bytes, rows, common, columns, first)
-        common = common or shape
-        end = max(end, shape.end)
-        left &= ~same
-    rest = np.flatnonzero(left)
-    _put_by_column(cells.select(rest), columns, rest + first)
-    return count, layout.width
+    headers = _Headers.from_records(records, columns)
+    rows = slice(first, first + count)
+    for column, into in columns.items():
+        is_null = headers.put(records.bytes, column, into.values[rows])
+        if is_null is not None:
+            into.null_flags()[rows] = is_null
+    return count, headers.end
 
 
-def _cells(block: Bytes, layout: Layout) -> _Cells:
+def _records(block: Bytes, layout: Layout) -> _Records:
     size, width = layout.page, layout.width
     pages = block[: len(block) - width].reshape(-1, size)
     counts = cell_counts(pages, LEAF)
@@ -142,97 +122,117 @@ def _cells(block: Bytes, layout: Layout) -> _Cells:
     cell = cell.ravel() if (counts == most).all() else cell[np.arange(most) < counts[:, None]]
     check_cell_places(cell, counts, LEAF, size)
     at = cell + np.repeat(np.arange(len(pages)) * size, counts)
-    records = np.ndarray(len(block) - width, f"V{width}", block, strides=(1,))[at]
-    return _Cells(records.view(np.uint8).reshape(len(at), width), np.minimum(size - cell, size - 35))
+    sizes, header = _record_sizes(block, at)
+    # A cell ends on its page, and a record of at most page size - 35 bytes has no overflow page (section 1.6).
+    if sizes.min() < 1 or (sizes + header > np.minimum(size - cell, size - 35)).any():
+        raise NotPlainError
+    records = np.ndarray(len(block) - width, f"V{width}", block, strides=(1,))[at + header]
+    return _Records(records.view(np.uint8).reshape(len(at), width), sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A record header: the bits that identify it, word by word, and the places of the columns."""
+def _record_sizes(block: Bytes, at: Numbers) -> tuple[Numbers, Numbers | int]:
+    """Return the size of each cell's record, and the bytes before it: the varints of its size and of its rowid."""
+    words = np.ndarray(len(block) - 7, "<i8", block, strides=(1,))[at]
+    lengths = words & _HIGH_BITS
+    start = block[at[0] : at[0] + 2 + MAX_VARINT_BYTES].tobytes()
+    payload = _varint_end(start, 0, 2)
+    header = _varint_end(start, payload, MAX_VARINT_BYTES)
+    # The cells of a chunk usually have varints of the same lengths.
+    if header <= 8 and (lengths == lengths[0]).all():
+        return (words & 127 if payload == 1 else (words & 127) << 7 | words >> 8 & 127), header
+    size, two = words & 127, words >> 7 & 1
+    if (two & words >> 15).any():
+        raise NotPlainError
+    size = np.where(two == 1, size << 7 | words >> 8 & 127, size)
+    return size, _after_varint(block, at + 1 + two) - at
 
-    payload: int  # bytes of the varint with the payload's size
-    header: int  # place of the record's header
-    header_size: int
-    mask: Numbers
-    bits: Numbers
-    kinds: bytes  # serial type of each column up to the last wanted
-    places: tuple[int, ...]  # place of each column
-    end: int
+
+class _Headers(NamedTuple):
+    """The different headers of records, one per row: serial types and places of the columns up to the last wanted.
+
+    The last of a header's `places` is the end of its last wanted column. `members` is the header of each record.
+    """
+
+    kinds: NDArray[np.uint8]
+    places: Numbers
+    members: NDArray[np.intp]
 
     @classmethod
-    def from_record(cls, record: bytes, wanted: Collection[int]) -> _Shape:
+    def from_records(cls, records: _Records, wanted: Collection[int]) -> _Headers:
         last = max(wanted)
-        payload = _varint_end(record, 0, 2)
-        header = _varint_end(record, payload, MAX_VARINT_BYTES)
-        size = record[header]
+        first, members = _different_headers(records.bytes, wanted)
+        heads = records.bytes[first, : last + 2]
+        header_size, kinds = heads[:, :1].astype(np.int64), heads[:, 1:]
+        sizes = _SIZES[kinds]
         # A record may lack columns that were added to the table later: SQLite knows their defaults.
-        if not last + 2 <= size < 128:
+        if header_size.min() < last + 2 or header_size.max() > 127 or sizes.min() < 0:
             raise NotPlainError
-        kinds = record[header + 1 : header + 2 + last]
-        places = [header + size]
-        for kind in kinds:
-            if _SIZES[kind] < 0:
-                raise NotPlainError
-            places.append(places[-1] + int(_SIZES[kind]))
-        if places[-1] + 8 > len(record):
-            raise NotPlainError
-        # The top bits of the varints give their lengths. In the header all bits count, except that a skipped column may
-        # be 0 or 1, neither of which takes bytes.
-        skipped = [column not in wanted and kind in (_ZERO, _ONE) for column, kind in enumerate(kinds)]
-        mask = bytes([128] * header + [255] + [254 if either else 255 for either in skipped])
-        mask += bytes(-len(mask) % 8)
-        words, record_words = np.frombuffer(mask, np.int64), np.frombuffer(record[: len(mask)], np.int64)
-        return cls(payload, header, size, words, record_words & words, kinds, tuple(places[:-1]), places[-1])
-
-    def fits(self, records: Bytes) -> NDArray[np.bool_]:
-        words = records.view(np.int64)
-        same: NDArray[np.bool_] = (words[:, 0] & self.mask[0]) == self.bits[0]
-        for at in range(1, len(self.mask)):
-            same &= (words[:, at] & self.mask[at]) == self.bits[at]
-        return same
-
-    def check(self, cells: _Cells, rows: Rows) -> None:
-        """Raise NotPlainError for records that leave their page, or whose size differs from that of their header."""
-        size = cells.bytes[rows, 0].astype(np.int64)
-        if self.payload == 2:
-            size = (size & 127) << 7 | cells.bytes[rows, 1]
-        if (size + self.header > cells.left[rows]).any():
-            raise NotPlainError
+        headers = cls(kinds, np.cumsum(np.concatenate([header_size, sizes], axis=1), axis=1), members)
+        left_over = records.sizes - headers.by_record(headers.places[:, -1])
         # SQLite calls a record malformed if anything follows its last column.
-        is_complete = self.header_size == len(self.kinds) + 1
-        if size.min() + self.header < self.end or (is_complete and size.max() + self.header > self.end):
+        is_complete = headers.by_record(header_size[:, 0] == last + 2)
+        if left_over.min() < 0 or (is_complete & (left_over > 0)).any():
             raise NotPlainError
+        if headers.end + 8 > records.bytes.shape[1]:
+            raise NotPlainError
+        return headers
 
-    def put(
-        self, records: Bytes, rows: Rows, common: _Shape | None, columns: Mapping[int, IntegerColumn], first: int
-    ) -> None:
-        """Decode the records `rows`, which have this shape, into the same rows of the columns from `first` on.
+    @property
+    def end(self) -> int:
+        """The largest end of a last wanted column."""
+        return int(self.places[:, -1].max())
 
-        Without a `common` shape, all records are decoded as if they had this shape; with it, only the columns that
-        start elsewhere in this shape. Decoding every row of a column is several times faster than decoding some rows.
-        """
+    def by_record(self, values: NDArray[Item]) -> NDArray[Item]:
+        """Return the value of each record's header; one value if there is one header."""
+        return values if len(values) == 1 else values[self.members]
+
+    def put(self, records: Bytes, column: int, into: Numbers) -> NDArray[np.bool_] | None:
+        """Decode a column of all records, and return which values are null; None if no value is."""
+        kinds, places = self.kinds[:, column], self.places[:, column]
+        if not _IS_INTEGER[kinds].all():
+            raise NotPlainError
         count, width = records.shape
-        for column, into in columns.items():
-            kind, before = self.kinds[column], None if common is None else common.kinds[column]
-            if not _IS_INTEGER[kind]:
-                raise NotPlainError
-            if common is not None and before == kind and common.places[column] == self.places[column]:
-                continue
-            chosen = slice(None) if common is None else rows
-            values = into.values[first : first + count]
-            if _NULL in (kind, before):
-                into.null_flags()[first : first + count][chosen] = kind == _NULL
-            if _SIZES[kind] == 0:
-                values[chosen] = kind == _ONE
-                continue
-            # Read eight bytes from the value's first byte on, big-endian; the shift drops the bytes after the value.
-            eight = np.ndarray(count, ">i8", records, self.places[column], (width,))
-            if isinstance(chosen, slice):
-                values[:] = eight
-                if _SHIFTS[kind]:
-                    values >>= _SHIFTS[kind]
-            else:
-                values[chosen] = eight[chosen] >> _SHIFTS[kind]
+        first, bits = int(places.min()), 8 * _SIZES[kinds]
+        # Read eight bytes from the value's first byte on, big-endian; shifts drop the bytes before and after the value.
+        if (kinds == kinds[0]).all() and (places == first).all():
+            into[:] = np.ndarray(count, ">i8", records, first, (width,)) if bits[0] else int(kinds[0] == _ONE)
+            into >>= 64 - bits[0] if bits[0] else 0
+            return np.array([True]) if kinds[0] == _NULL else None
+        before = 8 * (places - first)
+        if (before + bits <= 64).all():
+            into[:] = np.ndarray(count, ">i8", records, first, (width,))
+        else:
+            eight = np.ndarray(records.size - 7, ">i8", records, strides=(1,))
+            into[:] = eight[np.arange(0, records.size, width) + self.by_record(places)]
+            before[:] = 0
+        into <<= self.by_record(np.where(bits > 0, before, 64))
+        into >>= self.by_record(64 - bits)
+        into += self.by_record(kinds == _ONE)
+        is_null = kinds == _NULL
+        return self.by_record(is_null) if is_null.any() else None
+
+
+def _different_headers(records: Bytes, wanted: Collection[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return a record with each of the different headers, and for each record the position of its header among them."""
+    header = range(-1, max(wanted) + 1)  # the header's size, and its columns up to the last wanted
+    padding = bytes(-len(header) % 8)
+    # Skipped columns hold 0 and 1 (types 8 and 9) in any mixture. All types 2n and 2n + 1 from 8 on have one size.
+    skipped = [at >= 0 and at not in wanted for at in header]
+    mask = bytes(254 if skip and kind >= 8 else 255 for skip, kind in zip(skipped, records[0].tobytes(), strict=False))
+    words = records.view(np.int64)
+    if not any(
+        ((words[:, at] ^ words[0, at]) & bits).any() for at, bits in enumerate(np.frombuffer(mask + padding, np.int64))
+    ):
+        return np.zeros(1, np.intp), np.zeros(len(records), np.intp)
+    mask, low = b"\xff" * len(header) + padding, bytes(skipped) + padding
+    keys = [
+        words[:, at] & bits & ~(words[:, at] >> 3 & odd)
+        for at, (bits, odd) in enumerate(zip(np.frombuffer(mask, np.int64), np.frombuffer(low, np.int64), strict=True))
+    ]
+    equal = first_equal_rows(row_hashes(keys))
+    if any((key[equal] != key).any() for key in keys):
+        raise NotPlainError  # a collision of hashes
+    return number_distinct(equal)
 
 
 def _varint_end(record: bytes, at: int, longest: int) -> int:
@@ -240,49 +240,6 @@ def _varint_end(record: bytes, at: int, longest: int) -> int:
         if record[end] < 128 or end - at == MAX_VARINT_BYTES - 1:
             return end + 1
     raise NotPlainError
-
-
-def _put_by_column(cells: _Cells, columns: Mapping[int, IntegerColumn], rows: Numbers) -> None:
-    """Decode records with any headers, column by column."""
-    count, width = cells.bytes.shape
-    if count == 0:
-        return
-    flat = np.concatenate([cells.bytes.reshape(-1), np.zeros(8, np.uint8)])
-    eight = np.ndarray(count * width, ">i8", flat, strides=(1,))
-    base = np.arange(count) * width
-    ends = base + width - 8
-    payload, at = _payload_size(flat, base)
-    header = _after_varint(flat, at)
-    header_size = flat[header].astype(np.int64)
-    if (payload + header - base > cells.left).any() or (header_size > np.minimum(payload, 127)).any():
-        raise NotPlainError
-    at, last = header + header_size, max(columns)
-    if header_size.min() < last + 2:
-        raise NotPlainError
-    for column in range(last + 1):
-        kind = flat[header + 1 + column]
-        size = _SIZES[kind]
-        if size.min() < 0 or (at > ends).any():
-            raise NotPlainError
-        if column in columns:
-            if not _IS_INTEGER[kind].all():
-                raise NotPlainError
-            values = eight[at] >> _SHIFTS[kind]
-            columns[column].values[rows] = np.where(size == 0, kind == _ONE, values)
-            if columns[column].null is not None or (kind == _NULL).any():
-                columns[column].null_flags()[rows] = kind == _NULL
-        at = at + size
-    left_over = payload - (at - header)
-    if (left_over < 0).any() or (left_over[header_size == last + 2] > 0).any():
-        raise NotPlainError
-
-
-def _payload_size(flat: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
-    first, second = flat[at].astype(np.int64), flat[at + 1].astype(np.int64)
-    long = first > 127
-    if (long & (second > 127)).any():
-        raise NotPlainError
-    return np.where(long, (first & 127) << 7 | second, first), at + 1 + long
 
 
 def _after_varint(flat: Bytes, at: Numbers) -> Numbers:
