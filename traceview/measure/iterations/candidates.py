@@ -215,7 +215,8 @@ def other_phases(phases: Sequence[Phase], chosen: Phase) -> tuple[IterationCandi
     """Return the phases that repeat besides the iterations, not as their parts: epochs, validation, micro-batches."""
     listed = []
     for phase in phases:
-        inside = int(phase.repeats_in(chosen).sum()) > len(phase.start) // 2
+        shorter = np.median(phase.end - phase.start) <= np.median(chosen.end - chosen.start)
+        inside = shorter and int(phase.repeats_in(chosen).sum()) > len(phase.start) // 2
         several = phase.qualifies and len(phase.start) >= 2 * len(chosen.start)
         if phase is not chosen and (several or not inside):
             listed.append(phase.candidate)
