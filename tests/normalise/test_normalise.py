@@ -110,9 +110,7 @@ EXPORTS = st.fixed_dictionaries(
         "gpus": st.lists(st.builds(Gpu, number=st.sampled_from([0, 1])), max_size=2),
         "cuda_devices": st.lists(CUDA_DEVICES, max_size=3, unique_by=lambda row: (row.device, row.process)),
         "nvtx": st.lists(nvtx_row(), max_size=10),
-        "empty": st.lists(
-            st.sampled_from(["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "TARGET_INFO_CUDA_DEVICE"])
-        ),
+        "empty": st.lists(st.sampled_from(["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "TARGET_INFO_CUDA_DEVICE"])),
     }
 )
 
@@ -139,8 +137,7 @@ def agrees(path: Path) -> Trace:
     ]  # fmt: skip
     ranges = trace.ranges.with_columns(trace.threads["tid"].gather(trace.ranges["thread"]).alias("thread"))
     assert ranges.drop("open").rows() == [
-        (item.start, item.end, item.name, item.domain, item.thread & 0xFFFFFF, item.process)
-        for item in expected.ranges
+        (item.start, item.end, item.name, item.domain, item.thread & 0xFFFFFF, item.process) for item in expected.ranges
     ]
     assert trace.overhead.rows() == sorted(item for item in expected.overhead if item[0] <= item[1])
     groups = {pair: number for number, pairs in enumerate(expected.devices) for pair in pairs}
@@ -267,12 +264,8 @@ def test_single_gpu_is_one_device(tmp_path: Path) -> None:
     kernels = [Kernel(10, 20), Kernel(30, 40, process=11)]
     path = tmp_path / "made.sqlite"
     item = open_trace(build_export(path, kernels=kernels, gpus=[Gpu()]))
-    assert item.devices.select("id", "device_id", "name", "processes").rows() == [
-        ("GPU 0", 0, "NVIDIA H200", [10, 11])
-    ]
-    empty_table = open_trace(
-        build_export(path, kernels=kernels, gpus=[Gpu()], empty=["TARGET_INFO_CUDA_DEVICE"])
-    )
+    assert item.devices.select("id", "device_id", "name", "processes").rows() == [("GPU 0", 0, "NVIDIA H200", [10, 11])]
+    empty_table = open_trace(build_export(path, kernels=kernels, gpus=[Gpu()], empty=["TARGET_INFO_CUDA_DEVICE"]))
     assert empty_table.devices.equals(item.devices)
 
 
@@ -281,9 +274,9 @@ def test_device_0_of_several_processes(tmp_path: Path) -> None:
     two = open_trace(build_export(path, kernels=kernels, gpus=[Gpu(), Gpu(1, device=1)]))
     assert two.devices["id"].to_list() == ["GPU 0 (process 10)", "GPU 0 (process 11)"]
     same = [CudaDevice(), CudaDevice(process=11)]
-    assert open_trace(build_export(path, kernels=kernels, cuda_devices=same)).devices[
-        "processes"
-    ].to_list() == [[10, 11]]
+    assert open_trace(build_export(path, kernels=kernels, cuda_devices=same)).devices["processes"].to_list() == [
+        [10, 11]
+    ]
     other = [CudaDevice(), CudaDevice(process=11, uuid="GPU-2")]
     assert len(open_trace(build_export(path, kernels=kernels, cuda_devices=other)).devices) == 2
 
@@ -362,9 +355,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("times", BAD)
-def test_rows_with_invalid_times_are_left_out(
-    tmp_path: Path, times: tuple[object, object]
-) -> None:
+def test_rows_with_invalid_times_are_left_out(tmp_path: Path, times: tuple[object, object]) -> None:
     start, end = times
     trace = open_trace(
         build_export(
@@ -427,9 +418,7 @@ def test_api_roles(name: str, bare: str, role: str) -> None:
 
 
 def test_empty_export(tmp_path: Path) -> None:
-    trace = open_trace(
-        build_export(tmp_path / "made.sqlite", empty=["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"])
-    )
+    trace = open_trace(build_export(tmp_path / "made.sqlite", empty=["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"]))
     for frame in (
         trace.operations,
         trace.api,

@@ -149,6 +149,12 @@ def test_training_needs_a_backward_pass() -> None:
     assert program(texts=[ATEN]).training is None  # a CUDA graph hides its kernels
 
 
+def test_servers_that_rename_their_process_are_in_python() -> None:
+    assert program({ATEN_SHORT: 5}, texts=[ATEN], threads=["VLLM::EngineCor"]).python
+    assert program({ATEN_SHORT: 5}, texts=[ATEN], threads=["pt_main_thread"]).python
+    assert not program({ATEN_SHORT: 5}, texts=[ATEN], threads=["serve"]).python  # libtorch
+
+
 def test_the_environment_is_no_evidence(tmp_path: Path) -> None:
     environment = "'PATH=/usr/lib/python3.11' || char(0) || 'PRELOAD=/opt/libtorch.so'"
     output = "'/opt/libnvinfer.so' || char(10) || 'libpython3.11'"

@@ -142,6 +142,15 @@ def test_every_kind_has_advice_on_launches(kind: str) -> None:
     assert (own == general) == (kind in ("cuda", "mpi"))
 
 
+def test_code_is_in_the_language_of_the_program() -> None:
+    launches = FIXES["launches.LAUNCH_BOUND"]
+    in_cpp = launches.choose(Program("pytorch", ("pytorch",), training=False, python=False))
+    in_julia = launches.choose(PROGRAMS["julia"])
+    assert "CUDA graph" in in_cpp.advice and in_cpp.code == ""
+    assert in_julia.code.startswith("@. y = ") and FIXES["copies.MANAGED"].choose(PROGRAMS["julia"]).code == ""
+    assert FIXES["host.SLOW_CALLS"].choose(PROGRAMS["julia"]).code == "CUDA_MODULE_LOADING=EAGER COMMAND"
+
+
 def test_how_to_capture_fits_the_language() -> None:
     texts = {program: capture_advice("nsys", known).no_ranges for program, known in PROGRAMS.items()}
     assert "torch.cuda.nvtx" in texts["inference"] and "nvtxRangePushA" in texts["openacc"]

@@ -138,7 +138,7 @@ MARKS = (
     Mark("numba", "texts", r"\bcudapy::|_ZN6cudapy", "kernels of Numba"),
 )
 PYTHON_MARKS = (
-    Mark("python", "threads", r"^i?python", "threads of Python"),
+    Mark("python", "threads", r"^i?python|^pt_(main|elastic|data)|^VLLM::|^sglang::|^ray::", "threads of Python"),
     Mark("python", "processes", r"^i?python|^torchrun|^pytest", "a process of Python"),
     Mark("python", "texts", r"^\S*(libpython\d|/lib/python\d)", "libraries of Python"),
 )

@@ -44,9 +44,8 @@ class Fixes:
         """Return the fix for a program, without code in a language that is not the program's."""
         name = next(name for name in _names(program) if getattr(self, name) is not None)
         fix: Fix = getattr(self, name)
-        if fix.is_command or _language(name) == ("python" if program.python else _language(program.kind)):
-            return fix
-        return Fix(fix.advice)
+        own = "python" if program.python else JULIA if program.kind == JULIA else "C"
+        return fix if fix.is_command or _language(name) == own else Fix(fix.advice)
 
 
 def _names(program: Program) -> Iterator[str]:
