@@ -150,3 +150,10 @@ def test_hashing_keeps_kernels_of_deep_ep_recognisable() -> None:
     full = redactor.kernel("void deep_ep::intranode::dispatch<(int)8>(int4 *)")
     assert short_names(pl.Series([full])).to_list() == [redactor.kernel("dispatch")]
     assert "intranode" not in full
+
+
+def test_hashing_keeps_the_library_of_a_kernel() -> None:
+    redactor = NameRedactor(Secrets({}), hashed=True)
+    forward, backward = (redactor.kernel(f"void at::native::{name}<float>(T1)") for name in ("tanh", "tanh_backward"))
+    assert forward.startswith("void at::native::") and "tanh" not in forward
+    assert "Backward" in backward and "Backward" not in forward

@@ -142,11 +142,14 @@ PYTHON_MARKS = (
     Mark("python", "processes", r"^i?python|^torchrun|^pytest", "a process of Python"),
     Mark("python", "texts", r"^\S*(libpython\d|/lib/python\d)", "libraries of Python"),
 )
+BACKWARD = "Backward|backward|FusedAdam"
+# Namespaces of libraries whose kernels tell the kind of program; redaction keeps them in hashed names.
+NAMESPACES = r"\b(at::native|onnxruntime|nvinfer1|tensorflow|Kokkos|RAJA|deep_ep)::"
 TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
 TRAINING_MARKS = (
     Mark("training", "threads", r"^pt_autograd", "a thread of autograd"),
     Mark("training", "kernels", TRAINING, "kernels of a backward pass or an optimizer"),
-    Mark("training", "texts", r"at::native::.*(Backward|backward|FusedAdam)", "kernels of a backward pass"),
+    Mark("training", "texts", rf"at::native::.*({BACKWARD})", "kernels of a backward pass"),
     Mark("training", "ranges", TRAINING, "ranges of a backward pass or an optimizer"),
 )
 TORCH_TRACE = "a trace of torch.profiler"

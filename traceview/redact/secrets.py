@@ -13,7 +13,8 @@ import polars as pl
 from traceview.measure.iterations.names import COUNTER_WORDS, LIBRARY_NAMES, NUMBER, PART_WORDS, SIGNED_NUMBER
 from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
-from traceview.normalise.operations import COMMUNICATION, EXPERT_PARALLEL
+from traceview.normalise.operations import COMMUNICATION
+from traceview.normalise.program import BACKWARD, NAMESPACES
 from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
 
@@ -162,11 +163,13 @@ class NameRedactor:
         return self._secrets.clean(text)
 
     def kernel(self, text: str) -> str:
-        """Return a kernel's name. A communication kernel keeps the prefix that identifies it."""
+        """Return a kernel's name. A hashed name keeps the prefix or the namespace of a library that figures rest on."""
         clean = self._secrets.clean(text)
         kind = COMMUNICATION.match(text)
-        if self._hashed and re.search(EXPERT_PARALLEL, text) and (short := re.match(SHORT_NAME, text)):
-            return f"void deep_ep::{_digest(short[1])}({_digest(clean)})"  # its short name has the first hash
+        if self._hashed and (library := re.search(NAMESPACES, text)) and (short := re.match(SHORT_NAME, text)):
+            # Its short name has the first hash. The word keeps whether the program trains a model.
+            word = " Backward" if re.search(BACKWARD, text) else ""
+            return f"void {library[1]}::{_digest(short[1])}({_digest(clean)}{word})"
         if self._hashed:
             return f"{kind[0]}_{_digest(clean)}" if kind else _digest(clean)
         return f"{kind[0]}_{clean}" if kind and not COMMUNICATION.match(clean) else clean
