@@ -13,7 +13,8 @@ from playwright.sync_api import Browser
 from tests.captures import sample
 from tests.comparison.test_captures import compare_samples
 from tests.report.browser import Opened, opened
-from traceview import compare, open_trace
+from traceview import analyze, compare, open_trace
+from traceview.model.analysis import NotMeasured
 from traceview.report.comparison import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
@@ -102,9 +103,9 @@ def test_page_is_reproducible() -> None:
 
 
 def test_captures_without_iterations(browser: Browser, tmp_path: Path) -> None:
-    trace = open_trace(sample("dual.sqlite"))
-    bare = replace(trace, ranges=trace.ranges.clear())
-    with opened(browser, render(compare(bare, trace)), tmp_path, dark=True, width=800, height=600) as page:
+    analysis = analyze(sample("dual.sqlite"))
+    bare = replace(analysis, iterations=NotMeasured("nothing repeats"))
+    with opened(browser, render(compare(bare, analysis)), tmp_path, dark=True, width=800, height=600) as page:
         assert page.complaints == []
         assert "more are not drawn" in page.page.locator(".capture h3").first.inner_text()
         assert page.evaluate("document.documentElement.scrollWidth <= 800")
