@@ -132,7 +132,7 @@ class Moments:
                     continue
                 restart = range(self.returned[wait], min(start, self.window[device].end))
                 if all(self.is_idle(device, moment) for moment in restart):
-                    ns = sum(not self.counts_in_call(self.owner[wait], moment) for moment in restart)
+                    ns = sum(not self.counts_in_call(self.users[device][0], moment) for moment in restart)
                     refill[wait] = max(refill[wait], ns)
         return refill
 
