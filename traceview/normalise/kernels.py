@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from traceview.intervals import first_equal_rows, number_distinct, row_hashes
@@ -31,7 +32,7 @@ def kernel_shapes(table: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> tuple
     hashes = row_hashes([integers(table[name], NULL) for name in present])
     first, shape = number_distinct(first_equal_rows(hashes))
     used = table.select(present)[first]
-    return pl.concat([empty_shapes(), _shapes_frame(used, tables)]), shape + (NO_KERNEL + 1)
+    return pl.concat([empty_shapes(), _shapes_frame(used, tables)]), shape.astype(np.uint32) + np.uint32(NO_KERNEL + 1)
 
 
 def _shapes_frame(used: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

@@ -40,7 +40,7 @@ from traceview.normalise.links import Links
 from traceview.normalise.order import MergedEvents, Part
 from traceview.normalise.threads import process_ids
 from traceview.read import raw
-from traceview.read.raw import TIMES
+from traceview.read.raw import SHAPE_COLUMNS, TIMES
 
 # Beginnings of short names: NCCL and its relatives, custom all-reduce of vLLM and SGLang, symmetric memory of PyTorch,
 # fused all-reduce of TensorRT-LLM and FlashInfer, all-to-all of MoE libraries.
@@ -105,6 +105,8 @@ def operations_frame(
     lookup = _StreamLookup(_stream_keys(devices, streams), stream_ids)
     by_source = {source: tables.pop(TABLE_OF_SOURCE[source]) for source in SOURCES if TABLE_OF_SOURCE[source] in tables}
     shapes, shape = kernel_shapes(by_source.get("kernel", pl.DataFrame()), tables)
+    # Memory use peaks below: free what is now in the shapes.
+    by_source = {source: table.drop(SHAPE_COLUMNS[1:], strict=False) for source, table in by_source.items()}
     parts = [_source_rows(table, source, tables, lookup, shape) for source, table in by_source.items() if len(table)]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])}), shapes

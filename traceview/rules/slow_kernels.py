@@ -91,26 +91,26 @@ def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
         places = np.searchsorted(rows, kernels.rows)
         for speedup in SPEEDUPS:
             subject = SUBJECTS.get(speedup.name)
-            if subject is None or not subject.fits(facts.program):
-                continue
-            estimate = speedup.estimate(kernels)
-            if isinstance(estimate, Estimate):
-                yield _draft(facts, device, kernels, estimate, places, subject, speedup)
+            if subject is not None and subject.fits(facts.program):
+                yield from _drafts(facts, device, kernels, places, subject, speedup)
 
 
-def _draft(
+def _drafts(
     facts: CaptureFacts,
     device: DeviceFacts,
     kernels: KernelSequence,
-    estimate: Estimate,
     places: Times,
     subject: _Subject,
     speedup: Speedup,
-) -> FindingDraft:
+) -> Iterator[FindingDraft]:
+    """Yield the finding of a change that applies. Its estimate, several arrays over all kernels, is freed on return."""
+    estimate = speedup.estimate(kernels)
+    if not isinstance(estimate, Estimate):
+        return
     fix = subject.fixes.choose(facts.program)
     chosen = np.flatnonzero(estimate.middle < 1)
     least, most = (duration(float((kernels.ns * (1 - left)).sum())) for left in (estimate.high, estimate.low))
-    return FindingDraft(
+    yield FindingDraft(
         id=subject.id,
         device=device,
         title=subject.title,

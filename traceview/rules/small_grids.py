@@ -34,11 +34,10 @@ def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
         kernels = KernelSequence.from_rows(facts.analysis.trace, device.use.device, rows)
         if not kernels.sms:
             continue
-        blocks_per_sm = kernels.blocks[kernels.shape] / kernels.sms
-        idle = np.nan_to_num(1 - blocks_per_sm, nan=0.0)
-        chosen = np.flatnonzero((idle >= MIN_IDLE) & (kernels.ns >= MIN_NS))
+        idle = np.nan_to_num(1 - kernels.blocks / kernels.sms, nan=0.0)  # of each shape
+        chosen = np.flatnonzero((idle >= MIN_IDLE)[kernels.shape] & (kernels.ns >= MIN_NS))
         if kernels.ns[chosen].sum() >= MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
-            yield _draft(facts, device, kernels, chosen, idle[chosen])
+            yield _draft(facts, device, kernels, chosen, idle[kernels.shape[chosen]])
 
 
 def _draft(

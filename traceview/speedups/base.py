@@ -133,10 +133,10 @@ def scaled(kernels: KernelSequence, chosen: Mask, factors: tuple[float, float, f
 
 def marked(first: Times, last: Times, count: int) -> Mask:
     """Return a mask of `count` kernels in which all of the runs [first, last) are set."""
-    depth = np.zeros(count + 1, np.int64)
+    depth = np.zeros(count + 1, np.int32)
     np.add.at(depth, first, 1)
     np.add.at(depth, last, -1)
-    mask: Mask = np.cumsum(depth)[:-1] > 0
+    mask: Mask = np.cumsum(depth, out=depth)[:-1] > 0
     return mask
 
 
