@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from traceview.measure.kernels.families import FAMILIES, FAMILY_NAMES, kernel_kind
@@ -159,3 +162,12 @@ def test_generic_kernels_are_labelled_by_their_operation() -> None:
 def test_patterns_are_not_empty() -> None:
     assert all(pattern for _, pattern in FAMILIES)
     assert len(FAMILY_NAMES) == len(set(FAMILY_NAMES))
+
+
+def test_tensor_cores_as_nsight_compute_counted_them() -> None:
+    """Tensor operations of kernels of GPT-2, BERT and ResNet-50 on an H200, counted by ncu; a label may be unknown."""
+    counted = json.loads(Path(__file__).with_name("h200_tensor_cores.json").read_text())
+    kinds = [(kernel_kind(name.split("<")[0].split("::")[-1], name), used) for name, used in counted]
+    assert len(kinds) >= 80
+    assert [kind for kind, used in kinds if kind.tensor_core not in (None, used)] == []
+    assert all(kind.tensor_core for kind, used in kinds if used)

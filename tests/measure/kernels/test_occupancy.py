@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from traceview.measure.kernels.occupancy import SmLimits, occupancy
@@ -32,3 +35,12 @@ def test_resident_blocks(threads: int, registers: int, shared_bytes: int, blocks
 def test_impossible_launches_have_no_occupancy() -> None:
     assert occupancy(H200, 0, 32, 0) is None
     assert occupancy(H200, 128, 32, 1 << 30) is None
+
+
+def test_equals_cuda_on_an_h200() -> None:
+    """benchmarks/studies/occupancy.cu asked CUDA for launches of eight kernels."""
+    answers = json.loads(Path(__file__).with_name("h200_occupancy.json").read_text())
+    assert len(answers) > 200
+    for threads, registers, shared_bytes, blocks in answers:
+        result = occupancy(H200, threads, registers, shared_bytes)
+        assert (0 if result is None else result.blocks) == blocks
