@@ -211,12 +211,12 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
     total = max(sum(path.values()), 1)
     path = {kind: ns * middle.time // total for kind, ns in path.items()}
     batches = math.prod(change.times for change in changes)
-    margin = CAPTURE_NOISE + abs(model.error)
+    margin = CAPTURE_NOISE + abs(model.error)  # at most CAPTURE_NOISE + MAX_ERROR, below 1
     return Prediction(
         "+".join(change.name for change in changes),
         ", ".join(change.title for change in changes),
         middle.time,
-        int(min(times) * max(0.0, 1 - margin)),
+        int(min(times) * (1 - margin)),
         int(max(times) * (1 + margin)),
         "; ".join(change.rests_on for change in changes),
         "; ".join([*gain_notes(model, middle.time, batches), *middle.graph.remarks]),
