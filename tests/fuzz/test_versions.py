@@ -100,5 +100,6 @@ def _figures(result: Any, without_limits: bool = False) -> Any:
         return {name: _figures(inner, without_limits) for name, inner in result.items() if name not in gone}
     if isinstance(result, list):
         small = {"small_grid"} if without_limits else set()
-        return [_figures(one, without_limits) for one in result if not (isinstance(one, dict) and one.get("id") in small)]
+        kept = [item for item in result if not (isinstance(item, dict) and item.get("id") in small)]
+        return [_figures(item, without_limits) for item in kept]
     return result
