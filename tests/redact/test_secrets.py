@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, shared
-from traceview.measure.iterations.names import NUMBER
+from traceview.measure.iterations.names import LIBRARY_NAMES, NUMBER
 from traceview.normalise.codes import short_names
 from traceview.redact.secrets import NameRedactor, Secrets, words_of_environment
 
@@ -157,3 +157,12 @@ def test_hashing_keeps_the_library_of_a_kernel() -> None:
     forward, backward = (redactor.kernel(f"void at::native::{name}<float>(T1)") for name in ("tanh", "tanh_backward"))
     assert forward.startswith("void at::native::") and "tanh" not in forward
     assert "Backward" in backward and "Backward" not in forward
+
+
+def test_hashed_ranges_of_libraries_differ_in_their_numbers_alone() -> None:
+    redactor = NameRedactor(Secrets({}), hashed=True)
+    first, second, other = map(
+        redactor.range, ("aten::add, op_id = 71", "aten::add, op_id = 72", "aten::mul, op_id = 71")
+    )
+    assert first.endswith(" 71") and first[:-2] == second[:-2] and first != second
+    assert other[:-2] != first[:-2] and re.search(LIBRARY_NAMES, first)

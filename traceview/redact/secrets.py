@@ -187,11 +187,11 @@ class NameRedactor:
             return " ".join([clean, *(word.lower() for hint in removed for word in hint.findall(text)[:1])])
         numbers = [match[1] or match[2] for match in re.finditer(rf"(?:^|[^\w.])(-\d+)|({NUMBER})", clean)]
         shape = re.sub(NUMBER, "#", re.sub(SIGNED_NUMBER, r"\1#", clean))
-        if library := re.search(LIBRARY_NAMES, text):
-            return f"{library[0]} {_digest(clean)}"  # such ranges are not iterations
         matches = (DATA.search(text) or OPTIMIZER.search(text), *(re.search(words, text) for words in PHASE_WORDS))
         hints = dict.fromkeys(hint[0].lower() for hint in matches if hint)
-        return " ".join(["_".join([*hints, _digest(shape)]), *map(self._short_number, numbers)])
+        library = re.search(LIBRARY_NAMES, text)  # such ranges are not iterations
+        hashed = f"{library[0]} {_digest(shape)}" if library else "_".join([*hints, _digest(shape)])
+        return " ".join([hashed, *map(self._short_number, numbers)])
 
     def program(self, text: str) -> str:
         """Return a program's name without its folders."""

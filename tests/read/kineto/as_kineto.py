@@ -32,13 +32,27 @@ def as_kineto(export: Path, out: Path, *, clock: int = 0, base: int | None = EPO
     connection = sqlite3.connect(f"{export.as_uri()}?mode=ro", uri=True)
     connection.row_factory = sqlite3.Row
     with_clock: Event = {} if base is None else {"baseTimeNanoseconds": base}
-    gpus = [{"id": row["id"], "name": row["name"]} for row in rows(connection, "TARGET_INFO_GPU")]
+    gpus = [gpu(row) for row in rows(connection, "TARGET_INFO_GPU")]
     document = {"schemaVersion": 1, "deviceProperties": gpus, **with_clock, "traceEvents": "EVENTS"}
     before, after = json.dumps(document | {"traceName": "/home/ada/trace.json"}).split('"EVENTS"')
     made = [written(event, compact) for event in events(connection, clock)]
     out.write_text(before + "[" + (",".join(made)) + "]" + after, encoding="utf-8")
     connection.close()
     return out
+
+
+def gpu(row: sqlite3.Row) -> Event:
+    """Return a GPU with its limits; Kineto does not write how many blocks an SM holds."""
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "numSms": row["smCount"],
+        "computeMajor": row["computeMajor"],
+        "computeMinor": row["computeMinor"],
+        "maxThreadsPerMultiprocessor": 32 * row["maxWarpsPerSm"],
+        "regsPerMultiprocessor": row["maxRegistersPerSm"],
+        "sharedMemPerMultiprocessor": row["maxShmemPerSm"],
+    }
 
 
 def written(event: Event, compact: bool) -> str:
@@ -78,7 +92,10 @@ def on_gpu(connection: sqlite3.Connection, texts: dict[int, str], clock: int) ->
         return complete(row, category, name, clock, (row["deviceId"], row["streamId"]), args)
 
     for row in rows(connection, "CUPTI_ACTIVITY_KIND_KERNEL"):
-        yield made(row, "kernel", texts[row["demangledName"]], grid=[1, 1, 1], queued=0)
+        launch: Event = {name: [row[f"{name}{axis}"] for axis in "XYZ"] for name in ("grid", "block")}
+        launch |= {"registers per thread": row["registersPerThread"], "queued": 0}
+        launch |= {"shared memory": row["staticSharedMemory"] + row["dynamicSharedMemory"]}
+        yield made(row, "kernel", texts[row["demangledName"]], **launch)
     for row in rows(connection, "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind <= 10"):
         name = f"Memcpy {KINDS[row['copyKind']]} ({MEMORIES[row['srcKind']]} -> {MEMORIES[row['dstKind']]})"
         yield made(row, "gpu_memcpy", name, bytes=row["bytes"], **{"memory bandwidth (GB/s)": 1.5})

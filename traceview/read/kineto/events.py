@@ -35,13 +35,22 @@ OLD_RANGE = r"(?:ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#)"
 NUMBERS = ("correlation", "stream", "device", "context", "bytes")
 SYNC_NUMBERS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id")
 PEER_NUMBERS = ("inDevice", "inContext")  # peer-to-peer copies use these names
+DIMENSIONS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+# How a kernel is launched, with nsys's names; Kineto's shared memory is the sum of static and dynamic.
+LAUNCH_NUMBERS = {
+    "registers per thread": "registersPerThread",
+    "shared memory": "dynamicSharedMemory",
+    **{name: name for name in DIMENSIONS},
+}
 SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
-    | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, "name"), pl.String))}
+    | {"args": pl.Struct(dict.fromkeys((*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS, *LAUNCH_NUMBERS, "name"), pl.String))}
 )
 WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
 # Quote these numbers: as JSON numbers they would become floats and lose digits.
 TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
+# Three numbers in a list become three values, so that lists of other types stay unread.
+SIZES = r'"(grid|block)"\s*:\s*\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,\s*([0-9]+)\s*\]'
 # C++ writes the result of a division by zero as a word that JSON does not have.
 NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
 
@@ -53,7 +62,7 @@ HOST = ("pid", "tid", "start", "end", "correlation", "name")
 ON_A_STREAM = (*HOST, "device", "context", "stream")
 # The columns that are kept for each sort of event (values of SORTS).
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "kernel": ON_A_STREAM,
+    "kernel": (*ON_A_STREAM, *LAUNCH_NUMBERS.values()),
     "memcpy": (*ON_A_STREAM, "bytes"),
     "memset": (*ON_A_STREAM, "bytes"),
     "call": HOST,
@@ -144,11 +153,13 @@ def decode(piece: bytes) -> pl.DataFrame:
     """Return the wanted events of a piece.
 
     Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
-    pid, tid, start, length (ns), NUMBERS and SYNC_NUMBERS. All but the texts are Int64, null if an event lacks them.
+    pid, tid, start, length (ns), NUMBERS, SYNC_NUMBERS and the values of LAUNCH_NUMBERS. All but the texts are Int64,
+    null if an event lacks them.
     Raises NotJsonError.
     """
     events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
     wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, '"${1}":"${2}"')
+    wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
     decoded = _json_frame(wanted)
     if decoded is None:
         decoded = _json_frame(wanted.str.replace_all(NOT_A_NUMBER, ": null${1}"))
@@ -180,6 +191,7 @@ def _typed_events(events: pl.DataFrame) -> pl.DataFrame:
             nanoseconds(pl.col("ts")).alias("start"),
             nanoseconds(pl.col("dur")).alias("length"),
             *(_integer(args.field(name)).alias(name) for name in (*NUMBERS, *SYNC_NUMBERS, *PEER_NUMBERS)),
+            *(_integer(args.field(source)).alias(name) for source, name in LAUNCH_NUMBERS.items()),
         )
         .filter(pl.col("sort").is_not_null())
         .with_columns(

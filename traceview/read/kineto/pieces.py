@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
@@ -22,6 +22,27 @@ BLOCK_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 16 << 20  # before the events and after them, each
 MAX_DEPTH = 64  # events have two levels; a parser may crash at a hundred thousand
 MAX_BASE_NS = 1 << 62
+# Limits of an SM, and their columns in nsys's TARGET_INFO_GPU. Of threads, the column counts warps.
+GPU_LIMITS = {
+    "numSms": "smCount",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerSm",
+    "regsPerMultiprocessor": "maxRegistersPerSm",
+    "sharedMemPerMultiprocessor": "maxShmemPerSm",
+    "computeMajor": "computeMajor",
+    "computeMinor": "computeMinor",
+}
+# Resident blocks of an SM by compute capability (CUDA C++ Programming Guide, "Technical Specifications").
+MAX_BLOCKS = {
+    (7, 0): 32,
+    (7, 5): 16,
+    (8, 0): 32,
+    (8, 6): 16,
+    (8, 7): 16,
+    (8, 9): 24,
+    (9, 0): 32,
+    (10, 0): 32,
+    (12, 0): 24,
+}
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?={)")
 SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
@@ -181,13 +202,27 @@ def _separate(text: bytes, ends: NDArray[np.int64]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceGpu:
+    """A GPU of `deviceProperties`; `limits` has those of GPU_LIMITS that are integers."""
+
+    ordinal: int
+    name: str
+    limits: Mapping[str, int]
+
+    @property
+    def max_blocks(self) -> int | None:
+        """The most resident blocks of an SM, which torch.profiler does not write; None if unknown."""
+        return MAX_BLOCKS.get((self.limits.get("computeMajor", 0), self.limits.get("computeMinor", 0)))
+
+
+@dataclass(frozen=True, slots=True)
 class TraceDocument:
-    """A trace without its events: `gpus` are (ordinal, name); times count from `base_ns`, 0 for the Unix epoch.
+    """A trace without its events: times count from `base_ns`, 0 for the Unix epoch.
 
     `is_torch` is set if a key of torch.profiler is present.
     """
 
-    gpus: tuple[tuple[int, str], ...]
+    gpus: tuple[TraceGpu, ...]
     base_ns: int
     is_torch: bool
 
@@ -205,16 +240,22 @@ def read_document(text: bytes) -> TraceDocument:
         raise NotJsonError("has an impossible number around its events") from None
     if not isinstance(document, dict) or document.get("traceEvents"):
         raise NotJsonError("has two lists of events")
-    gpus = document.get("deviceProperties")
-    named = [
-        (gpu["id"], gpu["name"])
-        for gpu in (gpus if isinstance(gpus, list) else ())
-        if isinstance(gpu, dict) and type(gpu.get("id")) is int and isinstance(gpu.get("name"), str)
-    ]
     base = document.get("baseTimeNanoseconds")
     return TraceDocument(
-        # JSON can contain half of a surrogate pair, which a frame cannot hold.
-        tuple((ordinal, name.encode("utf-8", "replace").decode()) for ordinal, name in named if abs(ordinal) < 1 << 31),
+        tuple(_gpus(document.get("deviceProperties"))),
         base if type(base) is int and 0 <= base < MAX_BASE_NS else 0,
         bool({"schemaVersion", "deviceProperties", "distributedInfo"} & document.keys()),
     )
+
+
+def _gpus(listed: object) -> Iterator[TraceGpu]:
+    """Yield the GPUs with an ordinal and a name."""
+    for gpu in listed if isinstance(listed, list) else ():
+        if isinstance(gpu, dict) and _is_small(gpu.get("id")) and isinstance(gpu.get("name"), str):
+            limits = {name: gpu[name] for name in GPU_LIMITS if _is_small(gpu.get(name))}
+            # JSON can contain half of a surrogate pair, which a frame cannot hold.
+            yield TraceGpu(gpu["id"], gpu["name"].encode("utf-8", "replace").decode(), limits)
+
+
+def _is_small(value: object) -> bool:
+    return type(value) is int and abs(value) < 1 << 31

@@ -9,6 +9,7 @@ import polars as pl
 from traceview.read import raw
 from traceview.read.kineto.events import METADATA, TraceEvents
 from traceview.read.kineto.identity import TraceIdentity
+from traceview.read.kineto.pieces import GPU_LIMITS, TraceGpu
 
 # CUpti_ActivitySynchronizationType, by Kineto's words for it.
 SYNC_TYPES = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}
@@ -35,15 +36,20 @@ MEMORIES = {
     "Device Static": 5,
     "Managed Static": 6,
 }
+WARP = 32
 OPENING, CLOSING = "<([{", ">)]}"
 
 
-def nsys_tables(events: TraceEvents, gpus: tuple[tuple[int, str], ...]) -> dict[str, pl.DataFrame]:
-    """Return the nsys tables that the events and GPUs (ordinal, name) fill."""
+def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl.DataFrame]:
+    """Return the nsys tables that the events and GPUs fill."""
     frames, names = events.frames, events.names
     identity = TraceIdentity.from_events(frames)
     stream = {sort: _stream_events(frames[sort], identity) for sort in ("kernel", "memcpy", "memset", "sync", "event")}
-    kernels = stream["kernel"].with_columns((pl.col("name") + len(names)).alias("shortName"))
+    kernels = stream["kernel"].with_columns(
+        (pl.col("name") + len(names)).alias("shortName"),
+        pl.col("name").alias("demangledName"),
+        pl.lit(0, pl.Int64).alias("staticSharedMemory"),
+    )
     converted = {
         raw.KERNEL: kernels,
         raw.MEMCPY: _copies(stream["memcpy"], names),
@@ -143,9 +149,12 @@ def _thread_names(metadata: pl.DataFrame, identity: TraceIdentity, names: tuple[
     return named.select(pl.col("label").alias("nameId"), identity.global_tid(named))
 
 
-def _gpu_table(gpus: tuple[tuple[int, str], ...]) -> pl.DataFrame:
-    rows = [(ordinal, name, ordinal) for ordinal, name in gpus]
-    return pl.DataFrame(rows, schema={"id": pl.Int64, "name": pl.String, "cuDevice": pl.Int64}, orient="row")
+def _gpu_table(gpus: tuple[TraceGpu, ...]) -> pl.DataFrame:
+    rows = [(gpu.ordinal, gpu.name, gpu.ordinal, *map(gpu.limits.get, GPU_LIMITS), gpu.max_blocks) for gpu in gpus]
+    schema = {"id": pl.Int64, "name": pl.String} | dict.fromkeys(
+        ("cuDevice", *GPU_LIMITS.values(), "maxBlocksPerSm"), pl.Int64
+    )
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.col("maxWarpsPerSm") // WARP)
 
 
 def _strings(names: tuple[str, ...], kernels: pl.Series) -> pl.DataFrame:

@@ -40,6 +40,7 @@ IN_ASCII = str.maketrans(
 )
 BOLD, GREEN, MAGENTA, YELLOW, GREY = 1, 32, 35, 33, 90
 INK = {"█": GREEN, "▓": MAGENTA, "▒": YELLOW, "░": GREY}
+WHOLE = ("no_gpu_work", "no_cuda_calls")  # notes that end with the command that captures what is missing
 SENTENCE = re.compile(r"\. (?=[A-Z`])")
 RUNS = re.compile("|".join(f"{mark}+" for mark in INK))
 
@@ -129,7 +130,7 @@ def _findings(analysis: Analysis, top: int) -> list[str]:
     several = len(analysis.devices) > 1
     total = total_words(analysis)
     if not analysis.findings:
-        return ["No findings: no known problem cost GPU time."]
+        return ["No findings: no known problem cost GPU time."] if analysis.devices else []
     lines = ["What to change first, and what it cost"]
     numbers: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
@@ -143,7 +144,7 @@ def _findings(analysis: Analysis, top: int) -> list[str]:
 
 
 def _notes(analysis: Analysis, top: int) -> Iterator[list[str]]:
-    """Yield the first sentence of each note; the page has the whole texts."""
+    """Yield the first sentence of each note, and the WHOLE ones; the page has all texts whole."""
     notes = [note for note in analysis.notes if note.id not in OUTSIDE]
     if notes:
         lines = [line for note in notes[:top] for line in wrap(_first_sentence(note), "  - ", "    ")]
@@ -154,7 +155,7 @@ def _notes(analysis: Analysis, top: int) -> Iterator[list[str]]:
 def _first_sentence(note: Note) -> str:
     text = plain(note.text, 2000)
     end = SENTENCE.search(text)
-    return text if end is None else text[: end.start() + 1]
+    return text if end is None or note.id in WHOLE else text[: end.start() + 1]
 
 
 def _where(finding: Finding, several: bool) -> str:
