@@ -49,7 +49,7 @@ class GatheredModel:
 
     Args:
         model: the model after `fully_shard`.
-        world: the ranks, all of which must call both methods.
+        world: The ranks. Every rank must call both methods.
     """
 
     def __init__(self, model: nn.Module, world: World) -> None:
@@ -72,7 +72,7 @@ class GatheredOptimizer:
 
     Args:
         optimizer: the optimizer of the sharded parameters.
-        world: the ranks, all of which must call both methods.
+        world: The ranks. Every rank must call both methods.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, world: World) -> None:

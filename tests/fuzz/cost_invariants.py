@@ -41,7 +41,7 @@ def _steady(device: Document, iterations: Document) -> Iterator[str]:
     if not first <= start <= end <= last:
         yield "it lies outside the window"
     if not iterations["count"] and (start, end) != (first, last):
-        yield "it is not the window, although there are no iterations"
+        yield "without iterations, it differs from the window"
     if steady["busy_ns"] + steady["idle_ns"] != end - start:
         yield "busy and idle do not make the window"
     if sum(steady["causes"].values()) != steady["idle_ns"] or min(steady["causes"].values()) < 0:

@@ -108,7 +108,7 @@ def test_without_iterations_the_steady_part_is_the_window() -> None:
 
 
 def test_device_that_works_only_before_the_iterations() -> None:
-    """Its steady part is empty, and it has no findings."""
+    """A device without work in the iterations has an empty steady part and no findings."""
     trace = made_trace(
         [(0, MS, "compute", 0, None), (2 * MS, 3 * MS, "compute", 0, None)],
         (),

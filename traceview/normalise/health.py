@@ -58,7 +58,7 @@ class Evidence:
 
     Attributes:
         diagnostics: The texts of the profiler's own diagnostics; None if the export has none.
-        failed: Failed CUDA calls (process, correlation, name, result); None if the export has no results.
+        failed: Failed CUDA calls (process, correlation, name, result); None if the export does not record results.
         overhead: The ns of CUPTI's overhead by type.
         has_lost_ranges: NVTX domains exist, but no range.
     """

@@ -40,7 +40,7 @@ OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 class TimelineRow:
     """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
-    A row has one or more lanes of marks, and none for an unused stream. Rows of the same `part` fold together.
+    A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
     """
 
     kind: str  # ruler, overlap, idle, stream, range, call, projected
