@@ -29,6 +29,13 @@ def test_union_of_ordered_input(pairs: list[tuple[int, int]]) -> None:
     assert as_pairs(intervals.union(*arrays(sorted(pairs)), ordered=True)) == as_pairs(union_of_pairs(pairs))
 
 
+@given(PAIRS)
+def test_own_lengths_are_what_no_earlier_interval_covers(pairs: list[tuple[int, int]]) -> None:
+    ordered = sorted(pairs)
+    own = intervals.own_lengths(*arrays(ordered)).tolist()
+    assert own == [len(moments([pair]) - moments(ordered[:place])) for place, pair in enumerate(ordered)]
+
+
 @given(PAIRS, PAIRS)
 def test_intersect_subtract_and_overlap(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
     common = intervals.intersect(union_of_pairs(left), union_of_pairs(right))

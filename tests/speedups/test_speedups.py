@@ -28,9 +28,9 @@ def sequence(
 ) -> KernelSequence:
     """Return kernels of 10 ns in order, each of 4 blocks, on an H200 unless `gpu` says otherwise."""
     distinct = list(dict.fromkeys(names))
-    limits: dict[str, object] = {"sms": 132, "capability": 90, "gpu": "NVIDIA H200"} | gpu
+    limits: dict[str, object] = {"sms": 132, "gpu": "NVIDIA H200"} | gpu
     return KernelSequence(
-        rows=np.arange(len(names), dtype=np.int32),
+        places=np.arange(len(names)),
         ns=np.array(ns or [10] * len(names), np.int64),
         stream=np.array(streams or [0] * len(names), np.int64),
         shape=np.array([distinct.index(name) for name in names], np.int64),

@@ -36,6 +36,15 @@ def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
     return ordered_union(start, end)[0]
 
 
+def own_lengths(start: Times, end: Times) -> Times:
+    """Return the part of each interval, by ascending `start`, that no earlier one covers; their sum is the union's."""
+    if len(start) == 0:
+        return EMPTY.start
+    reach = np.maximum.accumulate(end)
+    own: Times = np.maximum(end - np.maximum(start, np.concatenate([start[:1], reach[:-1]])), 0)
+    return own
+
+
 def ordered_union(start: Times, end: Times) -> tuple[Intervals, Times]:
     """Return the union of intervals whose `start` ascends, and the index of the interval that begins each member."""
     if len(start) == 0:

@@ -20,10 +20,7 @@ def own_compute(work: Activity) -> Times:
     """Return the ns in which each operation computes while no earlier compute runs; the sum is the compute time."""
     own = np.zeros(len(work.codes), np.int64)
     rows = np.flatnonzero(work.codes == COMPUTE)
-    if len(rows):
-        start, end = work.start[rows], work.end[rows]
-        reach = np.maximum.accumulate(end)
-        own[rows] = np.maximum(end - np.maximum(start, np.concatenate([start[:1], reach[:-1]])), 0)
+    own[rows] = intervals.own_lengths(work.start[rows], work.end[rows])
     return own
 
 

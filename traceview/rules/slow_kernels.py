@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceview.intervals import Times
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration
@@ -32,7 +31,7 @@ from traceview.rules.advice.compute import (
     OPTIMIZER,
     SMALL_PRODUCTS,
 )
-from traceview.speedups import SPEEDUPS, Estimate, KernelSequence, Speedup
+from traceview.speedups import SPEEDUPS, Estimate, Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +85,15 @@ SUBJECTS: Mapping[str, _Subject] = {
 def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device and change that makes its kernels faster."""
     for device in facts.devices:
-        trace, rows = facts.analysis.trace, device.activity.rows
-        kernels = KernelSequence.from_rows(trace, device.use.device, rows)
-        places = np.searchsorted(rows, kernels.rows)
         for speedup in SPEEDUPS:
             subject = SUBJECTS.get(speedup.name)
             if subject is not None and subject.fits(facts.program):
-                yield from _drafts(facts, device, kernels, places, subject, speedup)
+                yield from _drafts(facts, device, subject, speedup)
 
 
-def _drafts(
-    facts: CaptureFacts,
-    device: DeviceFacts,
-    kernels: KernelSequence,
-    places: Times,
-    subject: _Subject,
-    speedup: Speedup,
-) -> Iterator[FindingDraft]:
+def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup: Speedup) -> Iterator[FindingDraft]:
     """Yield the finding of a change that applies. Its estimate, several arrays over all kernels, is freed on return."""
+    kernels = device.kernels()
     estimate = speedup.estimate(kernels)
     if not isinstance(estimate, Estimate):
         return
@@ -114,9 +104,9 @@ def _drafts(
         id=subject.id,
         device=device,
         title=subject.title,
-        advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone (`{speedup.name}` in "
-        f"`traceview whatif`). {fix.advice}",
+        advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone. {fix.advice}",
         code=fix.code,
-        claims=(ComputeClaim(places[chosen], 1 - estimate.middle[chosen]),),
+        change=speedup.name,
+        claims=(ComputeClaim(kernels.places[chosen], 1 - estimate.middle[chosen]),),
         place_label=speedup.title,
     )

@@ -30,8 +30,7 @@ MIN_SHARE_OF_COMPUTE = 0.03
 def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device on which kernels with small grids take time."""
     for device in facts.devices:
-        rows = device.activity.rows
-        kernels = KernelSequence.from_rows(facts.analysis.trace, device.use.device, rows)
+        kernels = device.kernels()
         if not kernels.sms:
             continue
         idle = np.nan_to_num(1 - kernels.blocks / kernels.sms, nan=0.0)  # of each shape
@@ -57,6 +56,6 @@ def _draft(
         advice=f"{label} takes {duration(float(totals[worst]))} in {quantity(count, 'launch', 'launches')}, "
         f"{share(float(totals[worst]), float(kernels.ns.sum()))} of the kernel time. {fix.advice}",
         code=fix.code,
-        claims=(ComputeClaim(np.searchsorted(device.activity.rows, kernels.rows[chosen]), idle),),
+        claims=(ComputeClaim(kernels.places[chosen], idle),),
         place_label="fewer blocks than SMs",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import starmap
 
 import numpy as np
 import polars as pl
@@ -27,11 +27,12 @@ FUSIBLE = ("elementwise", "copy", "random", "reduction", "normalization", "softm
 class KernelSequence:
     """The compute kernels of one device in the order of their starts, with what their names and shapes tell.
 
-    `rows` are rows of Trace.operations. `shape` indexes `kinds`, `full_names` and `blocks`, one entry for each row of
-    Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` and `capability` are 0 if unknown.
+    `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
+    `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` is 0
+    if unknown.
     """
 
-    rows: Rows
+    places: Times
     ns: Times
     stream: NDArray[np.int64]
     shape: NDArray[np.int64]
@@ -39,29 +40,27 @@ class KernelSequence:
     full_names: tuple[str, ...]
     blocks: Factors
     sms: int
-    capability: int
     gpu: str
 
     @classmethod
-    def from_rows(cls, trace: Trace, device: int, rows: Rows) -> KernelSequence:
+    def from_rows(cls, trace: Trace, device: int, rows: Rows | Times) -> KernelSequence:
         """Collect the compute kernels among `rows` of Trace.operations, which all run on one device."""
         work = trace.operations.select("class", "source")[rows]
         is_compute = work["class"].to_physical().to_numpy() == COMPUTE
-        kept = rows[is_compute & (work["source"].to_physical().to_numpy() == KERNEL)]
-        chosen = trace.operations.select("start", "end", "stream", "shape")[kept]
+        places = np.flatnonzero(is_compute & (work["source"].to_physical().to_numpy() == KERNEL))
+        chosen = trace.operations.select("start", "end", "stream", "shape")[rows[places]]
         names = tuple(trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows())
         blocks = trace.shapes.select(pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z"))["grid_x"]
         gpu = trace.devices.row(device, named=True)
         return cls(
-            rows=kept,
+            places=places,
             ns=(chosen["end"] - chosen["start"]).to_numpy(),
             stream=chosen["stream"].to_numpy().astype(np.int64),
             shape=chosen["shape"].to_numpy().astype(np.int64),
-            kinds=_kinds(names),
+            kinds=tuple(starmap(kernel_kind, names)),
             full_names=tuple(full for _, full in names),
             blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
             sms=gpu["sm_count"] or 0,
-            capability=gpu["compute_capability"] or 0,
             gpu=gpu["name"],
         )
 
@@ -89,11 +88,6 @@ class KernelSequence:
         first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
         inner = breaks[members[breaks] & members[breaks - 1]]
         return np.sort(np.concatenate([first, inner])), np.sort(np.concatenate([last, inner]))
-
-
-@lru_cache(maxsize=8)
-def _kinds(names: tuple[tuple[str, str], ...]) -> tuple[KernelKind, ...]:
-    return tuple(kernel_kind(name, full) for name, full in names)
 
 
 @dataclass(frozen=True, slots=True)

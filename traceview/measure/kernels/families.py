@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+
+MAX_KINDS = 1 << 14  # names whose kinds are kept; tables, findings and predictions ask for the same ones
 
 # The first pattern that occurs in the full name decides: specific names stand before general ones.
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -116,6 +119,7 @@ class KernelKind:
     tensor_core: bool | None
 
 
+@lru_cache(maxsize=MAX_KINDS)
 def kernel_kind(name: str, demangled: str) -> KernelKind:
     """Return the kind of a kernel from its short and its full name."""
     function = _without_parameters(demangled)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Times
+from traceview.intervals import Times, own_lengths
 from traceview.model.trace import Trace
 from traceview.speedups import SPEEDUPS, KernelSequence, Speedup
 from traceview.whatif.changes.base import GraphChange, launching_calls
@@ -36,13 +36,13 @@ def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Co
     factor, gone = np.ones(len(operations.row)), np.zeros(len(operations.row), np.bool_)
     reason = "no kernel runs"
     for device in np.unique(operations.device).tolist():
-        rows = operations.row[operations.device == device]
-        kernels = KernelSequence.from_rows(trace, device, rows)
+        members = np.flatnonzero(operations.device == device)
+        kernels = KernelSequence.from_rows(trace, device, operations.row[members])
         estimate = speedup.estimate(kernels)
         if isinstance(estimate, str):
             reason = estimate
             continue
-        places = np.searchsorted(operations.row, kernels.rows)
+        places = members[kernels.places]
         factor[places] = estimate.factors[constants.speedup]
         gone[places] = estimate.gone
     if (factor == 1).all():
@@ -70,9 +70,7 @@ def _shorter(graph: DependencyGraph, factor: NDArray[np.float64], gone: Mask) ->
 def _saved_meanwhile(graph: DependencyGraph, factor: NDArray[np.float64], edges: Mask) -> Times:
     """Return the time that other streams save between the two operations of each edge: its wait for them is shorter."""
     operations, first = graph.operations, 2 * len(graph.calls.row)
-    reach = np.maximum.accumulate(operations.end)
-    begin = np.maximum(operations.start, np.concatenate([operations.start[:1], reach[:-1]]))
-    saved = np.maximum(operations.end - begin, 0) * (1 - factor)
+    saved = own_lengths(operations.start, operations.end) * (1 - factor)
     before = np.concatenate([[0.0], np.cumsum(saved)])
     source, target = (graph.edges.source[edges] - first) // 2, (graph.edges.target[edges] - first) // 2
     last = np.searchsorted(operations.start, operations.start[target], side="left")
