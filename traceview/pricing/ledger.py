@@ -70,13 +70,10 @@ class IdleGrant(NamedTuple):
         """The ns of each of `rows`, summed over the causes."""
         return sum_columns(list(self.ns.values()))
 
-    def remainder(self, cause: str, left: Times, writable: bool) -> Times:
-        """Return the account `left` of a cause less this grant; `writable` allows to change it in place."""
-        if isinstance(self.rows, slice) and self.empties:
-            rest = np.zeros(len(left), np.int64)
-            rest[: self.rows.start], rest[self.rows.stop :] = left[: self.rows.start], left[self.rows.stop :]
-            return rest
-        rest = left if writable else left.copy()
+    def remainder(self, cause: str, left: Times) -> Times:
+        """Return the account `left` of a cause less this grant."""
+        # A copy: `left` is a column of the measure at first, and a grant can hold a view of it.
+        rest = left.copy()
         if self.empties:
             rest[self.rows] = 0
         else:
@@ -187,9 +184,7 @@ class Ledger:
         """Remove granted time from the accounts."""
         for idle_grant in grant.idle_grants:
             for cause in idle_grant.ns:
-                # At first an account is the read-only column of the measure; the first deduction copies it.
-                left = self.idle[cause]
-                self.idle[cause] = idle_grant.remainder(cause, left, writable=left.flags.writeable)
+                self.idle[cause] = idle_grant.remainder(cause, self.idle[cause])
         if len(grant.computing):
             self.compute = self.compute.copy()
             self.compute[grant.computing] -= grant.compute
@@ -208,7 +203,7 @@ class Ledger:
             left = self.idle[cause]
             for grant in earlier:
                 if cause in grant.ns:
-                    left = grant.remainder(cause, left, writable=False)
+                    left = grant.remainder(cause, left)
             ns[cause] = left[rows] if limit is None else np.minimum(left[rows], limit)
             limit = None if limit is None else limit - ns[cause]
         return IdleGrant(rows, ns, empties=limit is None)
