@@ -6,12 +6,13 @@ Times are int64 nanoseconds on the export's clock. Intervals are half-open, [sta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceview.model.program import PLAIN_CUDA, Program
+from traceview.model.stacks import HostEvidence
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -191,6 +192,7 @@ class Trace:
     shapes: pl.DataFrame
     program: Program = PLAIN_CUDA
     window: Window | None = None
+    evidence: HostEvidence = field(default_factory=HostEvidence)
 
     def __post_init__(self) -> None:
         _check("operations", self.operations, OPERATIONS)
@@ -202,6 +204,8 @@ class Trace:
         _check("streams", self.streams, STREAMS)
         _check("threads", self.threads, THREADS)
         _check("shapes", self.shapes, SHAPES)
+        for name, frame, schema in self.evidence.tables:
+            _check(name, frame, schema)
 
     def with_window(self, window: Window) -> Trace:
         """Return the same trace, with every measure restricted to `window`."""

@@ -1,0 +1,71 @@
+"""What a capture holds on the host's side besides CUDA calls: Python stacks, CPU samples, system calls, scheduling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+# What a thread did in `host` idle time (docs/definitions.md). The first of these that a nanosecond has is its state.
+HOST_STATES = ("garbage_collection", "compiling", "waiting", "off_cpu", "running", "unattributed")
+EVENT_STATES = HOST_STATES[:-1]
+
+FRAMES: Mapping[str, PolarsDataType] = {
+    "function": pl.String,
+    "file": pl.String,  # relative to its package or the program's folder; "" for built-in functions
+    "line": pl.Int32,  # 0 if unknown
+    "library": pl.Boolean,  # of an installed package or of Python itself, not of the program
+}
+STACKS: Mapping[str, PolarsDataType] = {
+    "parent": pl.Int32,  # row of HostEvidence.stacks: the caller; -1 at the outermost frame
+    "frame": pl.Int32,  # row of HostEvidence.frames
+}
+SAMPLES: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "end": pl.Int64,  # equals `start` for a sample; later for a stack that is known exactly
+    "thread": pl.Int16,  # row of Trace.threads; null if the capture does not tell which one it is
+    "python_thread": pl.Int16,  # numbers the Python threads of the capture
+    "holds_gil": pl.Boolean,  # null if unknown
+    "stack": pl.Int32,  # row of HostEvidence.stacks: its innermost frame
+}
+EVENTS: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "state": pl.Enum(EVENT_STATES),
+    "name": pl.Enum,  # the system call, "GIL", "lazy function loading", ...
+    "thread": pl.Int16,  # row of Trace.threads
+}
+
+
+def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in schema.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """Stacks as a tree, when threads had them, and events that tell what a thread did.
+
+    `samples` and `events` are sorted by start. `sampling_ns` is the usual time between two samples of a thread; 0 if
+    stacks are exact or missing.
+    """
+
+    frames: pl.DataFrame = field(default_factory=lambda: _empty(FRAMES))
+    stacks: pl.DataFrame = field(default_factory=lambda: _empty(STACKS))
+    samples: pl.DataFrame = field(default_factory=lambda: _empty(SAMPLES))
+    events: pl.DataFrame = field(default_factory=lambda: _empty(EVENTS))
+    sampling_ns: int = 0
+
+    @property
+    def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:
+        """Each frame with its name and schema."""
+        return (
+            ("frames", self.frames, FRAMES),
+            ("stacks", self.stacks, STACKS),
+            ("samples", self.samples, SAMPLES),
+            ("events", self.events, EVENTS),
+        )
