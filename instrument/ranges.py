@@ -98,9 +98,7 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
             TypeError: `function` is an asynchronous generator. Annotate the blocks inside it instead.
         """
         if inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{function.__qualname__} is an asynchronous generator: annotate blocks inside it"
-            )
+            raise TypeError(f"{function.__qualname__} is an asynchronous generator: annotate blocks inside it")
         range_ = self if self._name is not None else self._with_name(function.__qualname__)
         if inspect.iscoroutinefunction(function):
             return cast(AnyFunction, _annotate_coroutine(range_, function))
@@ -109,9 +107,7 @@ class annotate:  # noqa: N801 - used like a function, as contextlib.suppress
         return cast(AnyFunction, _annotate_function(range_, function))
 
     def _with_name(self, name: str) -> annotate:
-        return annotate(
-            name, color=self._color, domain=self._domain, category=self._category, payload=self._payload
-        )
+        return annotate(name, color=self._color, domain=self._domain, category=self._category, payload=self._payload)
 
 
 def phase(name: str, *, color: str | int | None = None, payload: float | None = None) -> annotate:
@@ -134,6 +130,11 @@ def iteration_name(step: int) -> str:
     Numbers start again at 0 after `MAX_ITERATION_NAMES` steps, because nvtx keeps every name until the process ends.
     """
     return f"iteration {step % MAX_ITERATION_NAMES}"
+
+
+def flops_name(flops: int) -> str:
+    """Return the name of the mark from which `traceview` reads a step's floating-point operations on one GPU."""
+    return f"flops_per_iteration: {flops}"
 
 
 def mark(

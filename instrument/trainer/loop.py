@@ -15,7 +15,7 @@ from instrument.data.order import Position
 from instrument.losses import Losses
 from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
-from instrument.ranges import CHECKPOINT, annotate, iteration_name, phase
+from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase
 from instrument.strategies.base import Strategy
 from instrument.sync import SyncPolicy
 from instrument.trainer.capture import CaptureRange
@@ -91,6 +91,7 @@ class TrainingLoop:
         parts: what a checkpoint contains.
         stop: returns whether all ranks stop after this step, given whether this process was requested to.
         minimum: returns the minimum of a value over all ranks.
+        flops: floating-point operations of a step, which every step writes into a capture; None if unknown.
 
     Attributes:
         done: number of steps done.
@@ -111,6 +112,7 @@ class TrainingLoop:
         parts: Parts | None = None,
         stop: Callable[[bool], bool] = bool,
         minimum: Callable[[int], int] = int,
+        flops: int | None = None,
     ) -> None:
         self.config, self.strategy, self.span, self.journal, self.meter = config, strategy, span, journal, meter
         self.done = span.first
@@ -118,6 +120,7 @@ class TrainingLoop:
         self.failure: str | None = None
         self._batches, self._checkpoints, self._parts = batches, checkpoints, parts or {}
         self._stop, self._minimum = stop, minimum
+        self._flops_mark = None if flops is None else flops_name(flops)
         device = strategy.device
         self._policy = SyncPolicy.from_text(config.training.sync, strategy.sync_interval)
         self._late = self._policy.losses(device)
@@ -131,6 +134,8 @@ class TrainingLoop:
             for step in range(self.span.first, self.span.stop):
                 self._capture.before(step)
                 with annotate(iteration_name(step)):
+                    if self._flops_mark is not None:
+                        mark(self._flops_mark)
                     self._run_step(step)
                 if self._stop(stopping.requested or self._must_fail()):
                     break

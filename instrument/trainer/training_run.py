@@ -140,7 +140,7 @@ class _TrainingRun:
             loop = TrainingLoop(
                 self.config, self.strategy, batches, span, journal, self.meter,
                 checkpoints=checkpoints, parts=parts, stop=distributed.StopVote(self.world),
-                minimum=partial(distributed.min_over_ranks, world=self.world),
+                minimum=partial(distributed.min_over_ranks, world=self.world), flops=enricher.flops,
             )  # fmt: skip
             calibration = self._calibration()
             try:

@@ -7,43 +7,25 @@ their part. On an H200, TF32 left 0.19 to 0.28 and bfloat16 0.09 to 0.22 of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from traceview.measure.kernels.families import KernelKind
+from traceview.model.peaks import peak_flops
 from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Speedup, scaled, share_of
 
-# Dense peaks in TFLOP/s: FP32 without tensor cores, TF32, bfloat16 (NVIDIA's data sheets, SXM where there are several).
-PEAKS: Mapping[str, tuple[float, float, float]] = {
-    "GB200": (80, 1250, 2500),
-    "B200": (80, 1125, 2250),
-    "GH200": (67, 495, 989),
-    "H200": (67, 495, 989),
-    "H100": (67, 495, 989),
-    "H800": (67, 495, 989),
-    "A100": (19.5, 156, 312),
-    "A800": (19.5, 156, 312),
-    "L40S": (91.6, 183, 362),
-    "L40": (90.5, 90.5, 181),
-    "L4": (30.3, 60, 121),
-    "A40": (37.4, 74.8, 149.7),
-    "A30": (10.3, 82, 165),
-    "A10": (31.2, 62.5, 125),
-    "RTX 4090": (82.6, 82.6, 165),
-    "RTX 3090": (35.6, 35.6, 71),
-}
 # Time left, times the ratio of the peaks.
 TF32_SPREAD = (1.33, 1.63, 2.0)
 BF16_SPREAD = (1.25, 2.2, 3.4)
 HALVED = (0.4, 0.5, 0.8)  # of the time of TF32 kernels in bfloat16
 
 
-def _left(kernels: KernelSequence, place: int, spread: tuple[float, float, float]) -> tuple[float, float, float] | None:
-    peaks = next((peaks for name, peaks in PEAKS.items() if name in kernels.gpu), None)
-    if peaks is None:
+def _left(
+    kernels: KernelSequence, precision: str, spread: tuple[float, float, float]
+) -> tuple[float, float, float] | None:
+    fp32, tensor = (peak_flops(kernels.gpu, name) for name in ("fp32", precision))
+    if fp32 is None or tensor is None:
         return None
-    low, middle, high = (min(1.0, peaks[0] / peaks[place] * factor) for factor in spread)
+    low, middle, high = (min(1.0, fp32 / tensor * factor) for factor in spread)
     return low, middle, high
 
 
@@ -52,7 +34,7 @@ def tf32(kernels: KernelSequence) -> Estimate | str:
     chosen = kernels.where(_is_fp32_matrix)
     if not chosen.any():
         return "no matrix product or convolution runs in FP32 without tensor cores"
-    left = _left(kernels, 1, TF32_SPREAD)
+    left = _left(kernels, "tf32", TF32_SPREAD)
     if left is None or left[1] > 0.9:
         return f"the gain of TF32 on this GPU ({kernels.gpu or 'unknown'}) is not known"
     return scaled(kernels, chosen, left, _share_text(kernels, chosen, "FP32 without tensor cores"))
@@ -64,7 +46,7 @@ def bf16(kernels: KernelSequence) -> Estimate | str:
     tensor = kernels.where(lambda kind: kind.family in MATRIX and kind.precision == "tf32")
     if not (fp32 | tensor).any():
         return "no matrix product or convolution runs in FP32 or TF32"
-    left = _left(kernels, 2, BF16_SPREAD)
+    left = _left(kernels, "bf16", BF16_SPREAD)
     if left is None:
         return f"the gain of bfloat16 on this GPU ({kernels.gpu or 'unknown'}) is not known"
     low, middle, high = (
