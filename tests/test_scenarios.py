@@ -11,7 +11,8 @@ import pytest
 
 from tests.captures import sample
 from tests.test_against_oracle import compare
-from traceview.model.analysis import Analysis, DeviceUse, Finding
+from traceview.model.analysis import Analysis, Finding
+from traceview.model.devices import DeviceUse
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import Window
 from traceview.pipeline import analyze

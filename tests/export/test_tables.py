@@ -14,7 +14,7 @@ from tests.export.hostile import hostile_export
 from tests.formulas import FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
 from traceview.export.tables import TABLES, escape_formulas
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.pipeline import analyze, open_trace
 
 CSV, PARQUET = FORMATS[2:]

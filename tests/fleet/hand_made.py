@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import STEP_FIGURES, Channel, Collectives, RankResult, ReportResult, Steps
 from traceview.model.program import PLAIN_CUDA, Program
 

@@ -16,7 +16,8 @@ from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge
 from traceview.fleet.remedies import CUDA, MPI, PYTORCH, remedies
 from traceview.measure.iterations import IterationRanges
-from traceview.model.analysis import CAUSES, Iterations
+from traceview.model.analysis import Iterations
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import Fleet, RankResult, Steps
 from traceview.model.program import Program
 from traceview.pipeline import analyze

@@ -13,7 +13,7 @@ import pytest
 from tests.made_trace import made_trace
 from traceview import measure
 from traceview.measure import devices
-from traceview.measure.base import DeviceInput, DeviceMeasure
+from traceview.measure.base import PartInput, PartMeasure
 from traceview.model.columns import Table, column
 from traceview.pipeline import analyze
 from traceview.report.analysis import page, terminal
@@ -23,7 +23,7 @@ from traceview.report.analysis.document import to_json
 def test_the_example_measure_reaches_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure.__doc__ is not None
     names: dict[str, Any] = {"dataclass": dataclass, "column": column, "pl": pl, "Table": Table, "__name__": __name__}
-    names |= {"DeviceInput": DeviceInput, "DeviceMeasure": DeviceMeasure}
+    names |= {"PartInput": PartInput, "PartMeasure": PartMeasure}
     exec(dedent(measure.__doc__.split("For example::")[1]), names)
     monkeypatch.setattr(devices, "MEASURES", (*measure.MEASURES, names["LONGEST_KERNELS"]))
     trace = made_trace([(0, 10, "compute", 0, None), (20, 50, "compute", 0, None), (60, 80, "compute", 1, None)])

@@ -13,10 +13,10 @@ from tests.captures import sample
 from tests.made_trace import made_trace
 from traceview import analyze
 from traceview.measure.activity import Activity, device_activity
-from traceview.measure.devices import measure_devices
+from traceview.measure.devices import measure_devices, with_steady_part
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.steady import measure_steady
-from traceview.model.analysis import DeviceUse, Iterations, SteadyUse
+from traceview.model.analysis import Iterations
+from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
 from traceview.pricing.part import use_in_steady_part
 
@@ -39,7 +39,7 @@ def of_device(trace: Trace) -> tuple[ThreadStates, Activity, DeviceUse]:
     return threads, work, measure_devices(trace, threads, [work])[0]
 
 
-def figures(use: DeviceUse | SteadyUse) -> list[object]:
+def figures(use: DevicePart) -> list[object]:
     frame = use.gaps.frame
     return [
         use.window,
@@ -51,8 +51,7 @@ def figures(use: DeviceUse | SteadyUse) -> list[object]:
         use.gaps.count,
         use.gaps.total_ns,
         dict(use.gaps.causes),
-        use.copies,
-        use.communication,
+        [use.tables[name] for name in ("copies", "communication", "kernels", "kernel_families")],
         frame.rows(),
     ]
 
@@ -77,7 +76,7 @@ def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     for name in ("busy", "compute", "communication"):
         assert np.array_equal(getattr(part, name), getattr(narrowed, name)), name
     _, _, expected = of_device(trace.with_window(window))
-    steady = measure_steady(trace, threads, part, use.gaps)
+    steady = with_steady_part(trace, threads, use, part).steady
     assert figures(steady) == figures(expected)
     view = use_in_steady_part(trace, replace(use, steady=steady), whole, part)
     gaps = {"gap_count": 0, "gap_ns": 0, "causes": {}}
@@ -95,7 +94,7 @@ def test_steady_part_of_captures(name: str) -> None:
         assert steady.window.end <= analysis.iterations.steady.end
         narrowed = analyze(analysis.trace, window=steady.window, device=device.id).devices[0]
         assert figures(steady) == figures(narrowed)
-        assert steady.idle_ns == sum(steady.causes.values())
+        assert steady.idle_ns == sum(steady.gaps.causes.values())
         assert steady.busy_ns + steady.idle_ns == steady.window.length
         for kind, exposed in (("h2d", steady.exposed_h2d_ns), ("d2h", steady.exposed_d2h_ns)):
             assert exposed <= sum(row.exposed_ns for row in steady.copies if row.kind == kind)

@@ -10,12 +10,8 @@ import polars as pl
 from tests.made_trace import made_trace
 from traceview.measure import MEASURES
 from traceview.model.analysis import (
-    CAUSES,
     Analysis,
-    DeviceUse,
     Finding,
-    Gap,
-    Gaps,
     HostUse,
     Iteration,
     IterationCandidate,
@@ -23,11 +19,11 @@ from traceview.model.analysis import (
     NotMeasured,
     Place,
     Spread,
-    SteadyUse,
     SyncUse,
     Unmatched,
 )
 from traceview.model.columns import Table
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, Gaps
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window
 
@@ -44,37 +40,25 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
     """A window of 100 ms: 60 compute, 10 exposed communication, 5 exposed copies, 25 idle."""
     idle = causes(launch=20 * MS, host=5 * MS)
     gap = Gap(70 * MS, 90 * MS, idle | {"launch": 15 * MS, "host": 5 * MS}, f"gemm{names}", 0, f"step{names}")
-    return DeviceUse(
-        device=0,
-        id=device,
-        name=name,
-        process_ids=(1,),
+    of_parts = _device_tables(
+        copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
+        communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),),
+    )
+    streams = _device_tables(streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),))
+    steady = DevicePart(
         window=Window(0, 100 * MS),
         kernel_count=7,
         busy_ns=75 * MS,
         compute_ns=60 * MS,
         communication_ns=12 * MS,
+        exposed_h2d_ns=5 * MS,
+        exposed_d2h_ns=0,
         idle_ns=25 * MS,
-        gaps=Gaps(2, 25 * MS, idle, pl.DataFrame(), (gap,)),
-        tables=_device_tables(
-            copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
-            communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),),
-            streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),),
-        ),
-        steady=SteadyUse(
-            window=Window(0, 100 * MS),
-            kernel_count=7,
-            busy_ns=75 * MS,
-            compute_ns=60 * MS,
-            communication_ns=12 * MS,
-            exposed_h2d_ns=5 * MS,
-            exposed_d2h_ns=0,
-            idle_ns=25 * MS,
-            gaps=Gaps(2, 25 * MS, idle, pl.DataFrame()),
-            copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
-            communication=CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS),
-        ),
+        gaps=Gaps(2, 25 * MS, idle, pl.DataFrame()),
+        tables=of_parts,
     )
+    whole = steady.figures() | {"gaps": replace(steady.gaps, longest=(gap,)), "tables": of_parts | streams}
+    return DeviceUse(**whole, device=0, id=device, name=name, process_ids=(1,), steady=steady)
 
 
 def _device_tables(**rows: tuple[Any, ...]) -> dict[str, Table]:
@@ -194,7 +178,7 @@ def bare_analysis() -> Analysis:
     device = replace(
         device,
         tables=_device_tables(copies=(), communication=(none,), streams=()),
-        steady=replace(device.steady, copies=(), communication=none, **busy),
+        steady=replace(device.steady, tables=_device_tables(copies=(), communication=(none,)), **busy),
         **busy,
     )
     no_calls = SyncUse(0, 0, 0, 0, 0, 0, 0, (), pl.DataFrame())

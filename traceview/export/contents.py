@@ -11,7 +11,7 @@ import polars as pl
 from traceview.measure.activity import Activity, active_devices, overlaps_window
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.model.analysis import Gaps
+from traceview.model.devices import Gaps
 from traceview.model.trace import Trace
 
 

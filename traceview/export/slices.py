@@ -13,7 +13,7 @@ from traceview.export.contents import ExportContents
 from traceview.export.tracks import Tracks, assign_lanes, crossing_rows
 from traceview.intervals import Times
 from traceview.measure.activity import Activity
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.trace import CLASSES, KINDS, MEMORIES, ROLES, SOURCES
 
 if TYPE_CHECKING:

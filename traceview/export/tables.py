@@ -15,7 +15,7 @@ from polars import selectors as cs
 
 from traceview.export.contents import ExportContents
 from traceview.measure.devices import measure_devices
-from traceview.model.analysis import CAUSES, DeviceUse
+from traceview.model.devices import CAUSES, DeviceUse
 
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
 STREAM_FIGURES = (

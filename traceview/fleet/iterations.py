@@ -21,7 +21,7 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.breakdown import MeasuredDevices, breakdown
 from traceview.measure.iterations.times import IterationTimes, finish_times
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import STEP_FIGURES, RankResult, Steps
 from traceview.model.trace import Trace
 

@@ -16,7 +16,8 @@ from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import find_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
-from traceview.model.analysis import CAUSES, NotMeasured
+from traceview.model.analysis import NotMeasured
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import RankResult, ReportResult
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace

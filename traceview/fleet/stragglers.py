@@ -10,7 +10,7 @@ import numpy as np
 from traceview.fleet.rank_figures import ABSENT, difference_within_sets
 from traceview.fleet.remedies import CHANGING_RANKS, EXTRA_KERNELS, NO_ITERATIONS, remedies
 from traceview.intervals import Times
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler
 from traceview.model.program import Program
 

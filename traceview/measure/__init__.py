@@ -10,18 +10,18 @@ For example::
         duration_ns: int = column("ns", "longest", "Length of the stream's longest kernel.")
 
 
-    def longest_kernels(given: DeviceInput) -> tuple[LongestKernel, ...]:
+    def longest_kernels(given: PartInput) -> tuple[LongestKernel, ...]:
         work = given.trace.operations[given.activity.rows].filter(pl.col("source").cast(pl.String) == "kernel")
         length = (pl.col("end") - pl.col("start")).max()
         return tuple(LongestKernel(*row) for row in work.group_by("stream").agg(length).sort("stream").iter_rows())
 
 
-    LONGEST_KERNELS = DeviceMeasure(
+    LONGEST_KERNELS = PartMeasure(
         Table(name="longest_kernels", title="Longest kernels", row_type=LongestKernel), longest_kernels
     )
 """
 
-from traceview.measure.base import CaptureMeasure, DeviceMeasure
+from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.nvtx.ranges import RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
@@ -29,7 +29,7 @@ from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 
 # In the order in which JSON and tables show them.
-MEASURES: tuple[DeviceMeasure | CaptureMeasure, ...] = (
+MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     COPIES,
     COMMUNICATION,
     STREAMS,

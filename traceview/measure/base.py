@@ -1,6 +1,7 @@
-"""The two kinds of measure. Each combines a function from typed frames to rows with a table that declares columns.
+"""The kinds of measure. Each combines a function from typed frames to rows with a table that declares columns.
 
-A DeviceMeasure runs once for each GPU, a CaptureMeasure once for the capture.
+A PartMeasure runs for the window of each GPU and for its steady part, a DeviceMeasure for its window alone, a
+CaptureMeasure once for the capture.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ from traceview.model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceInput:
-    """The input of a DeviceMeasure."""
+class PartInput:
+    """The input of a PartMeasure."""
 
     trace: Trace
-    activity: Activity  # the device's operations inside the window, sorted, and their unions
+    activity: Activity  # the device's operations inside the window or its part, sorted, and their unions
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInput(PartInput):
+    """The input of a DeviceMeasure."""
+
     threads: ThreadStates  # what each host thread was doing
     idle: IdleGaps  # the device's idle gaps and their causes
 
@@ -38,8 +45,20 @@ class CaptureInput:
 
 
 @dataclass(frozen=True, slots=True)
+class PartMeasure:
+    """A measure of each device's window and steady part. `rows` returns instances of `table.row_type`."""
+
+    table: Table
+    rows: Callable[[PartInput], tuple[Any, ...]]
+
+    def fill_table(self, given: PartInput) -> Table:
+        """Return the table with its rows."""
+        return self.table.with_rows(self.rows(given))
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceMeasure:
-    """A measure of each device. `rows` returns instances of `table.row_type`."""
+    """A measure of each device's window. `rows` returns instances of `table.row_type`."""
 
     table: Table
     rows: Callable[[DeviceInput], tuple[Any, ...]]

@@ -11,12 +11,13 @@ import polars as pl
 from traceview.intervals import Times
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity
-from traceview.measure.base import DeviceInput, DeviceMeasure
+from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.nesting import innermost_ranges
-from traceview.measure.steady import measure_steady, use_of_part
-from traceview.model.analysis import CAUSES, DeviceUse, Gap, Unmatched
+from traceview.measure.steady import clip_gaps, measure_part
+from traceview.model.analysis import Unmatched
+from traceview.model.devices import CAUSES, DeviceUse, Gap
 from traceview.model.trace import Trace
 
 LONGEST_BLOCK = 1 << 12
@@ -31,23 +32,17 @@ def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> 
     row = trace.devices.row(activity.device, named=True)
     idle = find_idle_gaps(trace, threads, activity)
     given = DeviceInput(trace, activity, threads, idle)
-    tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, DeviceMeasure)}
-    gaps = device_gaps(trace, idle)
-    entire = use_of_part(trace, activity, gaps, tables["copies"].rows, tables["communication"].rows[0])
+    chosen = [entry for entry in MEASURES if isinstance(entry, (PartMeasure, DeviceMeasure))]
+    tables = {entry.table.name: entry.fill_table(given) for entry in chosen}
+    entire = measure_part(trace, activity, device_gaps(trace, idle), tables)
+    of_parts = {entry.table.name: tables[entry.table.name] for entry in chosen if isinstance(entry, PartMeasure)}
     return DeviceUse(
+        **entire.figures(),
         device=activity.device,
         id=row["id"],
         name=row["name"],
         process_ids=tuple(row["processes"]),
-        window=entire.window,
-        kernel_count=entire.kernel_count,
-        busy_ns=entire.busy_ns,
-        compute_ns=entire.compute_ns,
-        communication_ns=entire.communication_ns,
-        idle_ns=entire.idle_ns,
-        gaps=gaps,
-        tables=tables,
-        steady=entire,
+        steady=replace(entire, tables=of_parts),
     )
 
 
@@ -55,7 +50,10 @@ def with_steady_part(trace: Trace, threads: ThreadStates, device: DeviceUse, par
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:
         return device
-    return replace(device, steady=measure_steady(trace, threads, part, device.gaps))
+    given = PartInput(trace, part)
+    tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, PartMeasure)}
+    gaps = clip_gaps(trace, threads, device.gaps, part.window)
+    return replace(device, steady=measure_part(trace, part, gaps, tables))
 
 
 def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:

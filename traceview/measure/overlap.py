@@ -12,7 +12,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.measure.activity import COPY, Activity
-from traceview.measure.base import DeviceMeasure
+from traceview.measure.base import PartMeasure
 from traceview.model.columns import Table
 from traceview.model.rows import CommunicationOverlap, CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES, Trace
@@ -79,7 +79,7 @@ def communication_overlap(work: Activity) -> CommunicationOverlap:
     )
 
 
-COPIES = DeviceMeasure(
+COPIES = PartMeasure(
     Table(
         name="copies",
         title="Copies",
@@ -89,7 +89,7 @@ COPIES = DeviceMeasure(
     ),
     lambda given: copy_overlaps(given.trace, given.activity),
 )
-COMMUNICATION = DeviceMeasure(
+COMMUNICATION = PartMeasure(
     Table(
         name="communication",
         title="Communication",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -11,9 +11,11 @@ from traceview import intervals
 from traceview.measure.activity import KERNEL, Activity
 from traceview.measure.gaps.causes import attribute
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.overlap import Copies, communication_overlap, copy_overlaps
-from traceview.model.analysis import CAUSES, Gaps, Iterations, NotMeasured, SteadyUse
-from traceview.model.rows import CommunicationOverlap, CopyOverlap
+from traceview.measure.overlap import Copies
+from traceview.model.analysis import Iterations, NotMeasured
+from traceview.model.columns import Table
+from traceview.model.devices import CAUSES, DevicePart, Gaps
+from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
 
 
@@ -25,19 +27,11 @@ def steady_window(iterations: Iterations | NotMeasured, window: Window) -> Windo
     return Window(start, min(max(iterations.steady.end, start), window.end))
 
 
-def measure_steady(trace: Trace, threads: ThreadStates, part: Activity, gaps: Gaps) -> SteadyUse:
-    """Measure a part of a device's window; `gaps` are those of the window."""
-    inside = clip_gaps(trace, threads, gaps, part.window)
-    return use_of_part(trace, part, inside, copy_overlaps(trace, part), communication_overlap(part))
-
-
-def use_of_part(
-    trace: Trace, work: Activity, gaps: Gaps, copies: Sequence[CopyOverlap], communication: CommunicationOverlap
-) -> SteadyUse:
+def measure_part(trace: Trace, work: Activity, gaps: Gaps, tables: Mapping[str, Table]) -> DevicePart:
     """Combine what is measured for a window, or a part of it, with the lengths of its work."""
-    busy = intervals.length(work.busy)
+    busy, copies = intervals.length(work.busy), tables["copies"].rows
     source = work.select(trace.operations["source"].to_physical().to_numpy())
-    return SteadyUse(
+    return DevicePart(
         window=work.window,
         kernel_count=int(np.count_nonzero(source == KERNEL)),
         busy_ns=busy,
@@ -47,8 +41,7 @@ def use_of_part(
         exposed_d2h_ns=_exposed_copies(trace, work, copies, "d2h"),
         idle_ns=work.window.length - busy,
         gaps=gaps,
-        copies=tuple(copies),
-        communication=communication,
+        tables=tables,
     )
 
 

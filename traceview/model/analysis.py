@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.model.columns import Table
+from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.program import Program
-from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
+from traceview.model.rows import ApiTotal, RangeUse
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 
 if TYPE_CHECKING:
@@ -27,17 +28,6 @@ ITERATION_FIGURES = (
     "idle",
     "blocked",
 )
-CAUSES = (
-    "profiler",
-    "queued",
-    "launch",
-    "sync",
-    "blocking_copy",
-    "memory",
-    "api",
-    "host",
-    "unknown",
-)
 SEVERITIES = ("high", "medium", "low")
 
 
@@ -46,104 +36,6 @@ class NotMeasured:
     """The reason why a figure is missing. Missing data is neither an error nor 0; every report shows the reason."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """One idle gap. The ns of its causes add up to its length."""
-
-    start_ns: int
-    end_ns: int
-    causes: Mapping[str, int]  # every cause, in the order of CAUSES
-    next_operation: str | None  # the name of the operation that ends it
-    thread: int | None  # the thread that launched it, a row of Trace.threads
-    range: str | None  # innermost NVTX range that is open on this thread in the middle of its wait
-
-    @property
-    def cause(self) -> str:
-        """The cause with the most time."""
-        return max(self.causes, key=lambda name: self.causes[name])
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Idle gaps of one device or stream.
-
-    `frame` has one row per gap: start, end, operation (row of Trace.operations, null at the end of a window), thread
-    (row of Trace.threads or null) and one Int64 column with the ns of each of CAUSES. Gaps of a stream have three more
-    causes, which take precedence: other_compute, other_communication and other_copy. Their `frame` is empty to save
-    memory; only sums are measured.
-    """
-
-    count: int
-    total_ns: int
-    causes: Mapping[str, int]
-    frame: pl.DataFrame
-    longest: tuple[Gap, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SteadyUse:
-    """One GPU in its steady part (docs/definitions.md "The steady part"), clipped at its border.
-
-    Without iterations the steady part is the device's window. It is empty if the device works only outside it.
-    """
-
-    window: Window
-    kernel_count: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    exposed_h2d_ns: int
-    exposed_d2h_ns: int
-    idle_ns: int
-    gaps: Gaps  # no longest ones
-    copies: tuple[CopyOverlap, ...]
-    communication: CommunicationOverlap
-
-    @property
-    def exposed_communication_ns(self) -> int:
-        """The ns of communication without compute."""
-        return self.communication.exposed_ns
-
-    @property
-    def causes(self) -> Mapping[str, int]:
-        """The ns of idle time by cause."""
-        return self.gaps.causes
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
-    """One GPU: its work, how much of it overlaps, and why it was idle."""
-
-    device: int  # row of Trace.devices
-    id: str
-    name: str
-    process_ids: tuple[int, ...]
-    window: Window
-    kernel_count: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    idle_ns: int
-    gaps: Gaps
-    tables: Mapping[str, Table]  # the result of every DeviceMeasure, by name
-    steady: SteadyUse
-
-    @property
-    def copies(self) -> tuple[CopyOverlap, ...]:
-        """One row per kind and memory."""
-        return self.tables["copies"].rows
-
-    @property
-    def communication(self) -> CommunicationOverlap:
-        """The communication kernels."""
-        return self.tables["communication"].rows[0]  # type: ignore[no-any-return]
-
-    @property
-    def streams(self) -> tuple[StreamUse, ...]:
-        """One row per stream."""
-        return self.tables["streams"].rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +201,7 @@ class Analysis:
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
 
-    def part(self, device: DeviceUse) -> DeviceUse | SteadyUse:
+    def part(self, device: DeviceUse) -> DevicePart:
         """Return the part of a device's window that findings, bars and conditions cover."""
         return device if self.whole else device.steady
 

@@ -10,7 +10,7 @@ import numpy as np
 from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
-from traceview.model.analysis import DeviceUse
+from traceview.model.devices import DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace, Window
 
@@ -19,27 +19,17 @@ def use_in_steady_part(trace: Trace, use: DeviceUse, work: Activity, part: Activ
     """Return a device's figures in its steady part, where its work is `part`, with the tables that rules read.
 
     The streams have counts and lengths of work. Their gaps are measured for the window alone, so they are 0. Tables of
-    other measures are those of the window.
+    other DeviceMeasures are those of the window.
     """
     if part.window == use.window:
         return use
     steady = use.steady
-    rows = {
-        "copies": steady.copies,
-        "communication": (steady.communication,),
-        "streams": tuple(_streams(trace, use.streams, work, part)),
+    streams = use.tables["streams"].with_rows(tuple(_streams(trace, use.streams, work, part)))
+    figures = steady.figures() | {
+        "gaps": replace(steady.gaps, frame=steady.gaps.frame.rechunk()),
+        "tables": {**use.tables, **steady.tables, "streams": streams},
     }
-    return replace(
-        use,
-        window=steady.window,
-        kernel_count=steady.kernel_count,
-        busy_ns=steady.busy_ns,
-        compute_ns=steady.compute_ns,
-        communication_ns=steady.communication_ns,
-        idle_ns=steady.idle_ns,
-        gaps=replace(steady.gaps, frame=steady.gaps.frame.rechunk()),
-        tables={**use.tables, **{name: use.tables[name].with_rows(some) for name, some in rows.items()}},
-    )
+    return replace(use, **figures)
 
 
 def _streams(trace: Trace, uses: Sequence[StreamUse], work: Activity, part: Activity) -> Iterator[StreamUse]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration, share

@@ -13,7 +13,8 @@ from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_de
 from traceview.cli.analyze import EPILOG
 from traceview.cli.conditions.analysis import QUANTITIES, failures, parse
 from traceview.errors import RequestError
-from traceview.model.analysis import CAUSES, Analysis, Iterations
+from traceview.model.analysis import Analysis, Iterations
+from traceview.model.devices import CAUSES
 from traceview.model.trace import KINDS, Window
 from traceview.pipeline import analyze
 

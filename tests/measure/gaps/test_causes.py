@@ -12,7 +12,7 @@ from traceview.measure.base import DeviceInput
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.streams import stream_uses
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window
 
 SPAN = st.tuples(st.integers(-20, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))

@@ -10,27 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import polars as pl
 
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
-from traceview.model.analysis import (
-    CAUSES,
-    ITERATION_FIGURES,
-    SEVERITIES,
-    Analysis,
-    DeviceUse,
-    NotMeasured,
-    SteadyUse,
-    SyncUse,
-)
+from traceview.model.analysis import ITERATION_FIGURES, SEVERITIES, Analysis, NotMeasured, SyncUse
+from traceview.model.devices import CAUSES, DevicePart
 from traceview.model.trace import KINDS
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
-Use: TypeAlias = DeviceUse | SteadyUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +41,7 @@ class Quantity:
     values: Callable[[Analysis], Iterable[Value]]
 
 
-def _device_quantity(kind: Literal["time", "count"], figure: Callable[[Use], int]) -> Quantity:
+def _device_quantity(kind: Literal["time", "count"], figure: Callable[[DevicePart], int]) -> Quantity:
     def values(analysis: Analysis) -> Iterator[Value]:
         for device in analysis.devices:
             use = analysis.part(device)
@@ -59,7 +50,7 @@ def _device_quantity(kind: Literal["time", "count"], figure: Callable[[Use], int
     return Quantity(kind, values)
 
 
-def _share_quantity(part_and_total: Callable[[Use], tuple[int, int]]) -> Quantity:
+def _share_quantity(part_and_total: Callable[[DevicePart], tuple[int, int]]) -> Quantity:
     def values(analysis: Analysis) -> Iterator[Value]:
         for device in analysis.devices:
             part, total = part_and_total(analysis.part(device))
@@ -82,7 +73,7 @@ def _exposed(*kinds: str) -> Quantity:
 
 
 def _overlap(kind: str) -> Quantity:
-    def part_and_total(device: Use) -> tuple[int, int]:
+    def part_and_total(device: DevicePart) -> tuple[int, int]:
         copies = [use for use in device.copies if use.kind == kind]
         return sum(use.overlapped_ns for use in copies), sum(use.busy_ns for use in copies)
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at_once
 from traceview.measure.charts.iterations import iteration_bars
-from traceview.model.analysis import DeviceUse, Iterations, NotMeasured
+from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.charts import Charts, DeviceCharts
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
 

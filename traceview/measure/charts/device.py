@@ -9,8 +9,8 @@ from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.sums import sums_by_owner
-from traceview.model.analysis import CAUSES, DeviceUse
 from traceview.model.charts import CopyGroup, GapLengths, StreamsAtOnce
+from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.model.trace import KINDS, MEMORIES, Trace, Window
 

@@ -12,7 +12,7 @@ from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.gaps.thread_states import CountedStates, ThreadStates
-from traceview.model.analysis import CAUSES, Gaps
+from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import ROLES, Trace
 
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))

@@ -16,7 +16,7 @@ from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import Activity
 from traceview.measure.gaps.causes import IdleGaps, attribute
 from traceview.measure.gaps.thread_states import IdleThreadStates, ThreadStates
-from traceview.model.analysis import CAUSES, Gaps
+from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import Trace
 
 OTHERS = ("other_compute", "other_communication", "other_copy")

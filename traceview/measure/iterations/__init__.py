@@ -29,15 +29,8 @@ from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_periods, level_candidate, period_name
 from traceview.measure.iterations.times import IterationTimes, finish_times
 from traceview.measure.nvtx.projection import Projection, project_operations
-from traceview.model.analysis import (
-    CAUSES,
-    ITERATION_FIGURES,
-    Iteration,
-    IterationCandidate,
-    Iterations,
-    NotMeasured,
-    Spread,
-)
+from traceview.model.analysis import ITERATION_FIGURES, Iteration, IterationCandidate, Iterations, NotMeasured, Spread
+from traceview.model.devices import CAUSES
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Trace, Window
 

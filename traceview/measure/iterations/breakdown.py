@@ -16,7 +16,7 @@ from traceview.measure.gaps.causes import attribute, device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.overlap import Copies
 from traceview.measure.sums import covered_length_few_queries, sums_between
-from traceview.model.analysis import CAUSES, Gaps
+from traceview.model.devices import CAUSES, Gaps
 from traceview.model.trace import KINDS, ROLES, Trace
 
 SYNC = ROLES.index("sync")

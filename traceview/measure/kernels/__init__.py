@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.intervals import Times
 from traceview.measure.activity import KERNEL
-from traceview.measure.base import DeviceInput, DeviceMeasure
+from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels.families import FAMILY_NAMES, KernelKind, kernel_kind
 from traceview.measure.kernels.occupancy import SmLimits, occupancy
 from traceview.model.columns import Table
@@ -24,7 +25,7 @@ IDENTITY = ("name", "demangled", "grid", "block", "registers", "shared_bytes")
 DIGITS = 6
 
 
-def kernel_uses(given: DeviceInput) -> tuple[KernelUse, ...]:
+def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
     """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
     totals = _totals_by_shape(given)
     total = int(totals["total_ns"].sum())
@@ -34,44 +35,69 @@ def kernel_uses(given: DeviceInput) -> tuple[KernelUse, ...]:
     return (*rows, *([_rest(rest, total)] if len(rest) else []))
 
 
-def kernel_families(given: DeviceInput) -> tuple[KernelFamily, ...]:
+def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
-    work, (kernels, shape) = given.activity, _kernels(given)
-    family = _family_codes(given.trace.shapes)[shape]
+    kernels = _Kernels.from_part(given)
+    families = _family_codes(given.trace.shapes)[kernels.shape]
+    count = np.bincount(families)
+    total = _combine(np.add, families, kernels.end - kernels.start, len(FAMILY_NAMES), 0)
+    overlap = kernels.overlap()
     rows = []
-    for code in np.flatnonzero(np.bincount(family)).tolist():
-        members = kernels[family == code]
-        lengths = work.end[members] - work.start[members]
-        busy = intervals.union_length(work.start, work.end, members)
-        rows.append(KernelFamily(FAMILY_NAMES[code], len(members), int(lengths.sum()), busy))
+    for code in np.flatnonzero(count).tolist():
+        busy = total[code]
+        if overlap:
+            busy = intervals.union_length(kernels.start, kernels.end, np.flatnonzero(families == code))
+        rows.append(KernelFamily(FAMILY_NAMES[code], int(count[code]), int(total[code]), int(busy)))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
 
 
-def _kernels(given: DeviceInput) -> tuple[intervals.Rows, NDArray[np.uint32]]:
-    """Return the indices of the device's kernels into its Activity, and the row of Trace.shapes of each."""
-    source = given.activity.select(given.trace.operations["source"].to_physical().to_numpy())
-    kernels = intervals.rows_where(source == KERNEL)
-    return kernels, given.activity.select(given.trace.operations["shape"].to_numpy())[kernels]
+class _Kernels(NamedTuple):
+    """The kernels of a device's part: their times, clipped, with ascending starts, and their rows of Trace.shapes."""
+
+    start: Times
+    end: Times
+    shape: NDArray[np.uint32]
+
+    @classmethod
+    def from_part(cls, given: PartInput) -> _Kernels:
+        """Collect the kernels."""
+        work, operations = given.activity, given.trace.operations
+        kernels = intervals.rows_where(work.select(operations["source"].to_physical().to_numpy()) == KERNEL)
+        return cls(work.start[kernels], work.end[kernels], work.select(operations["shape"].to_numpy())[kernels])
+
+    def overlap(self) -> bool:
+        """Return whether a kernel starts before the previous one ends."""
+        return bool((self.start[1:] < self.end[:-1]).any())
 
 
-def _totals_by_shape(given: DeviceInput) -> pl.DataFrame:
+def _totals_by_shape(given: PartInput) -> pl.DataFrame:
     """Return IDENTITY with count, total_ns, min_ns and max_ns, the costliest first."""
-    work, (kernels, shape) = given.activity, _kernels(given)
-    lengths = pl.DataFrame({"shape": shape, "ns": work.end[kernels] - work.start[kernels]})
-    sums = (pl.len().alias("count"), pl.col("ns").sum().alias("total_ns"))
-    by_shape = lengths.group_by("shape").agg(
-        *sums, pl.col("ns").min().alias("min_ns"), pl.col("ns").max().alias("max_ns")
+    kernels, shapes = _Kernels.from_part(given), given.trace.shapes
+    ns, size = kernels.end - kernels.start, len(shapes)
+    by_shape = pl.DataFrame(
+        {
+            "count": np.bincount(kernels.shape, minlength=size),
+            "total_ns": _combine(np.add, kernels.shape, ns, size, 0),
+            "min_ns": _combine(np.minimum, kernels.shape, ns, size, np.iinfo(np.int64).max),
+            "max_ns": _combine(np.maximum, kernels.shape, ns, size, 0),
+        }
     )
-    shapes = given.trace.shapes.with_row_index("shape").with_columns(
-        *(pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block")),
-    )
+    dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
     # Shapes differ in static and in dynamic shared memory; rows only in their sum.
     return (
-        by_shape.join(shapes, on="shape")
+        pl.concat([shapes.with_row_index("shape").with_columns(*dimensions), by_shape], how="horizontal")
+        .filter(pl.col("count") > 0)
         .group_by(IDENTITY)
         .agg(pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max(), pl.col("shape").min())
         .sort(["total_ns", "shape"], descending=[True, False])
     )
+
+
+def _combine(operation: np.ufunc, group: NDArray[np.integer[Any]], values: Times, size: int, initial: int) -> Times:
+    """Return `operation` over the values of each group; `initial` for a group without any."""
+    combined = np.full(size, initial, np.int64)
+    operation.at(combined, group, values)
+    return combined
 
 
 def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:
@@ -156,7 +182,7 @@ def _family_codes(shapes: pl.DataFrame) -> NDArray[np.uint8]:
     return np.array([FAMILY_NAMES.index(kernel_kind(*pair).family) for pair in names], np.uint8)
 
 
-KERNELS = DeviceMeasure(
+KERNELS = PartMeasure(
     Table(
         name="kernels",
         title="Kernels",
@@ -177,4 +203,4 @@ KERNELS = DeviceMeasure(
     ),
     kernel_uses,
 )
-FAMILIES = DeviceMeasure(Table(name="kernel_families", title="Kernel families", row_type=KernelFamily), kernel_families)
+FAMILIES = PartMeasure(Table(name="kernel_families", title="Kernel families", row_type=KernelFamily), kernel_families)

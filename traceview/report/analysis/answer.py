@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.model.analysis import Analysis, DeviceUse, Finding, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
+from traceview.model.devices import DeviceUse
 from traceview.model.program import Program
 from traceview.report.format import confidence_word, milliseconds, percent, plain
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from traceview.model.analysis import Analysis, DeviceUse, Iteration, Iterations
+from traceview.model.analysis import Analysis, Iteration, Iterations
 from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar
+from traceview.model.devices import DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.report.timeline.bands import COPY_CLASSES
 

@@ -6,21 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from operator import attrgetter
 
-from traceview.model.analysis import (
-    CAUSES,
-    Analysis,
-    DeviceUse,
-    Finding,
-    Gap,
-    Iteration,
-    Iterations,
-    NotMeasured,
-    Place,
-    Spread,
-    SteadyUse,
-    SyncUse,
-)
+from traceview.model.analysis import Analysis, Finding, Iteration, Iterations, NotMeasured, Place, Spread, SyncUse
 from traceview.model.columns import Table
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap
 from traceview.report.json import Json, plain_values, rounded, row_text
 
 SCHEMA_VERSION = 1
@@ -80,7 +68,7 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
     }
 
 
-def _steady(use: SteadyUse) -> Json:
+def _steady(use: DevicePart) -> Json:
     return {
         "window_ns": [use.window.start, use.window.end],
         "kernel_count": use.kernel_count,
@@ -89,9 +77,10 @@ def _steady(use: SteadyUse) -> Json:
         "communication_ns": use.communication_ns,
         "exposed_h2d_ns": use.exposed_h2d_ns,
         "exposed_d2h_ns": use.exposed_d2h_ns,
-        "exposed_communication_ns": use.exposed_communication_ns,
+        "exposed_communication_ns": use.communication.exposed_ns,
         "idle_ns": use.idle_ns,
-        "causes": dict(use.causes),
+        "causes": dict(use.gaps.causes),
+        **_tables(use.tables),
     }
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Finding, Iterations, NotMeasured, Place, SteadyUse
+from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place
 from traceview.model.columns import Table
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse
 from traceview.model.trace import MEMORIES
 from traceview.report.analysis.answer import (
     COUNTED,
@@ -96,7 +97,7 @@ def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
     }
 
 
-def _view(use: DeviceUse | SteadyUse, work: Bands, covers: str) -> Json:
+def _view(use: DevicePart, work: Bands, covers: str) -> Json:
     """Return the figures of a device's window or steady part."""
     return {
         "covers": covers,
@@ -109,7 +110,7 @@ def _view(use: DeviceUse | SteadyUse, work: Bands, covers: str) -> Json:
     }
 
 
-def _parts(use: DeviceUse | SteadyUse, work: Bands) -> list[Json]:
+def _parts(use: DevicePart, work: Bands) -> list[Json]:
     """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
     busy = [
         {

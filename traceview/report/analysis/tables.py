@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceUse, Iterations, NotMeasured, SteadyUse
+from traceview.model.analysis import ITERATION_FIGURES, Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
+from traceview.model.devices import DevicePart
 from traceview.report.format import CAUSE_WORDS, confidence_word, figure, milliseconds, percent, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, width, wrap
 
@@ -51,7 +52,7 @@ def text_table(table: Table, top: int, place: str = "") -> list[str]:
     return [f"{title}{more}", heads, *body]
 
 
-def _idle_causes(use: DeviceUse | SteadyUse, name: str) -> list[str]:
+def _idle_causes(use: DevicePart, name: str) -> list[str]:
     if not use.idle_ns:
         return []
     causes = sorted(use.gaps.causes.items(), key=lambda pair: -pair[1])

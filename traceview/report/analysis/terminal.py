@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from traceview.model.analysis import Analysis, DeviceUse, Finding, SteadyUse
+from traceview.model.analysis import Analysis, Finding
+from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import (
     OUTSIDE,
@@ -90,7 +91,7 @@ def _first_lines(analysis: Analysis) -> Iterator[str]:
     yield from outside_lines(analysis)
 
 
-def shares(use: DeviceUse | SteadyUse) -> tuple[tuple[str, int, str], ...]:
+def shares(use: DevicePart) -> tuple[tuple[str, int, str], ...]:
     """Return the parts that add up to a device's window or steady part: (label, ns, character of the bar)."""
     communication = use.communication.exposed_ns
     rest = use.busy_ns - use.compute_ns - communication

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import CollectiveGroup, Fleet, Heat, Rank
 from traceview.report.json import DIGITS, Json, indented_text, plain_values
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.model.analysis import CAUSES
+from traceview.model.devices import CAUSES
 from traceview.model.fleet import Fleet, Heat
 from traceview.report.assets import FLEET, escaped_json
 from traceview.report.fleet.phrases import clock_line, headline, price, session_line, title, verdict

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals
-from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.analysis import Analysis
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import CLASSES, KINDS, Window
 
 # The look of each copy kind, by direction. Other kinds have the look "copy".

@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.analysis import Analysis
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import work_codes
 from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted

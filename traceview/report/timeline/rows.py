@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, blocks
-from traceview.model.analysis import CAUSES, Analysis, DeviceUse
+from traceview.model.analysis import Analysis
+from traceview.model.devices import CAUSES, DeviceUse
 from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import WORK_CLASSES, Band, Bands
 from traceview.report.timeline.marks import Marks, Names

@@ -10,7 +10,8 @@ import numpy as np
 
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Times, index_ranges
-from traceview.model.analysis import Analysis, DeviceUse
+from traceview.model.analysis import Analysis
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import CLASSES
 from traceview.report.timeline.columns import Columns, Packed
 from traceview.report.timeline.levels import Lane
