@@ -46,7 +46,7 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     for code in np.flatnonzero(count).tolist():
         busy = total[code]
         if overlap:
-            busy = intervals.union_length(kernels.start, kernels.end, np.flatnonzero(families == code))
+            busy = intervals.union_length(kernels.start, kernels.end, intervals.rows_where(families == code))
         rows.append(KernelFamily(FAMILY_NAMES[code], int(count[code]), int(total[code]), int(busy)))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
 
