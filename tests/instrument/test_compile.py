@@ -118,7 +118,7 @@ def test_ranges_do_not_change_the_graph(build: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("build", ANNOTATED, ids=lambda build: build.__name__)
-def test_a_compiled_model_with_ranges_trains(build: Callable[[], Any]) -> None:
+def test_compiled_model_with_ranges_trains(build: Callable[[], Any]) -> None:
     eager = build()
     model, graphs = compiled(build())
     for expected, got in zip(gradients(eager, eager), gradients(model, model), strict=True):
@@ -127,13 +127,13 @@ def test_a_compiled_model_with_ranges_trains(build: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("build", ANNOTATED, ids=lambda build: build.__name__)
-def test_no_graph_breaks_without_fullgraph_either(build: Callable[[], Any]) -> None:
+def test_no_graph_breaks_without_fullgraph(build: Callable[[], Any]) -> None:
     torch._dynamo.reset()
     explained = torch._dynamo.explain(build())(torch.ones(2, 3))
     assert (explained.graph_count, explained.graph_break_count, explained.op_count) == (1, 0, 4)
 
 
-def test_ranges_outside_the_compiled_model_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_outside_the_compiled_model_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(ranges, "nvtx", recorder)
     model, _graphs = compiled(InBlocks())
@@ -146,7 +146,7 @@ def test_ranges_outside_the_compiled_model_stay(monkeypatch: pytest.MonkeyPatch)
     assert [made[0] for made in recorder.marks] == ["done", "done"]
 
 
-def test_a_model_runs_eagerly_with_its_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_model_has_its_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(ranges, "nvtx", recorder)
     InBlocks()(torch.ones(2, 3))
@@ -156,7 +156,7 @@ def test_a_model_runs_eagerly_with_its_ranges(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("build", ANNOTATED, ids=lambda build: build.__name__)
-def test_inductor_compiles_a_model_with_ranges_on_a_gpu(build: Callable[[], Any]) -> None:
+def test_inductor_compiles_a_model_with_ranges(build: Callable[[], Any]) -> None:
     eager = build().cuda()
     torch._dynamo.reset()
     model = torch.compile(eager, fullgraph=True)

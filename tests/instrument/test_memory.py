@@ -54,7 +54,7 @@ def test_available_bytes_of_machine_and_container(tmp_path: Path) -> None:
     assert available_bytes(tmp_path / "none", tmp_path / "none") is None
 
 
-def test_sizes_are_said_format_bytes() -> None:
+def test_sizes_are_formatted_as_bytes() -> None:
     assert [format_bytes(size) for size in (0, 1023, 1 << 20, 3 << 29, 1 << 50)] == [
         "0 bytes",
         "1023 bytes",

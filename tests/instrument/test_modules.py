@@ -51,7 +51,7 @@ class Residual(nn.Module):
         return x + self.inner(x)
 
 
-def test_ranges_nest_as_modules(recorder: Recorder) -> None:
+def test_ranges_nest_like_modules(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), Residual())
     annotate_module(model)
     model(torch.ones(2, 3)).sum().backward()
@@ -78,7 +78,7 @@ def test_backward_ends_with_the_input_gradient(recorder: Recorder) -> None:
     assert recorder.words.count("pop layer backward") == 1
 
 
-def test_the_backward_is_named_on_the_thread_that_runs_it(recorder: Recorder) -> None:
+def test_backward_range_is_on_the_autograd_thread(recorder: Recorder) -> None:
     layer = nn.Linear(3, 3)
     annotate_module(layer, prefix="layer")
     loss = layer(given()).sum()
@@ -92,14 +92,14 @@ def test_the_backward_is_named_on_the_thread_that_runs_it(recorder: Recorder) ->
     assert_nested(recorder.log)
 
 
-def test_a_module_called_twice_is_marked_twice(recorder: Recorder) -> None:
+def test_module_called_twice_has_two_ranges(recorder: Recorder) -> None:
     layer = nn.Linear(3, 3)
     annotate_module(layer, prefix="layer")
     layer(layer(given()).relu()).sum().backward()
     assert recorder.words == ["push layer", "pop layer"] * 2 + ["push layer backward", "pop layer backward"] * 2
 
 
-def test_a_module_that_calls_itself_is_nested_in_itself(recorder: Recorder) -> None:
+def test_recursive_module_has_nested_ranges(recorder: Recorder) -> None:
     class Down(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -163,7 +163,7 @@ def test_ranges_recover_after_backward_error(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("frozen", ["first", "last", "all"])
-def test_frozen_parameters_only_drop_backwards(recorder: Recorder, frozen: str) -> None:
+def test_frozen_parameters_have_no_backward_range(recorder: Recorder, frozen: str) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
     annotate_module(model)
     for layer in {"first": model[:1], "last": model[2:], "all": model}[frozen]:
@@ -183,7 +183,7 @@ def test_frozen_parameters_only_drop_backwards(recorder: Recorder, frozen: str) 
     )
 
 
-def test_without_gradients_only_the_forward_is_marked(recorder: Recorder) -> None:
+def test_no_backward_range_without_gradients(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3))
     annotate_module(model)
     with torch.no_grad():
@@ -209,7 +209,7 @@ class Named:
     ],
     ids=["tuple", "dict", "nested list", "dataclass"],
 )
-def test_outputs_of_any_form_have_a_backward(recorder: Recorder, form: Any) -> None:
+def test_outputs_of_any_form_have_a_backward_range(recorder: Recorder, form: Any) -> None:
     class Formed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -227,7 +227,7 @@ def test_outputs_of_any_form_have_a_backward(recorder: Recorder, form: Any) -> N
     assert tree(recorder.log) == ["Formed", "  linear", "Formed backward", "  linear backward"]
 
 
-def test_an_unused_output_and_a_late_one_leave_one_range(recorder: Recorder) -> None:
+def test_unused_and_late_outputs_leave_one_range(recorder: Recorder) -> None:
     class Three(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -245,7 +245,7 @@ def test_an_unused_output_and_a_late_one_leave_one_range(recorder: Recorder) -> 
     assert tree(recorder.log)[4:] == ["Three backward", "  second backward", "  first backward"]
 
 
-def test_two_towers_do_not_nest_in_each_other(recorder: Recorder) -> None:
+def test_ranges_of_parallel_towers_do_not_nest(recorder: Recorder) -> None:
     towers = nn.ModuleList(nn.Sequential(nn.Linear(3, 3)) for _ in range(2))
     annotate_module(towers)
     (towers[0](torch.ones(2, 3)) * towers[1](torch.ones(2, 3))).sum().backward()
@@ -253,7 +253,7 @@ def test_two_towers_do_not_nest_in_each_other(recorder: Recorder) -> None:
     assert tree(recorder.log)[4:] == ["1 backward", "  1.0 backward", "0 backward", "  0.0 backward"]
 
 
-def test_identity_and_in_place_modules_are_harmless(recorder: Recorder) -> None:
+def test_identity_and_in_place_modules(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), nn.Identity(), nn.Linear(3, 3))
     annotate_module(model)
     model(given()).mul_(2).sum().backward()  # in place on an output, too
@@ -262,7 +262,7 @@ def test_identity_and_in_place_modules_are_harmless(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputation_is_inside_backward(recorder: Recorder, reentrant: bool) -> None:
+def test_recomputation_is_inside_the_backward_range(recorder: Recorder, reentrant: bool) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -281,7 +281,7 @@ def test_recomputation_is_inside_backward(recorder: Recorder, reentrant: bool) -
     assert lines.index("Checkpointed backward") < len(lines) - 1 - lines[::-1].index("block")
 
 
-def test_a_graph_can_be_walked_twice(recorder: Recorder) -> None:
+def test_two_backward_passes_through_a_graph(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     annotate_module(model, backward=True)
     loss = model(given()).sum()
@@ -293,7 +293,7 @@ def test_a_graph_can_be_walked_twice(recorder: Recorder) -> None:
     assert_nested(recorder.log)
 
 
-def test_a_gradient_taken_inside_a_forward_stays_inside_it(recorder: Recorder) -> None:
+def test_gradient_inside_a_forward_stays_inside_it(recorder: Recorder) -> None:
     class Energy(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -310,7 +310,7 @@ def test_a_gradient_taken_inside_a_forward_stays_inside_it(recorder: Recorder) -
     assert tree(recorder.log)[:3] == ["Energy", "  energy", "  energy backward"]
 
 
-def test_depth_prefix_and_backward_choose_what_is_marked(recorder: Recorder) -> None:
+def test_depth_prefix_and_backward_select_ranges(recorder: Recorder) -> None:
     def names(**chosen: Any) -> list[str]:
         recorder.log.clear()
         model = nn.Sequential(nn.Sequential(nn.Linear(3, 3)))
@@ -323,7 +323,7 @@ def test_depth_prefix_and_backward_choose_what_is_marked(recorder: Recorder) -> 
     assert names(depth=2, backward=False, prefix="encoder.") == ["encoder", "encoder.0", "encoder.0.0"]
 
 
-def test_ranges_are_in_a_category_of_their_own(recorder: Recorder) -> None:
+def test_module_ranges_have_their_own_category(recorder: Recorder) -> None:
     annotate_module(nn.Linear(3, 3))
     assert recorder.made == [
         ("Linear", None, None, "module", None),
@@ -337,7 +337,7 @@ def hooks_on(model: nn.Module) -> list[object]:
     return [hook for part in model.modules() for name in kept + flags for hook in getattr(part, name).values()]
 
 
-def test_removal_leaves_no_hook(recorder: Recorder) -> None:
+def test_removal_removes_every_hook(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), Residual())
     annotation = annotate_module(model)
     loss = model(given()).sum()
@@ -350,7 +350,7 @@ def test_removal_leaves_no_hook(recorder: Recorder) -> None:
     assert recorder.log == []
 
 
-def test_nothing_of_a_step_is_kept(recorder: Recorder) -> None:
+def test_tensors_of_a_step_are_freed(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Identity(), nn.ReLU(inplace=True))
     annotate_module(model)
     x = given()
@@ -370,7 +370,7 @@ def test_nothing_of_a_step_is_kept(recorder: Recorder) -> None:
     assert recorder.log
 
 
-def test_gradients_and_deep_copy(recorder: Recorder) -> None:
+def test_gradients_and_deep_copies_do_not_change(recorder: Recorder) -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(3, 3), Residual())
     marked = copy.deepcopy(plain)
@@ -385,7 +385,7 @@ def test_gradients_and_deep_copy(recorder: Recorder) -> None:
     assert_nested(recorder.log)
 
 
-def test_compiled_code_still_compiles_whole(recorder: Recorder) -> None:
+def test_compiled_model_has_no_graph_break(recorder: Recorder) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     annotate_module(model)
     recorder.log.clear()
@@ -405,7 +405,7 @@ def test_without_nvtx_there_are_no_hooks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert hooks_on(model) == []
 
 
-def test_the_real_nvtx_takes_it() -> None:
+def test_real_nvtx_accepts_module_ranges() -> None:
     pytest.importorskip("nvtx")
     model = nn.Sequential(nn.Linear(3, 3), Residual())
     annotation = annotate_module(model)
@@ -415,7 +415,7 @@ def test_the_real_nvtx_takes_it() -> None:
 
 
 @pytest.mark.gpu
-def test_gpu_backward_is_marked_on_autograd_thread(recorder: Recorder) -> None:
+def test_backward_range_is_on_the_autograd_thread_of_a_gpu(recorder: Recorder) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA")
     model = nn.Sequential(nn.Linear(3, 3), Residual()).cuda()

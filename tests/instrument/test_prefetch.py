@@ -326,9 +326,7 @@ def test_loader_without_state() -> None:
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 asks torch for it
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_stateful_loader_resumes(
-    way: Any, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchdata_stateful_loader_resumes(way: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader() -> PrefetchLoader:
@@ -365,9 +363,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("way", "copier"), [(plain, "MainThread"), (ahead, "instrument-prefetch")])
-def test_ranges_on_their_threads(
-    way: Any, copier: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_on_their_threads(way: Any, copier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     monkeypatch.setattr(ranges, "nvtx", recorder)
     assert len(list(way([torch.zeros(1), torch.zeros(1)]))) == 2

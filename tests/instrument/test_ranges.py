@@ -65,13 +65,13 @@ def assert_nested(log: Log) -> None:
     assert not any(open_by_thread.values())
 
 
-def test_a_block_is_one_range_and_blocks_nest(recorder: Recorder) -> None:
+def test_blocks_are_nested_ranges(recorder: Recorder) -> None:
     with annotate("outer"), annotate("inner"):
         pass
     assert recorder.words == ["push outer", "push inner", "pop inner", "pop outer"]
 
 
-def test_a_raising_block_closes_its_range_and_still_raises(recorder: Recorder) -> None:
+def test_exception_closes_the_range_of_a_block(recorder: Recorder) -> None:
     with pytest.raises(ZeroDivisionError), annotate("step"):
         _ = 1 // 0
     assert recorder.words == ["push step", "pop step"]
@@ -100,7 +100,7 @@ def test_function_keeps_name_arguments_result(recorder: Recorder) -> None:
     assert recorder.words == [f"push {name}", f"pop {name}"]
 
 
-def test_a_raising_function_closes_its_range(recorder: Recorder) -> None:
+def test_exception_closes_the_range_of_a_function(recorder: Recorder) -> None:
     @annotate("load")
     def load() -> None:
         raise OSError("gone")
@@ -110,7 +110,7 @@ def test_a_raising_function_closes_its_range(recorder: Recorder) -> None:
     assert recorder.words == ["push load", "pop load"]
 
 
-def test_recursion_opens_one_range_a_call(recorder: Recorder) -> None:
+def test_recursion_opens_a_range_per_call(recorder: Recorder) -> None:
     @annotate("down")
     def down(depth: int) -> int:
         return 0 if depth == 0 else 1 + down(depth - 1)
@@ -119,7 +119,7 @@ def test_recursion_opens_one_range_a_call(recorder: Recorder) -> None:
     assert recorder.words == ["push down"] * 4 + ["pop down"] * 4
 
 
-def test_a_generator_is_marked_only_while_it_runs(recorder: Recorder) -> None:
+def test_generator_has_a_range_only_while_it_runs(recorder: Recorder) -> None:
     @annotate("load")
     def batches() -> Iterator[int]:
         yield 1
@@ -135,7 +135,7 @@ def test_a_generator_is_marked_only_while_it_runs(recorder: Recorder) -> None:
     ]
 
 
-def test_a_generator_still_takes_values_exceptions_and_close(recorder: Recorder) -> None:
+def test_generator_accepts_send_throw_and_close(recorder: Recorder) -> None:
     seen: list[object] = []
 
     @annotate("talk")
@@ -160,7 +160,7 @@ def test_a_generator_still_takes_values_exceptions_and_close(recorder: Recorder)
     assert recorder.words == ["push talk", "pop talk"] * 4
 
 
-def test_a_generator_returns_its_value(recorder: Recorder) -> None:
+def test_generator_returns_its_value(recorder: Recorder) -> None:
     @annotate("count")
     def count() -> Generator[int, None, str]:
         yield 1
@@ -173,7 +173,7 @@ def test_a_generator_returns_its_value(recorder: Recorder) -> None:
     assert_nested(recorder.log)
 
 
-def test_coroutines_of_one_thread_never_interleave_their_ranges(recorder: Recorder) -> None:
+def test_ranges_of_coroutines_do_not_interleave(recorder: Recorder) -> None:
     @annotate("fetch")
     async def fetch(value: int) -> int:
         for _ in range(value):
@@ -189,7 +189,7 @@ def test_coroutines_of_one_thread_never_interleave_their_ranges(recorder: Record
     assert recorder.words.count("push fetch") == 4 + 2 + 3
 
 
-def test_a_raising_and_a_cancelled_coroutine_close_their_ranges(recorder: Recorder) -> None:
+def test_error_and_cancellation_close_the_range_of_a_coroutine(recorder: Recorder) -> None:
     @annotate("fail")
     async def fail() -> None:
         await asyncio.sleep(0)
@@ -212,7 +212,7 @@ def test_a_raising_and_a_cancelled_coroutine_close_their_ranges(recorder: Record
     assert recorder.words.count("push wait") == recorder.words.count("pop wait") == 2
 
 
-def test_an_asynchronous_generator_is_refused() -> None:
+def test_asynchronous_generator_is_refused() -> None:
     async def stream() -> Any:
         yield 1
 
@@ -220,7 +220,7 @@ def test_an_asynchronous_generator_is_refused() -> None:
         annotate("stream")(stream)
 
 
-def test_one_object_serves_several_threads(recorder: Recorder) -> None:
+def test_several_threads_share_an_annotation(recorder: Recorder) -> None:
     shared = annotate("work")
     inside = threading.Barrier(4)
 
@@ -249,7 +249,7 @@ def test_works_without_nvtx(monkeypatch: pytest.MonkeyPatch) -> None:
         assert double(4) == 8
 
 
-def test_the_real_nvtx_takes_every_argument() -> None:
+def test_real_nvtx_accepts_every_argument() -> None:
     pytest.importorskip("nvtx")
     mark("here", color="blue", domain="tests", category="c", payload=1)
     for color in ("green", 0xFF00FF00, None):
@@ -257,25 +257,25 @@ def test_the_real_nvtx_takes_every_argument() -> None:
             pass
 
 
-def test_importing_it_loads_no_torch_and_no_analysis() -> None:
+def test_import_loads_neither_torch_nor_traceview() -> None:
     code = "import instrument, sys; print(sorted({'torch', 'traceview', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_the_public_names_are_the_documented_ones() -> None:
+def test_public_names_are_documented() -> None:
     documented = re.findall(r"^    ([A-Za-z_, ]+?)  +\S", instrument.__doc__ or "", re.MULTILINE)
     named = {name.strip() for line in documented for name in line.split(",")}
     # Events and streams come with Streams, errors with everything.
     assert named | {"ConfigError", "Event", "InstrumentError", "Stream"} == set(instrument.__all__)
 
 
-def test_the_ranges_need_no_torch() -> None:
+def test_ranges_work_without_torch() -> None:
     code = "import sys, instrument; instrument.annotate('x'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_needs_torch_is_there_when_asked_for() -> None:
+def test_public_names_exist_with_torch() -> None:
     pytest.importorskip("torch")
     assert all(hasattr(instrument, name) for name in instrument.__all__)
     assert not hasattr(instrument, "nothing")

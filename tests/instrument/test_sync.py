@@ -115,7 +115,7 @@ def test_any_call_order_returns_each_loss_once(capacity: int, calls: list[str]) 
 
 
 @pytest.mark.parametrize(("text", "waits"), [("every", 20), ("1", 20), ("10", 2), ("7", 2), ("30", 0), ("auto", 2)])
-def test_number_of_waits(gpu: type[LateEvent], text: str, waits: int) -> None:
+def test_number_of_waits_per_policy(gpu: type[LateEvent], text: str, waits: int) -> None:
     policy = SyncPolicy.from_text(text)
     late = policy.losses(CPU)
     for step in range(20):

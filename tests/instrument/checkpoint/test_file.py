@@ -33,7 +33,7 @@ def leftovers(folder: Path) -> list[Path]:
     return list(folder.glob(f".*{file.TEMPORARY}"))
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_contents_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "0001-step-1.pt"
     file.write(path, CONTENTS)
     read = file.read(path)
@@ -117,7 +117,7 @@ except InstrumentError as error:
 
 
 @pytest.mark.parametrize("numbers", [13_000, 1_000_000])
-def test_a_full_disk_is_one_line_and_the_old_file_stays(tmp_path: Path, numbers: int) -> None:
+def test_full_disk_is_one_line_and_keeps_the_old_file(tmp_path: Path, numbers: int) -> None:
     path = tmp_path / "0001-step-1.pt"
     file.write(path, CONTENTS)
     with in_subprocess(FULL_DISK, path, numbers) as run:
@@ -128,7 +128,7 @@ def test_a_full_disk_is_one_line_and_the_old_file_stays(tmp_path: Path, numbers:
 
 
 @pytest.mark.parametrize("folder", ["/proc/self", "/proc/none/checkpoints"])
-def test_a_folder_that_takes_no_files_is_one_line(folder: str) -> None:
+def test_unwritable_folder_is_one_line(folder: str) -> None:
     with pytest.raises(InstrumentError, match=rf"^checkpoint folder {folder} cannot be written to: [^\n]+$"):
         file.refuse_unwritable(Path(folder))
     with pytest.raises(InstrumentError, match=r"^/proc/self/a\.pt cannot be written: [^\n]+$"):
@@ -136,7 +136,7 @@ def test_a_folder_that_takes_no_files_is_one_line(folder: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 100, 1_000, 20_000, -1])
-def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
+def test_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "0001-step-1.pt"
     file.write(path, CONTENTS)
     path.write_bytes(path.read_bytes()[:kept])
@@ -144,7 +144,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
         file.read(path)
 
 
-def test_one_changed_bit_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "0001-step-1.pt"
     file.write(path, CONTENTS)
     damaged = bytearray(path.read_bytes())
@@ -163,7 +163,7 @@ class Trap:
         return Path.touch, (self.at,)
 
 
-def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+def test_pickled_code_is_not_executed(tmp_path: Path) -> None:
     path, sprung = tmp_path / "0001-step-1.pt", tmp_path / "sprung"
     torch.save({"program": "instrument", "format": 1, "parts": Trap(sprung)}, path)
     with pytest.raises(InstrumentError, match="contains other objects than tensors and plain values"):
@@ -172,7 +172,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foreign", [{"state_dict": {}}, [1, 2], torch.zeros(3), {"program": "other", "format": 1}])
-def test_another_programs_file_is_named_as_that(tmp_path: Path, foreign: object) -> None:
+def test_file_of_another_program_is_named(tmp_path: Path, foreign: object) -> None:
     torch.save(foreign, tmp_path / "model.pt")
     with pytest.raises(InstrumentError, match=r"model\.pt was written by another program; [^\n]+$"):
         file.read(tmp_path / "model.pt")
@@ -196,13 +196,13 @@ def test_unreadable_state_is_refused(tmp_path: Path, value: object) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_numpy_number_is_refused_though_it_is_a_float(tmp_path: Path) -> None:
+def test_numpy_number_is_refused(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     with pytest.raises(InstrumentError, match=r"\['loss'\] is a numpy\.float64"):
         file.write(tmp_path / "a.pt", {"loss": numpy.float64(0.5)})
 
 
-def test_every_plain_value_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_plain_values_round_trip(tmp_path: Path) -> None:
     plain = {
         "values": [None, True, 1 << 70, -0.0, float("inf"), "é", b"\0", (1, (2,)), {3}],
         "ordered": OrderedDict(a=1),
@@ -224,7 +224,7 @@ def test_history_is_in_order_of_writing(tmp_path: Path) -> None:
     assert file.next_name(tmp_path / "none", 6, emergency=True).name == "0001-step-6-emergency.pt"
 
 
-def test_second_name_survives_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_link_survives_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, best = tmp_path / "0001-step-1.pt", tmp_path / "best.pt"
     file.write(path, CONTENTS)
     file.link(path, best)

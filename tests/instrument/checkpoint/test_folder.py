@@ -36,7 +36,7 @@ def loaded(checkpoints: Checkpoints, where: str | Path) -> float:
     return number.value
 
 
-def test_the_last_ones_are_kept_and_the_best_beside_them(tmp_path: Path) -> None:
+def test_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step, loss in enumerate([0.9, 0.2, 0.5, float("nan"), 0.4], start=1):
         path = checkpoints.save(step, {"number": Number(step)}, loss=loss)
@@ -46,7 +46,7 @@ def test_the_last_ones_are_kept_and_the_best_beside_them(tmp_path: Path) -> None
     assert loaded(checkpoints, "latest") == 5
 
 
-def test_without_a_loss_or_without_best_there_is_no_best(tmp_path: Path) -> None:
+def test_no_best_without_a_loss_or_the_setting(tmp_path: Path) -> None:
     Checkpoints(tmp_path / "a").save(1, {})
     Checkpoints(tmp_path / "b", best=False).save(1, {}, loss=0.5)
     assert names(tmp_path / "a") == names(tmp_path / "b") == ["0001-step-1.pt"]
@@ -62,7 +62,7 @@ def test_best_of_earlier_runs_stays(tmp_path: Path) -> None:
     assert loaded(again, "best") == 3
 
 
-def test_a_damaged_best_is_said_and_replaced(tmp_path: Path) -> None:
+def test_damaged_best_is_reported_and_replaced(tmp_path: Path) -> None:
     said: list[str] = []
     checkpoints = Checkpoints(tmp_path, log=said.append)
     (tmp_path / "best.pt").write_bytes(b"PK")
@@ -92,7 +92,7 @@ def test_files_of_earlier_runs_are_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == ["0001-step-1.pt", "0003-step-2.pt"]
 
 
-def test_start_goes_on_or_begins(tmp_path: Path) -> None:
+def test_start_resumes_or_begins(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "deep" / "folder")
     assert checkpoints.start(None, {}) is None
     checkpoints.save(3, {"number": Number(3)}, extra={"position": [1, 2], "losses": {"1": 0.5}})
@@ -101,7 +101,7 @@ def test_start_goes_on_or_begins(tmp_path: Path) -> None:
     assert (resumed.step, resumed.extra) == (3, {"position": [1, 2], "losses": {"1": 0.5}})
 
 
-def test_an_emergency_is_kept_says_why_and_is_the_latest(tmp_path: Path) -> None:
+def test_emergency_checkpoint_has_a_reason_and_is_the_latest(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, {"number": Number(1)})
     path = checkpoints.emergency(2, {"number": Number(2)}, ValueError("loss is nan\nmore"), extra={"losses": {}})
@@ -115,7 +115,7 @@ def test_an_emergency_is_kept_says_why_and_is_the_latest(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("failure", [OSError("disk on fire"), RuntimeError("CUDA error"), KeyboardInterrupt()])
-def test_an_emergency_never_hides_what_ended_the_run(tmp_path: Path, failure: BaseException) -> None:
+def test_failed_emergency_checkpoint_keeps_the_first_error(tmp_path: Path, failure: BaseException) -> None:
     class Broken(Number):
         def state_dict(self) -> dict[str, Any]:
             raise failure
@@ -132,7 +132,7 @@ def test_an_emergency_never_hides_what_ended_the_run(tmp_path: Path, failure: Ba
     assert names(tmp_path) == []
 
 
-def test_a_write_that_fails_keeps_every_older_file(tmp_path: Path) -> None:
+def test_failed_write_keeps_older_files(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, {"number": Number(1)})
     with pytest.raises(InstrumentError, match=r"\['extra'\]\['bad'\] is a builtins\.object"):
@@ -156,7 +156,7 @@ def test_undeletable_file_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     assert said == [f"cannot remove the old checkpoint {tmp_path / '0001-step-1.pt'}: Operation not permitted"]
 
 
-def test_nothing_kept_and_no_folder_are_one_line(tmp_path: Path) -> None:
+def test_invalid_keep_and_unusable_folder_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep is 0: keep at least 1"):
         Checkpoints(tmp_path, keep=0)
     (tmp_path / "file").touch()
@@ -172,7 +172,7 @@ def test_nothing_kept_and_no_folder_are_one_line(tmp_path: Path) -> None:
         ("/nowhere/0001-step-1.pt", r"^checkpoint /nowhere/0001-step-1\.pt does not exist; give a file"),
     ],
 )
-def test_nothing_to_go_on_from_is_one_line(tmp_path: Path, where: str, said: str) -> None:
+def test_resume_without_checkpoints_is_one_line(tmp_path: Path, where: str, said: str) -> None:
     with pytest.raises(InstrumentError, match=said):
         Checkpoints(tmp_path).load(where, {})
 

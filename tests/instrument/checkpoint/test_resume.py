@@ -73,7 +73,7 @@ def same(left: Run, right: Run) -> bool:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_resumed_run_equals_the_unbroken_one(tmp_path: Path, schedule: str) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, schedule: str) -> None:
     whole = Run(schedule=schedule).train(0, 10)
     first = Run(schedule=schedule).train(0, 4)
     Checkpoints(tmp_path).save(4, first.parts, extra={"losses": first.losses})
@@ -85,7 +85,7 @@ def test_a_resumed_run_equals_the_unbroken_one(tmp_path: Path, schedule: str) ->
     assert whole.optimizer.param_groups[0]["lr"] == second.optimizer.param_groups[0]["lr"]
 
 
-def test_random_numbers_go_on_everywhere() -> None:
+def test_random_states_are_restored() -> None:
     numpy = pytest.importorskip("numpy")
 
     def draw() -> list[float]:
@@ -128,7 +128,7 @@ def test_shape_mismatch_names_fields_and_changes_nothing(tmp_path: Path) -> None
     assert all(torch.equal(a, b) for a, b in zip(before, other.state(), strict=True))
 
 
-def test_what_may_differ_is_told(tmp_path: Path) -> None:
+def test_permitted_differences_are_logged(tmp_path: Path) -> None:
     run = Run().train(0, 2)
     old = config(attention="math")
     Checkpoints(tmp_path, config=old).save(2, run.parts)
@@ -139,7 +139,7 @@ def test_what_may_differ_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["lambda", "cosine", "warmup"])
-def test_a_changed_learning_rate_is_taken_over(tmp_path: Path, schedule: str) -> None:
+def test_changed_learning_rate_is_used(tmp_path: Path, schedule: str) -> None:
     slow = Run(schedule=schedule, lr=0.01).train(0, 4)
     old, new = {"training": {"learning_rate": 0.01}}, {"training": {"learning_rate": 0.04}}
     Checkpoints(tmp_path, config=old).save(4, slow.parts)
@@ -161,7 +161,7 @@ def test_a_changed_learning_rate_is_taken_over(tmp_path: Path, schedule: str) ->
         ("ema", lambda: torch.nn.Linear(8, 16), "contains no ema, only model, optimizer, scheduler, scaler, random: "),
     ],
 )
-def test_a_part_that_does_not_fit_is_one_line(tmp_path: Path, part: str, value: Callable[[], Any], said: str) -> None:
+def test_mismatched_part_is_one_line(tmp_path: Path, part: str, value: Callable[[], Any], said: str) -> None:
     Checkpoints(tmp_path).save(1, Run().parts)
     with pytest.raises(InstrumentError, match=said) as caught:
         Checkpoints(tmp_path).load("latest", {part: value()})
@@ -196,9 +196,7 @@ MISSING = object()
         (["parts", "random", "torch"], 7, "its random does not fit this run's: .*int"),
     ],
 )
-def test_invalid_entry_is_a_one_line_error(
-    tmp_path: Path, keys: list[Any], value: Any, reason: str
-) -> None:
+def test_invalid_entry_is_a_one_line_error(tmp_path: Path, keys: list[Any], value: Any, reason: str) -> None:
     run = Run().train(0, 2)
     path = Checkpoints(tmp_path).save(2, run.parts)
     contents = torch.load(path)
@@ -215,7 +213,7 @@ def test_invalid_entry_is_a_one_line_error(
     assert "\n" not in str(refused.value) and str(refused.value).startswith(str(path))
 
 
-def test_an_optimizer_keeps_its_own_way_of_computing(tmp_path: Path) -> None:
+def test_optimizer_keeps_its_implementation(tmp_path: Path) -> None:
     # What a graph on the GPU needs, capturable and a rate in a tensor, an eager run on the CPU must not take over.
     run = Run(schedule="lambda").train(0, 3)
     path = Checkpoints(tmp_path).save(3, run.parts)
@@ -238,7 +236,7 @@ def test_an_optimizer_keeps_its_own_way_of_computing(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("adamw", [{}, {"fused": True}, {"capturable": True}, {"foreach": False}])
-def test_on_a_gpu_a_resumed_run_equals_the_unbroken_one(tmp_path: Path, adamw: dict[str, Any]) -> None:
+def test_resumed_run_equals_an_uninterrupted_one_on_a_gpu(tmp_path: Path, adamw: dict[str, Any]) -> None:
     whole = Run(device="cuda", **adamw).train(0, 10)
     first = Run(device="cuda", **adamw).train(0, 4)
     Checkpoints(tmp_path).save(4, first.parts)
@@ -250,7 +248,7 @@ def test_on_a_gpu_a_resumed_run_equals_the_unbroken_one(tmp_path: Path, adamw: d
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize(("source", "target"), [("cuda", "cpu"), ("cpu", "cuda")])
-def test_a_run_goes_on_on_another_device(tmp_path: Path, source: str, target: str) -> None:
+def test_run_resumes_on_another_device(tmp_path: Path, source: str, target: str) -> None:
     adamw = {"capturable": source == "cuda"}
     first = Run(device=source, **adamw).train(0, 4)
     Checkpoints(tmp_path).save(4, first.parts)
@@ -266,7 +264,7 @@ def test_a_run_goes_on_on_another_device(tmp_path: Path, source: str, target: st
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_what_another_stream_still_writes_is_waited_for(tmp_path: Path) -> None:
+def test_writes_of_other_streams_finish_first(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 4, bias=False, device="cuda")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():

@@ -56,7 +56,7 @@ def help_text() -> str:
     return CliRunner().invoke(train, ["--help"]).output
 
 
-def test_no_flag_is_the_default() -> None:
+def test_no_flags_give_the_defaults() -> None:
     assert run() == Config()
 
 
@@ -84,11 +84,11 @@ def test_no_flag_is_the_default() -> None:
         ),
     ],
 )
-def test_flags_make_the_configuration(arguments: str, expected: Config) -> None:
+def test_flags_set_the_configuration(arguments: str, expected: Config) -> None:
     assert run(*arguments.split()) == expected
 
 
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("training: {steps: 7, seed: 3}\nmonitor: {progress: false}\n")
     assert run("--config", str(file), "--seed", "4") == Config(
@@ -97,11 +97,11 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert run("--config", str(file), "--progress").monitor.progress
 
 
-def test_the_help_shows_both_defaults() -> None:
+def test_help_shows_both_defaults() -> None:
     assert "[1024; without a GPU 256]" in " ".join(help_text().split())
 
 
-def test_the_command_keeps_options_of_its_own() -> None:
+def test_other_options_of_a_command_are_parsed() -> None:
     assert train.main(["--extra", "some"], standalone_mode=False) == (Config(), "some")
 
 
@@ -115,7 +115,7 @@ def test_the_command_keeps_options_of_its_own() -> None:
         (["--config", "none.yaml"], "none.yaml: file not found"),
     ],
 )
-def test_a_wrong_value_is_one_line(arguments: list[str], message: str) -> None:
+def test_invalid_value_is_one_line(arguments: list[str], message: str) -> None:
     assert refusal(*arguments).startswith(message)
 
 
@@ -125,7 +125,7 @@ def test_usage_error_is_one_line(arguments: list[str]) -> None:
     assert arguments[0].split("=")[0] in refusal(*arguments)
 
 
-def test_every_setting_has_one_flag_which_load_knows() -> None:
+def test_every_setting_has_one_flag() -> None:
     names = flag_names(Config)
     assert set(names) == {f"{section}.{field}" for section, fields in to_dict(Config()).items() for field in fields}
     shared = sorted(key for key, name in names.items() if list(names.values()).count(name) > 1)

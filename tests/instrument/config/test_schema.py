@@ -66,7 +66,7 @@ def test_flags_over_file_over_defaults(tmp_path: Path) -> None:
     assert config.data == Data(batch=4)
 
 
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+def test_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert load(written(tmp_path, "# all default\n"), {}) == Config()
 
 
@@ -82,11 +82,11 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("training: {device: 'cuda:3'}", Training(device="cuda:3")),
     ],
 )
-def test_yaml_values_are_understood(tmp_path: Path, text: str, expected: Training) -> None:
+def test_yaml_values_are_parsed(tmp_path: Path, text: str, expected: Training) -> None:
     assert load(written(tmp_path, text), {}).training == expected
 
 
-def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load(written(tmp_path, "data: {path: ~/corpus.npy}"), {}).data.path == tmp_path / "corpus.npy"
 
@@ -125,12 +125,12 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("training: {steps: 2024-99-99}", "invalid YAML: month must be in 1..12"),
     ],
 )
-def test_a_file_is_refused_in_one_line_that_names_it(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_file_is_one_line_that_names_it(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text)
     assert refusal(path).startswith(f"{path}: {message}")
 
 
-def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: file not found"
     assert refusal(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
     (tmp_path / "capture.yaml").write_bytes(b"\xff\xfe\x00")
@@ -163,11 +163,11 @@ def test_yaml_anchors(tmp_path: Path) -> None:
         ({"capture": "7:7"}, "--capture: capture 7:7 is empty"),
     ],
 )
-def test_a_flag_is_refused_by_its_own_name(flags: dict[str, object], message: str) -> None:
+def test_error_names_the_flag(flags: dict[str, object], message: str) -> None:
     assert refusal(**flags).startswith(message)
 
 
-def test_a_conflict_names_where_both_sides_came_from(tmp_path: Path) -> None:
+def test_conflict_names_the_source_of_both_settings(tmp_path: Path) -> None:
     path = written(tmp_path, "training: {strategy: graph}")
     assert refusal(path, accumulation=2).startswith(
         f"{path}: training.strategy and --accumulation: graph with 2: a CUDA graph holds one backward pass per step"
@@ -201,7 +201,7 @@ def test_a_conflict_names_where_both_sides_came_from(tmp_path: Path) -> None:
         ({"checkpoint": {"resume": "latest"}}, "checkpoint.resume"),
     ],
 )
-def test_what_cannot_be_together_is_refused(sections: dict[str, Any], keys: str) -> None:
+def test_conflicting_settings_are_refused(sections: dict[str, Any], keys: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(keys)}: ") as refused:
         from_sections(Config, sections)
     assert "\n" not in str(refused.value)
@@ -240,7 +240,7 @@ def test_sections_are_validated() -> None:
         Data(path="x.npy")  # type: ignore[arg-type]
 
 
-def test_a_configuration_cannot_be_changed() -> None:
+def test_configuration_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().training.steps = 5  # type: ignore[misc]
 
@@ -252,7 +252,7 @@ anything = st.recursive(
 
 
 @given(section=st.sampled_from(sorted(to_dict(Config()))), data=st.data(), value=anything)
-def test_any_value_is_accepted_or_refused(section: str, data: st.DataObject, value: object) -> None:
+def test_any_value_is_accepted_or_a_config_error(section: str, data: st.DataObject, value: object) -> None:
     name = data.draw(st.sampled_from(sorted(to_dict(Config())[section])))
     try:
         config = from_sections(Config, {section: {name: value}})

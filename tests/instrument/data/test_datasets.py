@@ -48,7 +48,7 @@ def array(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["transformer", "dit", "flow", "mlm"])
-def test_a_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
+def test_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
     model = Model(name=name, features=3, vocabulary=10, side=4, channels=2)
     samples = Synthetic(model, DATA, seed=1)
     torch.manual_seed(0)
@@ -62,7 +62,7 @@ def test_a_synthetic_sample_depends_on_seed_and_index_alone(name: Any) -> None:
         samples[-1]
 
 
-def test_a_batch_is_its_samples() -> None:
+def test_batch_stacks_its_samples() -> None:
     batches = list(build_loader(CONFIG, endless=False))
     samples = Synthetic(MODEL, DATA, seed=3)
     assert len(batches) == len(build_loader(CONFIG)) == 5
@@ -82,7 +82,7 @@ def ways(array: Path) -> dict[str, Config]:
 
 
 @pytest.mark.parametrize("way", ["plain", "preload", "workers", "file", "file preloaded"])
-def test_a_loader_goes_on_exactly_where_another_stood(way: str, array: Path) -> None:
+def test_loader_continues_at_a_position(way: str, array: Path) -> None:
     config = ways(array)[way]
     whole = list(islice(build_loader(config), 12))
     for done in (0, 1, 5, 7):
@@ -93,7 +93,7 @@ def test_a_loader_goes_on_exactly_where_another_stood(way: str, array: Path) -> 
         assert all_equal(list(islice(rest, 12 - done)), whole[done:])
 
 
-def test_workers_preloading_and_pinning_change_nothing(array: Path) -> None:
+def test_workers_preloading_and_pinning_change_no_batch(array: Path) -> None:
     for path in (None, array):
         expected = list(islice(build_loader(with_data(path=path)), 12))
         for changed in ({"workers": 2}, {"workers": 1, "prefetch_factor": 3}, {"preload": True}):
@@ -103,7 +103,7 @@ def test_workers_preloading_and_pinning_change_nothing(array: Path) -> None:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_epochs_follow_each_other_and_can_be_left(persistent: bool, array: Path) -> None:
+def test_epochs_continue_after_a_break(persistent: bool, array: Path) -> None:
     config = with_data(path=array, workers=1, persistent_workers=persistent)
     expected = list(islice(build_loader(with_data(path=array)), 15))
     loader = build_loader(config, endless=False)
@@ -118,7 +118,7 @@ def test_epochs_follow_each_other_and_can_be_left(persistent: bool, array: Path)
 
 
 @pytest.mark.parametrize("changed", [{}, {"workers": 1}])
-def test_distinct_batches_are_made_once_and_repeated(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinct_batches_repeat(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     anew = list(islice(build_loader(CONFIG), 3))
     loader = build_loader(with_data(distinct_batches=3, **changed))
     monkeypatch.setattr(Synthetic, "__getitem__", lambda _self, _index: pytest.fail("a sample was made again"))
@@ -129,7 +129,7 @@ def test_distinct_batches_are_made_once_and_repeated(changed: dict[str, Any], mo
     assert [id(batch) for batch in batches] == [id(batches[number]) for number in (0, 1, 2, 0, 1, 0, 1)]
 
 
-def test_distinct_batches_depend_on_the_seed_and_the_rank() -> None:
+def test_distinct_batches_depend_on_seed_and_rank() -> None:
     config = with_data(distinct_batches=2, samples=40)
     again, other = build_loader(config), build_loader(replace(config, training=Training(seed=4)))
     ranks = [list(islice(build_loader(config, rank=rank, world=2), 2)) for rank in range(2)]
@@ -138,7 +138,7 @@ def test_distinct_batches_depend_on_the_seed_and_the_rank() -> None:
     assert len({values["inputs"].sum().item() for batches in ranks for values in batches}) == 4
 
 
-def test_distinct_batches_stay_within_the_pinned_budget_under_every_strategy() -> None:
+def test_distinct_batches_respect_the_pinned_budget() -> None:
     """One batch takes two buffers of 4 KiB."""
     for pinned in (False, True):
         loader = build_loader(with_data(distinct_batches=5, pinned_budget=3 * 8192 - 1), pinned=pinned)
@@ -147,13 +147,13 @@ def test_distinct_batches_stay_within_the_pinned_budget_under_every_strategy() -
     assert len({id(batch) for batch in islice(tiny, 10)}) == 1
 
 
-def test_a_run_in_epochs_has_a_loader_that_ends() -> None:
+def test_loader_of_a_run_in_epochs_ends() -> None:
     assert len(list(build_loader(replace(CONFIG, training=Training(epochs=2))))) == 5
     assert len(list(islice(build_loader(CONFIG), 8))) == 8
 
 
 @pytest.mark.parametrize("path", [False, True])
-def test_ranks_share_the_samples(path: bool, array: Path) -> None:
+def test_ranks_have_disjoint_samples(path: bool, array: Path) -> None:
     config = with_data(path=array if path else None)
     ranks = [list(build_loader(config, rank=rank, world=2, endless=False)) for rank in range(2)]
     alone = list(build_loader(with_data(path=array if path else None, batch=4), endless=False))
@@ -164,14 +164,14 @@ def test_ranks_share_the_samples(path: bool, array: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_global_generator_is_left_alone(workers: int, array: Path) -> None:
+def test_global_generator_does_not_change(workers: int, array: Path) -> None:
     before = torch.get_rng_state()
     list(build_loader(with_data(path=array, workers=workers), endless=False))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_prefetched_its_position_is_that_of_the_training(depth: int) -> None:
+def test_position_of_a_prefetched_loader_is_the_training_position(depth: int) -> None:
     expected = list(islice(build_loader(CONFIG), 12))
     loader = PrefetchLoader(build_loader(CONFIG), "cpu", depth=depth)
     assert all_equal(list(islice(loader, 7)), expected[:7])
@@ -188,7 +188,7 @@ def flaky(indices: Iterator[list[int]]) -> Iterator[int]:
     return map(one, indices)
 
 
-def test_a_batch_that_raises_is_counted_and_passed_over() -> None:
+def test_failed_batch_is_counted_and_skipped() -> None:
     loader = Loader(Order(5, 1), flaky, endless=False)
     batches = iter(loader)
     assert [next(batches), next(batches)] == [0, 1]
@@ -200,7 +200,7 @@ def test_a_batch_that_raises_is_counted_and_passed_over() -> None:
 
 
 @given(st.integers(-2, 7), st.integers(-2, 7))
-def test_a_position_that_no_epoch_has_is_one_line(epoch: int, batch: int) -> None:
+def test_impossible_position_is_one_line(epoch: int, batch: int) -> None:
     if epoch >= 0 and 0 <= batch < 5:
         assert build_loader(CONFIG, start=Position(epoch, batch)).position == Position(epoch, batch)
         return
@@ -208,7 +208,7 @@ def test_a_position_that_no_epoch_has_is_one_line(epoch: int, batch: int) -> Non
         build_loader(CONFIG, start=Position(epoch, batch))
 
 
-def test_preloading_more_than_there_is_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, array: Path) -> None:
+def test_preloading_beyond_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, array: Path) -> None:
     monkeypatch.setattr(loading, "available_bytes", lambda: 100)
     for path, count in ((None, 10), (array, 11)):
         with pytest.raises(ConfigError, match=rf"preload: {count} samples take .*, and 100 bytes are left"):

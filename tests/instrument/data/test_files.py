@@ -27,7 +27,7 @@ def saved(folder: Path, array: Any) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">f8", "<f2", "u1", "<i8"])
-def test_an_arrays_rows_come_in_windows(tmp_path: Path, dtype: str) -> None:
+def test_array_rows_are_read_in_windows(tmp_path: Path, dtype: str) -> None:
     rows = np.arange(33).reshape(11, 3).astype(dtype)
     samples = open_samples(saved(tmp_path, rows), TRANSFORMER, DATA, 0)
     assert len(samples) == 2
@@ -49,7 +49,7 @@ def test_noise_is_reproducible(tmp_path: Path) -> None:
     assert not torch.equal(samples[1]["noise"], open_samples(path, DIT, DATA, 6)[1]["noise"])
 
 
-def test_a_texts_bytes_are_its_tokens(tmp_path: Path) -> None:
+def test_tokens_of_a_text_are_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"abcd\x00\xff..rest"[:11])
     samples = open_samples(path, MLM, DATA, 0)
@@ -61,7 +61,7 @@ def test_a_texts_bytes_are_its_tokens(tmp_path: Path) -> None:
     assert hidden.any()
 
 
-def test_a_sample_that_is_not_there_ends_an_iteration(tmp_path: Path) -> None:
+def test_index_beyond_the_end_ends_an_iteration(tmp_path: Path) -> None:
     samples = open_samples(saved(tmp_path, np.zeros((9, 3), np.float32)), TRANSFORMER, DATA, 0)
     images = open_samples(saved(tmp_path, np.zeros((2, 2, 4, 4), np.float32)), DIT, DATA, 0)
     for of in (samples, images):
@@ -70,7 +70,7 @@ def test_a_sample_that_is_not_there_ends_an_iteration(tmp_path: Path) -> None:
                 of[index]
 
 
-def test_workers_get_the_path_only(tmp_path: Path) -> None:
+def test_only_the_path_is_pickled(tmp_path: Path) -> None:
     path = saved(tmp_path, np.ones((50_000, 3), np.float32))
     samples = open_samples(path, TRANSFORMER, DATA, 0)
     sent = pickle.dumps(samples)
@@ -86,7 +86,7 @@ def refusal(path: Path, model: Model, data: Data = DATA) -> str:
     return str(raised.value)
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
     assert "No such file" in refusal(tmp_path / "none.npy", TRANSFORMER)
     assert "No such file" in refusal(tmp_path / "none.txt", MLM)
     assert "Is a directory" in refusal(tmp_path, MLM)
@@ -99,18 +99,18 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert "empty" in refusal(empty, MLM)
 
 
-def test_a_cut_off_array_is_one_line(tmp_path: Path) -> None:
+def test_truncated_array_is_one_line(tmp_path: Path) -> None:
     path = saved(tmp_path, np.ones((100, 3), np.float32))
     path.write_bytes(path.read_bytes()[:-400])
     assert "give an array of numbers" in refusal(path, TRANSFORMER)
 
 
 @pytest.mark.parametrize("array", [np.array([["a"]]), np.array([[object()]], dtype=object), np.zeros((2, 3), complex)])
-def test_what_holds_no_numbers_is_one_line(tmp_path: Path, array: Any) -> None:
+def test_array_without_numbers_is_one_line(tmp_path: Path, array: Any) -> None:
     refusal(saved(tmp_path, array), TRANSFORMER)
 
 
-def test_what_does_not_fit_the_model_is_one_line(tmp_path: Path) -> None:
+def test_array_that_does_not_fit_the_model_is_one_line(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("some text")
     wide = saved(tmp_path, np.zeros((9, 5), np.float32))

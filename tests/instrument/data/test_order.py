@@ -13,9 +13,7 @@ sizes = {"batch": st.integers(1, 5), "world": st.integers(1, 3), "extra": st.int
 
 
 @given(**sizes, epoch=st.integers(0, 3), seed=st.integers(-9, 9))
-def test_ranks_share_each_epoch(
-    batch: int, world: int, extra: int, shuffle: bool, epoch: int, seed: int
-) -> None:
+def test_ranks_divide_each_epoch(batch: int, world: int, extra: int, shuffle: bool, epoch: int, seed: int) -> None:
     samples = batch * world + extra
     ranks = [Order(samples, batch, rank, world, seed, shuffle) for rank in range(world)]
     taken = [list(order.epoch(Position(epoch))) for order in ranks]
@@ -27,7 +25,9 @@ def test_ranks_share_each_epoch(
 
 
 @given(**sizes, data=st.data())
-def test_an_epoch_goes_on_anywhere(batch: int, world: int, extra: int, shuffle: bool, data: st.DataObject) -> None:
+def test_epoch_continues_at_any_position(
+    batch: int, world: int, extra: int, shuffle: bool, data: st.DataObject
+) -> None:
     order = Order(batch * world + extra, batch, 0, world, 3, shuffle)
     start = data.draw(st.integers(0, order.batches))
     assert list(order.epoch(Position(2, start))) == list(order.epoch(Position(2)))[start:]
@@ -44,7 +44,7 @@ def test_shuffle_depends_on_seed_and_epoch() -> None:
 
 
 @given(st.integers(0, 5), st.integers(1, 9), st.data())
-def test_positions_count_on_over_epochs(epoch: int, per_epoch: int, data: st.DataObject) -> None:
+def test_positions_continue_over_epochs(epoch: int, per_epoch: int, data: st.DataObject) -> None:
     start = Position(epoch, data.draw(st.integers(0, per_epoch - 1)))
     steps, walked = data.draw(st.integers(0, 30)), start
     for _ in range(steps):
@@ -63,7 +63,7 @@ def test_too_few_samples_are_one_line() -> None:
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 2**40))
-def test_any_seed_and_index_have_numbers_of_their_own(seed: int, index: int) -> None:
+def test_each_seed_and_index_has_its_own_numbers(seed: int, index: int) -> None:
     def draw(seed: int, index: int) -> int:
         return int(torch.randint(2**62, (), generator=generator_for(seed, index)))
 

@@ -89,7 +89,7 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (lost is None and "too noisy" in found["verdict"]["because"]) or 0 <= lost <= total
 
 
-def test_the_json_has_the_keys_that_are_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--stages", "loader", "--json", str(tmp_path / "found.json"))
     found = json.loads((tmp_path / "found.json").read_text())
     keys = str(inspect.getdoc(output)).split("The JSON document:\n\n")[1].splitlines()
@@ -106,7 +106,7 @@ def test_the_json_has_the_keys_that_are_documented(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize("strategy", ["serial", "pinned", "prefetch", "staged", "graph"])
 @pytest.mark.parametrize("sync", ["every", "2", "event"])
-def test_the_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
+def test_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
     (row,) = diagnose(setting(strategy=strategy, sync=sync), select_stages("pipeline"), Plan(3, 1), lambda _text: None)
     assert row.ms is not None
     assert row.title == f"{strategy}, sync {1 if sync == 'every' else sync}"
@@ -129,7 +129,7 @@ def measure_one(opened: Stage, plan: Plan, meter: Any = NONE) -> StageResult:
     return row
 
 
-def test_a_stage_is_run_as_often_as_planned() -> None:
+def test_stages_run_the_planned_number_of_steps() -> None:
     done: list[str] = []
     row = measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=4, warm_up=3))
     assert done == (["iterate"] * 3 + ["begin"] + ["iterate"] * 4 + ["close"]) * ROUNDS
@@ -137,7 +137,7 @@ def test_a_stage_is_run_as_often_as_planned() -> None:
     assert row.data_load_ms == 1.5
 
 
-def test_a_round_is_synchronized_at_both_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_synchronizes_only_at_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(measure_module, "_synchronize", lambda _device: done.append("wait"))
     measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=2, warm_up=0))
@@ -188,7 +188,7 @@ class Clock:
         return measure(stages, setting(), Plan(iterations=10, warm_up=0), NONE, lambda _text: None)
 
 
-def test_stages_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(lambda _now: 1.0)
     rows = clock.rows(monkeypatch, training=10.0, loader=1.0, pipeline=12.0)
     assert clock.turns == ["training", "loader", "pipeline"] * ROUNDS
@@ -244,7 +244,7 @@ def stage(opened: Any) -> Stage:
         (InstrumentError("pinned memory: too little"), "pinned memory: too little"),
     ],
 )
-def test_a_stage_that_cannot_run_says_why_and_is_closed(failure: Exception, reason: str) -> None:
+def test_failed_stage_has_a_reason_and_is_closed(failure: Exception, reason: str) -> None:
     done: list[str] = []
     row = measure_one(stage(lambda _setting: Counted(done, failure)), Plan(2, 1))
     assert done == ["iterate", "close"]
@@ -260,7 +260,7 @@ def test_unexpected_error_closes_the_stage() -> None:
     assert done == ["iterate", "close"]
 
 
-def test_nothing_is_mixed_in_fp32(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fp32_has_no_mixed_precision_stage(capsys: pytest.CaptureFixture[str]) -> None:
     run("--stages", "mixed,training")
     assert "the run uses fp32" in capsys.readouterr().out
 
@@ -285,19 +285,17 @@ def test_stages_keep_their_order() -> None:
         (["--width", "15"], ["width"]),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], words: list[str]) -> None:
+def test_invalid_options_are_one_line(arguments: list[str], words: list[str]) -> None:
     line = refusal(*arguments)
     assert all(word in line for word in words), line
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there() -> None:
+def test_missing_gpu_is_one_line() -> None:
     assert "torch finds no GPU" in refusal("--device", "cuda")
 
 
-def test_old_file_stays_until_new_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_file_stays_until_new_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "found.json"
     path.write_text("old")
 
@@ -317,7 +315,7 @@ def test_non_finite_figures_are_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_a_program(tmp_path: Path) -> None:
+def test_runs_as_a_module(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "instrument.diagnose", *QUICK, "--stages", "loader,bad"],
         capture_output=True, text=True, timeout=120, check=False,
@@ -328,7 +326,7 @@ def test_it_is_a_program(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_real_run_loses_no_more_than_an_iteration(tmp_path: Path) -> None:
+def test_real_run_has_a_plausible_verdict(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "instrument.diagnose", *QUICK, "--precision", "bf16", "--json", tmp_path / "found.json"],
         capture_output=True, text=True, timeout=300, check=False,
@@ -346,7 +344,7 @@ def test_a_real_run_loses_no_more_than_an_iteration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raised", "code"), [(ConfigError("x"), 2), (click.exceptions.Exit(0), 0), (click.Abort(), 130)]
 )
-def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, raised: Exception, code: int) -> None:
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, raised: Exception, code: int) -> None:
     def fail(**_given: object) -> None:
         raise raised
 
@@ -379,7 +377,7 @@ def read_for_a_while(meter: Any, **given: float) -> PowerReadings:
     return readings
 
 
-def test_power_is_read_on_a_thread() -> None:
+def test_thread_reads_the_power() -> None:
     meter = Gauge()
     means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
     taken = meter.count - 1
@@ -396,20 +394,20 @@ def test_readings_of_the_previous_stage_are_ignored() -> None:
     assert means["power_w"] > 2 + 5
 
 
-def test_a_figure_that_nvml_does_not_give_says_why() -> None:
+def test_missing_nvml_figure_has_a_reason() -> None:
     meter = Gauge(power_w=None, not_measured={"power_w": "NVML: Not Supported"})
     means, missing = read_for_a_while(meter, settling=0.0, every=0.001).means()
     assert (means, missing) == ({"utilisation_percent": 50.0}, {"power_w": "NVML: Not Supported"})
 
 
-def test_no_meter_no_thread() -> None:
+def test_no_thread_without_a_meter() -> None:
     with PowerReadings(NONE) as readings:
         assert readings.is_complete()
         assert not any(thread.name == "nvml" for thread in threading.enumerate())
     assert readings.means() == ({}, dict.fromkeys(("power_w", "utilisation_percent"), "no GPU here"))
 
 
-def test_a_stage_goes_on_until_there_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_runs_until_the_meter_has_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_module, "PowerReadings", lambda meter: PowerReadings(meter, settling=0.0, every=0.002))
     done: list[str] = []
     row = measure_one(stage(lambda _setting: Counted(done)), Plan(1, 0), Gauge())
@@ -427,7 +425,7 @@ def long_verdict() -> Iterator[Diagnosis]:
     )  # fmt: skip
 
 
-def test_the_table_fits_a_terminal(long_verdict: Diagnosis) -> None:
+def test_table_fits_a_terminal(long_verdict: Diagnosis) -> None:
     long = [
         StageResult(one.name, "a title that is much longer than any", 123456.789, (1.0,), 1234567.8, 1234.5, 100.0)
         for one in STAGES
@@ -439,14 +437,14 @@ def test_the_table_fits_a_terminal(long_verdict: Diagnosis) -> None:
     assert "617.25 of 1234.50 ms per iteration (50%)" in text
 
 
-def test_a_command_can_be_copied(long_verdict: Diagnosis) -> None:
+def test_command_can_be_copied(long_verdict: Diagnosis) -> None:
     text = diagnosis_table([], long_verdict)
     copied = text[text.index("nsys profile") : text.index("  next     traceview")].replace("\\\n", " ")
     assert copied.split() == long_verdict.capture[0].split()
     assert "traceview analyze 'a b.sqlite'" in text
 
 
-def test_reasons_are_said_once_for_all_stages() -> None:
+def test_reasons_are_printed_once() -> None:
     missing = dict.fromkeys(("power_w", "utilisation_percent"), "no GPU")
     rows = [StageResult(name, not_measured=missing) for name in ("a", "b")]
     rows[1] = replace(rows[1], not_measured={**rows[1].not_measured, "ms": "too big", "gpu_ms": "not shown"})
@@ -458,7 +456,7 @@ def test_reasons_are_said_once_for_all_stages() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_gpu_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     run("--device", "cuda", "--precision", "bf16", "--json", str(tmp_path / "found.json"))

@@ -72,7 +72,7 @@ def test_loader_in_process_suggests_workers() -> None:
     assert "--distinct-batches" in found.remedy.why
 
 
-def test_a_thread_that_loads_slows_the_one_that_launches() -> None:
+def test_loading_thread_slows_the_launching_thread() -> None:
     found = build_diagnosis(rows(14.0, loader=6.0), config())
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(4.0))
 
@@ -114,7 +114,7 @@ def test_sync_each_step_is_not_a_loader_problem() -> None:
     assert build_diagnosis(rows(13.0, loader=5.0), config(sync="1")).bound == "synchronisation"
 
 
-def test_a_strategy_that_waits_more_than_it_hides() -> None:
+def test_strategy_waits_more_than_it_hides() -> None:
     found = build_diagnosis(rows(14.0, plain=13.0), config(strategy="staged", accumulation=2))
     assert (found.bound, found.remedy.flags) == ("synchronisation", "--strategy prefetch")
     assert any("slower than the plain stage" in note for note in found.notes)
@@ -136,7 +136,7 @@ def test_launch_bound() -> None:
         ({"model": Model(compile=True), "data": Data(batch=32)}, "--batch 64"),
     ],
 )
-def test_launch_bound_where_a_graph_cannot_be(given: dict[str, Any], flags: str) -> None:
+def test_launch_bound_without_a_graph(given: dict[str, Any], flags: str) -> None:
     assert build_diagnosis(rows(10.2, gpu=4.0), config(**given)).remedy.flags == flags
 
 
@@ -176,12 +176,12 @@ def test_compute_bound() -> None:
         ({"model": Model(compile=True)}, ""),
     ],
 )
-def test_what_makes_compute_itself_cheaper(given: dict[str, Any], flags: str) -> None:
+def test_remedies_for_compute(given: dict[str, Any], flags: str) -> None:
     found = build_diagnosis(rows(10.0, training=10.0 if "precision" in given else 30.0), config(**given))
     assert (found.bound, found.remedy.flags) == ("compute", flags)
 
 
-def test_mixed_precision_that_costs_more_than_it_saves() -> None:
+def test_mixed_precision_costs_more_than_it_saves() -> None:
     found = build_diagnosis(rows(10.1, training=8.0), config())
     assert (found.bound, found.stage, found.lost_ms) == ("precision", "mixed", pytest.approx(2.0))
     assert found.remedy.flags == "--precision fp32"
@@ -199,13 +199,13 @@ def test_useless_mixed_precision_is_a_note() -> None:
     assert any("Mixed precision gains nothing" in note for note in found.notes)
 
 
-def test_a_pipeline_that_overlaps_fully_says_what_it_hides() -> None:
+def test_full_overlap_states_what_it_hides() -> None:
     found = build_diagnosis(rows(10.2, loader=7.0, copy=6.0, plain=23.0), config(data=Data(workers=4)))
     assert found.bound == "compute"
     assert found.notes == ("The pipeline hides all 13.00 ms of loading and copying behind the compute.",)
 
 
-def test_a_pipeline_that_overlaps_in_part_says_how_much() -> None:
+def test_partial_overlap_states_its_share() -> None:
     found = build_diagnosis(rows(15.0, loader=14.0, plain=30.0), config(data=Data(workers=4)))
     assert "The pipeline hides 15.00 of 20.00 ms of loading and copying behind the compute." in found.notes
 
@@ -249,7 +249,7 @@ def test_noisy_rounds_hide_slow_mixed_precision() -> None:
     assert build_diagnosis(noisy, config()).because.startswith("too noisy: the rounds differ by 5.00 ms")
 
 
-def test_without_a_gpu_nothing_is_copied_or_launched() -> None:
+def test_no_copies_or_launches_without_a_gpu() -> None:
     found = build_diagnosis(rows(18.0, gpu=None, copy=3.0, loader=6.0, training=12.0), config(device="cpu"))
     assert (found.bound, found.lost_ms) == ("loader", pytest.approx(6.0))
     assert not any("hides" in note or "overlaps" in note for note in found.notes)
@@ -273,7 +273,7 @@ def test_in_fp32_the_compute_is_the_training_stage() -> None:
 
 
 @pytest.mark.parametrize("left_out", ["inference", "training", "loader", "plain"])
-def test_the_other_stages_may_be_missing(left_out: str) -> None:
+def test_other_stages_can_be_missing(left_out: str) -> None:
     found = build_diagnosis([one for one in rows(30.0, copy=29.0) if one.stage != left_out], config())
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(19.0))
 
@@ -298,9 +298,7 @@ TIME = st.floats(0.01, 1000)
     st.integers(0, 3),
     st.sampled_from(["cpu", "cuda:0"]),
 )
-def test_whatever_is_measured_there_is_a_verdict(
-    given_ms: Any, strategy: Any, sync: str, workers: int, device: str
-) -> None:
+def test_every_measurement_has_a_verdict(given_ms: Any, strategy: Any, sync: str, workers: int, device: str) -> None:
     made_config = config(device=device, strategy=strategy, sync=sync, data=Data(workers=workers))
     measured = rows(given_ms.pop("pipeline"), **given_ms)
     found = build_diagnosis(measured, made_config)
@@ -337,7 +335,7 @@ def parse(*arguments: str) -> Config:
         "--shard --no-progress --checkpoint-folder k --checkpoint-every 5 --jsonl x --annotate-modules 3",
     ],
 )
-def test_the_flags_of_a_configuration_make_it_again(arguments: str) -> None:
+def test_flags_reproduce_the_configuration(arguments: str) -> None:
     of = parse(*shlex.split(arguments))
     default = Config()  # of what the flags leave out; no run without a GPU has others there
     training = replace(
@@ -370,7 +368,7 @@ def test_suggested_commands_are_valid(bound: Any) -> None:
 @pytest.mark.parametrize("strategy", ["serial", "pinned", "prefetch", "staged", "graph"])
 @pytest.mark.parametrize("sync", ["every", "event"])
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_every_change_is_flags_that_the_trainer_takes(strategy: Any, sync: str, device: str) -> None:
+def test_suggested_flags_are_valid(strategy: Any, sync: str, device: str) -> None:
     made_config = config(strategy=strategy, sync=sync, device=device)
     made = StageTimes.from_results(rows(20.0), made_config)
     assert made is not None

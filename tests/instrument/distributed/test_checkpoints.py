@@ -166,14 +166,14 @@ def equal(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_two_ranks_go_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
+def test_two_ranks_resume_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
     went_on_bit_for_bit(two, kind)
 
 
 @pytest.mark.gpu
 @TWO_GPUS
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_two_gpus_go_on_bit_for_bit(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
+def test_two_gpus_resume_bit_for_bit(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
     went_on_bit_for_bit(two_gpus, kind)
 
 
@@ -185,7 +185,7 @@ def went_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
     assert not torch.equal(first.cpu(), second.cpu())
 
 
-def test_ddp_and_sharded_checkpoints_are_one_format(two: Mapping[str, list[Any]], folder: Path) -> None:
+def test_ddp_and_sharded_checkpoints_have_one_format(two: Mapping[str, list[Any]], folder: Path) -> None:
     (ddp_went_on, sharded_went_on) = two["into_the_other_kind"][0]
     torch.testing.assert_close(ddp_went_on["model"], two["ddp"][0][0]["model"], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(sharded_went_on["model"], two["sharded"][0][0]["model"], rtol=1e-9, atol=1e-12)
@@ -201,7 +201,7 @@ def test_ddp_and_sharded_checkpoints_are_one_format(two: Mapping[str, list[Any]]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_one_process_goes_on_where_two_were(two: Mapping[str, list[Any]], folder: Path, kind: str) -> None:
+def test_one_process_resumes_a_run_of_two(two: Mapping[str, list[Any]], folder: Path, kind: str) -> None:
     run = Run(World(), folder / f"{kind}-alone", seed=9)
     resumed = load(folder / kind, run.parts, run.device, run.config)
     assert resumed.step == 3
@@ -213,7 +213,7 @@ def test_one_process_goes_on_where_two_were(two: Mapping[str, list[Any]], folder
     torch.testing.assert_close(dict(run.train(3, 6).end()["model"]), dict(together["model"]), rtol=1e-9, atol=1e-12)
 
 
-def test_two_ranks_go_on_where_one_process_was(two: Mapping[str, list[Any]], one: dict[str, Any]) -> None:
+def test_two_ranks_resume_a_run_of_one(two: Mapping[str, list[Any]], one: dict[str, Any]) -> None:
     first, second = two["from_one_process"]
     for part in ("model", "optimizer", "schedule", "scaler"):
         assert equal(first[part], one[part])
@@ -221,12 +221,12 @@ def test_two_ranks_go_on_where_one_process_was(two: Mapping[str, list[Any]], one
     assert torch.equal(first["draws"], one["draws"])
 
 
-def test_one_emergency_checkpoint_for_all_ranks(two: Mapping[str, list[Any]], folder: Path) -> None:
+def test_all_ranks_share_an_emergency_checkpoint(two: Mapping[str, list[Any]], folder: Path) -> None:
     assert two["an_agreed_stop"] == [folder / "stopped" / "0001-step-1-emergency.pt"] * 2
     assert file.read(folder / "stopped" / "0001-step-1-emergency.pt")["reason"] == "SIGTERM"
 
 
-def test_a_rank_that_fails_saves_what_it_has(two: Mapping[str, list[Any]], folder: Path) -> None:
+def test_failed_rank_saves_its_state(two: Mapping[str, list[Any]], folder: Path) -> None:
     (ddp_path, said, state), (sharded_path, sharded_said, _) = two["a_failing_rank"][1]
     assert (ddp_path, said) == (folder / "failing-False" / "0001-step-1-emergency.pt", [])
     assert equal(dict(file.read(ddp_path)["parts"]["model"]), dict(state["model"]))
@@ -238,7 +238,7 @@ def test_write_error_reaches_all_ranks(two: Mapping[str, list[Any]]) -> None:
     assert two["a_full_disk"] == ["the disk is full"] * 2
 
 
-def test_one_process_has_plain_checkpoints_and_needs_a_folder(tmp_path: Path) -> None:
+def test_one_process_needs_a_checkpoint_folder(tmp_path: Path) -> None:
     with pytest.raises(InstrumentError, match="checkpoint-folder"):
         shared_checkpoints(CONFIG, World(), print)
     assert "random" not in Run(World(), tmp_path, seed=0).parts

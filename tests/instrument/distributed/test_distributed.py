@@ -122,14 +122,14 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_two_ranks_are_one_process_with_both_batches(two: Mapping[str, list[Any]], scenario: Any) -> None:
+def test_two_ranks_equal_one_process_with_both_batches(two: Mapping[str, list[Any]], scenario: Any) -> None:
     equals_one_process(two[scenario.__name__], scenario)
 
 
 @pytest.mark.gpu
 @TWO_GPUS
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_two_gpus_are_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: Any) -> None:
+def test_two_gpus_equal_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: Any) -> None:
     # A GPU adds up in another order, and Adam divides each gradient by its own size: nearly zero ones show it.
     equals_one_process(two_gpus[scenario.__name__], scenario, rtol=1e-6, atol=1e-9)
 
@@ -144,22 +144,22 @@ def equals_one_process(results: list[Any], scenario: Any, *, rtol: float = 1e-9,
 
 
 @pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_reducing_once_is_reducing_each_time(two: Mapping[str, list[Any]], kind: str) -> None:
+def test_one_reduction_equals_one_per_micro_batch(two: Mapping[str, list[Any]], kind: str) -> None:
     once, each = two[f"{kind}_accumulating"][0], two[f"{kind}_accumulating_reducing_each"][0]
     torch.testing.assert_close(once, each, rtol=1e-9, atol=1e-12)
 
 
-def test_all_ranks_end_with_the_same_weights(two: Mapping[str, list[Any]]) -> None:
+def test_all_ranks_have_the_same_weights(two: Mapping[str, list[Any]]) -> None:
     (_, first), (_, second) = two["ddp"]
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_each_block_is_sharded_by_itself(two: Mapping[str, list[Any]]) -> None:
+def test_each_block_is_sharded_separately(two: Mapping[str, list[Any]]) -> None:
     assert two["blocks_sharded"] == [["", "blocks.0", "blocks.1"]] * 2
 
 
-def test_one_process_is_left_as_it_is() -> None:
+def test_one_process_is_not_wrapped() -> None:
     model = torch.nn.Linear(2, 2)
     assert wrap(model, Distributed(), World(), CPU) is model
     assert unwrap(model) is model

@@ -94,5 +94,5 @@ def test_all_ranks_stop_or_skip_at_the_same_step(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @TWO_GPUS
-def test_all_ranks_stop_or_skip_at_the_same_step_on_gpus(tmp_path: Path) -> None:
+def test_all_gpus_stop_or_skip_at_the_same_step(tmp_path: Path) -> None:
     check("cuda", tmp_path)

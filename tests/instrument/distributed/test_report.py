@@ -40,7 +40,7 @@ def together(step: float, reductions: Reductions = GOOD, *, backward: float = 8.
     return Scaling(tuple(figures), batch=32, **run)
 
 
-def test_twice_as_fast_leaves_nothing_to_say() -> None:
+def test_full_speedup_has_no_cause() -> None:
     assert report_lines(together(13.1)) == [
         "2 GPUs are 1.98 times as fast as one GPU without waits: a step of 2 x 32 samples takes 13.1 ms, "
         "one GPU computes 32 samples in 13.0 ms",
@@ -49,7 +49,7 @@ def test_twice_as_fast_leaves_nothing_to_say() -> None:
     assert slowdown_causes(together(13.1)) == ()
 
 
-def test_a_batch_that_cannot_hide_its_reduction() -> None:
+def test_batch_too_small_to_hide_its_reduction() -> None:
     slow = replace(GOOD, unsplit_ms=12.4, bucketed_ms=12.4, reference_ms=12.4)
     (one,) = slowdown_causes(together(19.0, slow, backward=8.1))
     assert one.setting == "data.batch"
@@ -60,7 +60,7 @@ def test_a_batch_that_cannot_hide_its_reduction() -> None:
     assert one.cost_ms == pytest.approx(12.4 - 8.1 * 8 / 9)  # 232 MB are nine buckets of 25 MiB
 
 
-def test_no_cause_costs_more_than_was_lost() -> None:
+def test_causes_cost_at_most_the_loss() -> None:
     slow = replace(GOOD, unsplit_ms=50, bucketed_ms=50, reference_ms=50)
     run = together(15.0, slow)
     assert [one.cost_ms for one in slowdown_causes(run)] == [pytest.approx(2.0)]
@@ -82,13 +82,13 @@ def test_buckets_too_small() -> None:
     assert one.cost_ms == pytest.approx(77.3 - 8 * 221 / 222 - 5.8 / 9)
 
 
-def test_buckets_that_are_small_but_hidden_are_no_cause() -> None:
+def test_small_hidden_buckets_are_not_a_cause() -> None:
     small = Reductions(NBYTES, unsplit_ms=1.0, bucket_mb=1, bucketed_ms=4.0, reference_ms=1.0)
     assert slowdown_causes(together(20.0, small)) == ()
     assert report_lines(together(20.0, small))[1:] == ["7.0 ms per step have another cause; record a capture to see it"]
 
 
-def test_one_bucket_for_everything() -> None:
+def test_single_bucket() -> None:
     large = Reductions(NBYTES, unsplit_ms=6.0, bucket_mb=1000, bucketed_ms=6.0, reference_ms=6.1)
     (one,) = slowdown_causes(together(19.0, large))
     assert one.setting == "distributed.bucket_mb"
@@ -99,7 +99,7 @@ def test_one_bucket_for_everything() -> None:
     assert one.cost_ms == pytest.approx(6.0 - 6.0 / 9)
 
 
-def test_one_bucket_of_few_gradients_is_cut_in_four() -> None:
+def test_small_single_bucket_is_split_in_four() -> None:
     few = Reductions(8 << 20, unsplit_ms=2.0, bucket_mb=25, bucketed_ms=2.0, reference_ms=2.0)
     (one,) = slowdown_causes(together(15.0, few))
     assert one.text.endswith("use --bucket-mb 2")
@@ -114,7 +114,7 @@ def test_reducing_every_micro_batch() -> None:
     assert [one.setting for one in slowdown_causes(replace(run, no_sync=True))] == ["data.batch"]
 
 
-def test_a_rank_that_the_others_wait_for() -> None:
+def test_straggler() -> None:
     run = together(16.0)
     late = replace(run.ranks[1], data_load_ms=2.6)
     (one,) = slowdown_causes(replace(run, ranks=(run.ranks[0], late)))
@@ -124,7 +124,7 @@ def test_a_rank_that_the_others_wait_for() -> None:
     assert (one.setting, one.cost_ms) == ("data.workers", pytest.approx(2.6))
 
 
-def test_a_slower_gpu_has_no_knob() -> None:
+def test_slower_gpu_has_no_remedy() -> None:
     run = together(17.5)
     hot = replace(run.ranks[0], calibration=Calibration(5.0, 11.0, GOOD))
     (one,) = slowdown_causes(replace(run, ranks=(hot, run.ranks[1])))
@@ -132,7 +132,7 @@ def test_a_slower_gpu_has_no_knob() -> None:
     assert "rank 0: its own work takes 31% longer (backward 11.0 ms instead of 8.0 ms)" in one.text
 
 
-def test_data_that_all_ranks_wait_for() -> None:
+def test_slow_data_on_all_ranks() -> None:
     run = together(20.0)
     run = replace(run, ranks=tuple(replace(one, data_load_ms=7.0) for one in run.ranks))
     assert [one.setting for one in slowdown_causes(run)] == ["data.workers"]
@@ -141,13 +141,13 @@ def test_data_that_all_ranks_wait_for() -> None:
     )
 
 
-def test_copies_on_the_computing_stream_are_a_rank_s_own_work() -> None:
+def test_copies_on_the_compute_stream_are_own_work() -> None:
     run = together(20.0)
     run = replace(run, ranks=tuple(replace(one, copy_ms=7.0) for one in run.ranks))
     assert "one GPU computes 32 samples in 20.0 ms" in report_lines(run)[0]
 
 
-def test_a_sharded_run_says_what_it_knows() -> None:
+def test_sharded_run_reports_its_steps() -> None:
     ranks_ = (RankFigures(0, 20.0), RankFigures(1, 20.0, data_load_ms=5.0))
     told = report_lines(Scaling(ranks_, batch=8))
     assert told[0].startswith("2 GPUs, sharded: a step takes 20.0 ms")
@@ -212,14 +212,14 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "ddp_static_graph"])
-def test_two_processes_measure_and_change_nothing(two: Mapping[str, list[Any]], kind: str) -> None:
+def test_measurement_changes_no_result_of_two_processes(two: Mapping[str, list[Any]], kind: str) -> None:
     measured_and_changed_nothing(two, kind)
 
 
 @pytest.mark.gpu
 @TWO_GPUS
 @pytest.mark.parametrize("kind", ["ddp", "ddp_static_graph"])
-def test_two_gpus_measure_and_change_nothing(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
+def test_measurement_changes_no_result_of_two_gpus(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
     measured_and_changed_nothing(two_gpus, kind)
 
 
@@ -237,13 +237,13 @@ def measured_and_changed_nothing(two: Mapping[str, list[Any]], kind: str) -> Non
     assert nothing is None
 
 
-def test_sharded_processes_share_their_steps_alone(two: Mapping[str, list[Any]]) -> None:
+def test_sharded_processes_share_only_step_times(two: Mapping[str, list[Any]]) -> None:
     calibration, untouched, shared, _ = two["sharded"][0]
     assert (calibration, untouched) == (None, True)
     assert [one.step_ms for one in shared.ranks] == [10.0, 11.0]
 
 
-def test_one_process_has_nothing_to_calibrate() -> None:
+def test_one_process_is_not_calibrated() -> None:
     run = config()
     learner = Learner(build(run.model, run.data, CPU), run.training, 3, CPU)
     assert calibrate(learner, {}, run, World()) is None

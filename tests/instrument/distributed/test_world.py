@@ -63,7 +63,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     return ranks.run((who, votes, unasked, at_once, means), tmp_path_factory.mktemp("two"))
 
 
-def test_each_process_knows_its_place(two: Mapping[str, list[Any]]) -> None:
+def test_each_process_has_its_rank(two: Mapping[str, list[Any]]) -> None:
     assert two["who"] == [(World(0, 0, 2, "cpu"), True, "gloo", 2), (World(1, 1, 2, "cpu"), False, "gloo", 2)]
 
 
@@ -80,14 +80,14 @@ def test_figures_average_over_measuring_ranks(two: Mapping[str, list[Any]]) -> N
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_gpus_agree_by_their_hosts(tmp_path: Path) -> None:
+def test_two_gpus_vote_and_average(tmp_path: Path) -> None:
     two = ranks.run((who, votes, unasked, at_once, means, current), tmp_path, device="cuda")
     assert [world for world, *_ in two["who"]] == [World(0, 0, 2, "cuda"), World(1, 1, 2, "cuda")]
     assert (two["votes"], two["at_once"], two["current"]) == ([8, 8], [(True, False)] * 2, [0, 1])
     assert two["means"] == [{"loss": 0.5, "nothing": None, "power": 300.0}] * 2
 
 
-def test_alone_there_is_nothing_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_joins_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")  # some machines set it without torchrun
     with process_group("cpu") as world:
         assert world == World()
@@ -114,7 +114,9 @@ def config(device: str) -> Config:
         ("cuda:1", 2, World(), "cuda:1"),
     ],
 )  # fmt: skip
-def test_the_device(monkeypatch: pytest.MonkeyPatch, setting: str, gpus: int, world: World, expected: str) -> None:
+def test_device_of_each_rank(
+    monkeypatch: pytest.MonkeyPatch, setting: str, gpus: int, world: World, expected: str
+) -> None:
     pretend(monkeypatch, gpus)
     assert select_device(config(setting), world) == torch.device(expected)
 
@@ -129,7 +131,7 @@ def test_the_device(monkeypatch: pytest.MonkeyPatch, setting: str, gpus: int, wo
         ("auto", 1, World(1, 1, 2, "cuda"), "process 1 has no GPU: torch finds 1; use --nproc-per-node 1"),
     ],
 )  # fmt: skip
-def test_a_device_that_cannot_be(
+def test_impossible_device_is_one_line(
     monkeypatch: pytest.MonkeyPatch, setting: str, gpus: int, world: World, reason: str
 ) -> None:
     pretend(monkeypatch, gpus)
@@ -143,12 +145,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
 
 
-def test_sharding_is_between_processes() -> None:
+def test_sharding_needs_several_processes() -> None:
     with pytest.raises(ConfigError, match="needs several processes"):
         wrap(torch.nn.Linear(2, 2), Distributed(shard=True), World(), torch.device("cpu"))
 
 
-def test_sharding_needs_a_torch_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharding_needs_a_recent_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed.fsdp
 
     monkeypatch.delattr(torch.distributed.fsdp, "fully_shard")
@@ -156,7 +158,7 @@ def test_sharding_needs_a_torch_that_can(monkeypatch: pytest.MonkeyPatch) -> Non
         wrap(torch.nn.Linear(2, 2), Distributed(shard=True), World(size=2), torch.device("cpu"))
 
 
-def test_settings_of_torchrun_have_to_be_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_settings_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "two")
     with pytest.raises(ConfigError, match=r"WORLD_SIZE: .*'two'"), process_group("cpu"):
@@ -185,7 +187,7 @@ except (InstrumentError, RuntimeError) as error:
 
 
 @pytest.mark.parametrize("argument", ["work", "fail"])
-def test_under_torchrun(tmp_path: Path, argument: str) -> None:
+def test_run_under_torchrun(tmp_path: Path, argument: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -26,9 +26,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def test_model_errors_close_every_range(
-    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_errors_close_every_range(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: Any, **_kwargs: Any) -> None:
         raise RuntimeError("overflow")
 
@@ -44,7 +42,7 @@ def test_model_errors_close_every_range(
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_every_phase_is_named_inside_its_iteration(tmp_path: Path, recorder: Recorder, enabled: bool) -> None:
+def test_phases_are_inside_their_iteration(tmp_path: Path, recorder: Recorder, enabled: bool) -> None:
     trained(
         tmp_path,
         gradient_accumulation_steps=2,
@@ -86,7 +84,7 @@ def phases_by_iteration(recorder: Recorder) -> dict[str, dict[str, int]]:
     return {name: dict(phases) for name, phases in held.items()}
 
 
-def test_iterations_go_on_counting_where_a_run_is_resumed(tmp_path: Path, recorder: Recorder) -> None:
+def test_resumed_run_continues_the_iteration_numbers(tmp_path: Path, recorder: Recorder) -> None:
     trained(tmp_path, save_strategy="steps", save_steps=3, max_steps=5)
     recorder.log.clear()
     trained(tmp_path, save_strategy="steps", save_steps=3, max_steps=5, resume=tmp_path / "checkpoint-3")
@@ -95,7 +93,7 @@ def test_iterations_go_on_counting_where_a_run_is_resumed(tmp_path: Path, record
 
 @pytest.mark.parametrize("device", CPU_AND_GPU)
 @pytest.mark.parametrize("enabled", [True, False])
-def test_rates_stand_with_every_loss_and_count_no_padding(
+def test_every_loss_has_rates_without_padding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, enabled: bool
 ) -> None:
     monkeypatch.setattr("instrument.hf.batches.perf_counter", iter(range(0, 100_000, 2)).__next__)
@@ -108,7 +106,7 @@ def test_rates_stand_with_every_loss_and_count_no_padding(
     assert "perf/tokens_per_s" not in made.state.log_history[-1]
 
 
-def test_time_outside_of_training_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_exclude_time_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("instrument.hf.batches.perf_counter", lambda: now[0])
     meter = Throughput()
@@ -138,12 +136,12 @@ def test_time_outside_of_training_is_left_out(monkeypatch: pytest.MonkeyPatch) -
         ({}, BatchSize(0, None)),
     ],
 )
-def test_a_batch_is_counted_by_its_shapes_and_its_mask(batch: object, expected: BatchSize) -> None:
+def test_batch_is_counted_by_shape_and_mask(batch: object, expected: BatchSize) -> None:
     assert batch_size(batch) == expected
 
 
 @pytest.mark.parametrize("device", CPU_AND_GPU[1:])
-def test_counting_does_not_wait_for_the_gpu(device: str) -> None:
+def test_counting_does_not_synchronize(device: str) -> None:
     batch = {"input_ids": torch.ones(2, 3, device=device), "attention_mask": torch.ones(2, 3, device=device).long()}
     meter = Throughput()
     meter.start()

@@ -57,9 +57,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
-def test_prefetch_does_not_change_training(
-    tmp_path: Path, device: str, options: dict[str, Any]
-) -> None:
+def test_prefetch_does_not_change_training(tmp_path: Path, device: str, options: dict[str, Any]) -> None:
     stock = trained(tmp_path, transformers.Trainer, device, **options)
     assert stock.state.global_step > 0
     assert_same(trained(tmp_path, AsyncTrainer, device, **options), stock)
@@ -68,9 +66,7 @@ def test_prefetch_does_not_change_training(
 
 @pytest.mark.parametrize("device", CPU_AND_GPU)
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_resume_within_an_epoch(
-    tmp_path: Path, device: str, accumulation: int
-) -> None:
+def test_resume_within_an_epoch(tmp_path: Path, device: str, accumulation: int) -> None:
     options: dict[str, Any] = {
         "save_strategy": "steps",
         "save_steps": 2,
@@ -104,7 +100,7 @@ class Threaded:
 @pytest.mark.parametrize(
     "options", [{}, {"gradient_accumulation_steps": 4}, {"data": Unsized(), "max_steps": 9}], ids=str
 )
-def test_a_thread_that_reads_ahead_changes_nothing(
+def test_reading_ahead_changes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     options = options | {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 4, "eval_dataset": Texts(6)}
@@ -146,9 +142,7 @@ def overlapped(monkeypatch: pytest.MonkeyPatch) -> list[AsyncBatches]:
     return made
 
 
-def test_every_epoch_is_read_in_the_background(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_epoch_is_read_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = overlapped(monkeypatch)
     trained(tmp_path, save_strategy="steps", save_steps=2)
     assert len(made) == 2
@@ -158,14 +152,14 @@ def test_every_epoch_is_read_in_the_background(
     assert len(made) == 5
 
 
-def test_off_nothing_is_read_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_ahead_when_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = overlapped(monkeypatch)
     off = trained(tmp_path, enable_async_dataloader=False)
     assert made == []
     assert off.get_train_dataloader().device == off.args.device
 
 
-def test_outside_of_train_the_loader_is_the_stock_one(tmp_path: Path) -> None:
+def test_evaluation_uses_the_stock_loader(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     stock = trainer(tmp_path, transformers.Trainer).get_train_dataloader()
     for loader in (made.get_train_dataloader(), made.get_eval_dataloader(Texts())):
@@ -176,7 +170,7 @@ def test_outside_of_train_the_loader_is_the_stock_one(tmp_path: Path) -> None:
     assert made.accelerator.device_placement is True
 
 
-def test_dispatching_loader_takes_the_stock_path(
+def test_dispatching_loader_uses_the_stock_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = overlapped(monkeypatch)
@@ -193,9 +187,7 @@ def test_dispatching_loader_takes_the_stock_path(
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("data", [Texts(broken=13), Texts(broken=0)], ids=["later", "early"])
-def test_trainer_survives_dataset_error(
-    tmp_path: Path, recorder: Recorder, enabled: bool, data: Texts
-) -> None:
+def test_trainer_survives_dataset_error(tmp_path: Path, recorder: Recorder, enabled: bool, data: Texts) -> None:
     made = trainer(tmp_path, data=data, enable_async_dataloader=enabled)
     with pytest.raises(OSError, match="is gone"):
         made.train()
@@ -227,7 +219,7 @@ def test_mixin_precedes_an_overriding_trainer(tmp_path: Path, recorder: Recorder
 
 
 @pytest.mark.parametrize("package", ["transformers", "accelerate"])
-def test_a_package_that_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     for name in [name for name in sys.modules if name.startswith("instrument.hf")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.split(".")[0] == package] + [package]:
@@ -238,7 +230,7 @@ def test_a_package_that_is_missing_is_named_in_one_line(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("device", CPU_AND_GPU[1:])
-def test_gpu_batches_are_copied_by_a_thread(
+def test_thread_copies_batches_to_the_gpu(
     tmp_path: Path, device: str, caplog: pytest.LogCaptureFixture, recorder: Recorder
 ) -> None:
     seen: list[str] = []
@@ -257,7 +249,7 @@ def test_gpu_batches_are_copied_by_a_thread(
     assert "logging_nan_inf_filter=True makes the host wait" in caplog.text
 
 
-def test_a_stateful_data_loader_takes_the_stock_path() -> None:
+def test_stateful_data_loader_uses_the_stock_path() -> None:
     accelerator = SimpleNamespace(use_stateful_dataloader=True)
     assert "stateful" in str(mixin._async_obstacle(torch.device("cpu"), accelerator))
     assert mixin._async_obstacle(torch.device("cpu"), SimpleNamespace(use_stateful_dataloader=False)) is None

@@ -27,13 +27,13 @@ def generator(seed: int = 0) -> torch.Generator:
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
 )
-def test_a_sample_holds_what_is_declared(model: object, expected: object) -> None:
+def test_sample_has_the_declared_fields(model: object, expected: object) -> None:
     made = sample(model, DATA, generator())
     assert {key: (tuple(each.shape), str(each.dtype)[6:]) for key, each in made.items()} == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_generators_state_decides_the_whole_sample(name: str) -> None:
+def test_sample_depends_on_the_generator_alone(name: str) -> None:
     state = torch.get_rng_state()
     one, same, other = (sample(tiny(name), DATA, generator(seed)) for seed in (1, 1, 2))
     assert all(torch.equal(one[key], same[key]) for key in one)
@@ -48,7 +48,7 @@ def test_targets_depend_on_the_first_feature() -> None:
 
 @pytest.mark.parametrize("prompt", ["none", "loop", "vectorised"])
 @pytest.mark.parametrize("length", [4, 12, 100])
-def test_masked_tokens_are_asked_for_and_prompts_are_not(prompt: str, length: int) -> None:
+def test_only_masked_tokens_are_labels(prompt: str, length: int) -> None:
     model = tiny("mlm", prompt=prompt)
     for seed in range(20):
         tokens = torch.randint(1, 11, (length,), generator=generator(seed))
@@ -62,7 +62,7 @@ def test_masked_tokens_are_asked_for_and_prompts_are_not(prompt: str, length: in
         assert asked.sum() == max(1, round(0.15 * (length - len(prompts))))
 
 
-def test_the_tokens_invented_can_be_predicted_and_embedded() -> None:
+def test_synthetic_tokens_are_in_the_vocabulary() -> None:
     for vocabulary in (2, 11):
         model = tiny("mlm", vocabulary=vocabulary)
         made = sample(model, DATA, generator())
@@ -71,7 +71,7 @@ def test_the_tokens_invented_can_be_predicted_and_embedded() -> None:
         assert 1 <= asked.min() <= asked.max() < vocabulary
 
 
-def test_a_given_image_keeps_its_label_and_draws_its_noise() -> None:
+def test_given_image_keeps_its_label_and_gets_noise() -> None:
     image = torch.ones(4, 8, 8, dtype=torch.uint8)
     made = from_image(image, tiny("dit"), generator(), label=5)
     assert made["image"].dtype == torch.float32

@@ -22,7 +22,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
         (tiny("transformer", attention="efficient"), "attention efficient has no kernel for cpu: use auto, flash"),
     ],
 )
-def test_what_cannot_be_built_is_one_line(model: Any, message: str) -> None:
+def test_invalid_model_is_one_line(model: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         build(model, DATA, "cpu")
     assert str(raised.value).startswith(message)
@@ -41,13 +41,13 @@ def test_what_cannot_be_built_is_one_line(model: Any, message: str) -> None:
         ({"attention": "efficient", "width": 24}, "bf16", "attention efficient has no kernel for heads 12 wide"),
     ],
 )
-def test_what_cuda_has_no_kernel_for_is_one_line(chosen: Any, precision: Any, message: str) -> None:
+def test_attention_without_a_cuda_kernel_is_one_line(chosen: Any, precision: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check(tiny("transformer", **chosen), DATA, CUDA, precision)
     assert str(raised.value).startswith(message)
 
 
-def test_what_can_run_is_let_through() -> None:
+def test_valid_attention_is_accepted() -> None:
     for name in NAMES:
         check(tiny(name), DATA, CPU, "fp32")
     check(tiny("transformer", attention="flash"), DATA, CPU, "fp32")
@@ -57,6 +57,6 @@ def test_what_can_run_is_let_through() -> None:
 
 
 @pytest.mark.parametrize("sizes", [{"width": 10, "heads": 4}, {"name": "dit", "side": 9}, {"layers": 0}])
-def test_impossible_sizes_never_get_so_far(sizes: Any) -> None:
+def test_impossible_sizes_are_refused_by_the_configuration(sizes: Any) -> None:
     with pytest.raises(ConfigError):
         tiny(**{"name": "transformer", **sizes})

@@ -20,7 +20,7 @@ from tests.instrument.models.tiny import awakened, batch, built, gradients, tiny
     half=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-def test_both_forms_are_equal(
+def test_loop_and_vectorised_prompts_are_equal(
     rows: int, prompts: int, others: int, width: int, half: bool, seed: int
 ) -> None:
     drawn = torch.Generator().manual_seed(seed)
@@ -38,14 +38,14 @@ def test_both_forms_are_equal(
 
 
 @pytest.mark.parametrize("apply", [apply_prompt_loop, apply_prompt_vectorised])
-def test_each_row_has_its_prompt_where_it_asks_for_it(apply: object) -> None:
+def test_each_row_has_its_prompt_at_its_positions(apply: object) -> None:
     hidden, prompt = torch.zeros(2, 4, 1), torch.tensor([[7.0], [8.0]])
     made = apply(hidden, prompt, torch.tensor([[0, 3], [2, 1]]))
     assert made.squeeze().tolist() == [[7, 0, 0, 8], [0, 8, 7, 0]]
     assert not hidden.any()
 
 
-def test_a_model_trains_the_same_with_either_form() -> None:
+def test_training_is_equal_with_either_form() -> None:
     given = batch(tiny("mlm", prompt="loop"))
     loop, vectorised = (awakened(built(tiny("mlm", prompt=form))) for form in ("loop", "vectorised"))
     assert torch.equal(loop(given), vectorised(given))
@@ -55,7 +55,7 @@ def test_a_model_trains_the_same_with_either_form() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_both_forms_give_the_same_bits() -> None:
+def test_both_forms_give_the_same_bits_on_a_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA")
     drawn = torch.Generator().manual_seed(0)

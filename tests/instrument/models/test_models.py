@@ -22,12 +22,12 @@ def variant(name: str, **chosen: Any) -> Any:
     return tiny(model, prompt=prompt or "none", **chosen)
 
 
-def test_every_model_has_a_line_and_samples() -> None:
+def test_every_model_has_samples() -> None:
     assert tuple(MODELS) == tuple(SAMPLES) == NAMES
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_loss_is_one_finite_number_that_falls(name: str) -> None:
+def test_loss_is_finite_and_falls(name: str) -> None:
     model = variant(name)
     net, given = built(model), batch(model)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
@@ -44,7 +44,7 @@ def test_the_loss_is_one_finite_number_that_falls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_weight_is_trained(name: str) -> None:
+def test_every_weight_has_a_gradient(name: str) -> None:
     model = variant(name)
     given = batch(model)
     net = awakened(built(model))
@@ -54,20 +54,20 @@ def test_every_weight_is_trained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_seed_gives_its_weights_and_another_seed_others(name: str) -> None:
+def test_seed_decides_the_weights(name: str) -> None:
     one, same, other = (built(variant(name), seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
-def test_a_prompt_leaves_the_other_weights_as_they_are() -> None:
+def test_prompt_does_not_change_other_weights() -> None:
     without, with_it = (built(tiny("mlm", prompt=prompt)).state_dict() for prompt in ("none", "loop"))
     assert set(with_it) - set(without) == {"prompt"}
     assert all(torch.equal(without[key], with_it[key]) for key in without)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_checkpointing_changes_no_loss_and_no_gradient(name: str) -> None:
+def test_checkpointing_changes_neither_loss_nor_gradients(name: str) -> None:
     given = batch(variant(name))
     plain, checkpointed = (awakened(built(variant(name, checkpointing=on))) for on in (False, True))
     assert torch.equal(plain(given), checkpointed(given))
@@ -75,7 +75,7 @@ def test_checkpointing_changes_no_loss_and_no_gradient(name: str) -> None:
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
-def test_checkpointing_keeps_less_for_the_backward() -> None:
+def test_checkpointing_saves_less_for_backward() -> None:
     def kept(checkpointing: bool) -> int:
         model = tiny("transformer", layers=4, checkpointing=checkpointing)
         net, given, sizes = built(model), batch(model), []
@@ -88,7 +88,7 @@ def test_checkpointing_keeps_less_for_the_backward() -> None:
 
 @pytest.mark.parametrize("attention", ["flash", "math"])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_attention_backend_agrees_with_the_automatic_one(name: str, attention: str) -> None:
+def test_attention_backends_agree(name: str, attention: str) -> None:
     given = batch(tiny(name))
     auto, chosen = (awakened(built(tiny(name, attention=each))) for each in ("auto", attention))
     torch.testing.assert_close(chosen(given), auto(given))
@@ -115,7 +115,7 @@ OPERATIONS = {  # by any of these names, in one version of torch or another
 
 @pytest.mark.parametrize("attention", OPERATIONS)
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_backend_asked_for_is_the_one_that_runs(attention: str, checkpointing: bool) -> None:
+def test_chosen_attention_backend_runs(attention: str, checkpointing: bool) -> None:
     model = tiny("transformer", attention=attention, checkpointing=checkpointing)
     net, given = built(model), batch(model)
     with Called() as forward:
@@ -133,7 +133,7 @@ RANDOM = {"rand", "randn", "normal_", "uniform_", "bernoulli_", "native_dropout"
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_step_never_waits_and_draws_nothing(name: str, checkpointing: bool) -> None:
+def test_step_neither_synchronizes_nor_draws_random_numbers(name: str, checkpointing: bool) -> None:
     model = variant(name, checkpointing=checkpointing)
     net, given = built(model), batch(model)
     state = torch.get_rng_state()
@@ -144,7 +144,7 @@ def test_a_step_never_waits_and_draws_nothing(name: str, checkpointing: bool) ->
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_new_diffusion_model_predicts_nothing_yet() -> None:
+def test_new_diffusion_model_predicts_zero() -> None:
     given = batch(tiny("dit"))
     torch.testing.assert_close(built(tiny("dit"))(given), given["noise"].square().mean())
     flow = built(tiny("flow"))(given)
@@ -162,7 +162,7 @@ def test_backbone_gets_the_interpolated_image() -> None:
             torch.testing.assert_close(seen[0], expected, atol=1e-6, rtol=0)
 
 
-def test_time_and_label_reach_the_prediction() -> None:
+def test_prediction_depends_on_time_and_label() -> None:
     net, given = awakened(built(tiny("dit"))).backbone, batch(tiny("dit"))
     image, time, label = given["image"], given["time"], given["label"]
     said = net(image, time, label)
@@ -171,7 +171,7 @@ def test_time_and_label_reach_the_prediction() -> None:
     assert not torch.allclose(said, net(image, time, (label + 1) % 7))
 
 
-def test_patches_are_put_together_as_they_were_cut() -> None:
+def test_patches_round_trip() -> None:
     image = torch.arange(2 * 3 * 8 * 8.0).reshape(2, 3, 8, 8)
     tokens = patchify(image, 2)
     assert tokens.shape == (2, 16, 12)
@@ -179,7 +179,7 @@ def test_patches_are_put_together_as_they_were_cut() -> None:
     assert torch.equal(unpatchify(tokens, 2, 8), image)
 
 
-def test_compiling_keeps_the_names_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_model_keeps_the_names_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
     net = build(tiny("transformer", compile=True), DATA, "cpu")
@@ -188,7 +188,7 @@ def test_compiling_keeps_the_names_of_the_weights(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_autocast_gives_a_float32_loss_near_the_exact_one(name: str) -> None:
+def test_autocast_loss_is_float32_and_close(name: str) -> None:
     net, given = awakened(built(tiny(name))), batch(tiny(name))
     with torch.autocast("cpu", torch.bfloat16):
         loss = net(given)

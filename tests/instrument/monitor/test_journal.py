@@ -38,7 +38,7 @@ def loss(number: int) -> tuple[int, float]:
     return number, float(number)
 
 
-def test_a_record_is_written_with_the_window_that_ends_it() -> None:
+def test_record_covers_its_window() -> None:
     kept = Kept()
     one = journal(kept, every=3)
     one.add([loss(0), loss(1)], [step(0), step(1)])
@@ -52,7 +52,7 @@ def test_a_record_is_written_with_the_window_that_ends_it() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 15), st.integers(1, 7), st.integers(1, 12), st.data())
-def test_every_step_is_in_one_record(
+def test_every_step_is_in_exactly_one_record(
     steps: int, first: int, every: int, epoch: int, data: st.DataObject
 ) -> None:
     kept = Kept()
@@ -76,7 +76,7 @@ def test_every_step_is_in_one_record(
     assert one.losses.tolist() == [float(number) for number in numbers]
 
 
-def test_an_epoch_has_its_number_and_its_sums() -> None:
+def test_epoch_record_has_number_and_sums() -> None:
     kept = Kept()
     one = journal(kept, every=100, epoch=2)
     for number in range(5):
@@ -86,7 +86,7 @@ def test_an_epoch_has_its_number_and_its_sums() -> None:
     assert epochs == [(1, 0, 8), (3, 1, 8), (4, 2, 4)]
 
 
-def test_a_step_that_failed_is_in_no_record() -> None:
+def test_failed_step_is_in_no_record() -> None:
     """Its times arrive, its loss does not."""
     kept = Kept()
     one = journal(kept, every=1)
@@ -95,7 +95,7 @@ def test_a_step_that_failed_is_in_no_record() -> None:
     assert [at for at, found in kept.records if "loss" in found] == [0]
 
 
-def test_what_is_known_of_a_step_is_in_its_record() -> None:
+def test_enriched_values_are_in_the_record() -> None:
     kept = Kept()
     one = Journal(Sinks([kept]), 1, 10, 2000.0, lambda of: replace(of, flops=5, memory_peak_bytes=7))
     one.add([loss(0)], [step(0)])
@@ -103,7 +103,7 @@ def test_what_is_known_of_a_step_is_in_its_record() -> None:
     assert (figures["perf/flops_per_s"], figures["perf/mfu"], figures["perf/memory_peak_bytes"]) == (500, 0.25, 7)
 
 
-def test_recent_loss_is_of_the_last_steps() -> None:
+def test_recent_loss_is_the_mean_of_the_last_steps() -> None:
     one = journal(Kept(), every=2)
     assert one.recent_loss() is None
     one.add([loss(1)], [])
@@ -112,14 +112,14 @@ def test_recent_loss_is_of_the_last_steps() -> None:
     assert one.recent_loss() == 5.5
 
 
-def test_non_finite_loss_passes_through() -> None:
+def test_non_finite_loss_is_recorded() -> None:
     kept = Kept()
     one = journal(kept, every=1)
     one.add([(0, math.nan)], [step(0)])
     assert math.isnan(kept.records[0][1]["loss"] or 0)
 
 
-def test_no_work_writes_nothing() -> None:
+def test_no_steps_no_record() -> None:
     kept = Kept()
     journal(kept).finish()
     assert kept.records == []

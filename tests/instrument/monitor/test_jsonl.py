@@ -36,7 +36,7 @@ def write(path: Path, numbers: range, *, resumed_at: int | None = None) -> None:
     sink.close()
 
 
-def test_a_record_is_a_line_that_is_there_at_once(tmp_path: Path) -> None:
+def test_record_is_flushed_as_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "run.jsonl"
     before = time.time()
     sink = open_sink(Config(monitor=Monitor(jsonl=path)), None)
@@ -48,7 +48,7 @@ def test_a_record_is_a_line_that_is_there_at_once(tmp_path: Path) -> None:
     assert record == {"step": 9, "loss": 2.5, "perf/power_w": None, "perf/memory_peak_bytes": 1 << 40}
 
 
-def test_no_path_is_no_sink() -> None:
+def test_no_sink_without_a_path() -> None:
     assert open_sink(Config(), None) is None
 
 
@@ -70,14 +70,14 @@ def test_new_run_keeps_earlier_records(tmp_path: Path) -> None:
     assert steps(path) == [0, 1, 2]
 
 
-def test_a_resumed_run_goes_on_where_it_does(tmp_path: Path) -> None:
+def test_resumed_run_appends_after_its_step(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write(path, range(5))
     write(path, range(5, 8), resumed_at=5)
     assert steps(path) == list(range(8))
 
 
-def test_steps_that_will_be_done_again_are_written_once(tmp_path: Path) -> None:
+def test_repeated_steps_are_written_once(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write(path, range(10))
     write(path, range(6, 12), resumed_at=6)
@@ -93,7 +93,7 @@ def test_resume_removes_a_partial_line(tmp_path: Path) -> None:
     assert steps(path) == [0, 1, 2, 3, 4]
 
 
-def test_lines_of_others_stay(tmp_path: Path) -> None:
+def test_lines_of_other_programs_stay(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text('# a note\n{"note": 1}\n[1]\n{"step": "x"}\n{"step": null}\n')
     write(path, range(2, 3), resumed_at=2)
@@ -102,12 +102,12 @@ def test_lines_of_others_stay(tmp_path: Path) -> None:
     assert json.loads(lines[5])["step"] == 2
 
 
-def test_a_resumed_run_may_begin_a_file(tmp_path: Path) -> None:
+def test_resumed_run_can_start_a_file(tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", range(4, 6), resumed_at=4)
     assert steps(tmp_path / "new.jsonl") == [4, 5]
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_path_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "run.jsonl", "File exists")):
         with pytest.raises(ConfigError) as refused:
@@ -123,7 +123,7 @@ def test_special_files_are_written_directly() -> None:
     assert not Path(os.devnull).is_file()
 
 
-def test_a_full_disk_leaves_whole_lines_alone(tmp_path: Path) -> None:
+def test_full_disk_leaves_only_whole_lines(tmp_path: Path) -> None:
     # A limit on the size of files is a disk that is full in the middle of a line.
     path = tmp_path / "run.jsonl"
     code = f"""
@@ -145,7 +145,7 @@ except OSError as failure:
     assert steps(path) == list(range(len(steps(path))))
 
 
-def test_a_run_that_is_killed_leaves_what_it_wrote(tmp_path: Path) -> None:
+def test_killed_run_leaves_its_records(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     code = f"""
 import os, signal

@@ -88,7 +88,7 @@ def test_micro_batches_add_up(gpu: Gpu) -> None:
     assert (found.forward_ms, found.copy_ms) == (7.0, 7.0)
 
 
-def test_step_is_reported_once_the_next_began(gpu: Gpu) -> None:
+def test_step_is_reported_after_the_next_begins(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     gpu.done = -1.0
     one_step(meter, gpu, 0)
@@ -105,7 +105,7 @@ def test_step_is_reported_once_the_next_began(gpu: Gpu) -> None:
     assert meter.finished() == []
 
 
-def test_a_copy_that_is_still_running_holds_its_step_back(gpu: Gpu) -> None:
+def test_step_waits_for_its_running_copy(gpu: Gpu) -> None:
     meter, start, end = StepMeter(CPU), gpu.event(CPU, timing=True).record(), gpu.event(CPU, timing=True)
     meter.begin(0)
     meter.copied(start, end, 10)
@@ -118,7 +118,7 @@ def test_a_copy_that_is_still_running_holds_its_step_back(gpu: Gpu) -> None:
     assert [one.copy_ms for one in meter.finished()] == [5.0]
 
 
-def test_events_are_used_again(gpu: Gpu) -> None:
+def test_events_are_reused(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     for step in range(50):
         one_step(meter, gpu, step)
@@ -126,7 +126,7 @@ def test_events_are_used_again(gpu: Gpu) -> None:
     assert gpu.made <= 2 * 7
 
 
-def test_events_of_others_are_left_alone(gpu: Gpu) -> None:
+def test_other_events_are_not_reused(gpu: Gpu) -> None:
     """A loader's pinned memory waits for the event after its copy: recorded again, it would wait for a step."""
     meter, lent = StepMeter(CPU), []
     for step in range(20):
@@ -142,7 +142,7 @@ def test_events_of_others_are_left_alone(gpu: Gpu) -> None:
     assert len(meter._free) <= 6
 
 
-def test_two_threads_time_at_once() -> None:
+def test_two_threads_measure_at_once() -> None:
     """One thread runs backward while the other runs the next forward; both want events of those used before."""
     meter, failed = StepMeter(CPU), []
 
@@ -168,7 +168,7 @@ def test_two_threads_time_at_once() -> None:
     assert [one.step for one in meter.finished()] == [3]
 
 
-def test_what_came_before_the_first_step_is_part_of_it(gpu: Gpu) -> None:
+def test_time_before_the_first_step_is_part_of_it(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     with meter.loading():
         gpu.now += 3
@@ -182,7 +182,7 @@ def test_what_came_before_the_first_step_is_part_of_it(gpu: Gpu) -> None:
     assert (second.data_load_ms, second.copy_ms) == (1.0, None)
 
 
-def test_a_copy_of_nothing_is_none(gpu: Gpu) -> None:
+def test_empty_copy_is_not_measured(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     meter.begin(0)
     with meter.copying(0):
@@ -191,7 +191,7 @@ def test_a_copy_of_nothing_is_none(gpu: Gpu) -> None:
     assert [one.copy_ms for one in meter.finished()] == [None]
 
 
-def test_a_part_that_raised_is_not_counted(gpu: Gpu) -> None:
+def test_failed_part_is_not_counted(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     meter.begin(0)
     with pytest.raises(RuntimeError), meter.part("forward"):
@@ -202,7 +202,7 @@ def test_a_part_that_raised_is_not_counted(gpu: Gpu) -> None:
     assert [one.forward_ms for one in meter.finished()] == [2.0]
 
 
-def test_what_cannot_be_measured_says_why(gpu: Gpu) -> None:
+def test_unmeasured_value_has_a_reason(gpu: Gpu) -> None:
     meter = StepMeter(CPU)
     meter.begin(0)
     meter.cannot("one graph", "forward", "backward")
@@ -211,7 +211,7 @@ def test_what_cannot_be_measured_says_why(gpu: Gpu) -> None:
     assert found.not_measured == {"forward_ms": "one graph", "backward_ms": "one graph"}
 
 
-def test_the_end_is_no_step(gpu: Gpu) -> None:
+def test_end_of_the_run_is_not_a_step(gpu: Gpu) -> None:
     """An error may end a run that has ended already; and a run may go on behind its end."""
     meter = StepMeter(CPU)
     one_step(meter, gpu, 0)
@@ -222,13 +222,13 @@ def test_the_end_is_no_step(gpu: Gpu) -> None:
     assert [one.step for one in meter.finished()] == [0, 1]
 
 
-def test_nothing_ends_before_it_began() -> None:
+def test_end_before_the_first_step_measures_nothing() -> None:
     meter = StepMeter(CPU)
     meter.end()
     assert meter.finished() == []
 
 
-def test_without_a_gpu_the_hosts_clock_is_read() -> None:
+def test_host_clock_without_a_gpu() -> None:
     meter = StepMeter(CPU)
     meter.begin(0)
     with meter.part("forward"):
@@ -244,7 +244,7 @@ def test_without_a_gpu_the_hosts_clock_is_read() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_nothing_waits_and_the_times_are_its_own() -> None:
+def test_gpu_times_without_synchronization() -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     device = torch.device("cuda")

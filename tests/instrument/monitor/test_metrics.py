@@ -32,7 +32,7 @@ WHOLE = StepFigures(
 )
 
 
-def test_a_step_gives_every_figure() -> None:
+def test_step_has_every_figure() -> None:
     found = figures([WHOLE], peak=1e15)
     assert found == {
         "loss": 2.5,
@@ -59,7 +59,7 @@ def test_a_step_gives_every_figure() -> None:
     assert reasons([WHOLE], peak=1e15) == {}
 
 
-def test_the_names_are_the_same_whatever_was_measured() -> None:
+def test_names_do_not_depend_on_what_was_measured() -> None:
     nothing = figures([StepFigures(step=0)])
     assert list(nothing) == list(figures([WHOLE], peak=1e15)) == list(figures([]))
     assert set(nothing.values()) == {None}
@@ -106,11 +106,11 @@ def test_memory_peak_and_median_power() -> None:
     assert found["perf/power_w"] == 200.0
 
 
-def test_a_step_of_no_time_has_no_rate() -> None:
+def test_step_of_zero_length_has_no_rate() -> None:
     assert figures([replace(WHOLE, step_ms=0.0)])["perf/samples_per_s"] is None
 
 
-def test_an_epoch_has_names_of_its_own_and_totals() -> None:
+def test_epoch_has_its_own_names_and_totals() -> None:
     steps = [replace(WHOLE, loss=1.0), replace(WHOLE, loss=2.0, tokens=None), replace(WHOLE, loss=None, step_ms=None)]
     found = figures(steps, scope=EPOCH)
     assert found["epoch/loss"] == 1.5
@@ -128,7 +128,7 @@ def test_an_epoch_has_names_of_its_own_and_totals() -> None:
 
 
 @given(st.lists(st.tuples(st.none() | st.floats(0.1, 1e3), st.none() | st.integers(1, 100)), max_size=12))
-def test_any_mixture_of_measured_and_not(measured: list[tuple[float | None, int | None]]) -> None:
+def test_any_mixture_of_measured_and_missing_values(measured: list[tuple[float | None, int | None]]) -> None:
     steps = [StepFigures(number, step_ms=ms, samples=n) for number, (ms, n) in enumerate(measured)]
     found = figures(steps)
     times = [ms for ms, _n in measured if ms is not None]
@@ -158,7 +158,7 @@ def test_any_mixture_of_measured_and_not(measured: list[tuple[float | None, int 
         ("Tesla V100-SXM2-16GB", "fp16", 125e12),
     ],
 )
-def test_the_peak_of_a_known_gpu(name: str, precision: str, expected: float | None) -> None:
+def test_peak_of_a_known_gpu(name: str, precision: str, expected: float | None) -> None:
     assert peak_flops(name, precision) == expected
 
 
@@ -172,21 +172,21 @@ def test_the_peak_of_a_known_gpu(name: str, precision: str, expected: float | No
         "AMD Instinct MI300X",
     ],
 )
-def test_another_device_is_not_taken_for_one_that_is_known(name: str) -> None:
+def test_unknown_device_has_no_peak(name: str) -> None:
     assert peak_flops(name, "bf16") is None
 
 
-def test_an_unknown_precision_has_no_peak() -> None:
+def test_unknown_precision_has_no_peak() -> None:
     assert peak_flops("NVIDIA H200", "fp8") is None
 
 
-def test_no_peak_is_below_that_of_a_finer_precision() -> None:
+def test_lower_precision_has_no_lower_peak() -> None:
     for peak in PEAKS:
         rates = [rate for rate in (peak.half, peak.tf32, peak.fp32) if rate is not None]
         assert rates == sorted(rates, reverse=True), peak.name
 
 
-def test_configuration_flags_and_figures_need_no_torch() -> None:
+def test_configuration_flags_and_metrics_need_no_torch() -> None:
     code = (
         "import sys, instrument.config.schema, instrument.config.flags, instrument.monitor.metrics, "
         "instrument.monitor.peaks, instrument.monitor.nvml"

@@ -60,7 +60,7 @@ class Library:
 
 
 @pytest.mark.parametrize("uuid", [UUID, f"GPU-{UUID}"])
-def test_the_gpu_is_found_by_its_uuid_not_by_its_number(uuid: str) -> None:
+def test_gpu_is_found_by_uuid(uuid: str) -> None:
     library = Library("GPU-another", f"GPU-{UUID}")
     meter = open_meter(uuid, library=library)
     assert meter.read() == Reading(512.346, 91.0, (1 << 30) + 1)
@@ -68,7 +68,7 @@ def test_the_gpu_is_found_by_its_uuid_not_by_its_number(uuid: str) -> None:
     assert library.open == 0
 
 
-def test_a_slice_of_a_gpu_says_why_it_has_no_power() -> None:
+def test_mig_slice_has_a_reason_for_missing_power() -> None:
     meter = open_meter(UUID, library=Library(f"MIG-{UUID}", power=False))
     assert meter.read() == Reading(None, 90.0, 1 << 30, {"power_w": "NVML: Not Supported"})
 
@@ -88,7 +88,7 @@ def test_missing_measurement_has_a_reason(uuid: str | None, library: Library, re
     assert library.open == 0
 
 
-def test_without_the_package_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_module(name: str) -> types.ModuleType:
         raise ModuleNotFoundError(name)
 
@@ -97,7 +97,7 @@ def test_without_the_package_the_reason_names_it(monkeypatch: pytest.MonkeyPatch
     assert set(reading.not_measured.values()) == {"the package nvidia-ml-py is not installed"}
 
 
-def test_a_run_without_a_gpu_has_no_uuid() -> None:
+def test_run_without_a_gpu_has_no_uuid() -> None:
     assert device_uuid(None) is None
 
 
@@ -123,7 +123,7 @@ def wait_for(meter: BackgroundMeter, power: float) -> None:
         time.sleep(0.001)
 
 
-def test_readings_never_block() -> None:
+def test_reading_does_not_block() -> None:
     slow = SlowMeter()
     meter = BackgroundMeter(slow)
     assert meter.latest() == empty_reading("no reading is complete yet")
@@ -141,14 +141,14 @@ def test_readings_never_block() -> None:
     assert (slow.readings, slow.closed) == (2, True)
 
 
-def test_a_meter_that_was_never_asked_is_closed() -> None:
+def test_unused_meter_can_be_closed() -> None:
     slow = SlowMeter()
     BackgroundMeter(slow).close()
     assert slow.closed
 
 
 @pytest.mark.gpu
-def test_a_real_gpu_says_its_power_utilisation_and_memory() -> None:
+def test_real_gpu_has_power_utilisation_and_memory() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("pynvml")
     if not torch.cuda.is_available():
@@ -168,7 +168,7 @@ def test_a_real_gpu_says_its_power_utilisation_and_memory() -> None:
 
 
 @pytest.mark.gpu
-def test_each_visible_gpu_is_the_one_that_torch_means() -> None:
+def test_visible_gpus_match_torch() -> None:
     torch = pytest.importorskip("torch")
     pynvml = pytest.importorskip("pynvml")
     if not torch.cuda.is_available():
@@ -182,6 +182,6 @@ def test_each_visible_gpu_is_the_one_that_torch_means() -> None:
     pynvml.nvmlShutdown()
 
 
-def test_no_meter_can_be_read_twice() -> None:
+def test_missing_meter_returns_the_same_reading() -> None:
     meter = NoMeter("why")
     assert meter.read() is meter.read()

@@ -37,7 +37,7 @@ def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def test_it_is_for_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     assert open_sink(config(progress=False), None) is None
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -45,7 +45,7 @@ def test_it_is_for_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert terminal.getvalue() == ""
 
 
-def test_the_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
     bar = open_sink(config(), None)
@@ -59,7 +59,7 @@ def test_the_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> Non
     assert SHOWN in last
 
 
-def test_the_bar_of_a_resumed_run_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_of_a_resumed_run_starts_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
     bar = open_sink(config(), 30)
@@ -68,7 +68,7 @@ def test_the_bar_of_a_resumed_run_begins_there(monkeypatch: pytest.MonkeyPatch) 
     bar.close()
 
 
-def test_a_run_of_epochs_has_no_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_of_a_run_in_epochs_has_no_total(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
     bar = open_sink(config(epochs=2), None)
@@ -79,7 +79,7 @@ def test_a_run_of_epochs_has_no_known_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert "/40" not in terminal.getvalue()
 
 
-def test_without_tqdm_there_is_a_plain_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_line_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     without_tqdm(monkeypatch)
     line = open_sink(config(), None)
@@ -92,18 +92,18 @@ def test_without_tqdm_there_is_a_plain_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert terminal.getvalue() == f"\r{first}\r{second:<{len(first)}}\n"
 
 
-def test_unwritten_line_leaves_nothing() -> None:
+def test_closing_without_a_line_prints_nothing() -> None:
     terminal = Terminal()
     PlainLine(None, terminal).close()
     assert terminal.getvalue() == ""
 
 
-def test_a_plain_line_without_an_end() -> None:
+def test_plain_line_without_a_total() -> None:
     terminal = Terminal()
     PlainLine(None, terminal).write(0, {"loss": 1.0})
     assert terminal.getvalue() == "\rstep 1  loss 1"
 
 
-def test_what_was_not_measured_is_not_shown() -> None:
+def test_unmeasured_figures_are_not_shown() -> None:
     assert figures_text({"loss": None, "perf/step_ms": 2.0}) == "2.0 ms/step"
     assert figures_text({"perf/epoch/step_ms": 2.0}) == ""

@@ -47,14 +47,14 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setattr(importlib, "import_module", import_module)
 
 
-def test_nothing_asked_for_is_nothing_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sink_is_opened_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with open_sinks(Config(monitor=Monitor(progress=False))) as sinks:
         sinks.write(0, {"loss": 1.0})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_sink_gets_each_record_and_is_closed_once() -> None:
+def test_every_sink_gets_every_record_and_is_closed_once() -> None:
     first, second = Recorder(), Recorder()
     with Sinks([first, second]) as sinks:
         sinks.write(0, {"loss": 2.0})
@@ -80,7 +80,7 @@ def test_broken_sink_warns_once_and_others_continue(
     ]
 
 
-def test_one_that_cannot_be_opened_closes_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sink_closes_the_sinks_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Recorder()
 
     def opens(_config: Config, _resumed_at: int | None) -> Sink | None:
@@ -99,7 +99,7 @@ def test_one_that_cannot_be_opened_closes_those_before_it(monkeypatch: pytest.Mo
     ("asked", "module"),
     [(Monitor(tensorboard=Path("events")), "tensorboard"), (Monitor(wandb="project"), "wandb")],
 )
-def test_a_missing_library_is_one_line_before_training(
+def test_missing_library_is_one_line(
     asked: Monitor, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -112,11 +112,11 @@ def test_a_missing_library_is_one_line_before_training(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_library_that_is_there_is_imported() -> None:
+def test_installed_library_is_imported() -> None:
     assert import_optional("builtins", "monitor.any", "any") is builtins
 
 
-def test_all_the_sinks_get_what_one_run_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sinks_get_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(monitor, "SINKS", tuple(lambda *given: made.append(given) or Recorder() for _ in range(3)))
     config = Config()

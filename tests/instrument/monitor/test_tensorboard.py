@@ -28,7 +28,7 @@ def write(folder: Path, numbers: range, *, resumed_at: int | None = None, offset
     sink.close()
 
 
-def test_tensorboard_shows_what_was_measured(tmp_path: Path) -> None:
+def test_tensorboard_shows_every_measured_value(tmp_path: Path) -> None:
     sink = open_sink(Config(monitor=Monitor(tensorboard=tmp_path / "a" / "events")), None)
     assert sink is not None
     sink.write(9, {"loss": 2.5, "perf/step_ms": 8.0, "perf/power_w": None})
@@ -50,7 +50,7 @@ def test_non_finite_loss_is_shown(tmp_path: Path) -> None:
     assert math.isnan(value)
 
 
-def test_steps_that_are_done_again_are_shown_once(tmp_path: Path) -> None:
+def test_repeated_steps_are_shown_once(tmp_path: Path) -> None:
     write(tmp_path, range(10))
     write(tmp_path, range(6, 12), resumed_at=6, offset=0.5)
     assert scalars(tmp_path)["loss"] == [(step, float(step)) for step in range(6)] + [
@@ -58,17 +58,17 @@ def test_steps_that_are_done_again_are_shown_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_new_run_in_the_same_folder_is_shown_alone(tmp_path: Path) -> None:
+def test_new_run_in_the_same_folder_is_shown_alone(tmp_path: Path) -> None:
     write(tmp_path, range(5))
     write(tmp_path, range(3), offset=0.5)
     assert scalars(tmp_path)["loss"] == [(0, 0.5), (1, 1.5), (2, 2.5)]
 
 
-def test_no_folder_is_no_sink() -> None:
+def test_no_sink_without_a_folder() -> None:
     assert open_sink(Config(), None) is None
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_folder_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(ConfigError) as refused:

@@ -47,7 +47,7 @@ def config(folder: Path | None = None) -> Config:
     return Config(monitor=Monitor(wandb="tries"), checkpoint=Checkpoint(folder=folder))
 
 
-def test_a_run_is_begun_logged_and_finished(library: Library) -> None:
+def test_run_is_started_logged_and_finished(library: Library) -> None:
     sink = open_sink(config(), None)
     assert sink is not None
     sink.write(9, {"loss": 2.5, "perf/power_w": None})
@@ -57,7 +57,7 @@ def test_a_run_is_begun_logged_and_finished(library: Library) -> None:
     assert library.finished == 1
 
 
-def test_a_resumed_run_is_the_same_run(library: Library, tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_id(library: Library, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     open_sink(config(folder), None)
     open_sink(config(folder), 50)
@@ -67,13 +67,13 @@ def test_a_resumed_run_is_the_same_run(library: Library, tmp_path: Path) -> None
     assert library.begun[3]["id"] == "run3"
 
 
-def test_a_resumed_run_that_was_never_logged_is_begun(library: Library, tmp_path: Path) -> None:
+def test_resumed_run_without_an_id_starts_a_new_run(library: Library, tmp_path: Path) -> None:
     open_sink(config(tmp_path), 50)
     open_sink(config(), 50)
     assert [given["id"] for given in library.begun] == [None, None]
 
 
-def test_a_refusal_is_one_line_with_a_remedy(library: Library) -> None:
+def test_failed_start_is_one_line_with_a_remedy(library: Library) -> None:
     library.refuses = "api_key not configured\n(no-tty)."
     with pytest.raises(ConfigError) as refused:
         open_sink(config(), None)
@@ -82,13 +82,13 @@ def test_a_refusal_is_one_line_with_a_remedy(library: Library) -> None:
     )
 
 
-def test_no_project_is_no_sink(library: Library) -> None:
+def test_no_sink_without_a_project(library: Library) -> None:
     assert open_sink(Config(), None) is None
     assert library.begun == []
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of wandb's own dependencies
-def test_the_real_library_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_library_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "CONSOLE": "off"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)

@@ -59,14 +59,14 @@ def equal(one: object, other: object) -> None:
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("steps", [0, 1, 9])
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "serial"])
-def test_every_strategy_is_the_plain_loop(strategy: str, steps: int, device: str) -> None:
+def test_every_strategy_equals_the_plain_loop(strategy: str, steps: int, device: str) -> None:
     equal(trained(config(strategy), device, steps), trained(config("serial"), device, steps))
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("accumulation", [2, 3])
 @pytest.mark.parametrize("strategy", ["pinned", "prefetch", "staged"])
-def test_accumulation_adds_up_in_the_same_order(strategy: str, accumulation: int, device: str) -> None:
+def test_accumulation_adds_in_the_same_order(strategy: str, accumulation: int, device: str) -> None:
     several, plain = (config(name, accumulation=accumulation) for name in (strategy, "serial"))
     equal(trained(several, device, 5), trained(plain, device, 5))
 

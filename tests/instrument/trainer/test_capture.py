@@ -41,20 +41,20 @@ def run(capture: Capture, steps: range, calls: list[str], device: torch.device =
     return calls
 
 
-def test_whole_steps_are_between_start_and_stop(calls: list[str]) -> None:
+def test_start_and_stop_enclose_whole_steps(calls: list[str]) -> None:
     expected = ["0", "1", "wait", "start", "2", "3", "wait", "stop", "4"]
     assert run(Capture(2, 4), range(5), calls) == expected
 
 
-def test_a_range_to_the_end_of_the_run_is_closed(calls: list[str]) -> None:
+def test_capture_to_the_end_of_the_run_is_stopped(calls: list[str]) -> None:
     assert run(Capture(1, 3), range(3), calls) == ["0", "wait", "start", "1", "2", "wait", "stop"]
 
 
-def test_resume_inside_the_range_opens_it(calls: list[str]) -> None:
+def test_resume_inside_the_range_starts_the_capture(calls: list[str]) -> None:
     assert run(Capture(2, 5), range(3, 7), calls) == ["wait", "start", "3", "4", "wait", "stop", "5", "6"]
 
 
-def test_resume_behind_the_range_opens_nothing(calls: list[str]) -> None:
+def test_resume_after_the_range_starts_nothing(calls: list[str]) -> None:
     assert run(Capture(2, 4), range(4, 6), calls) == ["4", "5"]
 
 
@@ -62,11 +62,11 @@ def test_no_capture_calls_nothing(calls: list[str]) -> None:
     assert run(Capture(), range(3), calls) == ["0", "1", "2"]
 
 
-def test_without_a_gpu_nothing_is_called(calls: list[str]) -> None:
+def test_nothing_is_called_without_a_gpu(calls: list[str]) -> None:
     assert run(Capture(0, 2), range(3), calls, torch.device("cpu")) == ["0", "1", "2"]
 
 
-def test_a_range_is_closed_once(calls: list[str]) -> None:
+def test_capture_is_stopped_once(calls: list[str]) -> None:
     opened = CaptureRange(Capture(0, 9), GPU)
     opened.before(0)
     opened.close()
@@ -74,7 +74,7 @@ def test_a_range_is_closed_once(calls: list[str]) -> None:
     assert calls == ["wait", "start", "wait", "stop"]
 
 
-def test_failed_gpu_is_closed_quietly(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_gpu_is_ignored_on_close(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What was recorded until then is kept, and the error that is seen is the first one."""
     opened = CaptureRange(Capture(0, 9), GPU)
     opened.before(0)
@@ -96,7 +96,7 @@ def no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "installed", ["0.2.12", "0.2.13", "0.3", "0.3.0", "1.0", "0.2.12rc1", "0.2.12+local", "0.2.14.post2"]
 )
-def test_an_nvtx_that_nsys_loses_is_said(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+def test_unrecorded_nvtx_version_is_reported(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(capture_module, "version", lambda _name: installed)
     problem = missing_ranges_reason()
     assert problem is not None
@@ -107,13 +107,13 @@ def test_an_nvtx_that_nsys_loses_is_said(monkeypatch: pytest.MonkeyPatch, instal
 
 @pytest.mark.usefixtures("no_switch")
 @pytest.mark.parametrize("installed", ["0.2.10", "0.2.11", "0.2.5", "0.2", "0.2.11.post1", "0.2.9rc12"])
-def test_an_nvtx_that_nsys_records_is_not(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+def test_recorded_nvtx_version_is_not_reported(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(capture_module, "version", lambda _name: installed)
     assert missing_ranges_reason() is None
 
 
 @pytest.mark.usefixtures("no_switch")
-def test_no_nvtx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvtx_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
@@ -121,14 +121,14 @@ def test_no_nvtx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nvtx is not installed" in str(missing_ranges_reason())
 
 
-def test_an_nvtx_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_nvtx_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVTX_DISABLE", "1")
     monkeypatch.setattr(capture_module, "version", lambda _name: "0.2.11")
     assert "NVTX_DISABLE" in str(missing_ranges_reason())
 
 
 @pytest.mark.parametrize("name", capture_module.NSYS_VARIABLES)
-def test_nsys_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_nsys_is_detected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for one in capture_module.NSYS_VARIABLES:
         monkeypatch.delenv(one, raising=False)
     assert not is_profiled()

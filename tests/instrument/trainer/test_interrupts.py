@@ -49,7 +49,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_asked_once_the_run_ends_in_order(number: signal.Signals, code: int) -> None:
+def test_first_signal_ends_the_run_in_order(number: signal.Signals, code: int) -> None:
     with run("willing") as process:
         assert line(process) == "started"
         process.send_signal(number)
@@ -63,7 +63,7 @@ def test_asked_once_the_run_ends_in_order(number: signal.Signals, code: int) -> 
     ("first", "second", "code"),
     [(signal.SIGINT, signal.SIGINT, 130), (signal.SIGTERM, signal.SIGTERM, 143), (signal.SIGTERM, signal.SIGINT, 130)],
 )
-def test_asked_twice_the_run_ends_at_once(first: signal.Signals, second: signal.Signals, code: int) -> None:
+def test_second_signal_ends_the_run_at_once(first: signal.Signals, second: signal.Signals, code: int) -> None:
     with run("stubborn") as process:
         assert line(process) == "started"
         process.send_signal(first)
@@ -95,14 +95,14 @@ def test_handlers_are_restored_after_error() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_nobody_asked() -> None:
+def test_no_signal_no_stop() -> None:
     with Interrupts() as stopping:
         pass
     assert (stopping.requested, stopping.received, stopping.exit_code) == (False, None, 0)
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Interrupts() as stopping:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -123,7 +123,7 @@ def test_repeated_signal_counts_once() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_torchrun_repeats_itself_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_signals_count_once_only_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with Interrupts(log=lambda _text: None) as stopping:
         signal.raise_signal(signal.SIGINT)
@@ -136,7 +136,7 @@ def test_torchrun_repeats_itself_and_nothing_else_does(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("handlers")
-def test_outside_of_the_main_thread_it_does_nothing() -> None:
+def test_handlers_are_not_set_outside_the_main_thread() -> None:
     seen: list[object] = []
 
     def work() -> None:
@@ -165,7 +165,7 @@ with Interrupts():
 """
 
 
-def test_a_forked_worker_outlives_ctrl_c_and_not_sigterm() -> None:
+def test_forked_worker_survives_ctrl_c_but_not_sigterm() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", FORKED], env=environment, capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr, done.returncode) == ("child goes on\nTrue\n", "", 0)

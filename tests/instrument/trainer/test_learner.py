@@ -65,7 +65,7 @@ def plain(clip: float | None, scale: float, steps: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("clip", "scale"), [(None, 1.0), (1.0, 1.0), (1.0, 100.0)])
-def test_a_step_is_torchs_own(clip: float | None, scale: float) -> None:
+def test_step_equals_a_plain_torch_step(clip: float | None, scale: float) -> None:
     of = learner(settings(clip=clip), scale)
     for step in range(5):
         of.backward(of.forward(batch(step)))
@@ -73,11 +73,11 @@ def test_a_step_is_torchs_own(clip: float | None, scale: float) -> None:
     assert same(weights(of), plain(clip, scale, 5))
 
 
-def test_a_clip_binds() -> None:
+def test_clipping_changes_training() -> None:
     assert not same(plain(1.0, 100.0, 5), plain(None, 100.0, 5))
 
 
-def test_gradients_given_are_those_that_were_added_up() -> None:
+def test_given_gradients_are_the_accumulated_ones() -> None:
     one, other = learner(settings(clip=1.0)), learner(settings(clip=1.0))
     for step in range(5):
         halves = [batch(2 * step), batch(2 * step + 1)]
@@ -90,7 +90,7 @@ def test_gradients_given_are_those_that_were_added_up() -> None:
     assert same(weights(one), weights(other))
 
 
-def test_shared_weights_in_another_module() -> None:
+def test_weights_shared_with_another_module() -> None:
     of, twin = learner(settings()), Fit()
     assert torch.equal(of.forward(batch(0), twin), of.forward(batch(0)))
     found = of.gradients(of.forward(batch(0), twin), 1.0, list(twin.line.parameters()))
@@ -98,7 +98,7 @@ def test_shared_weights_in_another_module() -> None:
     assert same(found, expected)
 
 
-def test_frozen_parameters_are_neither_learnt_nor_decayed() -> None:
+def test_frozen_parameters_do_not_change() -> None:
     of = learner(settings(weight_decay=0.5))
     before = of.model.frozen.weight.clone()
     assert len(of.parameters) == 2
@@ -116,7 +116,7 @@ def test_update_clears_gradients_and_steps_schedule() -> None:
     assert of.optimizer.param_groups[0]["lr"] == pytest.approx(0.3)
 
 
-def test_clear_drops_what_a_failed_attempt_left() -> None:
+def test_clear_drops_gradients_of_a_failed_attempt() -> None:
     of = learner(settings())
     of.backward(of.forward(batch(0)))
     of.clear()
@@ -134,14 +134,14 @@ def test_precision(precision: str, dtype: torch.dtype) -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_a_forward_that_raises_leaves_autocast() -> None:
+def test_failed_forward_leaves_autocast() -> None:
     of = learner(settings(precision="bf16"))
     with pytest.raises(KeyError):
         of.forward({})
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_each_part_is_a_named_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_is_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[str] = []
 
     class Noted:
@@ -167,7 +167,7 @@ def test_each_part_is_a_named_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_on_a_gpu_no_part_waits(precision: str) -> None:
+def test_no_part_synchronizes_a_gpu(precision: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     device = torch.device("cuda")

@@ -108,9 +108,7 @@ def test_kept_state_equals_a_shorter_run(
     assert_same_state(newest(tmp_path / "stopped"), newest(tmp_path / "five"))
 
 
-def test_run_continues_from_kept_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_continues_from_kept_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _said = run(config(steps=12))
     with pytest.MonkeyPatch.context() as poisoned:
         poison(poisoned, range(5, 200))
@@ -129,9 +127,7 @@ def test_skip_reports_skipped_updates(
     outcome, said = run(config(tmp_path, strategy=strategy, device=device, on_nan="skip", steps=12))
     assert outcome.exit_code == 0 and outcome.failure is None
     assert [step for step, loss in enumerate(outcome.losses) if not math.isfinite(loss)] == [3, 7]
-    assert said == [
-        "non-finite loss or gradient in 2 of 12 steps (first: step 3); their updates were skipped"
-    ]
+    assert said == ["non-finite loss or gradient in 2 of 12 steps (first: step 3); their updates were skipped"]
     parts = newest(tmp_path)["parts"]
     assert all(bool(weight.isfinite().all()) for weight in parts["model"].values())
     assert {float(state["step"]) for state in parts["optimizer"]["state"].values()} == {10.0}
@@ -150,9 +146,7 @@ class WithoutGradient(torch.nn.Module):
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_a_gradient_that_is_not_finite_stops_the_run_too(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_finite_gradient_stops_the_run(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "build", lambda *about, **options: WithoutGradient(build(*about, **options)))
     outcome, _said = run(config(tmp_path, device=device))
     assert outcome.exit_code == 1
@@ -163,9 +157,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_too(
     assert names(tmp_path) == []
 
 
-def test_continue_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_continue_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, range(5, 200))
     outcome, said = run(config(tmp_path, on_nan="continue", every=2, steps=20))
     assert outcome.exit_code == 0

@@ -33,7 +33,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", TRANSIENT, ids=repr)
-def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
+def test_transient_error_is_retried_and_logged(error: Exception) -> None:
     said: list[str] = []
     slept: list[float] = []
     assert call_with_retries(Failing(error, error), retries=3, wait=0.5, log=said.append, sleep=slept.append) == 7
@@ -45,7 +45,7 @@ def test_a_transient_error_is_tried_again_and_said(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", LASTING, ids=repr)
-def test_other_errors_are_passed_on_at_once(error: Exception) -> None:
+def test_other_errors_are_raised_at_once(error: Exception) -> None:
     failing = Failing(error, error)
     with pytest.raises(type(error)) as caught:
         call_with_retries(failing, log=pytest.fail, sleep=pytest.fail)
@@ -53,7 +53,7 @@ def test_other_errors_are_passed_on_at_once(error: Exception) -> None:
     assert len(failing.errors) == 1
 
 
-def test_the_number_of_tries_is_bounded() -> None:
+def test_number_of_tries_is_limited() -> None:
     slept: list[float] = []
     failing = Failing(*[OSError(str(number)) for number in range(10)])
     with pytest.raises(OSError, match="3"):
@@ -160,7 +160,7 @@ def whole(*batches: Any) -> tuple[list[float], list[Any]]:
 
 
 @pytest.mark.parametrize("fits", [1, 2, 3, 5, 12, 13])
-def test_parts_give_the_gradients_of_the_whole(fits: int) -> None:
+def test_parts_give_the_gradients_of_the_whole_batch(fits: int) -> None:
     expected_losses, expected = whole(batch_of(13))
     trained = Trained(fits)
     recover = MicroBatches(13, log=lambda _text: None)
@@ -172,14 +172,14 @@ def test_parts_give_the_gradients_of_the_whole(fits: int) -> None:
     assert max(trained.seen) <= fits and sum(trained.seen) == 13
 
 
-def test_a_batch_that_fits_is_computed_whole() -> None:
+def test_batch_that_fits_is_not_split() -> None:
     _, expected = whole(batch_of(8))
     trained = Trained(fits=8)
     MicroBatches(8, log=pytest.fail).step(batch_of(8), trained, pytest.fail)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(trained.gradients(), expected, strict=True))
 
 
-def test_the_smaller_size_is_said_and_remembered() -> None:
+def test_smaller_size_is_logged_and_kept() -> None:
     said: list[str] = []
     trained = Trained(fits=3)
     recover = MicroBatches(64, log=said.append)
@@ -195,7 +195,7 @@ def test_the_smaller_size_is_said_and_remembered() -> None:
     assert len(said) == 2
 
 
-def test_under_accumulation_all_batches_are_done_again() -> None:
+def test_accumulation_repeats_all_batches() -> None:
     expected_losses, expected = whole(batch_of(6), batch_of(13))
     trained = Trained(fits=6)  # the first batch fits, and its gradients are cleared with the second's
     losses = MicroBatches(13, log=lambda _text: None).steps(
@@ -222,7 +222,7 @@ def test_failed_attempt_frees_memory() -> None:
     assert alive == [0, 0]
 
 
-def test_one_sample_that_does_not_fit_is_one_line() -> None:
+def test_sample_that_does_not_fit_is_one_line() -> None:
     trained = Trained(fits=0)
     message = r"^out of memory with 1 of 4 samples at once \(CUDA out[^\n]+smaller model$"
     with pytest.raises(InstrumentError, match=message):
@@ -230,7 +230,7 @@ def test_one_sample_that_does_not_fit_is_one_line() -> None:
     assert all(gradient is None for gradient in trained.gradients())
 
 
-def test_the_number_of_halvings_is_bounded() -> None:
+def test_number_of_halvings_is_limited() -> None:
     said: list[str] = []
     trained = Trained(fits=0)
     with pytest.raises(InstrumentError, match="with 4 of 16 samples"):
@@ -238,7 +238,7 @@ def test_the_number_of_halvings_is_bounded() -> None:
     assert len(said) == 2
 
 
-def test_other_errors_of_the_model_are_passed_on() -> None:
+def test_other_errors_of_the_model_are_raised() -> None:
     trained = Trained(fits=0, error=lambda _text: RuntimeError("shapes do not match"))
     recover = MicroBatches(4, log=pytest.fail)
     with pytest.raises(RuntimeError, match="shapes"):
@@ -246,7 +246,7 @@ def test_other_errors_of_the_model_are_passed_on() -> None:
     assert recover.size == 4
 
 
-def test_a_mean_over_labels_is_weighted_by_labels() -> None:
+def test_mean_over_labels_is_weighted_by_labels() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 11).double()
     labels = torch.tensor([[1, 2, 3], [-100, -100, -100], [4, -100, -100], [5, 6, -100], [7, 8, 9]])
@@ -278,7 +278,7 @@ def test_a_mean_over_labels_is_weighted_by_labels() -> None:
         ("mat1 and mat2 shapes cannot be multiplied", False),
     ],
 )
-def test_every_form_of_out_of_memory_is_known(text: str, is_one: bool) -> None:
+def test_every_form_of_out_of_memory_is_recognised(text: str, is_one: bool) -> None:
     assert is_out_of_memory(RuntimeError(text)) is is_one
     assert is_out_of_memory(torch.cuda.OutOfMemoryError(text))
     assert not is_out_of_memory(ValueError(text))
@@ -290,14 +290,14 @@ def test_refused_allocation_is_out_of_memory() -> None:
     assert is_out_of_memory(caught.value)
 
 
-def test_no_samples_at_once_is_one_line() -> None:
+def test_zero_samples_per_part_is_one_line() -> None:
     with pytest.raises(ConfigError, match="batch size is 0; it must be at least 1"):
         MicroBatches(0)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_a_gpu_that_really_runs_out_goes_on_with_less() -> None:
+def test_real_gpu_out_of_memory_halves_the_batch() -> None:
     free, total = torch.cuda.mem_get_info()
     per_sample = 64 << 20
     batch = {"inputs": torch.ones(64, per_sample // 4 // 16, device="cuda")}

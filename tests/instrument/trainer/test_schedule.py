@@ -46,14 +46,12 @@ def test_shapes(on_device: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_warm_up_rises_from_above_zero(shape: str) -> None:
+def test_warm_up_starts_above_zero(shape: str) -> None:
     assert rates(shape, 10, warmup=4)[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
 
 
 @given(st.sampled_from(SHAPES), st.integers(0, 30), st.integers(0, 30))
-def test_rate_share_is_bounded_and_falls_after_warm_up(
-    shape: str, steps: int, warmup: int
-) -> None:
+def test_rate_falls_after_warm_up(shape: str, steps: int, warmup: int) -> None:
     schedule = LearningRateSchedule(optimizer(), training(shape, warmup), steps)
     shares = [schedule.rate_fraction(step) for step in range(80)]
     assert all(0 <= share <= 1 for share in shares)
@@ -62,18 +60,18 @@ def test_rate_share_is_bounded_and_falls_after_warm_up(
 
 
 @given(st.sampled_from(SHAPES), st.integers(1, 30))
-def test_every_step_of_a_run_learns(shape: str, steps: int) -> None:
+def test_rate_is_positive_in_every_step(shape: str, steps: int) -> None:
     assert all(rate > 0 for rate in rates(shape, steps))
 
 
-def test_every_group_gets_the_rate() -> None:
+def test_rate_of_every_parameter_group_is_set() -> None:
     of = optimizer(groups=3)
     LearningRateSchedule(of, training("linear"), 2).step()
     assert [group["lr"] for group in of.param_groups] == [0.25] * 3
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_rate_that_is_a_tensor_stays_the_same_tensor(on_device: bool) -> None:
+def test_tensor_rate_is_updated_in_place(on_device: bool) -> None:
     of = optimizer(on_device=on_device)
     held = of.param_groups[0]["lr"]
     LearningRateSchedule(of, training("linear"), 4).step()
@@ -82,7 +80,7 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor(on_device: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_run_that_goes_on_has_the_same_rates(shape: str) -> None:
+def test_resumed_run_has_the_same_rates(shape: str) -> None:
     first = LearningRateSchedule(optimizer(), training(shape, 3), 12)
     for _ in range(5):
         first.step()

@@ -69,7 +69,7 @@ def losses(made: Config) -> list[float]:
 
 
 @pytest.mark.usefixtures("noisy")
-def test_python_numpy_and_torch_follow_from_the_seed() -> None:
+def test_seed_sets_python_numpy_and_torch() -> None:
     runs_of = []
     for seed, before in ((3, 1), (3, 2), (4, 1)):
         scramble(before)
@@ -79,7 +79,7 @@ def test_python_numpy_and_torch_follow_from_the_seed() -> None:
 
 
 @pytest.mark.usefixtures("noisy")
-def test_a_resumed_run_draws_what_the_unbroken_one_draws(tmp_path: Path) -> None:
+def test_resumed_run_draws_the_same_numbers(tmp_path: Path) -> None:
     scramble(1)
     whole = losses(config(steps=6))
     scramble(2)
@@ -89,7 +89,7 @@ def test_a_resumed_run_draws_what_the_unbroken_one_draws(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("seed", [0, 7, (1 << 32) + 7, (1 << 64) + 7, 10**30])
-def test_any_seed_gives_the_same_draws_again(seed: int) -> None:
+def test_any_seed_is_reproducible(seed: int) -> None:
     seed_generators(seed)
     first = draws()
     scramble(99)
@@ -107,7 +107,7 @@ class Drawing(Dataset[Any]):
         return torch.tensor(draws())
 
 
-def test_workers_draw_by_the_seed_and_each_other_numbers() -> None:
+def test_workers_draw_different_reproducible_numbers() -> None:
     def drawn(seed: int) -> Any:
         scramble(seed + 50)
         loaded = LoaderBatches(Drawing(), Data(batch=1, workers=2), pinned=False, seed=seed)
