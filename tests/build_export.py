@@ -273,9 +273,7 @@ def build_export(
     with connection:
         for what in drop:
             table, _, column = what.partition(".")
-            connection.execute(
-                f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}"
-            )
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
         for statement in statements:
             connection.execute(statement)
     connection.close()
@@ -309,9 +307,7 @@ def _value(row: object, column: str, field: str, strings: dict[str, int]) -> Val
 
 def _strings(connection: sqlite3.Connection, strings: Mapping[str, int]) -> None:
     connection.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
-    connection.executemany(
-        "INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in strings.items()]
-    )
+    connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in strings.items()])
     connection.execute("CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT)")
     connection.executemany(
         "INSERT INTO META_DATA_EXPORT VALUES (?, ?)",

@@ -89,9 +89,7 @@ def assert_finds_the_steps(found: Analysis) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_steps_and_phases_are_found(
-    recorder: Recorder, strategy: str, tmp_path: Path
-) -> None:
+def test_steps_and_phases_are_found(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
     found = analyzed(recorder, config(strategy), tmp_path)
     assert_finds_the_steps(found)
     assert counts(found) == dict.fromkeys(OF_A_STEP, STEPS) | {ranges.SYNCHRONIZE: STEPS // 2}

@@ -27,9 +27,7 @@ def test_new_file_respects_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt(), SystemExit(143), OSError(28, "No space left on device")])
-def test_old_file_survives_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
-) -> None:
+def test_old_file_survives_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
     place = tmp_path / "a.json"
     place.write_text("old")
 

@@ -47,13 +47,13 @@ def test_two_computations_agree(script: dict[str, Any], name: str) -> None:
         (["/bin/sh", "-c", "echo 7"], ""),
     ],
 )
-def test_a_tool_that_fails_or_hangs_says_so(script: dict[str, Any], command: list[str], said: str) -> None:
+def test_failed_and_hanging_tools_are_reported(script: dict[str, Any], command: list[str], said: str) -> None:
     began = time.monotonic()
     ended = script["run"](command, 1)
     assert ended.failed == said and time.monotonic() - began < 30
 
 
-def test_the_peak_is_the_commands_own(script: dict[str, Any]) -> None:
+def test_peak_memory_is_that_of_the_command(script: dict[str, Any]) -> None:
     """A process that is forked from a large one has its parent's peak, as Linux counts."""
     large = bytearray(200 << 20)
     large[:: 1 << 12] = b"x" * len(large[:: 1 << 12])
@@ -62,7 +62,7 @@ def test_the_peak_is_the_commands_own(script: dict[str, Any]) -> None:
     assert 0 < small.peak_bytes < 50 << 20 < 100 << 20 < other.peak_bytes < 150 << 20
 
 
-def test_a_row_shows_how_far_an_answer_is_off(script: dict[str, Any], tmp_path: Path) -> None:
+def test_row_shows_the_error_of_an_answer(script: dict[str, Any], tmp_path: Path) -> None:
     report = tmp_path / "report.sqlite"
     report.write_bytes(b"x")
     (tmp_path / "copies").mkdir()
@@ -83,7 +83,7 @@ def test_a_row_shows_how_far_an_answer_is_off(script: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize(
     ("failures", "cell"), [(1, "200; failed once before"), (2, "200; failed 2 times before"), (3, "failed: oh")]
 )
-def test_who_fails_is_asked_again_and_that_is_said(
+def test_failed_tool_is_run_again_and_reported(
     script: dict[str, Any], tmp_path: Path, failures: int, cell: str
 ) -> None:
     report = tmp_path / "report.sqlite"

@@ -35,20 +35,18 @@ def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize(
-    "table", [KERNELS, CALLS, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"]
-)
-def test_events_their_time_and_their_correlations_are_three_times_as_many(repeated: Path, table: str) -> None:
+@pytest.mark.parametrize("table", [KERNELS, CALLS, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"])
+def test_three_repetitions_triple_events_and_times(repeated: Path, table: str) -> None:
     query = f"SELECT count(*), sum(end - start), count(DISTINCT correlationId) FROM {table}"
     assert row(repeated, query) == tuple(3 * figure for figure in row(sample("dual.sqlite"), query))
 
 
-def test_every_launch_still_meets_its_kernel(repeated: Path) -> None:
+def test_every_kernel_keeps_its_launch(repeated: Path) -> None:
     matched = f"SELECT count(*), sum(k.start - r.start) FROM {KERNELS} k JOIN {CALLS} r USING (correlationId)"
     assert row(repeated, matched) == tuple(3 * figure for figure in row(sample("dual.sqlite"), matched))
 
 
-def test_repetitions_follow_each_other(repeated: Path) -> None:
+def test_repetitions_do_not_overlap(repeated: Path) -> None:
     ends = f"SELECT min(start), max(end) FROM {KERNELS}"
     start, end = row(sample("dual.sqlite"), ends)
     first, last = row(repeated, ends)
@@ -58,21 +56,21 @@ def test_repetitions_follow_each_other(repeated: Path) -> None:
     assert row(repeated, inside) == row(sample("dual.sqlite"), f"SELECT count(*) FROM {KERNELS}")
 
 
-def test_ranges_are_repeated_and_domains_are_not(repeated: Path) -> None:
+def test_ranges_repeat_but_domains_do_not(repeated: Path) -> None:
     ranges = "SELECT count(*), sum(end - start) FROM NVTX_EVENTS WHERE eventType = 59"
     assert row(repeated, ranges) == tuple(3 * figure for figure in row(sample("dual.sqlite"), ranges))
     domains = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType = 75"
     assert row(repeated, domains) == row(sample("dual.sqlite"), domains)
 
 
-def test_once_is_the_capture_itself(tmp_path: Path) -> None:
+def test_one_repetition_equals_the_capture(tmp_path: Path) -> None:
     out = tmp_path / "once.sqlite"
     repeat_capture(sample("cudagraph.sqlite"), 1, out)
     graphs = "SELECT count(*), min(start), max(end) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
     assert row(out, graphs) == row(sample("cudagraph.sqlite"), graphs)
 
 
-def test_nothing_half_written_stays_behind(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     export = sqlite3.connect(tmp_path / "empty.sqlite")
     export.execute("CREATE TABLE StringIds (id INT, value TEXT)")
     export.close()
@@ -81,9 +79,7 @@ def test_nothing_half_written_stays_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["empty.sqlite"]
 
 
-def test_the_plain_scan_reads_every_row() -> None:
+def test_plain_scan_reads_every_row() -> None:
     capture = sample("dual.sqlite")
-    rows = sum(
-        row(capture, f"SELECT count(*) FROM {table}")[0] for table in SCAN["COLUMNS"] if "GRAPH" not in table
-    )
+    rows = sum(row(capture, f"SELECT count(*) FROM {table}")[0] for table in SCAN["COLUMNS"] if "GRAPH" not in table)
     assert SCAN["scan"](capture) == rows

@@ -30,9 +30,7 @@ def report(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("form", "made"), [(form.name, f"my.run{form.suffix}") for form in FORMATS])
-def test_default_output_is_beside_the_report(
-    form: str, made: str, report: Path, traceview: Command
-) -> None:
+def test_default_output_is_beside_the_report(form: str, made: str, report: Path, traceview: Command) -> None:
     assert traceview("export", report, "--format", form) == (0, f"{report.parent / made}\n", "")
     assert sorted(path.name for path in report.parent.iterdir()) == sorted([report.name, made])
 

@@ -55,7 +55,7 @@ def test_version(traceview: Command) -> None:
     assert traceview("--version") == (0, f"traceview, version {package.__version__}\n", "")
 
 
-def test_the_module_is_the_command(report: Path) -> None:
+def test_module_runs_the_command(report: Path) -> None:
     def run(*command: str) -> tuple[int, str]:
         ended = subprocess.run([sys.executable, *command, "info", str(report)], capture_output=True, text=True)
         return ended.returncode, ended.stdout

@@ -147,9 +147,7 @@ def two_peaked(random: np.random.Generator, count: int) -> Times:
 
 
 @pytest.mark.parametrize("count", [6, 10, 30, 120])
-@pytest.mark.parametrize(
-    "run", [independent, autocorrelated, two_peaked]
-)
+@pytest.mark.parametrize("run", [independent, autocorrelated, two_peaked])
 def test_coverage_of_the_interval(run: Run, count: int) -> None:
     random = np.random.default_rng(count)
     pairs = [(run(random, count), run(random, count)) for _ in range(150)]

@@ -101,7 +101,7 @@ def test_escaping_is_reversible() -> None:
     assert kept == ["'=1", "''=1", "'''", "x", "", "'-", "a=b", None]
 
 
-def test_columns_are_documented(tmp_path: Path) -> None:
+def test_every_column_is_documented(tmp_path: Path) -> None:
     manual = (ROOT / "docs" / "export.md").read_text()
     for name, frame in parquet(sample("cudagraph.sqlite"), tmp_path).items():
         section = manual.split(f"### {name}\n")[1].split("\n#")[0]

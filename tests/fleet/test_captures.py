@@ -20,7 +20,7 @@ from traceview.model.fleet import Fleet
 from traceview.report.fleet.terminal import render
 
 
-def test_a_rank_with_a_slow_host(slow_host: Fleet) -> None:
+def test_rank_with_a_slow_host(slow_host: Fleet) -> None:
     (straggler,) = slow_host.stragglers
     late = slow_host.ranks[straggler.rank]
     assert (late.label, straggler.part) == ("slowhost_rank1", "host")
@@ -50,7 +50,7 @@ def test_iterations_without_ranges(slow_gpu: Fleet, tmp_path: Path) -> None:
     assert fleet.advice[0].each == pytest.approx(slow_gpu.advice[0].each, rel=0.05)
 
 
-def test_a_rank_with_a_shared_gpu(slow_gpu: Fleet) -> None:
+def test_rank_with_a_shared_gpu(slow_gpu: Fleet) -> None:
     (straggler,) = slow_gpu.stragglers
     label = slow_gpu.ranks[straggler.rank].label
     assert (label, straggler.part, straggler.more_kernels) == ("slowgpu_rank2", "compute", 0)
@@ -58,7 +58,7 @@ def test_a_rank_with_a_shared_gpu(slow_gpu: Fleet) -> None:
     assert slow_gpu.advice[0].title.startswith("slowgpu_rank2: own time is 23.8% longer than the others'")
 
 
-def test_a_wide_margin_gives_no_straggler(slow_gpu: Fleet) -> None:
+def test_wide_margin_gives_no_straggler(slow_gpu: Fleet) -> None:
     wide = merged(ranks_of("slowgpu"), margin=0.3)
     assert wide.stragglers == ()
     assert [rank.lag for rank in wide.ranks] == [rank.lag for rank in slow_gpu.ranks]
@@ -143,7 +143,7 @@ def test_two_runs_in_one_folder(slow_host: Fleet) -> None:
     assert [advice.waiting for advice in both.advice] == [3, 3]
 
 
-def test_a_repeated_capture_gives_a_note() -> None:
+def test_repeated_capture_gives_a_note() -> None:
     first = ranks_of("slowhost")[0]
     twice = merge(["a.sqlite", "b.sqlite"], [result_of(first)] * 2)
     assert twice.notes[0].text.startswith("b.sqlite contains the same capture as a.sqlite; ")
@@ -151,7 +151,7 @@ def test_a_repeated_capture_gives_a_note() -> None:
     assert alone.notes == ()
 
 
-def test_without_collectives_there_is_no_cost() -> None:
+def test_no_cost_without_collectives() -> None:
     fleet = merged([sample("dual.sqlite"), sample("cudagraph.sqlite")])
     assert [straggler.cost for straggler in fleet.stragglers] == [0]
     assert "Cost to the other ranks unknown: no collective was matched" in render(fleet)

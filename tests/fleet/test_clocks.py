@@ -21,7 +21,7 @@ def split(folder: Path, **clock: int) -> Fleet:
 
 
 @pytest.mark.parametrize("shift", [0, 3_141_592_653, -5_000_000_000])
-def test_a_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
+def test_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
     fleet = split(tmp_path, shift=shift)
     reference, other = fleet.clocks
     assert (reference.method, other.method, other.drift) == ("reference", "collectives", 0)
@@ -36,7 +36,7 @@ def test_a_shifted_clock(tmp_path: Path, two_in_one: Fleet, shift: int) -> None:
     assert [late.rank for late in fleet.stragglers] == [late.rank for late in two_in_one.stragglers]
 
 
-def test_a_drifting_clock(tmp_path: Path, two_in_one: Fleet) -> None:
+def test_drifting_clock(tmp_path: Path, two_in_one: Fleet) -> None:
     drift = 400_000  # ns per second, far more than a real clock
     fleet = split(tmp_path, shift=1_000_000_000, drift=drift)
     assert fleet.clocks[1].drift == pytest.approx(drift, rel=0.2)

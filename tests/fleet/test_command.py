@@ -57,9 +57,7 @@ def killer(folder: Path, *, once: bool) -> str:
     return str(program)
 
 
-def test_output_equals_a_run_in_this_process(
-    traceview: Command, runs: Path, tmp_path: Path, slow_host: Fleet
-) -> None:
+def test_output_equals_a_run_in_this_process(traceview: Command, runs: Path, tmp_path: Path, slow_host: Fleet) -> None:
     out = tmp_path / "out.json"
     result = traceview("fleet", f"{runs}/rank*", f"{runs}/slowhost*", "--json", out, "--workers", 2)
     assert result.code == 2 and "rank*: no report found" in result.err and not out.exists()
@@ -74,7 +72,7 @@ def test_output_equals_a_run_in_this_process(
     assert "! slowhost_rank1" in result.out and render(slow_host, unicode=False).isascii()
 
 
-def test_a_broken_report_is_skipped(traceview: Command, runs: Path) -> None:
+def test_broken_report_is_skipped(traceview: Command, runs: Path) -> None:
     (runs / "slowhost_rank0.sqlite.xz").unlink()
     (runs / "slowhost_rank0.sqlite").write_bytes(sample("dual.sqlite").read_bytes()[:50_000])
     (runs / "slowhost_rank9.sqlite").write_text("text", encoding="utf-8")
@@ -124,14 +122,14 @@ def test_invalid_options_are_one_line_errors(traceview: Command, arguments: list
     assert result.code == 2 and words in result.err and result.err.count("\n") == 1
 
 
-def test_a_scheduler_needs_distributed(traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_needs_distributed(traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     result = traceview("fleet", sample("ddp2.sqlite"), "--no-html", "--scheduler", "tcp://127.0.0.1:1")
     assert result.code == 2 and "pip install 'traceview[dask]'" in result.err
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_a_worker_that_dies_is_replaced(traceview: Command, runs: Path, tmp_path: Path, once: bool) -> None:
+def test_dead_worker_is_replaced(traceview: Command, runs: Path, tmp_path: Path, once: bool) -> None:
     for rank in (2, 3):
         (runs / f"slowhost_rank{rank}.sqlite.xz").unlink()
     (runs / "slowhost_rank4.nsys-rep").write_bytes(REPORT)
@@ -147,7 +145,7 @@ def test_a_worker_that_dies_is_replaced(traceview: Command, runs: Path, tmp_path
     )
 
 
-def test_an_interrupt_leaves_no_files_and_no_processes(tmp_path: Path) -> None:
+def test_interrupt_leaves_no_files_and_no_processes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     (runs / "slowhost_rank4.nsys-rep").write_bytes(REPORT)
@@ -227,7 +225,7 @@ def on_cluster(out: Path, address: str, *arguments: object) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def test_a_cluster_with_tls(tmp_path: Path) -> None:
+def test_cluster_with_tls(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path / "ours")
     other_cert, other_key = certificate(tmp_path / "another")
     out = tmp_path / "out.json"
@@ -278,7 +276,7 @@ def functions_sampled(address: str) -> list[str]:
     return functions
 
 
-def test_a_cluster_gives_the_same_bytes_and_survives_a_lost_worker(runs: Path, tmp_path: Path) -> None:
+def test_cluster_gives_the_same_bytes_and_survives_a_lost_worker(runs: Path, tmp_path: Path) -> None:
     out, last = tmp_path / "out.json", runs / "slowhost_rank4.nsys-rep"
     last.write_bytes(REPORT)
     nsys = killer(tmp_path, once=True)

@@ -55,7 +55,7 @@ def _short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_workers, "MAX_SECONDS_WITHOUT_WORKERS", 0.02)
 
 
-def test_a_short_time_without_workers() -> None:
+def test_short_time_without_workers() -> None:
     ended: SimpleQueue[str] = SimpleQueue()
 
     class Restarting(Client):
@@ -86,7 +86,7 @@ def on_a_worker(path: str, *, exists_here: bool) -> bytes:
         return aside.submit(lambda: asyncio.run(work_unwatched(path, Job(), exists_here))).result()
 
 
-def test_a_worker_that_does_not_see_the_report(tmp_path: Path) -> None:
+def test_worker_without_access_to_the_report(tmp_path: Path) -> None:
     path = str(tmp_path / "rank0.sqlite")
     client_sees_it = deserialize(on_a_worker(path, exists_here=True))
     assert str(client_sees_it).startswith("the worker does not see it; ")
@@ -95,7 +95,7 @@ def test_a_worker_that_does_not_see_the_report(tmp_path: Path) -> None:
     assert nowhere == work(path, Job()) and str(deserialize(nowhere)).startswith("no such file; ")
 
 
-def test_the_result_of_a_report() -> None:
+def test_result_of_a_report() -> None:
     assert dask_workers._serialized_result(Future("finished", serialize("why")), ADDRESS) == serialize("why")
     assert deserialize(dask_workers._serialized_result(Future("finished"), ADDRESS)) == dask_workers.WORKERS_LOST
     killed = dask_workers._serialized_result(Future("error", error=KilledWorker), ADDRESS)

@@ -53,7 +53,7 @@ def group_ends(group: int, within: float) -> bool:
 
 
 @pytest.mark.parametrize("order", ["begun", "late", "watch"])
-def test_a_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
+def test_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
     """The worker begins before the parent is killed, after it, and without Linux's death signal."""
     script = tmp_path / "parent.py"
     script.write_text(MODULE)
@@ -73,9 +73,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)])
-def test_a_terminated_fleet_leaves_no_worker_and_no_traceback(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_terminated_fleet_leaves_no_worker_and_no_traceback(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """The worker waits for an nsys that sleeps for a minute."""
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -99,7 +97,7 @@ def test_a_terminated_fleet_leaves_no_worker_and_no_traceback(
     assert "Traceback" not in printed and (number == signal.SIGKILL or printed in ("", "traceview: interrupted\n"))
 
 
-def test_a_deferred_signal_is_delivered_after_the_block() -> None:
+def test_deferred_signal_is_delivered_after_the_block() -> None:
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
     try:

@@ -50,7 +50,7 @@ def test_only_common_iterations_match() -> None:
     assert any("12 iterations are not in all captures" in note.text for note in fleet.notes)
 
 
-def test_an_iteration_with_different_collectives_is_left_out() -> None:
+def test_iteration_with_different_collectives_is_left_out() -> None:
     steps = range(6)
     other = [call for call in calls(steps, "aa", MS) if not (call[0] == 3 and call[3] % (100 * MS) >= 10 * MS)]
     fleet = in_one_report(rank(calls(steps, "aa"), steps=steps), rank(other, steps=steps))
@@ -105,7 +105,7 @@ def test_communicators_form_groups() -> None:
     assert not any("do not name communicators" in note.text for note in fleet.notes)
 
 
-def test_an_impossible_match_is_refused() -> None:
+def test_impossible_match_is_refused() -> None:
     # The communicator is the same, but the first rank ends before the second begins.
     steps = range(6)
     second = [(step, kind, 0, start + 20 * MS, end + 20 * MS) for step, kind, _, start, end in calls(steps, "a")]

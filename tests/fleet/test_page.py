@@ -45,7 +45,7 @@ def test_advice_without_network_requests(page: Opened) -> None:
     assert readout(page).startswith("slowhost_rank1 (straggler): own 25.6 ms, +11.1 ms compared to the others")
 
 
-def test_the_keyboard_reaches_every_cell(page: Opened, slow_host: Fleet) -> None:
+def test_keyboard_reaches_every_cell(page: Opened, slow_host: Fleet) -> None:
     page.page.locator("#stage").focus()
     for key in ("End", "Home", "ArrowDown", "ArrowRight", "ArrowRight"):
         page.page.keyboard.press(key)
@@ -77,7 +77,7 @@ def test_search_and_order(page: Opened) -> None:
     assert drawn(page)[2] == "0" and readout(page).startswith("slowhost_rank1")
 
 
-def test_a_table_saves_as_csv(page: Opened, slow_host: Fleet) -> None:
+def test_table_is_saved_as_csv(page: Opened, slow_host: Fleet) -> None:
     with page.page.expect_download() as saved:
         page.page.get_by_role("button", name="Save as CSV: Ranks, means per steady iteration, slowest first").click()
     rows = list(csv.DictReader(io.StringIO(Path(saved.value.path()).read_text(encoding="utf-8-sig"))))
@@ -99,7 +99,7 @@ def many(fleet: Fleet, count: int) -> Fleet:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_thousand_ranks(browser: Browser, slow_host: Fleet, tmp_path: Path, dark: bool) -> None:
+def test_thousand_ranks(browser: Browser, slow_host: Fleet, tmp_path: Path, dark: bool) -> None:
     with opened(browser, render(many(slow_host, 1000)), tmp_path, dark=dark) as page:
         assert page.complaints == []
         assert float(drawn(page)[1]) * 1000 <= 600
@@ -111,7 +111,7 @@ def test_a_thousand_ranks(browser: Browser, slow_host: Fleet, tmp_path: Path, da
         assert page.page.locator("#each section").first.locator("tbody tr").count() == 40
 
 
-def test_a_name_is_text_and_nothing_else(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+def test_names_are_text(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
     ranks = tuple(replace(rank, label=HOSTILE, gpu=HOSTILE) for rank in slow_host.ranks)
     hostile = replace(
         slow_host,
@@ -129,7 +129,7 @@ def test_a_name_is_text_and_nothing_else(browser: Browser, slow_host: Fleet, tmp
         assert page.page.locator("#skipped").is_visible()
 
 
-def test_without_iterations_there_is_no_heat_map(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
+def test_no_heat_map_without_iterations(browser: Browser, slow_host: Fleet, tmp_path: Path) -> None:
     with opened(browser, render(replace(slow_host, heat=None)), tmp_path) as page:
         assert page.complaints == []
         assert not page.page.locator("#figures").is_visible()

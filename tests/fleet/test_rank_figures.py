@@ -30,7 +30,7 @@ def stragglers_of(values: list[list[int]]) -> list[int]:
     return [straggler.rank for straggler in merge(["x"], [report(*ranks)]).stragglers]
 
 
-def test_a_straggler_exceeds_margin_and_scatter() -> None:
+def test_straggler_exceeds_margin_and_scatter() -> None:
     even = [100] * 8
     assert stragglers_of([even, even, even, [104] * 8]) == []
     assert stragglers_of([even, even, even, [106] * 8]) == [3]

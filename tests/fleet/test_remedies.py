@@ -87,7 +87,7 @@ def test_price_for_one_rank_and_for_several() -> None:
     assert price(grouped, replace(advice, waiting=3)).startswith("Each of 3 ranks loses at least")
 
 
-def test_the_time_of_an_iteration_is_that_of_analyze() -> None:
+def test_iteration_time_equals_that_of_analyze() -> None:
     path = sample("dual.sqlite")
     iterations = analyze(path).iterations
     result = measure_report(path, None, None)

@@ -27,7 +27,7 @@ def test_round_trip() -> None:
     assert len(data) < 10_000
 
 
-def test_an_unreadable_report_gives_its_error() -> None:
+def test_unreadable_report_gives_its_error() -> None:
     text = deserialize(work(str(sample("README.md")), Job()))
     assert text == "not an SQLite file; export it again: nsys export --type sqlite REPORT.nsys-rep"
     reason = deserialize(work("/nowhere/none.sqlite", Job()))
@@ -46,9 +46,7 @@ class Panic(BaseException):
         (MemoryError(), "not enough memory to read it"),
     ],
 )
-def test_any_exception_gives_an_error(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
-) -> None:
+def test_any_exception_gives_an_error(monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str) -> None:
     def fail(*_: object) -> None:
         raise error
 

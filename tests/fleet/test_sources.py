@@ -25,7 +25,7 @@ def test_folders_and_patterns(folder: Path) -> None:
     assert [path.name for path in find_reports([f"{folder}/rank[12].*"])] == expected[:2]
 
 
-def test_a_pattern_for_other_formats(folder: Path) -> None:
+def test_pattern_for_other_formats(folder: Path) -> None:
     (folder / "trace1.json.gz").write_bytes(b"")
     assert [path.name for path in find_reports([f"{folder}/trace*"])] == ["trace1.json.gz"]
     assert find_reports([f"{folder}/*"])[0].name == "rank1.sqlite.xz"
@@ -36,12 +36,12 @@ def test_named_files_are_kept(folder: Path) -> None:
     assert sorted(map(str, find_reports(arguments))) == sorted(arguments)
 
 
-def test_a_pattern_without_matches(folder: Path) -> None:
+def test_pattern_without_matches(folder: Path) -> None:
     with pytest.raises(NotFoundError, match=r"none\*\.sqlite: no report found"):
         find_reports([f"{folder}/none*.sqlite"])
 
 
-def test_a_link_is_a_separate_report(folder: Path) -> None:
+def test_link_is_a_separate_report(folder: Path) -> None:
     (folder / "rank4.sqlite").symlink_to(folder / "rank2.sqlite")
     assert "rank4.sqlite" in [path.name for path in find_reports([str(folder)])]
 

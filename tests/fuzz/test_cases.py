@@ -19,9 +19,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.mark.parametrize("first", range(0, 45, FEW))
-def test_cases(
-    first: int, exports: Corpus, tmp_path: Path
-) -> None:
+def test_cases(first: int, exports: Corpus, tmp_path: Path) -> None:
     for seed in range(first, first + FEW):
         here, scratch = tmp_path / str(seed), tmp_path / f"temporary{seed}"
         here.mkdir()

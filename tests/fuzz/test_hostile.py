@@ -102,7 +102,7 @@ def test_huge_schema_is_refused(report: Path) -> None:
     refused(report, "17 MB of definitions")
 
 
-def test_the_schemas_of_real_exports_are_small_enough(report: Path) -> None:
+def test_schemas_of_real_exports_are_within_the_limit(report: Path) -> None:
     assert schema_excess(report) is None
 
 

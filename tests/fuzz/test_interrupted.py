@@ -134,7 +134,7 @@ def _figures(report: Path) -> object:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_report_on_a_read_only_mount(tmp_path: Path) -> None:
+def test_report_on_a_read_only_mount(tmp_path: Path) -> None:
     shutil.copyfile(sample("cudagraph.sqlite"), tmp_path / "report.sqlite")
     place = tmp_path / "mounted"
     place.mkdir()

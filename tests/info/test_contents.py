@@ -62,7 +62,7 @@ def test_invalid_rows(traceview: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 4096])
-def test_a_file_that_is_not_an_export(traceview: Command, tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_an_export(traceview: Command, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.sqlite"
     path.write_bytes(content)
     code, out, err = traceview("info", path)

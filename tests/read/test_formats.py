@@ -270,7 +270,7 @@ def test_old_nsys_and_old_report(tmp_path: Path, chosen: Callable[[str], None]) 
     says(ReportError, path, "made by nsys 2022.4.2; nsys 2020.4.3 is too old")
 
 
-def test_a_real_report(nsys: str, profiled: Path, tmp_path: Path, chosen: Callable[[str], None]) -> None:
+def test_nsys_exports_a_real_report(nsys: str, profiled: Path, tmp_path: Path, chosen: Callable[[str], None]) -> None:
     chosen(nsys)
     content = profiled.read_bytes()
     old = tmp_path / "-o old.qdrep"

@@ -99,9 +99,7 @@ def test_tables_above_the_limit(tmp_path: Path, suffix: str, options: dict[str, 
     assert memory < 400
 
 
-def test_shared_prefixes_count_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_prefixes_count_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame({"value": ["ab"] * 1000}).write_parquet(path, compression="uncompressed")
     plainly = page_headers.check_pages(path)["value"]
@@ -177,9 +175,7 @@ def test_decompression_stops_at_the_limit(
     )  # fmt: skip
 
 
-def test_disk_space_is_checked_first(
-    traceview: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_space_is_checked_first(traceview: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.sqlite.gz"
     path.write_bytes(gzip.compress(sample("dual.sqlite").read_bytes(), 1))
     usage = shutil.disk_usage(tmp_path)._replace(free=(256 << 20) + path.stat().st_size - 1)

@@ -72,9 +72,7 @@ def nvtx(index: int) -> str:
 
 
 @pytest.mark.parametrize("block", [1, 7, 97, 1 << 20])
-def test_json_scanner_with_any_block_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_json_scanner_with_any_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(nsys_json, "BLOCK_BYTES", block)
     path = tmp_path / "report.json"
     path.write_text(JSON.decode() + "\n".join(map(nvtx, range(30))), encoding="utf-8")

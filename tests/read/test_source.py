@@ -56,7 +56,7 @@ def test_no_permission(tmp_path: Path, closed: str) -> None:
         folder.chmod(0o700)
 
 
-def test_a_name_too_long_for_the_file_system(tmp_path: Path) -> None:
+def test_name_too_long_for_the_file_system(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="cannot be read"):
         open_trace(tmp_path / ("x" * 300))
 

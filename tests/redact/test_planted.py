@@ -46,9 +46,7 @@ def plant_names(path: Path, position: str) -> None:
                 f"UPDATE {raw.KERNEL} SET shortName = ?, demangledName = ?, mangledName = ? WHERE rowid = ?",
                 (*ids[1:], kernels[index]),
             )
-            export.execute(
-                "INSERT INTO ThreadNames (nameId, globalTid) VALUES (?, ?)", (ids[0], thread + 1000 + index)
-            )
+            export.execute("INSERT INTO ThreadNames (nameId, globalTid) VALUES (?, ?)", (ids[0], thread + 1000 + index))
             if "train.py" not in text:  # the last part of a program's path is kept
                 export.execute("INSERT INTO PROCESSES (globalPid, pid, name) VALUES (?, 0, ?)", (thread, text))
             export.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 0, 0, 0, ?, 0)", (text,))
@@ -80,7 +78,7 @@ def assert_absent(path: Path, secrets: list[str]) -> None:
     assert left == []
 
 
-def test_there_are_enough_kinds_and_positions() -> None:
+def test_number_of_kinds_and_positions() -> None:
     assert len(KINDS) >= 40 and len(set(KINDS.values())) == len(KINDS)
     assert len(POSITIONS) == 12
 
@@ -154,7 +152,7 @@ def test_numbers_in_unlisted_columns_are_removed(name: str, tmp_path: Path) -> N
     assert numbers(figures(out)) == numbers(figures(path))
 
 
-def test_a_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = tmp_path / "planted.sqlite"
     shutil.copy(sample("dual.sqlite"), planted)
     plant_names(planted, "{}")
@@ -165,7 +163,7 @@ def test_a_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mark_matches_no_pattern(kind: str) -> None:
+def test_mark_matches_no_pattern(kind: str) -> None:
     secrets = Secrets({})
     cleaned = [secrets.clean(position.format(KINDS[kind])) for position in POSITIONS]
     assert all("[removed " in text for text in cleaned)

@@ -142,7 +142,7 @@ def test_redacting_again_changes_nothing(tmp_path: Path) -> None:
     assert not done.rows and not done.columns and not done.secrets
 
 
-def test_a_failure_leaves_no_file(tmp_path: Path, secretive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_leaves_no_file(tmp_path: Path, secretive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, out = tmp_path / "text.sqlite", tmp_path / "out.sqlite"
     text.write_text("no database")
     with pytest.raises(NotAnExportError, match="not an SQLite file"):
@@ -165,7 +165,7 @@ def test_a_failure_leaves_no_file(tmp_path: Path, secretive: Path, monkeypatch: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secretive.sqlite", "text.sqlite"]
 
 
-def test_the_command_lists_what_was_removed(traceview: Command, tmp_path: Path, secretive: Path) -> None:
+def test_command_lists_what_it_removed(traceview: Command, tmp_path: Path, secretive: Path) -> None:
     packed = tmp_path / "packed.sqlite.gz"
     packed.write_bytes(gzip.compress(secretive.read_bytes()))
     done = traceview("redact", packed, tmp_path / "out.sqlite")
@@ -177,7 +177,7 @@ def test_the_command_lists_what_was_removed(traceview: Command, tmp_path: Path, 
     assert again.code == 2 and again.err.count("\n") == 1 and "exists" in again.err
 
 
-def test_the_summary_names_its_limits(traceview: Command, tmp_path: Path) -> None:
+def test_summary_names_its_limits(traceview: Command, tmp_path: Path) -> None:
     done = traceview("redact", sample("cudagraph.sqlite"), tmp_path / "out.sqlite")
     assert done.code == 0, done.err
     assert "No known secret pattern matched a kept name." in done.out

@@ -40,7 +40,7 @@ SECRETS = {
 
 @pytest.mark.parametrize(("kind", "secret"), SECRETS.items())
 @pytest.mark.parametrize("around", ["{}", "load {} now", "step({})", "[{}]"])
-def test_a_secret_is_replaced_and_counted(kind: str, secret: str, around: str) -> None:
+def test_secret_is_replaced_and_counted(kind: str, secret: str, around: str) -> None:
     secrets = Secrets({})
     cleaned = secrets.clean(around.format(secret))
     assert "[removed " in cleaned
@@ -87,7 +87,7 @@ def test_marks_of_an_earlier_redaction_are_not_reused() -> None:
         "std::array<c10::BFloat16, 4>",
     ],
 )
-def test_an_ordinary_name_is_kept(name: str) -> None:
+def test_ordinary_name_is_kept(name: str) -> None:
     assert Secrets({}).clean(name) == name
 
 

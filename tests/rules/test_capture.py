@@ -70,12 +70,8 @@ operations = st.lists(
     max_size=12,
 )
 calls = st.lists(st.tuples(times, st.sampled_from(ROLES), st.integers(0, 1)), min_size=5, max_size=9)
-ranges = st.lists(
-    st.tuples(times, st.sampled_from(["step 1", "step 2", "load"]), st.integers(0, 1)), max_size=6
-)
-windows = st.none() | st.tuples(st.integers(0, 30), st.integers(1, 30)).map(
-    lambda w: Window(w[0], w[0] + w[1])
-)
+ranges = st.lists(st.tuples(times, st.sampled_from(["step 1", "step 2", "load"]), st.integers(0, 1)), max_size=6)
+windows = st.none() | st.tuples(st.integers(0, 30), st.integers(1, 30)).map(lambda w: Window(w[0], w[0] + w[1]))
 
 
 @settings(max_examples=80, deadline=None)

@@ -46,13 +46,13 @@ def test_each_parameter_is_required_once(server: Server, path: str, name: str) -
 
 
 @pytest.mark.parametrize(("path", "name"), PARAMETERS)
-def test_a_large_value_is_refused(server: Server, path: str, name: str) -> None:
+def test_large_value_is_refused(server: Server, path: str, name: str) -> None:
     value = LARGE.get(name, str(MAX_NS + 1))
     assert name in refused(server, address(path, {**REQUESTS[path], name: value}))
 
 
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path, name in PARAMETERS if name != "text"])
-def test_a_value_that_is_not_an_integer_is_refused(server: Server, path: str, name: str) -> None:
+def test_value_that_is_not_an_integer_is_refused(server: Server, path: str, name: str) -> None:
     accepted = {"24000000000"} if name in ("from", "to", "at", "correlation") else set()
     for value in WRONG:
         if value not in accepted:
@@ -85,7 +85,7 @@ def test_narrow_bins_are_widened(server: Server, monkeypatch: pytest.MonkeyPatch
     assert lane["bin"] == 1 << 25 and 0 < lane["marks"]["n"] <= 100
 
 
-def test_the_size_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_ANSWER_MARKS", 1000)
     rows = ",".join(map(str, range(len(server.answers.rows))))
     assert "request fewer rows" in refused(server, f"marks?from=0&to={1 << 33}&shift=0&rows={rows}")
@@ -111,7 +111,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:20]))
-def test_a_malformed_request_line_is_answered(server: Server, line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_malformed_request_line_is_answered(server: Server, line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     for host in (b"Host: [\r\n", f"Host: 127.0.0.1:{server.server_port}\r\n".encode(), b""):
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as client:
             client.sendall(line + b"\r\n" + host + b"\r\n")

@@ -23,7 +23,7 @@ def page(browser: Browser, server: Server) -> Page:
     return page
 
 
-def test_the_visible_range_shows_every_event(page: Page, server: Server, analysis: Analysis) -> None:
+def test_visible_range_shows_every_event(page: Page, server: Server, analysis: Analysis) -> None:
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))

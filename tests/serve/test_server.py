@@ -70,7 +70,7 @@ def test_security_headers(server: Server) -> None:
      "marks?from=0&to=1&shift=0&rows=999", "marks?from=0&to=1&shift=0&rows=-1", "marks?from=0&to=1&shift=0",
      "partner?row=0&correlation=", "partner?row=../x&correlation=1"],
 )  # fmt: skip
-def test_an_invalid_query_is_a_one_line_error(server: Server, path: str) -> None:
+def test_invalid_query_is_a_one_line_error(server: Server, path: str) -> None:
     status, headers, body = get(server, path)
     assert status == 400 and headers["Content-Type"] == "text/plain"
     assert body.count(b"\n") == 1 and b"Traceback" not in body
@@ -139,6 +139,6 @@ def test_find_counts_every_match(server: Server, analysis: Analysis) -> None:
         assert answer_of(server, f"find?text={text}&at=0")["total"] == 0
 
 
-def test_a_port_that_is_taken(server: Server, analysis: Analysis) -> None:
+def test_port_in_use(server: Server, analysis: Analysis) -> None:
     with pytest.raises(OutputError, match="cannot listen on port"):
         Server(analysis, server.server_port)

@@ -17,7 +17,7 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "benchmarks" / "studies" / "claims.py"), run_name="claims")
 
 
-def test_the_page_has_every_row_as_it_is_printed(script: dict[str, Any]) -> None:
+def test_page_has_every_printed_row(script: dict[str, Any]) -> None:
     page = (ROOT / "docs" / "claims.md").read_text()
     for name, claim in script["CLAIMS"].items():
         for setting in claim.settings:
@@ -26,7 +26,7 @@ def test_the_page_has_every_row_as_it_is_printed(script: dict[str, Any]) -> None
             assert " | ".join(cells) in page
 
 
-def test_two_gpus_by_hand(script: dict[str, Any]) -> None:
+def test_rounds_of_two_gpus(script: dict[str, Any]) -> None:
     rows = json.loads((ROOT / "benchmarks" / "results" / "h200_ddp.json").read_text())
     times: dict[int, list[float]] = {1: [], 2: []}
     for gpus, rounds in times.items():
@@ -44,7 +44,7 @@ def test_verdicts(script: dict[str, Any]) -> None:
     assert told == ["no", "as claimed", "as claimed", "more than claimed"]
 
 
-def test_what_a_capture_adds(script: dict[str, Any]) -> None:
+def test_captured_column(script: dict[str, Any]) -> None:
     claim = script["CLAIMS"]["two-streams"]
     setting = script["Setting"]("small", "pinned", "prefetch", ("pinned", "prefetch"), "prefetch")
     cells = script["row"]("two-streams", claim, setting, SAMPLES / "trainer").removesuffix(" |").split(" | ")

@@ -23,9 +23,7 @@ def columns(rows: list[tuple[int, ...]], count: int) -> list[np.ndarray]:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(RANGE, max_size=12), st.lists(QUERY, max_size=10))
-def test_open_ranges_innermost_first(
-    ranges: list[tuple[int, int, int]], queries: list[tuple[int, int]]
-) -> None:
+def test_open_ranges_innermost_first(ranges: list[tuple[int, int, int]], queries: list[tuple[int, int]]) -> None:
     start, length, thread = columns(ranges, 3)
     at, asked = columns(queries, 2)
     nesting = Nesting.build(start, start + length, thread)

@@ -61,9 +61,7 @@ def test_negative_number_of_values(tmp_path: Path) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
-def test_random_damage(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_random_damage(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("damaged") / "t.parquet"
     raw = bytearray(written(path, row_group_size=100).read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -152,7 +152,7 @@ def test_rows_far_apart_are_decoded_or_left_to_sqlite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [50, 4096, 20_000])
-def test_a_file_cut_off_after_it_was_opened_is_left_to_sqlite(tmp_path: Path, left: int) -> None:
+def test_file_cut_off_after_opening_is_left_to_sqlite(tmp_path: Path, left: int) -> None:
     content = made(str(tmp_path), [(1, 2, 3, 4)], 4096, 5000)
     cut = tmp_path / "cut.sqlite"
     cut.write_bytes(content.read_bytes()[:left])

@@ -142,9 +142,7 @@ def test_pages_without_cells(tmp_path: Path, content: bytes, level: str) -> None
 
 @pytest.mark.parametrize("place", [8, 9, PAGE - 3])
 @pytest.mark.parametrize("level", ["interior", "leaf"])
-def test_cells_outside_the_cell_area(
-    tmp_path: Path, content: bytes, place: int, level: str
-) -> None:
+def test_cells_outside_the_cell_area(tmp_path: Path, content: bytes, place: int, level: str) -> None:
     root = root_page(sample("dual.sqlite"))
     page = root if level == "interior" else child_page(content, root)
     at = (page - 1) * PAGE + (12 if level == "interior" else 8)

@@ -93,9 +93,7 @@ def test_merging_loses_nothing(pairs: list[tuple[int, int]], shift: int, further
 
 
 @given(spans, st.integers(0, 62), st.integers(1, 4))
-def test_merged_mark_has_longest_name_and_main_class(
-    pairs: list[tuple[int, int]], shift: int, further: int
-) -> None:
+def test_merged_mark_has_longest_name_and_main_class(pairs: list[tuple[int, int]], shift: int, further: int) -> None:
     marks = marks_of(pairs)
     found = merged(merged(marks, 0, shift), 0, min(shift + further, 62))
     if found.merge is None:
@@ -109,9 +107,7 @@ def test_merged_mark_has_longest_name_and_main_class(
 
 
 @given(spans, st.integers(0, 14), st.integers(1, 9), st.booleans())
-def test_block_size_does_not_change_marks(
-    pairs: list[tuple[int, int]], shift: int, block: int, alike: bool
-) -> None:
+def test_block_size_does_not_change_marks(pairs: list[tuple[int, int]], shift: int, block: int, alike: bool) -> None:
     marks = marks_of(pairs)
     if alike:
         marks = replace(marks, name=marks.name * 0, look=marks.look * 0)
