@@ -16,6 +16,7 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
+from traceview.measure.places.locate import locate_operations
 from traceview.measure.steady import steady_window
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
@@ -77,12 +78,15 @@ def _measure(
 ) -> Analysis:
     """Return the analysis without findings. What only measures need is freed on return."""
     threads = ThreadStates.from_trace(trace)
-    devices = measure_devices(trace, threads, activities)
-    measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
     projection = project_operations(trace)
+    places = locate_operations(trace, projection)
+    devices = measure_devices(trace, threads, activities, places)
+    measured = MeasuredDevices(activities, {device.device: device.gaps for device in devices})
     iterations = measure_iterations(trace, threads, measured, pattern=iteration, skip=skip, projection=projection)
     parts = [work.clip(steady_window(iterations, work.window)) for work in activities]
-    devices = tuple(with_steady_part(trace, threads, *pair) for pair in zip(devices, parts, strict=True))
+    devices = tuple(
+        with_steady_part(trace, threads, device, part, places) for device, part in zip(devices, parts, strict=True)
+    )
     host = measure_host(trace, activities)
     given = CaptureInput(trace, host, projection)
     tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, CaptureMeasure)}

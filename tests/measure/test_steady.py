@@ -15,6 +15,8 @@ from traceview import analyze
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.devices import measure_devices, with_steady_part
 from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.places.locate import Places, locate_operations
 from traceview.model.analysis import Iterations
 from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
@@ -36,7 +38,11 @@ def of_device(trace: Trace) -> tuple[ThreadStates, Activity, DeviceUse]:
     work = device_activity(trace, 0)
     assert work is not None
     threads = ThreadStates.from_trace(trace)
-    return threads, work, measure_devices(trace, threads, [work])[0]
+    return threads, work, measure_devices(trace, threads, [work], places_of(trace))[0]
+
+
+def places_of(trace: Trace) -> Places:
+    return locate_operations(trace, project_operations(trace))
 
 
 def figures(use: DevicePart) -> list[object]:
@@ -51,7 +57,7 @@ def figures(use: DevicePart) -> list[object]:
         use.gaps.count,
         use.gaps.total_ns,
         dict(use.gaps.causes),
-        [use.tables[name] for name in ("copies", "communication", "kernels", "kernel_families")],
+        [use.tables[name] for name in ("copies", "communication", "kernels", "kernel_families", "kernel_places")],
         frame.rows(),
     ]
 
@@ -76,7 +82,7 @@ def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     for name in ("busy", "compute", "communication"):
         assert np.array_equal(getattr(part, name), getattr(narrowed, name)), name
     _, _, expected = of_device(trace.with_window(window))
-    steady = with_steady_part(trace, threads, use, part).steady
+    steady = with_steady_part(trace, threads, use, part, places_of(trace)).steady
     assert figures(steady) == figures(expected)
     view = use_in_steady_part(trace, replace(use, steady=steady), whole, part)
     gaps = {"gap_count": 0, "gap_ns": 0, "causes": {}}

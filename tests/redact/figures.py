@@ -21,7 +21,7 @@ def figures(path: Path) -> dict[str, Any]:
 
 
 # What follows from names, which are the evidence: hashing hides it.
-BY_NAME = ("program", "kernel_families", "precision", "tensor_core")
+BY_NAME = ("program", "kernel_families", "kernel_places", "precision", "tensor_core")
 
 
 def numbers(document: Any, hashed: bool = False) -> list[float]:

@@ -15,6 +15,8 @@ from polars import selectors as cs
 
 from traceview.export.contents import ExportContents
 from traceview.measure.devices import measure_devices
+from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.places.locate import locate_operations
 from traceview.model.devices import CAUSES, DeviceUse
 
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
@@ -38,7 +40,8 @@ class ExportTable:
 
 def tables(contents: ExportContents) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield every table with its name."""
-    devices = measure_devices(contents.trace, contents.host, contents.activities)
+    places = locate_operations(contents.trace, project_operations(contents.trace))
+    devices = measure_devices(contents.trace, contents.host, contents.activities, places)
     for table in TABLES:
         yield table.name, table.build(contents, devices).with_columns(COMMON_TYPES)
 

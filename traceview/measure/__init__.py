@@ -25,6 +25,7 @@ from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.nvtx.ranges import RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
+from traceview.measure.places.table import KERNEL_PLACES
 from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 
@@ -35,6 +36,7 @@ MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     STREAMS,
     FAMILIES,
     KERNELS,
+    KERNEL_PLACES,
     SYNC_CALLS,
     IMPLICIT_CALLS,
     RANGES,

@@ -14,6 +14,7 @@ from traceview.measure.activity import Activity
 from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
+from traceview.measure.places.locate import Places
 from traceview.model.analysis import HostUse, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.trace import Trace
@@ -25,6 +26,7 @@ class PartInput:
 
     trace: Trace
     activity: Activity  # the device's operations inside the window or its part, sorted, and their unions
+    places: Places  # the place in the program that launches each operation
 
 
 @dataclass(frozen=True, slots=True)

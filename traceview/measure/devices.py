@@ -15,6 +15,7 @@ from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMe
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.nesting import innermost_ranges
+from traceview.measure.places.locate import Places
 from traceview.measure.steady import clip_gaps, measure_part
 from traceview.model.analysis import Unmatched
 from traceview.model.devices import CAUSES, DeviceUse, Gap
@@ -23,15 +24,17 @@ from traceview.model.trace import Trace
 LONGEST_BLOCK = 1 << 12
 
 
-def measure_devices(trace: Trace, threads: ThreadStates, activities: Sequence[Activity]) -> tuple[DeviceUse, ...]:
+def measure_devices(
+    trace: Trace, threads: ThreadStates, activities: Sequence[Activity], places: Places
+) -> tuple[DeviceUse, ...]:
     """Return one DeviceUse for each device in `activities`."""
-    return tuple(_measure_device(trace, threads, activity) for activity in activities)
+    return tuple(_measure_device(trace, threads, activity, places) for activity in activities)
 
 
-def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> DeviceUse:
+def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity, places: Places) -> DeviceUse:
     row = trace.devices.row(activity.device, named=True)
     idle = find_idle_gaps(trace, threads, activity)
-    given = DeviceInput(trace, activity, threads, idle)
+    given = DeviceInput(trace, activity, places, threads, idle)
     chosen = [entry for entry in MEASURES if isinstance(entry, (PartMeasure, DeviceMeasure))]
     tables = {entry.table.name: entry.fill_table(given) for entry in chosen}
     entire = measure_part(trace, activity, device_gaps(trace, idle), tables)
@@ -46,11 +49,13 @@ def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity) -> 
     )
 
 
-def with_steady_part(trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity) -> DeviceUse:
+def with_steady_part(
+    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places
+) -> DeviceUse:
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:
         return device
-    given = PartInput(trace, part)
+    given = PartInput(trace, part, places)
     tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, PartMeasure)}
     gaps = clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=measure_part(trace, part, gaps, tables))

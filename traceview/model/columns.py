@@ -86,7 +86,8 @@ class Table:
 
     `name` is the table's key in the JSON. `shown` names the columns that terminal and page show, in their order; ()
     shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
-    what the JSON holds elsewhere. `not_measured` is the reason for missing rows.
+    what the JSON holds elsewhere; one that is not `listed` is in the JSON only. `not_measured` is the reason for
+    missing rows.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Table:
     shown: tuple[str, ...] = ()
     single: bool = False
     in_json: bool = True
+    listed: bool = True
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
 

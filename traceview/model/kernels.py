@@ -48,6 +48,29 @@ class KernelUse:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelPlace:
+    """Kernels of one name that one place in the program launches. What the capture does not tell is None."""
+
+    kernel: str = column("code", "kernel", "Name, as `label` in the table of kernels.")
+    family: str | None = column("text", "family", "What the kernel computes, from its name.")
+    range: str | None = column(
+        "text", "range", "Innermost NVTX range at the launch that is neither an op nor a module, without its counter."
+    )
+    module: str | None = column(
+        "text", "module", "Path of the module; for a backward kernel, the module of its forward."
+    )
+    op: str | None = column(
+        "code", "op", "Outermost op below the module; for a backward kernel, the op of its forward."
+    )
+    inner_op: str | None = column("code", "inner op", "Innermost op at the launch.")
+    line: str | None = column("code", "line", "Innermost Python function outside torch: file, line, name.")
+    direction: str | None = column("text", "direction", "forward, backward or optimizer.")
+    count: int = column("count", "count", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFamily:
     """Kernels of one family."""
 

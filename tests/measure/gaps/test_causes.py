@@ -11,6 +11,8 @@ from traceview.measure.activity import device_activity
 from traceview.measure.base import DeviceInput
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.nvtx.projection import project_operations
+from traceview.measure.places.locate import locate_operations
 from traceview.measure.streams import stream_uses
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window
@@ -99,7 +101,8 @@ def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
     if device is None:
         return
     threads = ThreadStates.from_trace(trace)
-    for use in stream_uses(DeviceInput(trace, device, threads, find_idle_gaps(trace, threads, device))):
+    places = locate_operations(trace, project_operations(trace))
+    for use in stream_uses(DeviceInput(trace, device, places, threads, find_idle_gaps(trace, threads, device))):
         own = [
             (max(row["start"], device.window.start), min(row["end"], device.window.end))
             for row in trace.operations.iter_rows(named=True)

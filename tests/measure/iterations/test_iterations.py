@@ -20,7 +20,7 @@ from traceview.measure.activity import device_activity
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import measure_iterations, spread
 from traceview.measure.iterations.breakdown import MeasuredDevices
-from traceview.measure.iterations.names import fold_numbers
+from traceview.measure.nvtx.names import fold_numbers
 from traceview.model.analysis import Iteration, Iterations, NotMeasured
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Trace, Window

@@ -119,6 +119,7 @@ FRACTIONS = {
         for part in ("", "steady.")
         for name in ("share", "blocks_per_sm", "waves", "occupancy")
     ),
+    *(f".devices[].{part}kernel_places[].share" for part in ("", "steady.")),
     ".findings[].cost_fraction",
     ".iterations.confidence",
     ".iterations.candidates[].share_fraction",

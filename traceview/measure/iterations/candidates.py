@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from traceview.errors import RequestError
 from traceview.intervals import BEFORE_ALL, Times
-from traceview.measure.iterations.names import fold_numbers, phase_names, without_library_ranges
+from traceview.measure.nvtx.names import fold_numbers, phase_names, without_library_ranges
 from traceview.measure.nvtx.projection import Projection
 from traceview.model.analysis import IterationCandidate
 from traceview.model.trace import Trace

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Times
+from traceview.intervals import Rows, Times
 from traceview.measure.activity import KERNEL
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels.families import FAMILY_NAMES, KernelKind, kernel_kind
@@ -37,7 +37,7 @@ def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
 
 def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
-    kernels = _Kernels.from_part(given)
+    kernels = PartKernels.from_part(given)
     families = _family_codes(given.trace.shapes)[kernels.shape]
     count = np.bincount(families)
     total = _combine(np.add, families, kernels.end - kernels.start, len(FAMILY_NAMES), 0)
@@ -51,19 +51,25 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
 
 
-class _Kernels(NamedTuple):
-    """The kernels of a device's part: their times, clipped, with ascending starts, and their rows of Trace.shapes."""
+class PartKernels(NamedTuple):
+    """The kernels of a device's part: their times, clipped, with ascending starts, and their rows of Trace.shapes.
 
+    `rows` are their indices into the Activity.
+    """
+
+    rows: Rows
     start: Times
     end: Times
     shape: NDArray[np.uint32]
 
     @classmethod
-    def from_part(cls, given: PartInput) -> _Kernels:
+    def from_part(cls, given: PartInput) -> PartKernels:
         """Collect the kernels."""
         work, operations = given.activity, given.trace.operations
         kernels = intervals.rows_where(work.select(operations["source"].to_physical().to_numpy()) == KERNEL)
-        return cls(work.start[kernels], work.end[kernels], work.select(operations["shape"].to_numpy())[kernels])
+        return cls(
+            kernels, work.start[kernels], work.end[kernels], work.select(operations["shape"].to_numpy())[kernels]
+        )
 
     def overlap(self) -> bool:
         """Return whether a kernel starts before the previous one ends."""
@@ -72,7 +78,7 @@ class _Kernels(NamedTuple):
 
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
     """Return IDENTITY with count, total_ns, min_ns and max_ns, the costliest first."""
-    kernels, shapes = _Kernels.from_part(given), given.trace.shapes
+    kernels, shapes = PartKernels.from_part(given), given.trace.shapes
     ns, size = kernels.end - kernels.start, len(shapes)
     by_shape = pl.DataFrame(
         {

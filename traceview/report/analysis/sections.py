@@ -55,6 +55,7 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
                 _table(table, device.id if len(analysis.devices) > 1 else "")
                 for device in analysis.devices
                 for table in device.tables.values()
+                if table.listed
             ),
             *(_table(table) for table in analysis.tables.values()),
         ],

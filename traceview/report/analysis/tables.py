@@ -31,7 +31,7 @@ def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
 def text_table(table: Table, top: int, place: str = "") -> list[str]:
     """Return a declared table as lines: the first column on the left, as many of the others as fit in 80 columns."""
     rows = table.shown_rows
-    if not rows:
+    if not rows or not table.listed:
         return []
     title = f"{table.title}{place}"
     more = "" if len(rows) <= top else f" (first {top} of {len(rows)})"

@@ -1,0 +1,1 @@
+"""The place in the program that launches each kernel: range, module, op, line and direction."""

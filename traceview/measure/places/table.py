@@ -1,0 +1,70 @@
+"""The kernels of each place in the program (docs/definitions.md "Places")."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import polars as pl
+
+from traceview.measure.base import PartInput, PartMeasure
+from traceview.measure.kernels import DIGITS, PartKernels
+from traceview.measure.kernels.families import kernel_kind
+from traceview.measure.places.locate import PLACE
+from traceview.model.columns import Table
+from traceview.model.kernels import KernelPlace
+
+MAX_PLACES = 500
+KEYS = ("kernel", "family", *PLACE)
+
+
+def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
+    """Return one row for each kernel name and place, the costliest first; one row for all beyond MAX_PLACES."""
+    totals = kernel_totals(given)
+    total = int(totals["total_ns"].sum())
+    rows = [
+        KernelPlace(**row, share=_share(row["total_ns"], total))
+        for row in totals.head(MAX_PLACES).iter_rows(named=True)
+    ]
+    rest = totals[MAX_PLACES:]
+    return (*rows, *([_rest(rest, total)] if len(rest) else []))
+
+
+def kernel_totals(given: PartInput) -> pl.DataFrame:
+    """Return KEYS with count and total_ns, the costliest first."""
+    kernels = PartKernels.from_part(given)
+    place = given.activity.select(given.places.code)[kernels.rows]
+    lengths = pl.DataFrame({"shape": kernels.shape, "place": place, "ns": kernels.end - kernels.start})
+    sums = (pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
+    pairs = lengths.group_by("shape", "place").agg(*sums)
+    names, places = _kernel_names(given)[pairs["shape"]], given.places.table[pairs["place"]]
+    return (
+        pl.concat([pairs, names, places], how="horizontal")
+        .group_by(KEYS)
+        .agg(pl.col("count", "total_ns").sum())
+        .sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
+    )
+
+
+def _kernel_names(given: PartInput) -> pl.DataFrame:
+    """Return the label and the family of the kernels of each of Trace.shapes."""
+    names = given.trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
+    kinds = [(kind.label, kind.family) for kind in (kernel_kind(*pair) for pair in names)]
+    return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
+
+
+def _share(ns: int, total: int) -> float:
+    return round(ns / total, DIGITS) if total else 0.0
+
+
+def _rest(rest: pl.DataFrame, total: int) -> KernelPlace:
+    """Return one row for many places."""
+    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(KernelPlace)}
+    count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
+    given = {"kernel": f"({len(rest)} other places)", "count": count, "total_ns": ns, "share": _share(ns, total)}
+    return KernelPlace(**(fields | given))
+
+
+KERNEL_PLACES = PartMeasure(
+    Table(name="kernel_places", title="Kernels by place", row_type=KernelPlace, listed=False), kernel_places
+)
