@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.model.program import PLAIN_CUDA, Program
+from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ class Trace:
     program: Program = PLAIN_CUDA
     window: Window | None = None
     evidence: HostEvidence = field(default_factory=HostEvidence)
+    sizes: WorkSizes = field(default_factory=WorkSizes)
 
     def __post_init__(self) -> None:
         _check("operations", self.operations, OPERATIONS)
@@ -204,7 +206,7 @@ class Trace:
         _check("streams", self.streams, STREAMS)
         _check("threads", self.threads, THREADS)
         _check("shapes", self.shapes, SHAPES)
-        for name, frame, schema in self.evidence.tables:
+        for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
 
     def with_window(self, window: Window) -> Trace:

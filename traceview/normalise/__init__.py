@@ -16,6 +16,7 @@ from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, with_library_calls
+from traceview.normalise.sizes import work_sizes
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
 from traceview.read import raw
@@ -61,6 +62,7 @@ def normalise(capture: RawCapture) -> Trace:
         streams=streams,
         threads=thread_frame,
         shapes=shapes,
+        sizes=work_sizes(tables, threads, operations, api),
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
     )
 

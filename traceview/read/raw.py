@@ -29,9 +29,13 @@ OPENACC = (
     "CUPTI_ACTIVITY_KIND_OPENACC_DATA",
     "CUPTI_ACTIVITY_KIND_OPENACC_OTHER",
 )
+# Not tables of nsys: readers of other captures, or of payloads, fill them (normalise/sizes.py).
+MATH = "TORCH_OPS"
+MESSAGES = "COLLECTIVES"
 
 # eventType of NVTX_EVENTS.
 RANGE_TYPES = PUSHED, STARTED = 59, 60
+MARKED = 34
 THREAD_NAMED = 39
 DOMAIN_CREATED = 75
 
@@ -43,6 +47,26 @@ SHAPE_COLUMNS = (
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
 )
 GPU_LIMITS = ("smCount", "maxWarpsPerSm", "maxRegistersPerSm", "maxShmemPerSm", "maxBlocksPerSm")
+
+# The types of elements of a message: their names in PyTorch, in reports, and their bytes. COLLECTIVES has the row.
+ELEMENTS = (
+    ("Float", "fp32", 4),
+    ("BFloat16", "bf16", 2),
+    ("Half", "fp16", 2),
+    ("Double", "fp64", 8),
+    ("Byte", "uint8", 1),
+    ("Char", "int8", 1),
+    ("Short", "int16", 2),
+    ("Int", "int32", 4),
+    ("Long", "int64", 8),
+    ("Bool", "bool", 1),
+    ("ComplexFloat", "complex64", 8),
+    ("ComplexDouble", "complex128", 16),
+    ("Float8_e4m3fn", "fp8", 1),
+    ("Float8_e5m2", "fp8", 1),
+    ("Float8_e4m3fnuz", "fp8", 1),
+    ("Float8_e5m2fnuz", "fp8", 1),
+)
 
 TIMES = ("start", "end")
 NOT_A_TIME = -(1 << 63)
@@ -81,6 +105,10 @@ TABLES: Mapping[str, WantedColumns] = {
     DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
+    MATH: WantedColumns(("start", "end", "globalTid", "flops")),
+    MESSAGES: WantedColumns(
+        ("correlationId", "globalPid", "nameId", "textId", "groupSize", "elementType", "sentBytes", "receivedBytes")
+    ),
     STRINGS: WantedColumns(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": WantedColumns(
         (),

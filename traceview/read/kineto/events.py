@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
+from traceview.read.kineto.sizes import MATH, MATH_COLUMNS, MESSAGE, MESSAGE_COLUMNS, sized_events
 from traceview.read.limits import MAX_NAME, DecodedSize
 from traceview.read.raw import NOT_A_TIME
 
@@ -49,6 +50,7 @@ SCHEMA = pl.Struct(
 WANTED = rf'"cat"\s*:\s*"(?:{"|".join(SORTS)})"|"name"\s*:\s*"(?:(?:process|thread)_name"|{OLD_RANGE})'
 # Quote these numbers: as JSON numbers they would become floats and lose digits.
 TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
+QUOTED = '"${1}":"${2}"'
 # Three numbers in a list become three values, so that lists of other types stay unread.
 SIZES = r'"(grid|block)"\s*:\s*\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,\s*([0-9]+)\s*\]'
 # C++ writes the result of a division by zero as a word that JSON does not have.
@@ -71,6 +73,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "sync": (*ON_A_STREAM, "wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id"),
     "event": (*ON_A_STREAM, "event_id"),
     METADATA: ("pid", "tid", "name", "label"),
+    MATH: MATH_COLUMNS,
+    MESSAGE: MESSAGE_COLUMNS,
 }
 TIMED_SORTS = ("kernel", "memcpy", "memset", "call", "range", "overhead")
 PIECES_AT_ONCE = 2  # a piece takes about ten times its size while it is decoded
@@ -150,7 +154,7 @@ def _end_column() -> pl.Expr:
 
 
 def decode(piece: bytes) -> pl.DataFrame:
-    """Return the wanted events of a piece.
+    """Return the wanted events of a piece, and again those of which a size is known (sizes.py).
 
     Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
     pid, tid, start, length (ns), NUMBERS, SYNC_NUMBERS and the values of LAUNCH_NUMBERS. All but the texts are Int64,
@@ -158,19 +162,25 @@ def decode(piece: bytes) -> pl.DataFrame:
     Raises NotJsonError.
     """
     events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
-    wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, '"${1}":"${2}"')
+    wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, QUOTED)
     wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
-    decoded = _json_frame(wanted)
+    sized = sized_events(events, lambda some, schema: _decoded(some.str.replace_all(TIME, QUOTED), schema), nanoseconds)
+    return pl.concat([_typed_events(_decoded(wanted, SCHEMA)), *sized], how="diagonal")
+
+
+def _decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
+    """Return the fields of events. Raises NotJsonError."""
+    decoded = _json_frame(events, schema)
     if decoded is None:
-        decoded = _json_frame(wanted.str.replace_all(NOT_A_NUMBER, ": null${1}"))
+        decoded = _json_frame(events.str.replace_all(NOT_A_NUMBER, ": null${1}"), schema)
     if decoded is None:
         raise NotJsonError("has an event that is not JSON, or a value of a type that torch does not write")
-    return _typed_events(decoded)
+    return decoded
 
 
-def _json_frame(events: pl.Series) -> pl.DataFrame | None:
+def _json_frame(events: pl.Series, schema: pl.Struct) -> pl.DataFrame | None:
     try:
-        return events.str.json_decode(SCHEMA).struct.unnest()
+        return events.str.json_decode(schema).struct.unnest()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
 

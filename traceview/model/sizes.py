@@ -1,0 +1,53 @@
+"""How much work operations do, where the capture tells it: floating-point operations, and messages of collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+COLLECTIVES = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
+    *("send", "receive", "barrier", "other"),
+)
+FLOPS: Mapping[str, PolarsDataType] = {
+    "operation": pl.Int32,  # row of Trace.operations: a kernel that a call of an op launches
+    "call": pl.Int32,  # numbers the calls of ops
+    "flops": pl.Int64,  # of the whole call
+}
+MARKS: Mapping[str, PolarsDataType] = {
+    "time": pl.Int64,
+    "process": pl.Int32,
+    "flops": pl.Int64,  # of an iteration on each GPU
+}
+MESSAGES: Mapping[str, PolarsDataType] = {
+    "operation": pl.Int32,  # row of Trace.operations
+    "collective": pl.Enum(COLLECTIVES),
+    "group": pl.String,  # the name of its process group or communicator; null if unknown
+    "group_size": pl.Int32,  # null if unknown
+    "element_type": pl.String,  # null if unknown
+    "bytes": pl.Int64,  # the size of its message as nccl-tests define it (docs/definitions.md "Collectives")
+}
+
+
+def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    return pl.DataFrame(schema=dict(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSizes:
+    """The sizes of work that a capture tells; each frame is empty if it tells none."""
+
+    flops: pl.DataFrame = field(default_factory=lambda: _empty(FLOPS))
+    marks: pl.DataFrame = field(default_factory=lambda: _empty(MARKS))
+    messages: pl.DataFrame = field(default_factory=lambda: _empty(MESSAGES))
+
+    @property
+    def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:
+        """Each frame with its name and schema."""
+        return (("flops", self.flops, FLOPS), ("marks", self.marks, MARKS), ("messages", self.messages, MESSAGES))

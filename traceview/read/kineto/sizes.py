@@ -1,0 +1,141 @@
+"""The sizes of the work in a trace: operations of ops with known shapes, and messages of collectives.
+
+torch.profiler writes shapes with record_shapes=True, and the arguments of a collective always: at its kernel, or in
+older versions at the op `record_param_comms` with the kernel's external id alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from traceview.read import raw
+from traceview.read.kineto.identity import TraceIdentity
+from traceview.read.kineto.op_flops import COUNTS, op_flops
+from traceview.read.limits import MAX_NAME
+
+MATH, MESSAGE = "math", "message"
+SHAPES = '"Input [Dd]ims"'
+COUNTED = rf'"name"\s*:\s*"(?:{"|".join(COUNTS)})"'
+# A list of lists of sizes, without lists of tensors; and a list of texts, which may contain brackets.
+INPUT_SIZES = r'"Input [Dd]ims"\s*:\s*(\[(?:\s*\[[0-9,\s]*\]\s*,?)*\s*\])'
+INPUT_VALUES = r'"Concrete Inputs"\s*:\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\])'
+OP_SCHEMA = pl.Struct(dict.fromkeys(("ph", "name", "pid", "tid", "ts", "dur"), pl.String))
+
+COLLECTIVE = "Collective name|nccl|Nccl"
+# Integers of a message, and their columns.
+MESSAGE_NUMBERS = {
+    "External id": "external",
+    "correlation": "correlation",
+    "In msg nelems": "sent",
+    "Out msg nelems": "received",
+    "Group size": "group_size",
+}
+MESSAGE_TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
+MESSAGE_SCHEMA = pl.Struct(
+    dict.fromkeys(("ph", "cat", "pid", "tid"), pl.String)
+    | {"args": pl.Struct(dict.fromkeys((*MESSAGE_NUMBERS, *MESSAGE_TEXTS), pl.String))}
+)
+KERNEL_CATEGORIES = ("kernel", "Kernel")
+UNDEFINED = ("undefined", "")  # descriptions that torch writes for a group without one
+ELEMENT_ROWS = {torch: row for row, (torch, _, _) in enumerate(raw.ELEMENTS)}
+ELEMENT_BYTES = dict(enumerate(size for _, _, size in raw.ELEMENTS))
+MATH_COLUMNS = ("pid", "tid", "start", "end", "flops")
+MESSAGE_COLUMNS = ("pid", "tid", "name", "label", *MESSAGE_NUMBERS.values(), "dtype", "is_kernel")
+Decoder = Callable[[pl.Series, pl.Struct], pl.DataFrame]
+
+
+def sized_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> list[pl.DataFrame]:
+    """Return the ops with known operations and the collectives among the texts of events, one frame for each.
+
+    `decode` reads JSON, `time` turns decimal text in µs into ns.
+    """
+    frames = [
+        _math_events(events.filter(events.str.contains(SHAPES)), decode, time),
+        _messages(events.filter(events.str.contains(COLLECTIVE)), decode),
+    ]
+    return [frame for frame in frames if frame is not None]
+
+
+def _math_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame | None:
+    events = events.filter(events.str.contains(COUNTED)) if len(events) else events
+    if not len(events):
+        return None
+    decoded = decode(events, OP_SCHEMA).with_columns(
+        events.str.extract(INPUT_SIZES).fill_null("").alias("sizes"),
+        events.str.extract(INPUT_VALUES).fill_null("").alias("inputs"),
+    )
+    signature = ("name", "sizes", "inputs")
+    distinct = decoded.select(signature).unique()
+    counted = distinct.with_columns(
+        pl.Series("flops", [op_flops(*row) for row in distinct.iter_rows()], dtype=pl.Int64)
+    )
+    return (
+        decoded.join(counted, on=signature, how="left", maintain_order="left")
+        .filter(pl.col("flops").is_not_null(), pl.col("ph") == "X")
+        .select(
+            pl.lit(MATH).alias("sort"),
+            "name",
+            *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
+            time(pl.col("ts")).alias("start"),
+            time(pl.col("dur")).alias("length"),
+            "flops",
+        )
+    )
+
+
+def _messages(events: pl.Series, decode: Decoder) -> pl.DataFrame | None:
+    if not len(events):
+        return None
+    decoded = decode(events, MESSAGE_SCHEMA)
+    args = pl.col("args").struct
+    name, description = (
+        args.field(f"Process Group {part}").str.slice(0, MAX_NAME // 2).fill_null("")
+        for part in ("Name", "Description")
+    )
+    known = ~description.is_in(UNDEFINED)
+    group = pl.when(known & (name != "")).then(description + " (" + name + ")").when(known).then(description)
+    return decoded.filter(pl.col("ph") == "X").select(
+        pl.lit(MESSAGE).alias("sort"),
+        args.field("Collective name").str.slice(0, MAX_NAME + 1).alias("name"),
+        group.otherwise(name).alias("label"),
+        *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
+        *(args.field(source).cast(pl.Int64, strict=False).alias(column) for source, column in MESSAGE_NUMBERS.items()),
+        args.field("dtype").replace_strict(ELEMENT_ROWS, default=None, return_dtype=pl.Int64).alias("dtype"),
+        pl.col("cat").is_in(KERNEL_CATEGORIES).cast(pl.Int64).alias("is_kernel"),
+    )
+
+
+def math_table(ops: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.MATH from the ops of a trace."""
+    return ops.with_columns(identity.global_tid(ops)).select(raw.TABLES[raw.MATH].columns)
+
+
+def message_table(messages: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.MESSAGES: the messages of kernels, with the arguments of the op where the kernel has none.
+
+    An external id that several kernels share does not tell which part of the message each of them sends.
+    """
+    kernels = messages.filter(pl.col("is_kernel") == 1)
+    own = kernels.filter(pl.col("name").is_not_null())
+    bare = kernels.filter(pl.col("name").is_null(), pl.col("external").is_not_null())
+    ops = messages.filter(pl.col("is_kernel") == 0, pl.col("name").is_not_null()).unique("external", keep="none")
+    arguments = ("external", "name", "label", "sent", "received", "group_size", "dtype")
+    linked = (
+        bare.unique("external", keep="none")
+        .select("external", "correlation", "pid", "tid")
+        .join(ops.select(arguments), on="external")
+    )
+    known = pl.concat([own.select(*arguments, "correlation", "pid", "tid"), linked], how="diagonal")
+    size = pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    return known.with_columns(
+        pl.col("correlation").alias("correlationId"),
+        identity.global_pid(known),
+        pl.col("name").alias("nameId"),
+        pl.col("label").alias("textId"),
+        pl.col("group_size").alias("groupSize"),
+        pl.col("dtype").alias("elementType"),
+        (pl.col("sent") * size).alias("sentBytes"),
+        (pl.col("received") * size).alias("receivedBytes"),
+    ).select(raw.TABLES[raw.MESSAGES].columns)
