@@ -183,6 +183,88 @@ def _activations_compile(after: bool) -> Step:
     return lambda _index: called(values)
 
 
+# Programs whose predictions were written down before their captures of `after` were read (docs/whatif.md).
+
+
+def t5(**options: Any) -> Step:
+    """Return a training step of T5."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config).cuda().train()
+    tokens, labels = (torch.randint(32000, (16, length), device="cuda") for length in (512, 128))
+    return training_step(model, {"input_ids": tokens, "labels": labels}, lambda output: output.loss, **options)
+
+
+@program("t5-tf32", "tf32")
+def _t5_tf32(after: bool) -> Step:
+    torch.set_float32_matmul_precision("high" if after else "highest")
+    return t5()
+
+
+@program("t5-bf16", "bf16")
+def _t5_bf16(after: bool) -> Step:
+    return t5(autocast=after)
+
+
+@program("timm-vit-sdpa", "sdpa")
+def _timm_vit_sdpa(after: bool) -> Step:
+    import timm
+
+    timm.layers.set_fused_attn(after)
+    return images(timm.create_model("vit_base_patch16_224"), batch=64, autocast=True)
+
+
+@program("densenet-channels-last", "channels-last")
+def _densenet_channels_last(after: bool) -> Step:
+    import torchvision
+
+    torch.backends.cudnn.benchmark = True
+    return images(torchvision.models.densenet121(), batch=64, autocast=True, channels_last=after)
+
+
+@program("bert-large-fused", "fused-optimizer")
+def _bert_large_fused(after: bool) -> Step:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    model = BertForSequenceClassification(config).cuda().train()
+    tokens, labels = torch.randint(30000, (16, 128), device="cuda"), torch.randint(2, (16,), device="cuda")
+    inputs = {"input_ids": tokens, "labels": labels}
+    return training_step(model, inputs, lambda output: output.loss, autocast=True, fused=after)
+
+
+@program("gpt2-medium-pad", "pad")
+def _gpt2_medium_pad(after: bool) -> Step:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, vocab_size=50304 if after else 50257)
+    model = GPT2LMHeadModel(config).cuda().train()
+    tokens = torch.randint(50257, (8, 512), device="cuda")
+    return training_step(model, {"input_ids": tokens, "labels": tokens}, lambda output: output.loss, autocast=True)
+
+
+@program("llama-compile", "compile")
+def _llama_compile(after: bool) -> Step:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=6, num_attention_heads=16)
+    model = LlamaForCausalLM(config).cuda().train()
+    tokens = torch.randint(32000, (8, 1024), device="cuda")
+    called = torch.compile(model) if after else model
+    return training_step(called, {"input_ids": tokens, "labels": tokens}, lambda output: output.loss, autocast=True)
+
+
+@program("torchvision-vit-tf32", "tf32")
+def _torchvision_vit_tf32(after: bool) -> Step:
+    import torchvision
+
+    torch.set_float32_matmul_precision("high" if after else "highest")
+    model = torchvision.models.vit_b_16().cuda().eval().requires_grad_(False)
+    pixels = torch.randn(128, 3, 224, 224, device="cuda")
+    return lambda _index: model(pixels)
+
+
 def main() -> None:
     """Run one program, or list all."""
     if len(sys.argv) < 3:

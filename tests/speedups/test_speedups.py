@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from traceview.measure.kernels.families import kernel_kind
 from traceview.speedups import SPEEDUPS, KernelSequence
 from traceview.speedups.base import marked, per_run
-from traceview.speedups.fusion import compile_chains, fused_optimizer, sdpa
+from traceview.speedups.fusion import CHAIN_LEFT, compile_chains, fused_optimizer, sdpa
 from traceview.speedups.precision import bf16, tf32
-from traceview.speedups.shapes import batch, channels_last, pad
+from traceview.speedups.shapes import batch, channels_last, pad, unpadded_vocabulary
 
 FP32_GEMM = "ampere_sgemm_128x64_nn"
+FP32_CONVOLUTION = "void wgrad_alg0_engine<float, (int)128, (int)6, (int)7>(int, int, int, const T1 *)"
 BF16_GEMM = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT"
 ADD = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, A>(int)"
 ADDCDIV = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::addcdiv_cuda_kernel(at::I &)>(int)"
 SOFTMAX = "void at::native::<unnamed>::softmax_warp_forward<float, float, float, (int)11>(T2 *)"
 LOSS = "void at::native::<unnamed>::cunn_SoftMaxForward<(int)4, float, LogSoftMaxForwardEpilogue>(T4 *)"
+LOSS_BACKWARD = "void at::native::<unnamed>::cunn_SoftMaxBackward<(int)4, float, LogSoftMaxBackwardEpilogue>(T4 *)"
+FILL = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, A>(int)"
+SOFTMAX_BACKWARD = "void at::native::<unnamed>::softmax_warp_backward<float, float, float, (int)11>(T2 *)"
 COPY = "void at::native::elementwise_kernel<(int)2, at::native::direct_copy_kernel_cuda(at::I &)>(int)"
 ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align1>(T1::Params)"
 LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)"
@@ -26,12 +32,12 @@ LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float
 def sequence(
     names: list[str], ns: list[int] | None = None, streams: list[int] | None = None, **gpu: object
 ) -> KernelSequence:
-    """Return kernels of 10 ns in order, each of 4 blocks, on an H200 unless `gpu` says otherwise."""
+    """Return kernels of 10 µs in order, each of 4 blocks, on an H200 unless `gpu` says otherwise."""
     distinct = list(dict.fromkeys(names))
     limits: dict[str, object] = {"sms": 132, "gpu": "NVIDIA H200"} | gpu
     return KernelSequence(
         places=np.arange(len(names)),
-        ns=np.array(ns or [10] * len(names), np.int64),
+        ns=np.array(ns or [10_000] * len(names), np.int64),
         stream=np.array(streams or [0] * len(names), np.int64),
         shape=np.array([distinct.index(name) for name in names], np.int64),
         kinds=tuple(kernel_kind(name.split("<")[0].split("::")[-1], name) for name in distinct),
@@ -59,7 +65,7 @@ def test_tf32_needs_a_gpu_that_gains() -> None:
 def test_chains_are_fused_to_their_longest_kernel() -> None:
     estimate = compile_chains(sequence([ADD, ADD, FP32_GEMM, ADD], [10, 30, 99, 10]))
     assert not isinstance(estimate, str)
-    np.testing.assert_allclose(estimate.low, [0.75, 0.75, 1, 1])
+    np.testing.assert_allclose(estimate.low, [0.75 * CHAIN_LEFT[0]] * 2 + [1, 1])
     assert estimate.gone.tolist() == [False, True, False, False]
 
 
@@ -76,6 +82,38 @@ def test_attention_by_separate_kernels() -> None:
     assert estimate.gone.tolist() == [False, True, False, True, True, True, False, True, False]
     assert (estimate.middle[[2, 6]] > estimate.middle[4]).all()
     assert (estimate.middle[[0, 8]] == 1).all()
+
+
+def test_attention_has_four_products_in_the_backward_pass() -> None:
+    estimate = sdpa(sequence([BF16_GEMM, ADD, *[BF16_GEMM] * 2, SOFTMAX_BACKWARD, *[BF16_GEMM] * 2, ADD, BF16_GEMM]))
+    assert not isinstance(estimate, str)
+    assert (estimate.middle < 1).tolist() == [False, False, *[True] * 5, False, False]
+    assert estimate.gone.tolist() == [place == 4 for place in range(9)]
+
+
+@pytest.mark.parametrize(("columns", "unpadded"), [(50257, True), (50258, True), (50304, False)])
+def test_vocabulary_from_launch_shapes(columns: int, unpadded: bool) -> None:
+    names = [FP32_GEMM, ADD, FP32_GEMM, LOSS, FILL, LOSS_BACKWARD, FP32_GEMM, FP32_GEMM, ADD, FP32_GEMM]
+    kernels = sequence(names)
+    rows = 8192
+    blocks = {FILL: -(-rows * columns // 1024), LOSS: rows, LOSS_BACKWARD: rows}
+    kernels = replace(kernels, blocks=np.array([float(blocks.get(name, 4)) for name in kernels.full_names]))
+    assert np.flatnonzero(unpadded_vocabulary(kernels)).tolist() == ([2, 6, 7] if unpadded else [])
+
+
+def test_precision_gains_less_where_names_or_shapes_tell_it() -> None:
+    normal, transposed = "ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nt"
+    estimate = tf32(sequence([normal, transposed, FP32_CONVOLUTION], [1_000_000] * 3))
+    assert not isinstance(estimate, str)
+    assert estimate.middle[0] < estimate.middle[1]
+    assert estimate.middle[0] < estimate.middle[2]
+
+
+def test_a_kernel_that_stays_is_launched() -> None:
+    estimate = tf32(sequence([FP32_GEMM] * 2, [1_000, 1_000_000]))
+    assert not isinstance(estimate, str)
+    assert estimate.middle[0] == 1
+    assert estimate.middle[1] < 0.5
 
 
 def test_loss_is_no_attention() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -17,10 +17,12 @@ from traceview.model.trace import CLASSES, SOURCES, Trace
 
 Mask = NDArray[np.bool_]
 Factors = NDArray[np.float64]
+Range = tuple[float, float, float]  # a fraction of a time: at best, expected and at worst
 COMPUTE, KERNEL = CLASSES.index("compute"), SOURCES.index("kernel")
 MATRIX = ("gemm", "convolution", "attention")
 # Families that a compiler fuses with their neighbours: each of their kernels reads and writes its tensors once.
 FUSIBLE = ("elementwise", "copy", "random", "reduction", "normalization", "softmax", "layout", "indexing", "pooling")
+SHORTEST = (1_500, 2_500, 4_000)  # ns of a matrix kernel of a few blocks on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,21 @@ class Speedup:
     estimate: Callable[[KernelSequence], Estimate | str]
 
 
-def scaled(kernels: KernelSequence, chosen: Mask, factors: tuple[float, float, float], detail: str) -> Estimate:
-    """Return an estimate that scales the chosen kernels and leaves the others."""
-    low, middle, high = (np.where(chosen, factor, 1.0) for factor in factors)
-    return Estimate(low, middle, high, np.zeros(len(chosen), np.bool_), detail)
+def grouped(
+    kernels: KernelSequence, groups: Sequence[tuple[Mask, Range]], detail: str, gone: Mask | None = None
+) -> Estimate:
+    """Return an estimate that scales groups of kernels, and leaves the others. A kernel takes the last of its groups.
+
+    A kernel that stays is launched, so it keeps at least a few µs (SHORTEST).
+    """
+    left = np.ones((3, len(kernels.ns)))
+    gone = np.zeros(len(kernels.ns), np.bool_) if gone is None else gone
+    for chosen, factors in groups:
+        left[:, chosen] = np.array(factors)[:, None]
+    shrunk = (left < 1) & ~gone
+    least = np.minimum(np.array(SHORTEST)[:, None] / np.maximum(kernels.ns, 1), 1.0)
+    low, middle, high = np.where(shrunk, np.maximum(left, least), left)
+    return Estimate(low, middle, high, gone, detail)
 
 
 def marked(first: Times, last: Times, count: int) -> Mask:

@@ -6,8 +6,6 @@ a fused chain takes about as long as its longest kernel (GPT-2 under torch.compi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from traceview.intervals import Times
@@ -17,18 +15,21 @@ from traceview.speedups.base import (
     KernelSequence,
     Mask,
     Speedup,
+    grouped,
     marked,
     per_run,
-    scaled,
     share_of,
 )
 
-CHAIN_LEFT = (1.0, 1.2, 1.5)  # times the longest kernel of a chain
+CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
 CHAIN_FLOOR = (0.04, 0.07, 0.12)  # of the chain's sum: a long chain computes more than it copies
 MIN_CHAIN = 2
 ATTENTION_LEFT = (0.0, 0.02, 0.12)  # of the kernels between the two products
-PRODUCTS_LEFT = (0.4, 0.7, 1.0)  # of the two products: one attention kernel replaces them
-OPTIMIZER_LEFT = (0.22, 0.3, 0.42)  # 7 instead of about 23 passes over the parameters (AdamW)
+# One attention kernel replaces two products, or in the backward pass four, and computes two of them again.
+FORWARD_LEFT, BACKWARD_LEFT = (0.45, 0.58, 0.8), (0.75, 0.95, 1.2)
+# 7 instead of 20 to 23 passes over the parameters (Adam), 5 instead of 9 to 11 (SGD with momentum).
+ADAM_LEFT, SGD_LEFT = (0.26, 0.31, 0.37), (0.4, 0.5, 0.65)
+NOT_UPDATES = "Fused|_lamb|adam_kernel|LpNorm|ZeroFunctor"  # fused updates, clipping, gradients set to zero
 MIN_UPDATES = 8  # updates of single tensors in a chain that make it an optimizer
 UPDATE = r"addcdiv|lerp_scalar|addcmul"
 
@@ -66,16 +67,27 @@ def sdpa(kernels: KernelSequence) -> Estimate | str:
     first, last = first[chosen], last[chosen]
     if len(first) == 0:
         return "no softmax runs between two matrix products"
-    products = marked(first - 1, last + 1, count) & product
-    around = _runs_that_touch(kernels, kernels.in_families("copy"), first - 2, last + 1)
+    backward = kernels.matches("[bB]ackward")[_softmax_in(softmax, first, last)]
+    # The backward pass has two products on each side of the softmax.
+    begin, end = first - 1 - (backward & product[first - 2]), last + 1 + (backward & product[(last + 1) % count])
+    products = marked(begin, end, count) & product
+    around = _runs_that_touch(kernels, kernels.in_families("copy"), begin - 1, end)
     inner = (marked(first, last, count) | around) & ~products
-    low, middle, high = (
-        np.where(inner, within, np.where(products, left, 1.0))
-        for within, left in zip(ATTENTION_LEFT, PRODUCTS_LEFT, strict=True)
+    groups = (
+        (products, FORWARD_LEFT),
+        (products & marked(begin[backward], end[backward], count), BACKWARD_LEFT),
+        (inner, ATTENTION_LEFT),
     )
     share = share_of(kernels, inner | products)
     detail = f"{len(first):,} attentions by separate kernels take {share} of the kernel time"
-    return Estimate(low, middle, high, inner, detail)
+    return grouped(kernels, groups, detail, gone=inner)
+
+
+def _softmax_in(softmax: Mask, first: Times, last: Times) -> Times:
+    """Return the last softmax in each of the runs [first, last) that hold one."""
+    places = np.flatnonzero(softmax)
+    inside: Times = places[np.searchsorted(places, last) - 1]
+    return inside
 
 
 def _runs_that_touch(kernels: KernelSequence, members: Mask, *places: Times) -> Mask:
@@ -92,11 +104,12 @@ def _runs_that_touch(kernels: KernelSequence, members: Mask, *places: Times) -> 
 def fused_optimizer(kernels: KernelSequence) -> Estimate | str:
     """Return what a fused optimizer leaves of one that runs operation by operation."""
     single = _single_tensor_updates(kernels)
-    chosen = single | (kernels.in_families("optimizer") & ~kernels.matches("Fused|_lamb|adam_kernel"))
+    chosen = single | (kernels.in_families("optimizer") & ~kernels.matches(NOT_UPDATES))
     if not chosen.any():
         return "no optimizer runs operation by operation"
     detail = f"{int(chosen.sum()):,} kernels of the optimizer take {share_of(kernels, chosen)} of the kernel time"
-    return replace(scaled(kernels, chosen, OPTIMIZER_LEFT, detail), gone=single)
+    is_adam = (chosen & kernels.matches("addcdiv|PointwiseOp")).any()
+    return grouped(kernels, [(chosen, ADAM_LEFT if is_adam else SGD_LEFT)], detail, gone=single)
 
 
 def _single_tensor_updates(kernels: KernelSequence) -> Mask:

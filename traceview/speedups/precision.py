@@ -1,32 +1,43 @@
 """Matrix products and convolutions in TF32 or bfloat16 on tensor cores.
 
-A kernel becomes faster by the ratio of the peaks, and reaches less of the higher peak, because memory and launch take
-their part. On an H200, TF32 left 0.19 to 0.28 and bfloat16 0.09 to 0.22 of the time of FP32 kernels, casts included
-(GPT-2, BERT, ViT and ResNet-50; docs/whatif.md).
+A kernel becomes faster by the ratio of the peaks, and reaches less of the higher peak. How much less depends on what
+the name of its FP32 kernel tells: the order of the operands (in TF32, Hopper's tensor cores read operands in one order
+only, and weight gradients, `nt`, have the other one), a vocabulary that is not padded, or a convolution, around which
+cuDNN converts the layout. The fractions are those of GPT-2, BERT and ResNet-50 on an H200 (docs/whatif.md).
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
 from traceview.measure.kernels.families import KernelKind
 from traceview.model.peaks import peak_flops
-from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Speedup, scaled, share_of
+from traceview.speedups.base import MATRIX, Estimate, KernelSequence, Mask, Range, Speedup, grouped, share_of
+from traceview.speedups.shapes import unpadded_vocabulary
 
-# Time left, times the ratio of the peaks.
-TF32_SPREAD = (1.33, 1.63, 2.0)
-BF16_SPREAD = (1.25, 2.2, 3.4)
-HALVED = (0.4, 0.5, 0.8)  # of the time of TF32 kernels in bfloat16
+MEASURED = ("H100", "H200", "GH200", "H800")  # GPUs of the generation on which the fractions were measured
 
 
-def _left(
-    kernels: KernelSequence, precision: str, spread: tuple[float, float, float]
-) -> tuple[float, float, float] | None:
-    fp32, tensor = (peak_flops(kernels.gpu, name) for name in ("fp32", precision))
-    if fp32 is None or tensor is None:
-        return None
-    low, middle, high = (min(1.0, fp32 / tensor * factor) for factor in spread)
-    return low, middle, high
+class FractionsLeft(NamedTuple):
+    """The time left of FP32 kernels, times the ratio of the peaks, by what they compute.
+
+    `transposed` are products in order `nt`, `unpadded` those with a vocabulary that is not a multiple of 8.
+    """
+
+    product: Range
+    transposed: Range
+    unpadded: Range
+    convolution: Range
+
+
+TF32_LEFT = FractionsLeft((0.96, 1.09, 1.3), (1.85, 2.09, 2.4), (2.7, 3.0, 3.4), (1.7, 2.05, 2.5))
+# Autocast's casts included: they take as long as the products themselves.
+BF16_LEFT = FractionsLeft((1.45, 1.75, 2.1), (1.45, 1.75, 2.1), (6.2, 7.0, 7.8), (1.3, 2.2, 3.2))
+ELSEWHERE = FractionsLeft(*[(1.2, 1.63, 2.2)] * 4), FractionsLeft(*[(1.2, 2.2, 3.4)] * 4)
+# In bfloat16, of TF32 kernels, of attention in TF32, and where convolutions and batch normalization are in NCHW layout
+# (ResNet-50), of normalization, for which PyTorch has slower kernels then, and of elementwise kernels.
+HALVED, ATTENTION_LEFT = (0.45, 0.5, 0.58), (0.14, 0.18, 0.26)
+NORMALIZATION_LEFT, ELEMENTWISE_LEFT = (1.25, 1.4, 1.48), (0.48, 0.5, 0.6)
 
 
 def tf32(kernels: KernelSequence) -> Estimate | str:
@@ -34,10 +45,10 @@ def tf32(kernels: KernelSequence) -> Estimate | str:
     chosen = kernels.where(_is_fp32_matrix)
     if not chosen.any():
         return "no matrix product or convolution runs in FP32 without tensor cores"
-    left = _left(kernels, "tf32", TF32_SPREAD)
-    if left is None or left[1] > 0.9:
+    groups = _groups(kernels, chosen, "tf32", TF32_LEFT, ELSEWHERE[0])
+    if groups is None or groups[0][1][1] > 0.9:
         return f"the gain of TF32 on this GPU ({kernels.gpu or 'unknown'}) is not known"
-    return scaled(kernels, chosen, left, _share_text(kernels, chosen, "FP32 without tensor cores"))
+    return grouped(kernels, groups, _evidence(kernels, chosen, "FP32 without tensor cores"))
 
 
 def bf16(kernels: KernelSequence) -> Estimate | str:
@@ -46,14 +57,14 @@ def bf16(kernels: KernelSequence) -> Estimate | str:
     tensor = kernels.where(lambda kind: kind.family in MATRIX and kind.precision == "tf32")
     if not (fp32 | tensor).any():
         return "no matrix product or convolution runs in FP32 or TF32"
-    left = _left(kernels, "bf16", BF16_SPREAD)
-    if left is None:
+    groups = _groups(kernels, fp32, "bf16", BF16_LEFT, ELSEWHERE[1])
+    if groups is None:
         return f"the gain of bfloat16 on this GPU ({kernels.gpu or 'unknown'}) is not known"
-    low, middle, high = (
-        np.where(fp32, full, np.where(tensor, half, 1.0)) for full, half in zip(left, HALVED, strict=True)
-    )
-    detail = _share_text(kernels, fp32 | tensor, "FP32 or TF32")
-    return Estimate(low, middle, high, np.zeros(len(fp32), np.bool_), detail)
+    groups += [(tensor, HALVED), (tensor & kernels.in_families("attention"), ATTENTION_LEFT)]
+    if kernels.matches("nchwToNhwc|_NCHW<").any():
+        groups.append((kernels.matches("bn_(fw|bw)|batch_norm"), NORMALIZATION_LEFT))
+        groups.append((kernels.in_families("elementwise"), ELEMENTWISE_LEFT))
+    return grouped(kernels, groups, _evidence(kernels, fp32 | tensor, "FP32 or TF32"))
 
 
 def _is_fp32_matrix(kind: KernelKind) -> bool:
@@ -62,8 +73,33 @@ def _is_fp32_matrix(kind: KernelKind) -> bool:
     return kind.family in MATRIX and kind.precision == "fp32" and kind.tensor_core is False
 
 
-def _share_text(kernels: KernelSequence, chosen: Mask, how: str) -> str:
-    return f"{share_of(kernels, chosen)} of the kernel time is matrix products and convolutions in {how}"
+def _groups(
+    kernels: KernelSequence, chosen: Mask, precision: str, spread: FractionsLeft, elsewhere: FractionsLeft
+) -> list[tuple[Mask, Range]] | None:
+    """Return the chosen FP32 kernels by what their names tell, with what is left of them; None on an unknown GPU."""
+    fp32, tensor = (peak_flops(kernels.gpu, name) for name in ("fp32", precision))
+    if fp32 is None or tensor is None:
+        return None
+    used = spread if any(name in kernels.gpu for name in MEASURED) else elsewhere
+    ratio = fp32 / tensor
+    masks = (
+        chosen,
+        chosen & kernels.matches(r"_nt(_|$)"),
+        chosen & unpadded_vocabulary(kernels),
+        chosen & ~kernels.in_families("gemm", "attention"),
+    )
+    return [
+        (mask, (low * ratio, middle * ratio, high * ratio))
+        for mask, (low, middle, high) in zip(masks, used, strict=True)
+    ]
+
+
+def _evidence(kernels: KernelSequence, chosen: Mask, precision: str) -> str:
+    unpadded = chosen & unpadded_vocabulary(kernels)
+    text = f"{share_of(kernels, chosen)} of the kernel time is matrix products and convolutions in {precision}"
+    if unpadded.any():
+        text += f", {share_of(kernels, unpadded)} with a vocabulary that is not a multiple of 8, which gain less"
+    return text
 
 
 TF32 = Speedup("tf32", "Allow TF32 for matrix products", "inputs with 10-bit mantissas", tf32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,10 +137,20 @@ KINDS: list[tuple[str, str, str, str | None, bool | None]] = [
     ),
     ("indexFuncLargeIndex", f"{NATIVE}indexFuncLargeIndex<float, long>(T)", "indexing", "fp32", False),
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "", "communication", "fp32", False),
-    ("triton_poi_fused_add_mul_3", "", "fused", None, None),
-    ("loop_add_fusion", "", "fused", None, None),
+    ("triton_poi_fused_add_mul_3", "", "fused", None, False),
+    ("loop_add_fusion", "", "fused", None, False),
     ("jacobi_kernel", "jacobi_kernel(float *, const float *, float *, int, int, int)", "custom", "fp32", None),
     ("spread_input_kernel", "spread_input_kernel(const float *, __half *, int)", "custom", None, None),
+    (
+        "CatArrayBatchedCopy",
+        f"{NATIVE}(anonymous namespace)::CatArrayBatchedCopy<float>(T*)",
+        "copy",
+        "fp32",
+        False,
+    ),
+    ("mul_mat_q", "void mul_mat_q<(ggml_type)12, 64, false>(const char *, const int *)", "gemm", None, None),
+    ("rms_norm_f32", "void rms_norm_f32<1024, true>(const float *, float *, int)", "normalization", "fp32", False),
+    ("gemm_fusion_dot_3", "", "gemm", None, None),
     ("kernel_IMGA", "kernel_IMGA(int *, curandStateXORWOW *, int *)", "custom", None, None),
 ]
 
@@ -162,6 +173,24 @@ def test_generic_kernels_are_labelled_by_their_operation() -> None:
 def test_patterns_are_not_empty() -> None:
     assert all(pattern for _, pattern in FAMILIES)
     assert len(FAMILY_NAMES) == len(set(FAMILY_NAMES))
+
+
+def public_captures() -> list[dict[str, Any]]:
+    """Return the kernels of public captures that take most of their time, with labels that a reader gave them."""
+    captures: list[dict[str, Any]] = json.loads(Path(__file__).with_name("public_names.json").read_text())
+    return captures
+
+
+@pytest.mark.parametrize("label", [0, 1, 2], ids=["family", "precision", "tensor_core"])
+@pytest.mark.parametrize("capture", public_captures(), ids=lambda capture: capture["capture"])
+def test_labels_of_public_captures(capture: dict[str, Any], label: int) -> None:
+    right = total = 0.0
+    for share, name, demangled, *labels in capture["kernels"]:
+        kind = kernel_kind(name, demangled)
+        total += share
+        right += share * ((kind.family, kind.precision, kind.tensor_core)[label] == labels[label])
+    assert total >= 0.95
+    assert right >= 0.95 * total
 
 
 def test_tensor_cores_as_nsight_compute_counted_them() -> None:
