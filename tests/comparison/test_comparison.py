@@ -61,8 +61,8 @@ def test_parts_add_up_and_swapping_negates(
     opposite = {"faster": "slower", "slower": "faster", "noise": "noise", "unjudged": "unjudged"}
     # The 1% threshold depends on the base, so one direction may be noise.
     assert again.verdict in (opposite[there.verdict], "noise") or there.verdict == "noise"
-    assert {kernel.name: kernel.time.difference for kernel in there.kernels} == {
-        kernel.name: -kernel.time.difference for kernel in again.kernels
+    assert {kernel.label: kernel.time.difference for kernel in there.kernels} == {
+        kernel.label: -kernel.time.difference for kernel in again.kernels
     }
 
 

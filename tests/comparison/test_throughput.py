@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.captures import sample
+from tests.comparison.made_samples import made_samples
 from tests.made_trace import made_trace
 from traceview import analyze, compare
 from traceview.comparison import throughput
 from traceview.comparison.change import RESAMPLES
-from traceview.comparison.kernels import KernelSamples
+from traceview.comparison.kernels import KernelSamples, KernelShape
 from traceview.comparison.shape import time_shape
 from traceview.comparison.throughput import Series, block_length, mean_change, mean_interval, resampled_deviations
 from traceview.comparison.work import iteration_work
@@ -211,8 +212,8 @@ def test_time_is_that_of_the_analysis(name: str) -> None:
 
 
 def samples(**counts: int) -> KernelSamples:
-    each = np.array([[count] * 4 for count in counts.values()], np.int64).reshape(len(counts), 4)
-    return KernelSamples(tuple(counts), each, each * 1000)
+    shapes = {KernelShape(name, name, (1,), (1,)): [(count, count * 1000)] * 4 for name, count in counts.items()}
+    return made_samples(shapes, iterations=4)
 
 
 def test_multiple_of_the_same_work() -> None:

@@ -48,6 +48,9 @@ All calls together, % of the longest time of a device:
   sync.blocked .waited .starved .refill .cost   implicit_sync.blocked ...
 Steady iterations, % of their median wall time:
   iteration.FIGURE.median .p5 .p95
+All kernels of a short name or label, per device, % of this time:
+  kernel:"NAME" (per iteration)  kernel:"NAME".total
+  kernel:"NAME".per_call (without %)
 Counts, without a unit:
   kernels  gaps  unmatched  sync.count  implicit_sync.count  iteration.count
   findings.count  findings.high .medium .low  notes.count

@@ -41,6 +41,8 @@ Medians, % of the base's wall:
 Means, % of the base's wall, or of the base's count:
   sync.count .blocked .starved .refill .cost   implicit_sync.count ...
   launches  kernels  copies
+Means of kernels, by short name or label, % of the base's:
+  kernel:"NAME" (per iteration)   kernel:"NAME".per_call
 CAUSE: profiler queued launch sync blocking_copy memory api host unknown
 
 \b

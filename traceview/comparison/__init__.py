@@ -5,7 +5,7 @@
     throughput.py  the mean time per iteration: block bootstrap and verdict
     change.py      medians per iteration and their bootstrap intervals
     shape.py       peaks and tails of the distribution of iteration times
-    kernels.py     launches and GPU time by kernel name
+    kernels.py     kernels per call and per iteration, by name and launch shape
     work.py        whether the iterations of two captures do the same work
     notes.py       other differences between the captures
     timeline.py    events around the median iteration, for the page
@@ -195,7 +195,7 @@ def _compare_sides(
         left_over_ns=wall.difference - sum(part.difference for part in parts),
         idle=change("idle"),
         host=tuple(change(name) for name in HOST_FIGURES),
-        kernels=kernel_changes(base.medians.kernels, side.medians.kernels, min_change, LEVEL),
+        kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change, LEVEL),
     )
     return replace(difference, notes=difference_notes(before, difference))
 

@@ -1,37 +1,72 @@
-"""Compare kernels by name: launches and GPU time in every iteration."""
+"""Compare kernels, per call and per iteration, matched by name and launch shape first, then by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.change import change_between
 from traceview.intervals import Times
+from traceview.measure.kernels.families import kernel_kind
 from traceview.model.analysis import Analysis
-from traceview.model.comparison import KernelChange
-from traceview.model.trace import SOURCES
+from traceview.model.comparison import FigureChange, KernelChange
+from traceview.model.trace import SOURCES, Trace
+
+MAX_SHAPES = 16  # of a name: a name with more launch shapes, which follow the data, is compared as a whole
+
+
+class KernelShape(NamedTuple):
+    """Kernels of one name and launch shape. A size that a capture does not hold, as of a whole graph, is ()."""
+
+    name: str
+    label: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSamples:
-    """Kernels and whole graphs by name; `counts` and `times` (ns) have the shape (names, iterations)."""
+    """Kernels and whole graphs of each iteration.
 
-    names: tuple[str, ...]
-    counts: NDArray[np.int64]
-    times: NDArray[np.int64]
+    The rows of `place` (the iteration), `count` and `time` (ns) from `first[i]` to `first[i + 1]` are those of
+    `shapes[i]`.
+    """
 
-    def samples(self, name: str) -> tuple[Times, Times]:
-        """Return the counts and times of a name; zeros if it does not occur."""
-        if name in self.names:
-            row = self.names.index(name)
-            return self.counts[row], self.times[row]
-        zeros = np.zeros(self.counts.shape[1], np.int64)
-        return zeros, zeros
+    shapes: tuple[KernelShape, ...]
+    first: Times
+    place: Times
+    count: Times
+    time: Times
+    iterations: int
+
+    def samples(self, shapes: Sequence[int]) -> tuple[Times, Times]:
+        """Return the launches and the GPU time of some shapes in each iteration."""
+        sums = np.zeros((2, self.iterations), np.int64)
+        for shape in shapes:
+            rows = slice(self.first[shape], self.first[shape + 1])
+            sums[0, self.place[rows]] += self.count[rows]
+            sums[1, self.place[rows]] += self.time[rows]
+        return sums[0], sums[1]
+
+    def by_name(self) -> dict[tuple[str, str], list[int]]:
+        """Return the indices of the shapes of each name and label."""
+        groups = defaultdict(list)
+        for index, shape in enumerate(self.shapes):
+            groups[shape.name, shape.label].append(index)
+        return groups
+
+    def launches(self) -> dict[str, float]:
+        """Return the mean number of launches per iteration of each name."""
+        sums: dict[str, float] = defaultdict(float)
+        for (name, _), shapes in self.by_name().items():
+            sums[name] += float(self.samples(shapes)[0].sum()) / self.iterations
+        return sums
 
 
 def sample_kernels(
@@ -42,50 +77,104 @@ def sample_kernels(
     chosen = pl.col("source").to_physical().is_in(sources) & pl.col("device").is_in(list(devices))
     if process is not None:
         chosen &= pl.col("process") == process
-    work = analysis.trace.operations.filter(chosen).select("start", "end", pl.col("name").cast(pl.String))
+    work = analysis.trace.operations.filter(chosen).select("start", "end", "name", "shape")
     start = work["start"].to_numpy()
     place = np.searchsorted(at.start, start, side="right") - 1
     inside = (place >= 0) & (start < at.end[np.maximum(place, 0)])
-    kernels = work.with_columns(pl.Series("place", place)).filter(pl.Series(inside))
-    sums = kernels.group_by("name", "place").agg(
-        pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("time")
+    sums = (
+        work.with_columns(pl.Series("place", place))
+        .filter(pl.Series(inside))
+        .group_by("name", "shape", "place")
+        .agg(pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("time"))
+        .with_columns(pl.col("name").cast(pl.String))
     )
-    names = sorted(sums["name"].unique().to_list())
-    counts, times = (np.zeros((len(names), len(at.start)), np.int64) for _ in range(2))
-    row = np.searchsorted(np.array(names, np.str_), sums["name"].to_numpy().astype(np.str_))
-    place = sums["place"].to_numpy()
-    counts[row, place] = sums["count"].to_numpy()
-    times[row, place] = sums["time"].to_numpy()
-    return KernelSamples(tuple(names), counts, times)
+    pairs = sums.select("name", "shape").unique(maintain_order=True)
+    keys = [_kernel_shape(analysis.trace, *pair) for pair in pairs.iter_rows()]
+    shapes = sorted(set(keys), key=str)
+    numbers = {shape: number for number, shape in enumerate(shapes)}
+    number = pl.Series("number", [numbers[key] for key in keys], dtype=pl.Int64)
+    numbered = sums.join(pairs.with_columns(number), on=["name", "shape"])
+    rows = numbered.group_by("number", "place").agg(pl.col("count", "time").sum()).sort("number", "place")
+    first = np.searchsorted(rows["number"].to_numpy(), np.arange(len(shapes) + 1))
+    place, count, time = (rows[name].to_numpy() for name in ("place", "count", "time"))
+    return KernelSamples(tuple(shapes), first, place, count, time, len(at.start))
+
+
+def _kernel_shape(trace: Trace, name: str, shape: int) -> KernelShape:
+    row = trace.shapes.row(shape, named=True)
+    label = kernel_kind(name, row["demangled"] or "").label
+    sizes = [[row[f"{kind}_{axis}"] for axis in "xyz"] for kind in ("grid", "block")]
+    return KernelShape(name, label, *(() if None in size else tuple(size) for size in sizes))
 
 
 def kernel_changes(
     before: KernelSamples, after: KernelSamples, min_change: float, level: float
 ) -> tuple[KernelChange, ...]:
-    """Compare kernels by name, largest difference of GPU time first.
+    """Compare kernels, the largest change of GPU time per iteration first.
 
-    A kernel changed if the median number of its launches differs, or if its time changed beyond the noise and by
-    at least the share `min_change`.
+    Shapes that both captures have are compared one by one, all others of a name together. A change below the share
+    `min_change` counts as none.
     """
-    changes = [_kernel_change(name, before, after, min_change, level) for name in {*before.names, *after.names}]
-    changes.sort(key=lambda kernel: (-abs(kernel.time.difference), -abs(kernel.count.difference), kernel.name))
+    changes = [
+        _kernel_change(shape, (before.samples(old), after.samples(new)), min_change, level)
+        for shape, old, new in _matches(before, after)
+    ]
+    changes.sort(key=lambda kernel: (-abs(kernel.cost_ns), -abs(kernel.count.difference), kernel.label, kernel.name))
     return tuple(changes)
 
 
+def _matches(before: KernelSamples, after: KernelSamples) -> Iterator[tuple[KernelShape, list[int], list[int]]]:
+    """Yield pairs of shapes to compare; the sizes of several shapes together are ()."""
+    old_names, new_names = before.by_name(), after.by_name()
+    for name, label in sorted({*old_names, *new_names}):
+        old = {before.shapes[index]: index for index in old_names.get((name, label), [])}
+        new = {after.shapes[index]: index for index in new_names.get((name, label), [])}
+        if max(len(old), len(new)) <= MAX_SHAPES:
+            for shape in [shape for shape in old if shape in new]:
+                yield shape, [old.pop(shape)], [new.pop(shape)]
+        others = list(dict.fromkeys((*old, *new)))
+        if others:
+            shape = others[0] if len(others) == 1 else KernelShape(name, label, (), ())
+            yield shape, list(old.values()), list(new.values())
+
+
 def _kernel_change(
-    name: str, before: KernelSamples, after: KernelSamples, min_change: float, level: float
+    shape: KernelShape, samples: tuple[tuple[Times, Times], tuple[Times, Times]], min_change: float, level: float
 ) -> KernelChange:
-    (old_count, old_time), (new_count, new_time) = before.samples(name), after.samples(name)
-    count = change_between(name, "count", old_count, new_count, level)
-    time = change_between(name, "ns", old_time, new_time, level)
+    (old_count, old_time), (new_count, new_time) = samples
+    count = change_between("count", "count", old_count, new_count, level)
+    time = change_between("time", "ns", old_time, new_time, level)
+    old_each, new_each = (_time_per_call(*side) for side in samples)
+    per_call = replace(
+        change_between("per_call", "ns", old_each, new_each, level),
+        mean_before=int(old_time.sum()) // max(int(old_count.sum()), 1),
+        mean_after=int(new_time.sum()) // max(int(new_count.sum()), 1),
+    )
     if not old_count.any():
         status = "appeared"
     elif not new_count.any():
         status = "vanished"
-    elif count.difference or (
-        time.verdict in ("less", "more") and abs(time.difference) >= min_change * time.before
-    ):
-        status = "changed"
     else:
-        status = "same"
-    return KernelChange(name, status, count, time)
+        status = _status(count, time, per_call, min_change)
+    return KernelChange(
+        shape.name, shape.label, shape.grid or None, shape.block or None, status, count, time, per_call
+    )
+
+
+def _time_per_call(count: Times, time: Times) -> Times:
+    """Return the mean time of a call in each iteration that has calls; 0 if none has."""
+    some = count > 0
+    return time[some] // count[some] if some.any() else np.zeros(1, np.int64)
+
+
+def _status(count: FigureChange, time: FigureChange, per_call: FigureChange, min_change: float) -> str:
+    """Return whether a kernel that both captures have changed: per call first, then its number of calls or its time."""
+    if per_call.verdict in ("less", "more") and _is_large(per_call, min_change):
+        return "faster" if per_call.verdict == "less" else "slower"
+    unsure = "unjudged" in (time.verdict, per_call.verdict) and _is_large(per_call, min_change)
+    judged = time.verdict in ("less", "more") and _is_large(time, min_change)
+    return "changed" if count.difference or judged or unsure else "same"
+
+
+def _is_large(change: FigureChange, min_change: float) -> bool:
+    return abs(change.difference) >= min_change * change.before

@@ -22,17 +22,13 @@ FEWER = 0.05  # of the launches; a smaller difference is not stated
 
 def iteration_work(before: KernelSamples, after: KernelSamples) -> IterationWork:
     """Compare the launches of an iteration of two captures."""
-    names = [name for name in before.names if name in set(after.names)]
-    old, new = (np.array([_mean_count(side, name) for name in names]) for side in (before, after))
-    all_old, all_new = (float(side.counts.sum()) / max(side.counts.shape[1], 1) for side in (before, after))
+    old_launches, new_launches = before.launches(), after.launches()
+    names = sorted(old_launches.keys() & new_launches.keys())
+    old, new = (np.array([side[name] for name in names]) for side in (old_launches, new_launches))
+    all_old, all_new = sum(old_launches.values()), sum(new_launches.values())
     common = min(_share(old, all_old), _share(new, all_new)) if names else 0.0
     multiple = _multiple(old, new, common)
     return IterationWork(round(all_old, 3), round(all_new, 3), round(common, 3), multiple)
-
-
-def _mean_count(side: KernelSamples, name: str) -> float:
-    counts = side.samples(name)[0]
-    return float(counts.sum()) / len(counts)
 
 
 def _share(part: Floats, whole: float) -> float:

@@ -13,7 +13,7 @@ from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
 CUTS = ("range", "gpu", "whole")
-STATUSES = ("appeared", "vanished", "changed", "same")
+STATUSES = ("appeared", "vanished", "slower", "faster", "changed", "same")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,26 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """One kernel by name: the medians over the iterations of its launches and of its GPU time."""
+    """Kernels of one name and launch shape, or of all shapes of a name that the captures do not share.
 
-    name: str
+    `per_call` has the mean GPU time of a call: `mean_before` and `mean_after` over all calls, its medians and interval
+    over the means of the iterations. A kernel is slower or faster by this figure, beyond the noise. It changed if only
+    the number of its calls or its time per iteration did, or if there are too few iterations to tell noise.
+    """
+
+    name: str  # short name
+    label: str  # for a generic kernel with the operation that its template names
+    grid: tuple[int, ...] | None  # None for several shapes, and where a capture does not hold them
+    block: tuple[int, ...] | None
     status: str  # one of STATUSES
     count: FigureChange
     time: FigureChange
+    per_call: FigureChange  # 0 where a capture does not launch it
+
+    @property
+    def cost_ns(self) -> int:
+        """What the change costs per iteration: the difference of the mean GPU time."""
+        return int(self.time.mean_after - self.time.mean_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +137,7 @@ class CaptureDifference:
     left_over_ns: int
     idle: FigureChange
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
-    kernels: tuple[KernelChange, ...]  # the largest difference of GPU time first
+    kernels: tuple[KernelChange, ...]  # the largest cost first
     notes: tuple[Note, ...] = ()
 
     def figures(self) -> Mapping[str, FigureChange]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from traceview.model.columns import column, derived
 
 
-def _size_text(sizes: tuple[int, ...] | None) -> str | None:
+def size_text(sizes: tuple[int, ...] | None) -> str | None:
     """Return "16x4" for (16, 4, 1)."""
     if sizes is None:
         return None
@@ -44,7 +44,7 @@ class KernelUse:
 
     @derived("text", "grid", "Blocks in x, y and z.")
     def grid_text(self) -> str | None:
-        return _size_text(self.grid)
+        return size_text(self.grid)
 
 
 @dataclass(frozen=True, slots=True)

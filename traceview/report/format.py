@@ -33,6 +33,11 @@ def milliseconds(ns: int) -> str:
     return f"{value:.3f} ms" if abs(ns) >= 1000 else f"{ns} ns" if ns else "0 ms"
 
 
+def microseconds(ns: int) -> str:
+    """Return a short time in µs, or in ms where it is long."""
+    return f"{ns / 1000:.1f} µs" if ns < 1_000_000 else milliseconds(ns)
+
+
 def percent(part: int, whole: int) -> str:
     """Return a share, `12.3%`; `-` where the total is 0."""
     return f"{100 * part / whole:.1f}%" if whole else "-"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import sample
+from tests.made_trace import made_trace
 from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
 from traceview.cli.analyze import EPILOG
 from traceview.cli.conditions.analysis import QUANTITIES, failures, parse
 from traceview.errors import RequestError
+from traceview.measure.kernels.families import kernel_kind
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import CAUSES
 from traceview.model.trace import KINDS, Window
@@ -55,6 +58,55 @@ def test_condition_that_holds_shows_the_figure(text: str, line: str) -> None:
 )
 def test_condition_that_does_not_hold(text: str) -> None:
     assert failed(text) == []
+
+
+@pytest.mark.parametrize("name", ["vectorized_elementwise_kernel", "elementwise_kernel<FillFunctor>"])
+def test_kernels_of_a_name_match_a_plain_sum(name: str) -> None:
+    """A short name and a label; the second kernel has a short name that another kernel has as its label."""
+    analysis = analyze(sample("ddp2.sqlite"), device="GPU 0")
+    trace, iterations, (device,) = analysis.trace, analysis.iterations, analysis.devices
+    assert isinstance(iterations, Iterations)
+    names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
+    shapes = [name in (short, kernel_kind(short, full).label) for short, full in names]
+    lengths: dict[Window, list[int]] = {}
+    for window in (device.steady.window, device.window):
+        lengths[window] = [
+            min(row["end"], window.end) - max(row["start"], window.start)
+            for row in trace.operations.iter_rows(named=True)
+            if shapes[row["shape"]] and row["device"] == device.device
+            if row["start"] < window.end and row["end"] > window.start
+        ]
+    steady, whole = lengths[device.steady.window], lengths[device.window]
+    assert 0 < len(steady) < len(whole)
+    for figure, expected in (
+        ("", sum(steady) // (iterations.count - iterations.skipped)),
+        (".total", sum(steady)),
+        (".per_call", sum(steady) // len(steady)),
+    ):
+        assert failed(f'kernel:"{name}"{figure} == {expected}', analysis), figure
+    assert failed(f'kernel:"{name}".total == {sum(whole)}', replace(analysis, whole=True))
+    share = 100 * sum(steady) / device.steady.window.length
+    (line,) = failed(f'kernel:"{name}" > 0%', analysis)
+    assert float(line.split(" is ")[1].split("%")[0]) == pytest.approx(share, abs=0.01)
+
+
+def test_kernels_without_calls_or_iterations() -> None:
+    quantity = 'kernel:"compute"'
+    work = [(0, MS, "compute", 0, None), (2 * MS, 3 * MS, "compute", 0, None)]
+    outside = analyze(made_trace(work, (), [(at * MS, (at + 1) * MS, f"step {at}", 0) for at in range(5, 9)]))
+    assert failed(f"{quantity} == 0", outside) == [f"{quantity} == 0: {quantity} is 0.000 ms on GPU 0"]
+    assert failed(f"{quantity}.per_call < 1s", outside) == []
+    assert failed(f"{quantity}.per_call == 1ms", replace(outside, whole=True)) == [
+        f"{quantity}.per_call == 1ms: {quantity}.per_call is 1.000000 ms on GPU 0"
+    ]
+    bare = analyze(made_trace(work))
+    assert len(failed(f"{quantity}.total == 2ms", bare)) == 1
+    with pytest.raises(RequestError, match=r'kernel:"compute" is a time per iteration: .*; use .per_call or .total'):
+        failed(f"{quantity} > 0", bare)
+    with pytest.raises(RequestError, match=r"made\.sqlite: .*no kernel has this name; did you mean 'compute' or "):
+        failed('kernel:"compuet" > 0', bare)
+    with pytest.raises(RequestError, match=r"no kernel has this name; the kernel table lists the names"):
+        failed('kernel:"" > 0', bare)
 
 
 def test_conditions_cover_the_steady_part_or_the_whole_window() -> None:
@@ -107,10 +159,14 @@ def test_percentages_refer_to_each_device_window() -> None:
         ("__import__('os') > 1", "is not a condition"),
         ("exposed_hd2 > 5%", "unknown quantity 'exposed_hd2'; did you mean .*exposed_h2d"),
         ("iteration.wall > 5ms", "did you mean .*iteration.wall.p"),
-        ("zzz > 1", "unknown quantity 'zzz'; use one of busy, idle, .* or iteration.FIGURE.median, .p5, .p95"),
+        ("zzz > 1", "unknown quantity 'zzz'; use one of busy, idle, .* iteration.FIGURE.median, .p5, .p95 or k"),
         ("sync.count > 5%", "sync.count is a count; compare it with a plain number"),
         ("kernels > 5ms", "kernels is a count"),
         ("overlap_h2d < 5ms", "overlap_h2d is a share; compare it with a percentage"),
+        ('kernel:"gemm".mean > 5ms', 'unknown figure \'mean\'; use kernel:"NAME" or .per_call or .total'),
+        ('kernel:"gemm".per_call > 5%', "the time of a call is not a share"),
+        ('kernel:"ge"mm" > 5ms', "is not a condition"),
+        ("kernel:gemm > 5ms", "is not a condition"),
     ],
 )
 def test_invalid_conditions(text: str, reason: str) -> None:

@@ -44,6 +44,25 @@ def test_negative_bound_requires_an_improvement() -> None:
     assert len(failed("wall > -90%", "serial", "dual")) == 1
 
 
+def test_kernels_of_a_name() -> None:
+    comparison = compare_samples("dual", "ddp2")
+    kernels = [kernel for kernel in comparison.against[0].kernels if kernel.name == "vectorized_elementwise_kernel"]
+    assert len(kernels) > 2
+    cost = sum(kernel.cost_ns for kernel in kernels)
+    quantity = 'kernel:"vectorized_elementwise_kernel"'
+    (line,) = failed(f"{quantity} == {cost}", "dual", "ddp2")
+    assert f"changed by {cost / 1e6:+.3f} ms" in line and line.endswith("per iteration in ddp2.sqlite")
+    label = 'kernel:"elementwise_kernel<threshold_kernel_impl>"'
+    (slow,) = [kernel for kernel in kernels if kernel.label == "elementwise_kernel<threshold_kernel_impl>"]
+    change = slow.per_call.mean_after - slow.per_call.mean_before
+    (line,) = failed(f"{label}.per_call == {change}ns", "dual", "ddp2")
+    assert line.endswith("per call in ddp2.sqlite")
+    assert failed(f"{label}.per_call > {100 * change / slow.per_call.mean_before + 0.01:.2f}%", "dual", "ddp2") == []
+    assert len(failed('kernel:"ncclDevKernel_AllReduce_Sum_f32_RING_LL" > 1000%', "dual", "ddp2")) == 1
+    with pytest.raises(RequestError, match="no kernel has this name; did you mean"):
+        failed('kernel:"vectorised_elementwise_kernel" > 0', "dual", "ddp2")
+
+
 def test_every_capture_is_checked() -> None:
     assert [line.rsplit(" ", 1)[1] for line in failed("wall < -1%", "serial", "dual", "quad")] == [
         "dual.sqlite",
@@ -61,6 +80,7 @@ def test_every_capture_is_checked() -> None:
         ("exposed_hd2 > 5%", "did you mean exposed_h2d"),
         ("zzz > 1", "use one of time, wall, idle, compute"),
         ("sync.count > 5ms", "sync.count is a count"),
+        ('kernel:"gemm".total > 5%', 'use kernel:"NAME" or .per_call'),
     ],
 )
 def test_invalid_conditions(text: str, reason: str) -> None:

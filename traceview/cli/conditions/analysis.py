@@ -14,14 +14,16 @@ from typing import Literal
 
 import polars as pl
 
-from traceview.cli.conditions import Condition, parse_condition
+from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.errors import RequestError
+from traceview.measure.kernels import kernel_names, kernel_totals
 from traceview.model.analysis import ITERATION_FIGURES, SEVERITIES, Analysis, NotMeasured, SyncUse
 from traceview.model.devices import CAUSES, DevicePart
 from traceview.model.trace import KINDS
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
+KERNEL_FIGURES = ("", "per_call", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,42 @@ QUANTITIES: Mapping[str, Quantity] = {
 }
 
 
+def _kernels(name: str, figure: str) -> Quantity:
+    """Return the time of the kernels with a name: per iteration, per call or in total."""
+
+    def values(analysis: Analysis) -> Iterator[Value]:
+        names = kernel_names(analysis.trace)
+        shapes = [row for row, known in enumerate(names) if name and name in known]
+        if not shapes:
+            known = {text for both in names for text in both if text}
+            raise RequestError(f"{analysis.info.file}: {unknown_kernel(name, known)}")
+        times = 1 if figure else _iterations_in_part(analysis, name)
+        for device in analysis.devices:
+            window = analysis.part(device).window
+            count, total = kernel_totals(analysis.trace, device.device, window, shapes)
+            if figure != "per_call":
+                yield Value(total // times, window.length // times, device.id)
+            elif count:
+                yield Value(total // count, 0, device.id)
+
+    return Quantity("time", values)
+
+
+def _iterations_in_part(analysis: Analysis, name: str) -> int:
+    iterations = analysis.iterations
+    if isinstance(iterations, NotMeasured):
+        quantity = f'kernel:"{name}"'
+        raise RequestError(
+            f"{analysis.info.file}: --fail-if {quantity} is a time per iteration: {iterations.reason}; "
+            "use .per_call or .total"
+        )
+    return iterations.count if analysis.whole else iterations.count - iterations.skipped
+
+
+def _quantity(condition: Condition) -> Quantity:
+    return _kernels(*condition.kernel) if condition.kernel else QUANTITIES[condition.quantity]
+
+
 def parse(text: str) -> Condition:
     """Parse one condition. Raises RequestError."""
     # The figures of iterations are many; the hint names their pattern.
@@ -169,9 +207,12 @@ def parse(text: str) -> Condition:
         text,
         QUANTITIES,
         example="exposed_h2d > 5%",
-        known=f"{', '.join(short)}, {ITERATION_COUNT} or iteration.FIGURE.median, .p5, .p95",
+        known=f"{', '.join(short)}, {ITERATION_COUNT}, iteration.FIGURE.median, .p5, .p95 or kernel:\"NAME\"",
+        kernels=KERNEL_FIGURES,
     )
-    kind = QUANTITIES[condition.quantity].kind
+    if condition.is_per_call and condition.unit == "%":
+        condition.refuse("the time of a call is not a share; compare it with ns, us, ms or s")
+    kind = _quantity(condition).kind
     if kind == "count" and condition.unit:
         condition.refuse(f"{condition.quantity} is a count; compare it with a plain number")
     if kind == "share" and condition.unit != "%":
@@ -185,7 +226,7 @@ def failures(conditions: Iterable[Condition], analysis: Analysis) -> Iterator[st
     Raises RequestError where a figure was not measured.
     """
     for condition in conditions:
-        for value in QUANTITIES[condition.quantity].values(analysis):
+        for value in _quantity(condition).values(analysis):
             if condition.holds(_comparable(condition, value)):
                 where = f" on {value.device}" if value.device else ""
                 yield f"{condition.text}: {condition.quantity} is {_value_text(condition, value)}{where}"
@@ -199,9 +240,9 @@ def _comparable(condition: Condition, value: Value) -> Decimal:
 
 
 def _value_text(condition: Condition, value: Value) -> str:
-    if QUANTITIES[condition.quantity].kind == "count":
+    if _quantity(condition).kind == "count":
         return str(value.figure)
-    time = f"{value.figure / 1e6:.3f} ms"
+    time = f"{value.figure / 1e6:.{6 if condition.is_per_call else 3}f} ms"
     if condition.unit != "%":
         return time
     return f"{_comparable(condition, value):.3f}% ({time} of {value.total / 1e6:.3f} ms)"

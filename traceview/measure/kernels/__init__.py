@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Rows, Times
-from traceview.measure.activity import KERNEL
+from traceview.measure.activity import KERNEL, overlaps_window
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels.families import FAMILY_NAMES, KernelKind, kernel_kind
 from traceview.measure.kernels.occupancy import SmLimits, occupancy
 from traceview.model.columns import Table
 from traceview.model.kernels import KernelFamily, KernelUse
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 
 MAX_KERNELS = 200
 IDENTITY = ("name", "demangled", "grid", "block", "registers", "shared_bytes")
@@ -49,6 +49,22 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
             busy = intervals.union_length(kernels.start, kernels.end, intervals.rows_where(families == code))
         rows.append(KernelFamily(FAMILY_NAMES[code], int(count[code]), int(total[code]), int(busy)))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
+
+
+def kernel_names(trace: Trace) -> list[tuple[str, str]]:
+    """Return the short name and the label of each row of Trace.shapes; "" where it is no kernel."""
+    names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
+    return [(name, kernel_kind(name, demangled).label) for name, demangled in names]
+
+
+def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[int]) -> tuple[int, int]:
+    """Return the number and the summed ns of the kernels of some shapes inside a window."""
+    chosen = pl.col("device").eq(device) & pl.col("shape").is_in(list(shapes))
+    work = trace.operations.lazy().filter(chosen).select("start", "end").collect()
+    start, end = work["start"].to_numpy(), work["end"].to_numpy()
+    inside = overlaps_window(start, end, window)
+    ns = np.minimum(end[inside], window.end) - np.maximum(start[inside], window.start)
+    return len(ns), int(ns.sum())
 
 
 class PartKernels(NamedTuple):

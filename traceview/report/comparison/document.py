@@ -59,7 +59,12 @@ def _change(change: FigureChange) -> dict[str, Json]:
 def _kernel(kernel: KernelChange) -> Json:
     return {
         "name": kernel.name,
+        "label": kernel.label,
+        "grid": plain_values(kernel.grid),
+        "block": plain_values(kernel.block),
         "status": kernel.status,
+        "cost_ns": kernel.cost_ns,
         "count": _change(kernel.count),
         "time": _change(kernel.time),
+        "per_call": _change(kernel.per_call),
     }

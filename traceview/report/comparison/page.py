@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeAlias
-
-from traceview.model.comparison import CaptureDifference, Comparison, FigureChange, IterationTimeline
+from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline
 from traceview.report.assets import COMPARISON, escaped_json
-from traceview.report.comparison.phrases import (
-    HOST_WORDS,
-    accounts,
-    compared,
-    headline,
-    interval,
-    notes,
-    own_share,
-    part_words,
-    shown_host,
-    shown_kernels,
-    shown_parts,
-    signed,
-)
-from traceview.report.format import milliseconds, plain
+from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence
+from traceview.report.comparison.tables import host_table, kernel_table, part_table
+from traceview.report.format import plain
 
-Table: TypeAlias = "dict[str, object]"
 MAX_KERNEL_ROWS = 400
 
 
@@ -41,59 +25,14 @@ def _against(comparison: Comparison, against: CaptureDifference) -> dict[str, ob
     return {
         "file": plain(against.capture.file, 200),
         "verdict": against.verdict,
-        "text": _sentence(headline(against, comparison.cut).partition(": ")[2]),
-        "accounts": _sentence(accounts(against)),
+        "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
+        "accounts": sentence(accounts(against)),
         "how": compared(against.capture, comparison.cut),
-        "tables": list(_tables(against)),
-    }
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _tables(against: CaptureDifference) -> Iterator[Table]:
-    yield {
-        "title": "Difference by part (means)",
-        "head": ["", "before", "after", "difference", "95% interval", ""],
-        "rows": [
-            *(_row(part_words(part.name), part) for part in shown_parts(against)),
-            _row("time", against.time),
-            _row("median iteration", against.wall),
+        "tables": [
+            {"title": table.title, "head": table.head, "rows": table.rows}
+            for table in (part_table(against), host_table(against), kernel_table(against, MAX_KERNEL_ROWS))
         ],
     }
-    yield {
-        "title": "Host (means)",
-        "head": ["", "before", "after"],
-        "rows": [[HOST_WORDS[change.name].replace("  ", "· "), *_means(change)] for change in shown_host(against)],
-    }
-    kernels = shown_kernels(against)
-    yield {
-        "title": f"Kernels added, removed or changed: {len(kernels)} of {len(against.kernels)}",
-        "head": ["", "", "count before", "count after", "time before", "time after"],
-        "rows": [
-            [
-                plain(kernel.name, 300),
-                kernel.status,
-                f"{kernel.count.before:,}",
-                f"{kernel.count.after:,}",
-                milliseconds(kernel.time.before),
-                milliseconds(kernel.time.after),
-            ]
-            for kernel in kernels[:MAX_KERNEL_ROWS]
-        ],
-    }
-
-
-def _row(name: str, change: FigureChange) -> list[str]:
-    share = "noise" if change.verdict == "noise" else own_share(change)
-    figures = (milliseconds(change.before), milliseconds(change.after), signed(change.difference))
-    return [name, *figures, interval(change), share]
-
-
-def _means(change: FigureChange) -> list[str]:
-    values = (change.mean_before, change.mean_after)
-    return [f"{value:,.2f}" if change.unit == "count" else milliseconds(int(value)) for value in values]
 
 
 def render(comparison: Comparison) -> str:

@@ -9,7 +9,6 @@ from traceview.model.comparison import (
     ComparedCapture,
     Comparison,
     FigureChange,
-    KernelChange,
     TimeShape,
 )
 from traceview.report.format import milliseconds, plain
@@ -21,21 +20,6 @@ MEAN_WORDS = (
 )
 MIN_NAMED_SHARE = 0.05  # of the difference; smaller parts are not named
 PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host only, no GPU", "twice": "overlap of two parts"}
-HOST_WORDS = {
-    "sync.count": "synchronizations",
-    "sync.blocked": "  host blocked",
-    "sync.starved": "  GPU idle during call",
-    "sync.refill": "  restart gap",
-    "sync.cost": "  cost to the GPU",
-    "implicit_sync.count": "implicit synchronizations",
-    "implicit_sync.blocked": "  host blocked",
-    "implicit_sync.starved": "  GPU idle during call",
-    "implicit_sync.refill": "  restart gap",
-    "implicit_sync.cost": "  cost to the GPU",
-    "launches": "launches",
-    "kernels": "kernels",
-    "copies": "copies",
-}
 
 
 def part_words(name: str) -> str:
@@ -43,6 +27,11 @@ def part_words(name: str) -> str:
     if name in PART_WORDS:
         return PART_WORDS[name]
     return name.replace("idle.", "idle: ").replace("_", " ")
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital letter and a full stop; an empty text stays empty."""
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def signed(ns: int) -> str:
@@ -131,20 +120,6 @@ def shown_parts(against: CaptureDifference) -> tuple[FigureChange, ...]:
     """Return the parts of either capture, largest difference first."""
     some = (part for part in against.mean_parts if part.before or part.after or part.difference)
     return tuple(sorted(some, key=lambda part: -abs(part.difference)))
-
-
-def shown_host(against: CaptureDifference) -> tuple[FigureChange, ...]:
-    """Return the host figures of either capture, without starved and refill, which are in the cost."""
-    return tuple(
-        change
-        for change in against.host
-        if (change.mean_before or change.mean_after) and not change.name.endswith((".starved", ".refill"))
-    )
-
-
-def shown_kernels(against: CaptureDifference) -> tuple[KernelChange, ...]:
-    """Return the kernels that appeared, vanished or changed."""
-    return tuple(kernel for kernel in against.kernels if kernel.status != "same")
 
 
 def compared(capture: ComparedCapture, cut: str) -> str:

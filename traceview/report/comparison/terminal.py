@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from traceview.model.comparison import (
-    STATUSES,
-    CaptureDifference,
-    ComparedCapture,
-    Comparison,
-    FigureChange,
-    KernelChange,
-)
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.comparison.phrases import (
-    HOST_WORDS,
     accounts,
     compared,
     headline,
@@ -25,16 +16,25 @@ from traceview.report.comparison.phrases import (
     own_share,
     part_words,
     relative,
-    shown_host,
-    shown_kernels,
     shown_parts,
     signed,
+)
+from traceview.report.comparison.tables import (
+    HOST_WORDS,
+    calls,
+    count_text,
+    host_rows,
+    kernel_counts,
+    kernel_name,
+    per_call,
+    shown_kernels,
 )
 from traceview.report.format import milliseconds, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, wrap
 
 COLUMNS = 3
 NAME = 20
+NAME_OF_KERNEL = 34
 CELL = (WIDTH - NAME) // (COLUMNS + 1)
 
 
@@ -101,47 +101,30 @@ def _short(text: str) -> str:
 
 
 def _host(against: CaptureDifference, title: str) -> list[str]:
-    rows = shown_host(against)
-    if not rows:
-        return []
-    head = f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}"
-    return [head, *(_mean(change) for change in rows)]
-
-
-def _mean(change: FigureChange) -> str:
-    write: Callable[[float], str] = _count if change.unit == "count" else lambda ns: milliseconds(int(ns))
-    difference = change.mean_after - change.mean_before
-    amount = write(abs(difference))
-    sign = "+" if difference > 0 else "-" if difference < 0 else ""
-    return (
-        f"  {left(HOST_WORDS[change.name], 26)}{write(change.mean_before):>11}{write(change.mean_after):>11}"
-        f"{sign + amount:>13}"
-    )
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+    rows = [
+        f"  {left(name.replace('·', ' '), 26)}{before:>11}{after:>11}{difference:>13}"
+        for name, before, after, difference in host_rows(against)
+    ]
+    return [f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}", *rows] if rows else []
 
 
 def _kernels(against: CaptureDifference, top: int) -> list[str]:
     kernels = shown_kernels(against)
+    title = wrap(f"Kernels: {kernel_counts(against)}", "", "  ")
     if not kernels:
-        return ["Kernels: none appeared, vanished or changed"]
-    tally = Counter(kernel.status for kernel in kernels)
-    counts = ", ".join(f"{tally[status]} {status}" for status in STATUSES if tally[status])
-    same = len(against.kernels) - len(kernels)
-    first = f", first {top} of {len(kernels)}" if len(kernels) > top else ""
-    names = short_names([plain(kernel.name, 200) for kernel in kernels[:top]], 31)
-    head = f"  {'':<31}{'':<9}{'count':>14}{'before':>11}{'after':>11}"
-    return [f"Kernels: {counts}, {same} unchanged{first}", head, *map(_kernel, names, kernels[:top])]
+        return title
+    first = f"first {top} of {len(kernels):,}" if len(kernels) > top else ""
+    names = short_names([kernel_name(kernel) for kernel in kernels[:top]], NAME_OF_KERNEL)
+    head = f"  {first:<{NAME_OF_KERNEL}}{'calls':>13}{'per call':>10}{'now':>11}{'cost':>10}"
+    return [*title, head, *map(_kernel, names, kernels[:top])]
 
 
 def _kernel(name: str, kernel: KernelChange) -> str:
-    count = f"{kernel.count.before:,} → {kernel.count.after:,}"
-    return (
-        f"  {left(name, 31)} {kernel.status:<9}{count:>13}"
-        f"{milliseconds(kernel.time.before):>11}{milliseconds(kernel.time.after):>11}"
-    )
+    """Return one line; "~" marks a time per call within noise."""
+    (old, new), (before, after) = calls(kernel), per_call(kernel)
+    counts = old if old == new else f"{old} → {new}"
+    mark = "~ " if kernel.per_call.verdict == "noise" else ""
+    return f"  {left(name, NAME_OF_KERNEL)}{counts:>13}{before:>10}{mark + after:>11}{signed(kernel.cost_ns):>10}"
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -206,6 +189,6 @@ def _stem(capture: ComparedCapture) -> str:
 
 
 def _row(name: str, changes: Sequence[FigureChange]) -> str:
-    write = _count if changes[0].unit == "count" else milliseconds
+    write = count_text if changes[0].unit == "count" else milliseconds
     cells = [write(changes[0].before), *(f"{write(change.after)} {own_share(change)}".rstrip() for change in changes)]
     return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)

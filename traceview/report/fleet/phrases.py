@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceview.model.fleet import Advice, Clock, Fleet, Heat
-from traceview.report.format import milliseconds, percent
+from traceview.report.format import microseconds, milliseconds, percent
 
 
 def headline(fleet: Fleet) -> str:
@@ -75,11 +75,6 @@ def session_line(clock: Clock) -> str:
     if clock.session is None or clock.method != "collectives":
         return ""
     return f"{microseconds(abs(clock.session - clock.offset))} from the alignment by session start time"
-
-
-def microseconds(ns: int) -> str:
-    """Return a short time in µs, or in ms where it is long."""
-    return f"{ns / 1000:.1f} µs" if ns < 1_000_000 else milliseconds(ns)
 
 
 def clocks_line(fleet: Fleet) -> str:
