@@ -52,7 +52,7 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
 
 
 def kernel_names(trace: Trace) -> list[tuple[str, str]]:
-    """Return the short name and the label of each row of Trace.shapes; "" where it is no kernel."""
+    """Return the short name and the label of each row of Trace.shapes; "" for the row of other operations."""
     names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
     return [(name, kernel_kind(name, demangled).label) for name, demangled in names]
 
