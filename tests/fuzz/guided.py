@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.read.complete_tables import complete_tables
 from traceview.errors import ReportError
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError, Pieces
 from traceview.read.raw import KERNEL, MEMSET, STRINGS, TABLES, RawCapture
@@ -37,8 +38,9 @@ def decoded_pages(data: bytes, folder: Path) -> None:
     if fast is None or slow is None:
         return
     assert fast.tables.keys() == slow.tables.keys()
-    for table, frame in slow.tables.items():
-        assert fast.tables[table].equals(frame), f"{table}: {fast.tables[table]} instead of {frame}"
+    decoded = complete_tables(fast)
+    for table, frame in complete_tables(slow).items():
+        assert decoded[table].equals(frame), f"{table}: {decoded[table]} instead of {frame}"
 
 
 def _read(path: Path) -> RawCapture | None:

@@ -38,11 +38,12 @@ def normalise(capture: RawCapture) -> Trace:
         profiler=capture.profiler,
     )
     # Memory use peaks here: free each raw table once its frame is built.
+    shapes_apart = capture.shapes
     del capture
     threads, capture_end = Threads.from_tables(tables), _capture_end(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
-    api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, threads)
+    api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
     operations = with_launches(unlinked, links)
     ranges, thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
@@ -68,7 +69,7 @@ def normalise(capture: RawCapture) -> Trace:
 
 
 def _calls_and_operations(
-    file: str, tables: dict[str, pl.DataFrame], threads: Threads
+    file: str, tables: dict[str, pl.DataFrame], shapes_apart: pl.DataFrame | None, threads: Threads
 ) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame, Devices, pl.DataFrame]:
     """Build API calls in a thread, and devices, streams and operations here. Removes their tables from `tables`."""
 
@@ -82,7 +83,7 @@ def _calls_and_operations(
         devices = devices_of(tables, stream_ids)
         streams = stream_frame(tables, stream_ids, devices)
         refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
-        unlinked, shapes = operations_frame(tables, stream_ids, devices, streams)
+        unlinked, shapes = operations_frame(tables, shapes_apart, stream_ids, devices, streams)
         api, links = calls.result()
     return api, links, unlinked, shapes, devices, streams
 

@@ -27,12 +27,10 @@ from traceview.normalise.codes import (
     MAX_LOOKUP_SPAN,
     UNNAMED,
     code_type,
-    distinct,
     enum_column,
     integers,
     positions,
     short_names,
-    texts_of,
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
 from traceview.normalise.kernels import NO_KERNEL, kernel_shapes
@@ -80,6 +78,13 @@ class RowNames(NamedTuple):
     codes: Part
 
 
+class KernelRows(NamedTuple):
+    """The names of kernels, and the row of each kernel's shape in model.SHAPES."""
+
+    names: RowNames
+    shapes: Part
+
+
 class SourceRows(NamedTuple):
     """The rows of a source: codes of CLASSES, KINDS and MEMORIES, names, shapes, and where they ran."""
 
@@ -96,18 +101,23 @@ class SourceRows(NamedTuple):
 
 
 def operations_frame(
-    tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds, devices: Devices, streams: pl.DataFrame
+    tables: dict[str, pl.DataFrame],
+    apart: pl.DataFrame | None,
+    stream_ids: RawStreamIds,
+    devices: Devices,
+    streams: pl.DataFrame,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return model.OPERATIONS without the column `launch`, sorted by (start, end, source, row), and model.SHAPES.
 
-    Removes its tables from `tables`.
+    `apart` is RawCapture.shapes. Removes its tables from `tables`.
     """
     lookup = _StreamLookup(_stream_keys(devices, streams), stream_ids)
     by_source = {source: tables.pop(TABLE_OF_SOURCE[source]) for source in SOURCES if TABLE_OF_SOURCE[source] in tables}
-    shapes, shape = kernel_shapes(by_source.get("kernel", pl.DataFrame()), tables)
+    shapes, shape = kernel_shapes(by_source.get("kernel", pl.DataFrame()), apart, tables)
     # Memory use peaks below: free what is now in the shapes.
-    by_source = {source: table.drop(SHAPE_COLUMNS[1:], strict=False) for source, table in by_source.items()}
-    parts = [_source_rows(table, source, tables, lookup, shape) for source, table in by_source.items() if len(table)]
+    by_source = {source: table.drop(SHAPE_COLUMNS, strict=False) for source, table in by_source.items()}
+    kernels = KernelRows(_kernel_names(shapes, shape), shape)
+    parts = [_source_rows(table, source, tables, lookup, kernels) for source, table in by_source.items() if len(table)]
     if not parts:
         return pl.DataFrame(schema=dict(OPERATIONS) | {"name": pl.Enum([])}), shapes
     merged = MergedEvents.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
@@ -137,7 +147,7 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
 
 
 def _source_rows(
-    table: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], lookup: _StreamLookup, shapes: Part
+    table: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], lookup: _StreamLookup, kernels: KernelRows
 ) -> SourceRows:
     ran_on = lookup.rows(table, TABLE_OF_SOURCE[source])
     if source == "memcpy":
@@ -145,7 +155,7 @@ def _source_rows(
         names = RowNames([f"memcpy {name}" for name in KINDS], kinds)
         return SourceRows(table, source, names, CLASSES.index("copy"), kinds, memories, NO_KERNEL, *ran_on)
     if source == "kernel":
-        names = _kernel_names(table, tables)
+        names, shapes = kernels
         is_communication = _communication_names(names.texts, tables[raw.STRINGS]["value"])
         classes = is_communication[names.codes] if is_communication.any() else 0
         return SourceRows(table, source, names, classes, NO_KIND, NO_MEMORY, shapes, *ran_on)
@@ -177,9 +187,11 @@ def _merged_names(merged: MergedEvents, names: Sequence[RowNames]) -> pl.Series:
     return enum_column(merged.array(parts, kind), pl.Enum(texts))
 
 
-def _kernel_names(table: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> RowNames:
-    used = distinct(table["shortName"])
-    return RowNames([UNNAMED, *texts_of(used, tables)], positions(table["shortName"], used) + 1)
+def _kernel_names(shapes: pl.DataFrame, shape: Part) -> RowNames:
+    names = shapes["name"].fill_null(UNNAMED).to_list()
+    texts = list(dict.fromkeys(names))
+    number = {text: code for code, text in enumerate(texts)}
+    return RowNames(texts, np.array([number[name] for name in names], code_type(len(texts)))[shape])
 
 
 def _graph_names(table: pl.DataFrame) -> RowNames:

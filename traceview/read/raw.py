@@ -46,6 +46,7 @@ SHAPE_COLUMNS = (
     *("shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
 )
+SHAPE = "shape"
 GPU_LIMITS = ("smCount", "maxWarpsPerSm", "maxRegistersPerSm", "maxShmemPerSm", "maxBlocksPerSm")
 
 # The types of elements of a message: their names in PyTorch, in reports, and their bytes. COLLECTIVES has the row.
@@ -173,6 +174,9 @@ class RawCapture:
     Integers are Int64 and texts String. A value of another type is null, and its row is counted in `problems`; a time
     of another type is NOT_A_TIME, because a null end means a range that was open when the capture ended. `profiler` is
     the program that made the capture; readers of other profilers' captures convert them to these tables.
+
+    A reader may return the SHAPE_COLUMNS of kernels apart: `shapes` then has them, and the column SHAPE of KERNEL has
+    the row in it.
     """
 
     file: str
@@ -181,3 +185,4 @@ class RawCapture:
     tables: Mapping[str, pl.DataFrame]
     problems: tuple[str, ...] = ()
     profiler: str = "nsys"
+    shapes: pl.DataFrame | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.captures import ALL, sample, shared
 from tests.read.sqlite_pages.decoded import read_integers
 from traceview.read import raw
-from traceview.read.sqlite_pages import decoder
+from traceview.read.sqlite_pages import decoder, table_decoder
 
 NUMBER = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**15), 2**31), st.integers(-(2**63), 2**63 - 1))
 ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=40)
@@ -39,10 +40,12 @@ def made(folder: str, rows: list[tuple[object, ...]], page: int, times: int, col
     return path
 
 
-def both(path: Path, table: str, columns: list[str]) -> tuple[list[tuple[int, ...]] | None, list[tuple[int, ...]]]:
+def both(
+    path: Path, table: str, columns: list[str], grouped: Sequence[str] = ()
+) -> tuple[list[tuple[int, ...]] | None, list[tuple[int, ...]]]:
     connection = sqlite3.connect(path)
     try:
-        actual = read_integers(path, connection, table, columns)
+        actual = read_integers(path, connection, table, columns, grouped)
         names = ", ".join(f'"{column}"' for column in columns)
         expected = connection.execute(f"SELECT {names} FROM {table}").fetchall()
     finally:
@@ -57,6 +60,24 @@ def test_random_integers(rows: list[tuple[object, ...]], page: int, times: int) 
         path = made(folder, rows, page, times)
         actual, expected = both(path, "t", ["d", "a", "c"])
         assert actual == expected or (actual is None and len(expected) == 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.sampled_from([512, 4096]), st.sampled_from([1, 30]), st.sampled_from(["bc", "d", "bd", "bcd"]))
+def test_grouped_columns(rows: list[tuple[object, ...]], page: int, times: int, grouped: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = made(folder, rows, page, times)
+        actual, expected = both(path, "t", ["d", "a", "c", "b"], grouped)
+        assert actual == expected or (actual is None and len(expected) == 0)
+
+
+def test_grouped_columns_are_decoded_once(tmp_path: Path) -> None:
+    path = made(str(tmp_path), [(row, row % 3, 300 * (row % 2), None) for row in range(400)], 4096, 1)
+    with closing(sqlite3.connect(path)) as connection:
+        planned = table_decoder(path, connection, "t", ["a"], ["b", "c", "d"])
+        decoded = None if planned is None else planned.decode()
+    assert decoded is not None
+    assert len(decoded.groups["b"].values) <= 6 * 5 < len(decoded.group_rows) == len(decoded.columns["a"].values)
 
 
 @settings(max_examples=30, deadline=None)

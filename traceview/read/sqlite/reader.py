@@ -7,12 +7,23 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
 from traceview.read import kineto
 from traceview.read.limits import DecodedSize
-from traceview.read.raw import NOT_A_TIME, STRINGS, TABLES, TIMES, RawCapture, wanted_columns
+from traceview.read.raw import (
+    KERNEL,
+    NOT_A_TIME,
+    SHAPE,
+    SHAPE_COLUMNS,
+    STRINGS,
+    TABLES,
+    TIMES,
+    RawCapture,
+    wanted_columns,
+)
 from traceview.read.source import display_name, unchanged
 from traceview.read.sqlite.check import check_file
 from traceview.read.sqlite.database import (
@@ -70,15 +81,18 @@ def read_sqlite(path: str | Path) -> RawCapture:
         if STRINGS not in present:
             raise not_an_export_error(name, present)
         problems = unread_tables(connection, TABLES)
-        tables = _read_tables(connection, path, [table for table in TABLES if table in present], problems)
+        tables, shapes = _read_tables(connection, path, [table for table in TABLES if table in present], problems)
         version, schema = versions(connection, present)
-    return RawCapture(path.name, version, schema, tables, tuple(problems))
+    return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes)
 
 
 def _read_tables(
     connection: sqlite3.Connection, path: Path, names: list[str], problems: list[str]
-) -> dict[str, pl.DataFrame]:
-    """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text."""
+) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None]:
+    """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text.
+
+    Returns the tables and RawCapture.shapes.
+    """
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
     columns = {
@@ -87,7 +101,7 @@ def _read_tables(
     }
     with ThreadPoolExecutor(DECODER_THREADS) as threads:
         decoded = {
-            name: threads.submit(decoded_frame, decoder)
+            name: threads.submit(decoded_frames, decoder)
             for name, wanted in sorted(columns.items(), key=lambda item: not TABLES[item[0]].text)
             if wanted and (decoder := _decoder(path, connection, name, wanted)) is not None
         }
@@ -101,14 +115,28 @@ def _read_tables(
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
         order = sorted(names, key=lambda name: (name in decoded, not TABLES[name].text))
         frames = {name: read(name) for name in order}
+        kernels = decoded[KERNEL].result() if KERNEL in decoded else None
     problems.extend(line for name in names for line in notes[name])
-    return {name: frames[name] for name in names}
+    return {name: frames[name] for name in names}, kernels and kernels.groups
 
 
-def decoded_frame(decoder: TableDecoder) -> pl.DataFrame | None:
-    """Return a table's integer columns as a frame, nulls kept; None if SQLite must read them."""
-    columns = decoder.decode()
-    return None if columns is None else pl.DataFrame([_series(name, column) for name, column in columns.items()])
+class DecodedFrames(NamedTuple):
+    """A table's integer columns, nulls kept. The column SHAPE, if there is one, has each row's row in `groups`."""
+
+    columns: pl.DataFrame
+    groups: pl.DataFrame | None
+
+
+def decoded_frames(decoder: TableDecoder) -> DecodedFrames | None:
+    """Return a table's integer columns; None if SQLite must read them."""
+    decoded = decoder.decode()
+    if decoded is None:
+        return None
+    frame = pl.DataFrame([_series(name, column) for name, column in decoded.columns.items()])
+    if not decoded.groups:
+        return DecodedFrames(frame, None)
+    groups = pl.DataFrame([_series(name, column) for name, column in decoded.groups.items()])
+    return DecodedFrames(frame.with_columns(pl.Series(SHAPE, decoded.group_rows)), groups)
 
 
 def _series(name: str, column: IntegerColumn) -> pl.Series:
@@ -121,23 +149,26 @@ def _decoder(path: Path, connection: sqlite3.Connection, table: str, columns: li
     wanted = TABLES[table]
     if not set(wanted.text).isdisjoint(wanted.needed):
         return None
-    return table_decoder(path, connection, table, [column for column in columns if column not in wanted.text])
+    grouped = [column for column in columns if table == KERNEL and column in SHAPE_COLUMNS]
+    numbers = [column for column in columns if column not in (*wanted.text, *grouped)]
+    return table_decoder(path, connection, table, numbers, grouped)
 
 
 def _read_table(
     connection: sqlite3.Connection,
     table: str,
     columns: list[str],
-    numbers: Future[pl.DataFrame | None] | None,
+    numbers: Future[DecodedFrames | None] | None,
     problems: list[str],
 ) -> pl.DataFrame:
     """Read a table: SQLite reads its texts, and its numbers unless another thread decodes them.
 
     Both read the rows in the order of the table's own b-tree.
     """
-    frame = None if numbers is None else numbers.result()
-    if frame is None:
+    decoded = None if numbers is None else numbers.result()
+    if decoded is None:
         return _read_with_sqlite(connection, table, columns, problems)
+    frame = decoded.columns
     texts = [column for column in columns if column in TABLES[table].text]
     if not texts:
         return frame

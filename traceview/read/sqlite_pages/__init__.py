@@ -27,7 +27,7 @@ integers nor NULL.
 `scripts/decoder-differential` compares the decoder with SQLite on generated and damaged databases.
 """
 
+from traceview.read.sqlite_pages.columns import IntegerColumn
 from traceview.read.sqlite_pages.decoder import TableDecoder, table_decoder
-from traceview.read.sqlite_pages.records import IntegerColumn
 
 __all__ = ["IntegerColumn", "TableDecoder", "table_decoder"]

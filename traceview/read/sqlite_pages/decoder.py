@@ -4,54 +4,76 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from traceview.read.sqlite_pages.pages import LEAF, Leaves, NotPlainError, Pages, children, leaf_pages
-from traceview.read.sqlite_pages.records import IntegerColumn, Layout, decode
+from traceview.read.sqlite_pages.columns import IntegerColumn, RowGroups
+from traceview.read.sqlite_pages.pages import LEAF, Leaves, NotPlainError, Numbers, Pages, children, leaf_pages
+from traceview.read.sqlite_pages.records import Layout, decode
 
 MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
 PAGES_PER_CHUNK = 256  # a chunk and its columns fit into the processor's cache
 REAL_TYPE = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 
 
+class DecodedTable(NamedTuple):
+    """Columns in the order of a table's rows; `group_rows` has each row's row in the columns `groups`."""
+
+    columns: dict[str, IntegerColumn]
+    groups: dict[str, IntegerColumn]
+    group_rows: Numbers
+
+
 @dataclass(frozen=True, slots=True)
 class TableDecoder:
-    """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order."""
+    """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
+
+    Of the columns `grouped` it decodes the different rows alone, some of them more than once.
+    """
 
     path: Path
     root: int
     names: tuple[str, ...]
     columns: tuple[str, ...]
+    grouped: tuple[str, ...] = ()
 
-    def decode(self) -> dict[str, IntegerColumn] | None:
-        """Return the columns in the order of the table's rows; None if SQLite must read them."""
-        wanted = sorted(self.names.index(column) for column in self.columns)
+    def decode(self) -> DecodedTable | None:
+        """Return the decoded columns; None if SQLite must read them."""
+        wanted, grouped = (sorted(map(self.names.index, columns)) for columns in (self.columns, self.grouped))
         try:
             with self.path.open("rb", buffering=0) as file:
                 pages = Pages.from_header(file.fileno())
-                layout = Layout.for_table(pages.size, len(self.names), wanted[-1])
-                decoded = _decode_leaves(pages, leaf_pages(pages, self.root), layout, wanted)
+                layout = Layout.for_table(pages.size, len(self.names), max(wanted + grouped))
+                decoded, groups = _decode_leaves(pages, leaf_pages(pages, self.root), layout, wanted, tuple(grouped))
         except (NotPlainError, OSError, ValueError, MemoryError):
             return None
-        return {name: decoded[self.names.index(name)] for name in self.columns}
+        return DecodedTable(
+            {name: decoded[self.names.index(name)] for name in self.columns},
+            {name: groups.column(self.names.index(name)) for name in self.grouped},
+            groups.rows,
+        )
 
 
-def table_decoder(path: Path, connection: sqlite3.Connection, table: str, columns: list[str]) -> TableDecoder | None:
+def table_decoder(
+    path: Path, connection: sqlite3.Connection, table: str, columns: list[str], grouped: Sequence[str] = ()
+) -> TableDecoder | None:
     """Return a decoder of integer columns of a table; None if SQLite must read them, or is as fast.
 
-    `connection` has the same file open; the decoder does not keep it.
+    `grouped` are further columns, with few different rows. `connection` has the same file open; the decoder does not
+    keep it.
     """
     if path.stat().st_size < MIN_TABLE_BYTES or not columns:
         return None
-    names = _stored_columns(connection, table, columns)
+    names = _stored_columns(connection, table, [*columns, *grouped])
     root = _root_page(connection, table)
     if names is None or root is None or _is_small(path, root):
         return None
-    return TableDecoder(path, root, tuple(names), tuple(columns))
+    return TableDecoder(path, root, tuple(names), tuple(columns), tuple(grouped))
 
 
 def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
@@ -87,9 +109,12 @@ def _is_small(path: Path, root: int) -> bool:
         return True
 
 
-def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int]) -> dict[int, IntegerColumn]:
+def _decode_leaves(
+    pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int], grouped: tuple[int, ...]
+) -> tuple[dict[int, IntegerColumn], RowGroups]:
     edges = leaves.edges
     rows = int(edges[-1])
+    groups = RowGroups(grouped, np.empty(rows if grouped else 0, np.int64))
     columns = {place: IntegerColumn(np.empty(rows, np.int64)) for place in wanted}
     narrow = layout
 
@@ -98,9 +123,9 @@ def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[in
         start = int(edges[first])
         block = pages.block(leaves.pages[first : first + PAGES_PER_CHUNK], layout.width)
         try:
-            count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, columns, start)
+            count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, columns, groups, start)
         except NotPlainError:
-            count, end = decode(block, layout, columns, start)
+            count, end = decode(block, layout, columns, groups, start)
         narrow = layout.narrowed(end)
         return slice(start, start + count)
 
@@ -109,7 +134,8 @@ def _decode_leaves(pages: Pages, leaves: Leaves, layout: Layout, wanted: list[in
     if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_PER_CHUNK::PAGES_PER_CHUNK], strict=False)):
         raise NotPlainError
     merged = _merge_adjacent(parts)
-    return {place: columns.pop(place).join_parts(merged) for place in wanted}
+    groups.rows = IntegerColumn(groups.rows).join_parts(merged).values if grouped else groups.rows
+    return {place: columns.pop(place).join_parts(merged) for place in wanted}, groups
 
 
 def _merge_adjacent(parts: list[slice]) -> list[slice]:

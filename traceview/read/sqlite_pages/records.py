@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import first_equal_rows, number_distinct, row_hashes
+from traceview.read.sqlite_pages.columns import IntegerColumn, Item, RowGroups
 from traceview.read.sqlite_pages.pages import (
     LEAF,
     MAX_VARINT_BYTES,
@@ -26,8 +27,6 @@ from traceview.read.sqlite_pages.pages import (
 
 WIDTH_MARGIN = 8  # bytes by which records may be wider than those before them
 
-Item = TypeVar("Item", bound=np.generic)
-
 # Body size of each serial type; -1 where the decoder cannot skip it.
 _SIZES = np.full(256, -1, np.int64)
 _SIZES[:10] = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
@@ -35,30 +34,9 @@ _SIZES[12:128] = (np.arange(12, 128) - 12) // 2
 _IS_INTEGER = np.zeros(256, np.bool_)
 _IS_INTEGER[[0, 1, 2, 3, 4, 5, 6, 8, 9]] = True
 _NULL, _ONE = 0, 9
+# A mask of the first n bytes of eight that were read as a little-endian number.
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64).view(np.int64)
 _HIGH_BITS = np.int64(0x8080808080808080 - (1 << 64))
-
-
-@dataclass(slots=True)
-class IntegerColumn:
-    """A decoded integer column; `null` marks its nulls, and is None while there are none."""
-
-    values: Numbers
-    null: NDArray[np.bool_] | None = None
-
-    def null_flags(self) -> NDArray[np.bool_]:
-        """Return the writable null marks, created on first use."""
-        if self.null is None:
-            self.null = np.zeros(len(self.values), np.bool_)
-        return self.null
-
-    def join_parts(self, parts: list[slice]) -> IntegerColumn:
-        """Return ascending parts of the column as one column."""
-        null = None if self.null is None else _join_parts(self.null, parts)
-        return IntegerColumn(_join_parts(self.values, parts), null)
-
-
-def _join_parts(values: NDArray[Item], parts: list[slice]) -> NDArray[Item]:
-    return values[parts[0]] if len(parts) == 1 else np.concatenate([values[part] for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +71,10 @@ def _whole_words(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
-def decode(block: Bytes, layout: Layout, columns: Mapping[int, IntegerColumn], first: int) -> tuple[int, int]:
-    """Decode leaf pages into rows `first`, `first + 1`, ... of the columns.
+def decode(
+    block: Bytes, layout: Layout, columns: Mapping[int, IntegerColumn], groups: RowGroups, first: int
+) -> tuple[int, int]:
+    """Decode leaf pages into rows `first`, `first + 1`, ... of the columns, and add what they hold to `groups`.
 
     Returns the number of rows, and the largest distance from a record's first byte to the end of the last wanted
     column. `block` holds complete pages and `layout.width` bytes more. Raises NotPlainError if a record is not plain,
@@ -104,12 +84,17 @@ def decode(block: Bytes, layout: Layout, columns: Mapping[int, IntegerColumn], f
     count = len(records.sizes)
     if count > len(next(iter(columns.values())).values) - first:
         raise NotPlainError
-    headers = _Headers.from_records(records, columns)
+    headers = _Headers.from_records(records, (*columns, *groups.places))
     rows = slice(first, first + count)
     for column, into in columns.items():
-        is_null = headers.put(records.bytes, column, into.values[rows])
-        if is_null is not None:
-            into.null_flags()[rows] = is_null
+        headers.put(records.bytes, column, into, rows)
+    if groups.places:
+        first_of_group, group = number_distinct(first_equal_rows(headers.hashes(records.bytes, groups.places)))
+        values = {column: IntegerColumn(np.empty(len(first_of_group), np.int64)) for column in groups.places}
+        different = headers._replace(members=headers.members[first_of_group])
+        for column, into in values.items():
+            different.put(records.bytes[first_of_group], column, into, slice(None))
+        groups.add(values, group, rows)
     return count, headers.end
 
 
@@ -186,7 +171,27 @@ class _Headers(NamedTuple):
         """Return the value of each record's header; one value if there is one header."""
         return values if len(values) == 1 else values[self.members]
 
-    def put(self, records: Bytes, column: int, into: Numbers) -> NDArray[np.bool_] | None:
+    def put(self, records: Bytes, column: int, into: IntegerColumn, rows: slice) -> None:
+        """Decode a column of all records into rows of a column."""
+        is_null = self._put_values(records, column, into.values[rows])
+        if is_null is not None:
+            into.null_flags()[rows] = is_null
+
+    def hashes(self, records: Bytes, columns: Collection[int]) -> NDArray[np.uint64]:
+        """Return a hash of each record's bytes from the first to the last of some columns, and of its header."""
+        width = records.shape[1]
+        start = self.places[:, min(columns)]
+        length = self.places[:, max(columns) + 1] - start
+        eight = np.ndarray(records.size - 7, "<i8", records, strides=(1,))
+        at = np.arange(0, records.size, width) + self.by_record(start)
+        words = [self.members]
+        for offset in range(0, int(length.max()), 8):
+            masks = _FIRST_BYTES[np.clip(length - offset, 0, 8)]
+            # Nothing is wanted of this word where the mask is 0: read another one, which is surely there.
+            words.append(eight[at + self.by_record(np.where(masks == 0, 0, offset))] & self.by_record(masks))
+        return row_hashes(words)
+
+    def _put_values(self, records: Bytes, column: int, into: Numbers) -> NDArray[np.bool_] | None:
         """Decode a column of all records, and return which values are null; None if no value is."""
         kinds, places = self.kinds[:, column], self.places[:, column]
         if not _IS_INTEGER[kinds].all():
