@@ -1,10 +1,10 @@
 """Compute that a known change makes faster: precision, attention, optimizer, layout, shapes, fusion.
 
 Symptom: kernels whose names show it: FP32 matrix products without tensor cores, softmax between two products, an
-optimizer tensor by tensor, layout changes, products with odd dimensions, equal small products, chains of memory-bound
-kernels.
+optimizer tensor by tensor, layout changes, products with odd dimensions, equal small products, kernels that only move,
+convert or set data, chains of memory-bound kernels.
 Cause: defaults of libraries, or a model written operation by operation.
-Remedy: one change each; `traceview whatif` predicts what it gives.
+Remedy: one change each; `traceview whatif` predicts what most of them give.
 
 Claims the part of the kernels' compute time that the change is expected to save (traceview.speedups). bfloat16 is an
 alternative of TF32 and has no finding of its own unless TF32 is already on.
@@ -31,7 +31,8 @@ from traceview.rules.advice.compute import (
     OPTIMIZER,
     SMALL_PRODUCTS,
 )
-from traceview.speedups import SPEEDUPS, Estimate, Speedup
+from traceview.rules.advice.moves import CASTS, CONCATENATIONS, EMBEDDING_GRADIENTS, STRIDED_COPIES, ZEROED_GRADIENTS
+from traceview.speedups import FINDABLE, SPEEDUPS, Estimate, Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,35 @@ SUBJECTS: Mapping[str, _Subject] = {
     "tf32": _Subject(
         "fp32_matrix", "Matrix products run in FP32 without tensor cores: TF32 saves about {cost}", FP32_MATRIX
     ),
+    "zeroed-gradients": _Subject(
+        "zeroed_gradients",
+        "Gradients are set to zero: dropping them saves {cost}",
+        ZEROED_GRADIENTS,
+        pytorch_only=True,
+        training_only=True,
+    ),
+    "embedding": _Subject(
+        "embedding_gradients",
+        "Dense gradients of embeddings sort their indices: sparse or fused updates save about {cost}",
+        EMBEDDING_GRADIENTS,
+        pytorch_only=True,
+        training_only=True,
+    ),
+    "casts": _Subject(
+        "casts", "Tensors are converted between precisions: fewer casts save about {cost}", CASTS, pytorch_only=True
+    ),
+    "concatenate": _Subject(
+        "concatenations",
+        "Tensors are concatenated: writing parts in place saves about {cost}",
+        CONCATENATIONS,
+        pytorch_only=True,
+    ),
+    "contiguous": _Subject(
+        "strided_copies",
+        "Tensors are copied into another order of elements: about {cost} can go",
+        STRIDED_COPIES,
+        pytorch_only=True,
+    ),
     "compile": _Subject(
         "unfused_chains",
         "Memory-bound kernels run one by one: fusing them saves about {cost}",
@@ -85,9 +115,9 @@ SUBJECTS: Mapping[str, _Subject] = {
 def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device and change that makes its kernels faster."""
     for device in facts.devices:
-        for speedup in SPEEDUPS:
-            subject = SUBJECTS.get(speedup.name)
-            if subject is not None and subject.fits(facts.program):
+        for speedup in FINDABLE:
+            subject = SUBJECTS[speedup.name]
+            if subject.fits(facts.program):
                 yield from _drafts(facts, device, subject, speedup)
 
 
@@ -106,7 +136,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         title=subject.title,
         advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone. {fix.advice}",
         code=fix.code,
-        change=speedup.name,
+        change=speedup.name if speedup in SPEEDUPS else "",
         claims=(ComputeClaim(kernels.places[chosen], 1 - estimate.middle[chosen]),),
         place_label=speedup.title,
     )

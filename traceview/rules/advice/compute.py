@@ -55,8 +55,7 @@ LAYOUT = Fixes(
     pytorch=Fix(
         "Tensor-core convolutions work on NHWC images, and cuDNN converts around each of them. Convert model and "
         "input once; batch normalization becomes faster, too.",
-        "model = model.to(memory_format=torch.channels_last)\n"
-        "images = images.to(memory_format=torch.channels_last)",
+        "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)",
     ),
 )
 ODD_DIMENSIONS = Fixes(
