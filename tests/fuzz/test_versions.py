@@ -99,7 +99,7 @@ def _figures(result: Any, without_limits: bool = False) -> Any:
         gone |= BY_LIMITS if without_limits else set()
         return {name: _figures(inner, without_limits) for name, inner in result.items() if name not in gone}
     if isinstance(result, list):
-        small = {"small_grid"} if without_limits else set()
+        small = {"small_grid", "tail_wave"} if without_limits else set()
         kept = [item for item in result if not (isinstance(item, dict) and item.get("id") in small)]
         return [_figures(item, without_limits) for item in kept]
     return result

@@ -68,6 +68,42 @@ def test_small_grids_cost_the_idle_sms(blocks: int, cost: int | None) -> None:
         assert result[0].cost_ns == pytest.approx(cost, abs=4)
 
 
+@pytest.mark.parametrize(("waves", "cost"), [(1.0, None), (1.25, 4 * MS * 3 // 8), (1.75, None), (9.5, None)])
+def test_nearly_empty_last_waves_cost_the_idle_sms(waves: float, cost: int | None) -> None:
+    resident = 16 * 132  # blocks of 128 threads on an H200
+    result = findings(trace_of_kernels("stencil", int(waves * resident), program="cuda"), small_grids)
+    assert [finding.id for finding in result] == ([] if cost is None else ["tail_wave"])
+    if cost is not None:
+        assert "1.25 waves" in result[0].title
+        assert result[0].cost_ns == pytest.approx(cost, abs=4)
+
+
+def test_gpu_without_tf32_gains_by_fp16() -> None:
+    trace = trace_of_kernels("volta_sgemm_128x64_nn")
+    (finding,) = findings(replace(trace, devices=trace.devices.with_columns(name=pl.lit("Tesla T4"))), slow_kernels)
+    assert finding.id == "fp32_matrix"
+    assert "FP16" in finding.title
+    assert "GradScaler" in finding.code
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("void at::native::<unnamed>::CatArrayBatchedCopy<float>(T1 *)", "concatenations"),
+        ("void at::native::elementwise_kernel<at::native::direct_copy_kernel_cuda>(int)", "strided_copies"),
+        ("void at::native::elementwise_kernel<at::native::bfloat16_copy_kernel_cuda>(int)", "casts"),
+    ],
+)
+def test_moves_are_findings_without_a_prediction(name: str, kind: str) -> None:
+    result = findings(trace_of_kernels(name), slow_kernels)
+    finding = next(finding for finding in result if finding.id == kind)
+    assert finding.claims == "compute"
+    assert "whatif" not in finding.advice
+    assert finding.code
+    assert sum(finding.cost_ns for finding in result) <= 4 * MS
+    assert findings(trace_of_kernels(name, program="cuda"), slow_kernels) == ()
+
+
 def test_a_nanosecond_of_compute_is_claimed_once() -> None:
     result = findings(trace_of_kernels("ampere_sgemm_128x64_nn", blocks=4), slow_kernels, small_grids)
     assert sum(finding.cost_ns for finding in result) <= 4 * MS

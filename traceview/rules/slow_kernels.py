@@ -26,6 +26,7 @@ from traceview.rules.advice.compute import (
     ATTENTION,
     CHAINS,
     FP32_MATRIX,
+    FP32_ON_OLD_GPU,
     LAYOUT,
     ODD_DIMENSIONS,
     OPTIMIZER,
@@ -73,6 +74,9 @@ SUBJECTS: Mapping[str, _Subject] = {
     ),
     "tf32": _Subject(
         "fp32_matrix", "Matrix products run in FP32 without tensor cores: TF32 saves about {cost}", FP32_MATRIX
+    ),
+    "fp16": _Subject(
+        "fp32_matrix", "Matrix products run in FP32 without tensor cores: FP16 saves about {cost}", FP32_ON_OLD_GPU
     ),
     "zeroed-gradients": _Subject(
         "zeroed_gradients",

@@ -6,11 +6,11 @@ SPEEDUPS are those that `traceview whatif` predicts. FINDABLE are those that fin
 from traceview.speedups.base import Estimate, KernelSequence, Speedup
 from traceview.speedups.fusion import COMPILE, FUSED_OPTIMIZER, SDPA
 from traceview.speedups.memory import CASTS, CONCATENATE, EMBEDDING, STRIDED_COPY, ZEROED
-from traceview.speedups.precision import BF16, TF32
+from traceview.speedups.precision import BF16, FP16, TF32
 from traceview.speedups.shapes import BATCH, CHANNELS_LAST, PAD
 
 SPEEDUPS: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, BF16, COMPILE)
 MOVES = (ZEROED, EMBEDDING, CASTS, CONCATENATE, STRIDED_COPY)
-FINDABLE: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, *MOVES, COMPILE)
+FINDABLE: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, FP16, *MOVES, COMPILE)
 
 __all__ = ["FINDABLE", "SPEEDUPS", "Estimate", "KernelSequence", "Speedup"]

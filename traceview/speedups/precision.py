@@ -67,6 +67,17 @@ def bf16(kernels: KernelSequence) -> Estimate | str:
     return grouped(kernels, groups, _evidence(kernels, fp32 | tensor, "FP32 or TF32"))
 
 
+def fp16(kernels: KernelSequence) -> Estimate | str:
+    """Return what autocast to FP16 leaves of FP32 matrix kernels on a GPU without TF32 (Volta, Turing)."""
+    chosen = kernels.where(_is_fp32_matrix)
+    if not chosen.any():
+        return "no matrix product or convolution runs in FP32"
+    groups = _groups(kernels, chosen, "fp16", ELSEWHERE[1], ELSEWHERE[1])
+    if groups is None or peak_flops(kernels.gpu, "tf32") is not None:
+        return "FP16 is not the only precision of this GPU's tensor cores"
+    return grouped(kernels, groups, _evidence(kernels, chosen, "FP32 without tensor cores"))
+
+
 def _is_fp32_matrix(kind: KernelKind) -> bool:
     if kind.label.startswith("fft2d_") or "gcgemm" in kind.label:  # parts of cuDNN's FP32 convolutions
         return True
@@ -103,4 +114,5 @@ def _evidence(kernels: KernelSequence, chosen: Mask, precision: str) -> str:
 
 
 TF32 = Speedup("tf32", "Allow TF32 for matrix products", "inputs with 10-bit mantissas", tf32)
+FP16 = Speedup("fp16", "Autocast to FP16", "a scaled loss, inputs with 10-bit mantissas", fp16)
 BF16 = Speedup("bf16", "Autocast to bfloat16", "inputs with 7-bit mantissas", bf16)

@@ -10,6 +10,7 @@ LAYOUT_LEFT = (0.0, 0.0, 0.05)
 # ResNet-50 in bfloat16 on an H200: 0.42 for PyTorch's own batch normalization, 0.85 for convolutions and products.
 NORMALIZATION_LEFT, CONVOLUTION_LEFT = (0.38, 0.42, 0.48), (0.77, 0.85, 0.95)
 CUDNN_NORMALIZATION_LEFT = (0.5, 0.8, 1.0)
+MIN_CHANGES = 0.5  # layout changes for each convolution
 PADDED_LEFT = (0.13, 0.16, 0.2)  # GPT-2 with a vocabulary of 50,257 on an H200: 0.155
 FILL_BLOCK = 1024  # elements that a block of PyTorch's fill kernel sets
 MIN_ROWS = 2_048  # rows of a loss for which FILL_BLOCK tells the number of columns
@@ -19,17 +20,23 @@ MIN_EQUAL = 4
 
 
 def channels_last(kernels: KernelSequence) -> Estimate | str:
-    """Return what channels-last tensors leave of layout changes, convolutions and their normalization."""
+    """Return what channels-last tensors leave of layout changes, convolutions and their normalization.
+
+    Where few convolutions have their layout changed, the others do not gain.
+    """
     layout = kernels.matches("nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw")
     if not layout.any():
         return "no kernel changes the layout of images"
     native, cudnn = kernels.matches("batch_norm"), kernels.matches("bn_(fw|bw)")
-    groups = (
-        (kernels.in_families("convolution", "gemm"), CONVOLUTION_LEFT),
-        (native, NORMALIZATION_LEFT),
-        (cudnn, CUDNN_NORMALIZATION_LEFT),
-        (layout, LAYOUT_LEFT),
-    )
+    convolution = kernels.in_families("convolution")
+    groups = [(layout, LAYOUT_LEFT)]
+    if layout.sum() >= MIN_CHANGES * convolution.sum():
+        products = kernels.in_families("gemm") & (native | cudnn).any()  # 1x1 convolutions
+        groups += [
+            (convolution | products, CONVOLUTION_LEFT),
+            (native, NORMALIZATION_LEFT),
+            (cudnn, CUDNN_NORMALIZATION_LEFT),
+        ]
     detail = f"{int(layout.sum()):,} layout changes take {share_of(kernels, layout)} of the kernel time"
     return grouped(kernels, groups, detail, gone=layout)
 

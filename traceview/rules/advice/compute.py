@@ -30,6 +30,23 @@ FP32_MATRIX = Fixes(
     tensorrt=Fix("Build the engine with TF32, FP16 or INT8 allowed (`trtexec --fp16`)."),
     julia=Fix("Allow TF32 in CUBLAS, or use Float16 arrays.", "CUDA.math_mode!(CUDA.FAST_MATH)"),
 )
+FP32_ON_OLD_GPU = Fixes(
+    cuda=Fix(
+        "The tensor cores of this GPU compute in FP16 only. Convert the inputs, and add up in FP32. Check the results.",
+        "cublasGemmEx(handle, ..., CUDA_R_16F, ..., CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);",
+    ),
+    pytorch=Fix(
+        "The tensor cores of this GPU compute in FP16 only. Use autocast with a scaled loss, and check the loss curve.",
+        'scaler = torch.amp.GradScaler("cuda")\n'
+        'with torch.autocast("cuda", torch.float16): loss = model(batch)\n'
+        "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+    ),
+    inference=Fix(
+        "The tensor cores of this GPU compute in FP16 only. Compare a few outputs.",
+        'with torch.inference_mode(), torch.autocast("cuda", torch.float16): output = model(batch)',
+    ),
+    tensorrt=Fix("Build the engine with FP16 or INT8 allowed (`trtexec --fp16`)."),
+)
 ATTENTION = Fixes(
     cuda=Fix(
         "Compute attention in one kernel that never stores the weights (FlashAttention, cuDNN's fused attention). It "
@@ -113,5 +130,20 @@ SMALL_GRID = Fixes(
     ),
     julia=Fix(
         "The launch has too few blocks. Give each thread less work.", "@cuda threads=256 blocks=cld(n, 256) kernel(x)"
+    ),
+)
+TAIL_WAVE = Fixes(
+    cuda=Fix(
+        "An SM that has no block left waits for the last wave. Choose a tile or block size with which the blocks fill "
+        "whole waves, split the work finer (split-K, stream-K), or launch as many blocks as fit at once and let each "
+        "of them loop (a persistent kernel).",
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared);\n"
+        "kernel<<<min(blocks, resident * multiProcessorCount), threads, shared>>>(...);   // with a loop over tiles",
+    ),
+    pytorch=Fix(
+        "An SM that has no block left waits for the last wave. Choose sizes with which the tiles fill whole waves: try "
+        "the next smaller batch or sequence, or widths that are multiples of 128 or 256. "
+        '`torch.compile(mode="max-autotune")` and `torch.backends.cudnn.benchmark = True` try other tiles.',
+        'model = torch.compile(model, mode="max-autotune")',
     ),
 )

@@ -1,0 +1,53 @@
+"""What is left of kernels that move, convert or set data, on hand-made sequences with names of real kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.speedups.test_speedups import ADD, BF16_GEMM, COPY, FILL, sequence
+from traceview.speedups.base import Estimate, KernelSequence
+from traceview.speedups.memory import casts, concatenations, embedding_gradients, strided_copies, zeroed_gradients
+
+NATIVE = "void at::native::"
+CAST = f"{NATIVE}vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::Base &)>(int)"
+UPCAST = f"{NATIVE}unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::Base &)>(int)"
+CAT = f"{NATIVE}<unnamed>::CatArrayBatchedCopy<Type<(unsigned int)2>>(T1 *)"
+STRIDED = f"{NATIVE}elementwise_kernel<(int)128, void at::native::direct_copy_kernel_cuda(at::Base &)>(int)"
+SORT = "void cub::DeviceRadixSortOnesweepKernel<cub::Policy, long, int>(int *)"
+GRADIENT = f"{NATIVE}<unnamed>::compute_grad_weight<float, float, int>(int *)"
+
+
+def marks(estimate: Estimate | str) -> list[bool]:
+    """Return which kernels become shorter."""
+    assert not isinstance(estimate, str)
+    assert (estimate.low <= estimate.middle).all() and (estimate.middle <= estimate.high).all()
+    left: list[bool] = (estimate.middle < 1).tolist()
+    return left
+
+
+@pytest.mark.parametrize(("count", "applies"), [(7, False), (8, True)])
+def test_many_fills_in_a_row_set_gradients_to_zero(count: int, applies: bool) -> None:
+    estimate = zeroed_gradients(sequence([ADD, *[FILL] * count, BF16_GEMM, FILL]))
+    assert isinstance(estimate, str) is not applies
+    if applies:
+        assert marks(estimate) == [False, *[True] * count, False, False]
+
+
+def test_embedding_gradients_hold_the_sort_of_their_indices() -> None:
+    estimate = embedding_gradients(sequence([SORT, BF16_GEMM, SORT, COPY, GRADIENT, BF16_GEMM, SORT]))
+    assert marks(estimate) == [False, False, True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("find", "names"), [(casts, [CAST, UPCAST]), (concatenations, [CAT]), (strided_copies, [STRIDED])]
+)
+def test_moves_by_name(find: Callable[[KernelSequence], Estimate | str], names: list[str]) -> None:
+    everything = [CAST, UPCAST, CAT, STRIDED, ADD, BF16_GEMM]
+    assert marks(find(sequence(everything))) == [name in names for name in everything]
+
+
+def test_moves_below_one_percent_are_no_evidence() -> None:
+    assert isinstance(casts(sequence([CAST, BF16_GEMM], [10_000, 10_000_000])), str)
+    assert isinstance(casts(sequence([])), str)
