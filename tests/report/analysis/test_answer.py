@@ -45,8 +45,9 @@ def test_the_sentence_states_the_first_finding_of_a_capture() -> None:
     analysis = analyze(shared("h200_dual.sqlite"))
     first = analysis.findings[0]
     assert first.cost_per_iteration_ns is not None
-    each = f"{first.cost_per_iteration_ns / 1e6:.2f} ms per iteration."
-    expected = f"(launch bound) takes {100 * first.cost_fraction:.1f}%, {each}"
+    each = f"{first.cost_per_iteration_ns / 1e6:.2f} ms per iteration"
+    remedy = "remedy: a CUDA graph, or fewer and larger kernels."
+    expected = f"(launch bound) takes {100 * first.cost_fraction:.1f}%, {each}; {remedy}"
     assert first.id == "launch_bound" and answer(analysis).endswith(expected)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
-from traceview.model.devices import DeviceUse
+from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.program import Program
 from traceview.report.format import confidence_word, milliseconds, percent, plain
 
@@ -24,6 +24,33 @@ PROGRAM_NAMES = {
     "cuda": "CUDA",
 }
 
+MIN_FAMILY = 0.2  # of the kernel time: smaller families are not named
+FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
+REMEDIES = {  # by the id of a finding, in words that fit every kind of program
+    "fp32_matrix": "tensor cores (TF32 or half precision)",
+    "separate_attention": "attention in one kernel",
+    "unfused_optimizer": "a fused optimizer",
+    "layout_changes": "channels-last tensors",
+    "odd_dimensions": "padded dimensions",
+    "small_products": "batched products",
+    "unfused_chains": "fused kernels",
+    "casts": "fewer casts",
+    "concatenations": "results that are allocated once",
+    "strided_copies": "fewer copies",
+    "embedding_gradients": "sparse or fused updates",
+    "small_grid": "more blocks",
+    "tail_wave": "other tile sizes",
+    "host_bound": "less work of the host between launches",
+    "launch_bound": "a CUDA graph, or fewer and larger kernels",
+    "kernel_storm": "one operation instead of a loop",
+    "data_loading": "more loading in parallel",
+    "pageable_copies": "pinned memory",
+    "exposed_h2d": "copies ahead of time on their own stream",
+    "exposed_d2h": "copies on their own stream",
+    "synchronize": "fewer synchronizations",
+    "allocation": "memory that is allocated once",
+}
+
 
 def program_words(program: Program) -> str:
     """Return the kind of a program: "PyTorch training"."""
@@ -32,7 +59,7 @@ def program_words(program: Program) -> str:
 
 
 def answer(analysis: Analysis) -> str:
-    """Return what share of the time computes, and the largest loss."""
+    """Return what share of the time computes, what the compute is, the largest loss and what reduces it."""
     parts = [analysis.part(device) for device in analysis.devices]
     shares = [percent(part.compute_ns, part.window.length) for part in parts if part.window.length]
     if not shares:
@@ -40,7 +67,16 @@ def answer(analysis: Analysis) -> str:
     ordered = sorted(shares, key=lambda text: float(text[:-1]))
     share = ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
     who = "GPUs compute" if len(shares) > 1 else "GPU computes"
-    return f"The {who} {share} of the time; {_largest_loss(analysis)}."
+    return f"The {who} {share} of the time{_families(analysis.part(analysis.devices[0]))}; {_largest_loss(analysis)}."
+
+
+def _families(part: DevicePart) -> str:
+    """Return the largest families of kernels in words: " (63% convolution)"."""
+    rows = part.tables["kernel_families"].rows if "kernel_families" in part.tables else ()
+    total = sum(row.total_ns for row in rows)
+    named = [row for row in rows[:2] if row.total_ns >= MIN_FAMILY * total]
+    words = (f"{row.total_ns / total:.0%} {FAMILY_WORDS.get(row.family, row.family)}" for row in named)
+    return f" ({' and '.join(words)})" if named else ""
 
 
 def _largest_loss(analysis: Analysis) -> str:
@@ -50,7 +86,8 @@ def _largest_loss(analysis: Analysis) -> str:
     where = f" on {plain(first.device, 24)}" if first.device and len(analysis.devices) > 1 else ""
     loss = f"the largest loss ({first.id.replace('_', ' ')}{where}) takes {100 * first.cost_fraction:.1f}%"
     each = first.cost_per_iteration_ns
-    return loss if each is None else f"{loss}, {milliseconds(each)} per iteration"
+    loss += "" if each is None else f", {milliseconds(each)} per iteration"
+    return f"{loss}; remedy: {REMEDIES[first.id]}" if first.id in REMEDIES else loss
 
 
 def iteration_line(iterations: Iterations | NotMeasured) -> str:
