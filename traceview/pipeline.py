@@ -47,6 +47,7 @@ def analyze(
     skip: int | None = None,
     top: int = 10,
     whole: bool = False,
+    flops_per_iteration: int | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Measure a capture and find what costs GPU time.
@@ -54,7 +55,8 @@ def analyze(
     `window` (ns on the capture's clock) or `range_name` (an NVTX range) restricts every figure to a time window.
     `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
     iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
-    gaps to list; all gaps are counted. `progress` is called before each step with its name and the fraction that is
+    gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
+    GPU, for its speed of light. `progress` is called before each step with its name and the fraction that is
     done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
@@ -68,13 +70,18 @@ def analyze(
         trace = trace.with_window(window)
     report_step("measure", 0.5)
     activities = active_devices(trace, device)
-    analysis = _measure(trace, activities, iteration, skip, top)
+    analysis = _measure(trace, activities, iteration, skip, top, flops_per_iteration)
     report_step("find", 0.9)
     return with_findings(replace(analysis, whole=whole), activities)
 
 
 def _measure(
-    trace: Trace, activities: tuple[Activity, ...], iteration: str | None, skip: int | None, top: int
+    trace: Trace,
+    activities: tuple[Activity, ...],
+    iteration: str | None,
+    skip: int | None,
+    top: int,
+    flops_per_iteration: int | None,
 ) -> Analysis:
     """Return the analysis without findings. What only measures need is freed on return."""
     threads = ThreadStates.from_trace(trace)
@@ -88,7 +95,7 @@ def _measure(
         with_steady_part(trace, threads, device, part, places) for device, part in zip(devices, parts, strict=True)
     )
     host = measure_host(trace, activities)
-    given = CaptureInput(trace, host, projection)
+    given = CaptureInput(trace, host, projection, devices, iterations, flops_per_iteration)
     tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, CaptureMeasure)}
     return Analysis(
         info=trace.info,

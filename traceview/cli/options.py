@@ -16,6 +16,8 @@ from traceview.cli import CAPTURES
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+FLOPS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+MAX_FLOPS = 1 << 62
 
 
 def parse_size(text: str) -> int:
@@ -24,6 +26,17 @@ def parse_size(text: str) -> int:
     if match is None or match[2].lower() not in BYTES:
         raise click.BadParameter(f"invalid size {text[:40]!r} (for example 15MB)")
     return int(float(match[1]) * BYTES[match[2].lower()])
+
+
+def parse_flops(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """Return a number of operations from 1.2e15, 1.2P, 850T, or a whole number. Raises click.BadParameter."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMGTPE]?)(?:FLOPs?)?", text.strip())
+    count = round(float(match[1]) * FLOPS[match[2].upper()]) if match else 0
+    if not 0 < count < MAX_FLOPS:
+        raise click.BadParameter(f"invalid number of operations {text[:40]!r} (for example 1.2e15 or 1.2P)")
+    return count
 
 
 class _Capture(click.Path):
@@ -136,11 +149,17 @@ _WHOLE = click.option(
     is_flag=True,
     help="Cover the whole window, not only the iterations, in findings, shares, bars and --fail-if.",
 )
+_FLOPS = click.option(
+    "--flops-per-iteration",
+    metavar="FLOPS",
+    callback=parse_flops,
+    help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
+)
 _TOP = top_option("Length of the longest lists. Totals do not change.")
 
 
 def analysis_options(command: Decorated) -> Decorated:
     """Add the options that change the figures of an analysis."""
-    for option in (reading_options, _TOP, _WHOLE, SKIP, ITERATION, DEVICE, _RANGE, _TO, _FROM):
+    for option in (reading_options, _TOP, _FLOPS, _WHOLE, SKIP, ITERATION, DEVICE, _RANGE, _TO, _FROM):
         command = option(command)
     return command

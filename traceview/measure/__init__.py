@@ -26,6 +26,9 @@ from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.nvtx.ranges import RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
 from traceview.measure.places.table import KERNEL_PLACES
+from traceview.measure.rates.collectives import COLLECTIVES
+from traceview.measure.rates.precisions import MATRIX_PRECISIONS
+from traceview.measure.rates.speed_of_light import SPEED_OF_LIGHT
 from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 
@@ -33,10 +36,13 @@ from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     COPIES,
     COMMUNICATION,
+    COLLECTIVES,
     STREAMS,
     FAMILIES,
     KERNELS,
     KERNEL_PLACES,
+    MATRIX_PRECISIONS,
+    SPEED_OF_LIGHT,
     SYNC_CALLS,
     IMPLICIT_CALLS,
     RANGES,

@@ -15,8 +15,9 @@ from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
-from traceview.model.analysis import HostUse, NotMeasured
+from traceview.model.analysis import HostUse, Iterations, NotMeasured
 from traceview.model.columns import Table
+from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
 
@@ -44,6 +45,9 @@ class CaptureInput:
     trace: Trace
     host: HostUse  # synchronizing calls
     projection: Projection  # the NVTX ranges that each operation belongs to
+    devices: tuple[DeviceUse, ...]
+    iterations: Iterations | NotMeasured
+    flops_per_iteration: int | None = None  # on each GPU, as the user states it
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 Unit = Literal[
-    "text", "code", "id", "count", "ns", "bytes", "fraction", "ratio", "bytes_per_ns", "causes", "flag", "size"
+    "text",
+    "code",
+    "id",
+    "count",
+    "ns",
+    "bytes",
+    "fraction",
+    "ratio",
+    "bytes_per_ns",
+    "flops",
+    "flops_per_s",
+    "causes",
+    "flag",
+    "size",
 ]
 Value = TypeVar("Value")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
-    *("send", "receive", "barrier", "other"),
+    *("send", "receive", "send_receive", "barrier", "other"),
 )
 FLOPS: Mapping[str, PolarsDataType] = {
     "operation": pl.Int32,  # row of Trace.operations: a kernel that a call of an op launches

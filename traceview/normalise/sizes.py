@@ -93,7 +93,7 @@ def _marks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     return (
         marks.select(pl.col("start").alias("time"), process_of("globalTid").alias("process"), number.alias("flops"))
         .filter(pl.col("flops").is_between(1, MAX_FLOPS), pl.col("time").is_between(-MAX_TIME, MAX_TIME))
-        .cast(dict(MARKS))
+        .with_columns(pl.col("flops").cast(pl.Int64))
         .sort("time")
     )
 

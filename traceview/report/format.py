@@ -8,6 +8,7 @@ from typing import Any
 from traceview.model.columns import Unit
 
 UNKNOWN = "\ufffd"
+OPERATION_SCALES = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 CAUSE_WORDS = {
     "profiler": "profiler overhead",
     "queued": "launched, waiting in the queue or for a dependency",
@@ -77,7 +78,16 @@ def figure(value: Any, unit: Unit) -> str:
         return "yes" if value else "no"
     if unit == "bytes_per_ns":
         return f"{value:,.1f} GB/s" if value >= 0.1 else f"{1000 * value:.1f} MB/s"
+    if unit in ("flops", "flops_per_s"):
+        return operations(value) + ("/s" if unit == "flops_per_s" else "")
     return f"{value:,}" if unit == "count" else str(value)
+
+
+def operations(count: float) -> str:
+    """Return a number of floating-point operations: `7.21 TFLOP`."""
+    scale, unit = next((pair for pair in OPERATION_SCALES if count >= pair[0]), OPERATION_SCALES[-1])
+    value = count / scale
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
 
 
 def _printable(char: str) -> str:

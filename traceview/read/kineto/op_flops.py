@@ -57,7 +57,7 @@ def _convolution_backward(sizes: Sizes, inputs: Inputs) -> int:
     The gradients of input and weight take as many operations as the forward pass each.
     """
     gradient, image, weight = sizes[:3]
-    wanted = json.loads(inputs[10].lower())[:2]
+    wanted: list[bool] = json.loads(inputs[10].lower())[:2]
     return sum(wanted) * _convolution_at(image[2:] if inputs[7] == "True" else gradient[2:], image, weight)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
 from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.program import Program
-from traceview.report.format import confidence_word, milliseconds, percent, plain
+from traceview.model.rates import SpeedOfLight
+from traceview.report.format import confidence_word, figure, milliseconds, percent, plain
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
+MOST_KNOWN = 0.95  # of the time of matrix kernels; below this, the share of known FLOPs is stated
+PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32"} | {
+    name: name.upper() for name in ("fp64", "fp32", "fp16", "fp8")
+}
 PROGRAM_NAMES = {
     "pytorch": "PyTorch",
     "jax": "JAX",
@@ -103,6 +108,30 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
     counted = iterations.count - iterations.skipped
     skipped = f", {iterations.skipped} skipped" if iterations.skipped else ""
     return f"Iteration: {milliseconds(iterations.time_ns)} ({source}; {counted} counted{skipped})"
+
+
+def speed_lines(analysis: Analysis) -> Iterator[str]:
+    """Yield a sentence for each device whose floating-point operations are known: its speed, and how fast it could be."""
+    rows: Sequence[SpeedOfLight] = analysis.tables["speed_of_light"].rows
+    for row in rows:
+        if row.flops_per_s is not None:
+            yield f"{plain(row.device, 24)} computes at {_speed(row)}."
+
+
+def _speed(row: SpeedOfLight) -> str:
+    rate = figure(row.flops_per_s, "flops_per_s")
+    if row.mfu is None:
+        return f"{rate}; {row.unknown_because}"
+    precision = PRECISION_NAMES.get(row.precision or "", row.precision)
+    speed = (
+        f"{rate}, {figure(row.mfu, 'fraction')} of its {precision} peak ({figure(row.peak_flops_per_s, 'flops_per_s')})"
+    )
+    if row.tf32_peak_flops_per_s and row.bf16_peak_flops_per_s:
+        tf32, bf16 = (figure(peak, "flops_per_s") for peak in (row.tf32_peak_flops_per_s, row.bf16_peak_flops_per_s))
+        speed += f"; its peak is {tf32} with TF32 and {bf16} with bfloat16"
+    if row.known_fraction is not None and row.known_fraction < MOST_KNOWN:
+        speed += f"; FLOPs are known for {figure(row.known_fraction, 'fraction')} of the time of matrix kernels"
+    return speed
 
 
 def outside_lines(analysis: Analysis) -> Iterator[str]:

@@ -17,6 +17,7 @@ from traceview.report.analysis.answer import (
     outside_lines,
     program_words,
     span,
+    speed_lines,
     total_words,
 )
 from traceview.report.format import CAUSE_WORDS, confidence_word, plain
@@ -43,7 +44,9 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
         "answer": answer(analysis),
-        "answer_basis": " · ".join([iteration_line(analysis.iterations), *outside_lines(analysis)]),
+        "answer_basis": " · ".join(
+            [*speed_lines(analysis), iteration_line(analysis.iterations), *outside_lines(analysis)]
+        ),
         "opens": _opens(analysis, zero),
         "covers": _covers(analysis),
         "total": total_words(analysis),

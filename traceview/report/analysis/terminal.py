@@ -16,6 +16,7 @@ from traceview.report.analysis.answer import (
     outside_lines,
     price,
     program_words,
+    speed_lines,
     total_words,
 )
 from traceview.report.analysis.tables import tables
@@ -88,6 +89,7 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
 def _first_lines(analysis: Analysis) -> Iterator[str]:
     yield answer(analysis)
     yield iteration_line(analysis.iterations)
+    yield from speed_lines(analysis)
     yield from outside_lines(analysis)
 
 

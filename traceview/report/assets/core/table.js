@@ -1,7 +1,7 @@
 // Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
 import { el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
-import { bandwidth, countText, milliseconds, percent, bytesText } from "./words.js";
+import { bandwidth, countText, milliseconds, operations, percent, bytesText } from "./words.js";
 
 /**
  * @typedef {object} TableColumn
@@ -108,9 +108,11 @@ const UNIT_TEXT = {
   ratio: (ratio) => ratio.toFixed(ratio < 100 ? 2 : 0),
   flag: (value) => (value ? "yes" : "no"),
   bytes_per_ns: (rate) => bandwidth(rate, 1),
+  flops: operations,
+  flops_per_s: (rate) => `${operations(rate)}/s`,
 };
 /** @type {Record<string, string>} */
-const UNIT_SUFFIX = { ns: "_ns", bytes: "_bytes", fraction: "_fraction", bytes_per_ns: "_gb_per_s" };
+const UNIT_SUFFIX = { ns: "_ns", bytes: "_bytes", fraction: "_fraction", bytes_per_ns: "_gb_per_s", flops_per_s: "_per_s" };
 
 /**
  * @param {string} field

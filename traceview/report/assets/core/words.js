@@ -40,6 +40,14 @@ export function bandwidth(bytes, ns) {
   return rate >= 0.1 ? rate.toFixed(1) + " GB/s" : (1000 * rate).toFixed(1) + " MB/s";
 }
 
+// A number of floating-point operations: 7.21 TFLOP.
+export function operations(count) {
+  const units = { PFLOP: 1e15, TFLOP: 1e12, GFLOP: 1e9, MFLOP: 1e6 };
+  const [unit, scale] = Object.entries(units).find((pair) => count >= pair[1]) ?? ["MFLOP", 1e6];
+  const value = count / scale;
+  return `${value >= 100 ? WHOLE.format(value) : value.toFixed(value < 10 ? 2 : 1)} ${unit}`;
+}
+
 export function countText(number) {
   return WHOLE.format(number);
 }

@@ -1,0 +1,1 @@
+"""How fast kernels compute and communicate, where the capture tells how much they do."""

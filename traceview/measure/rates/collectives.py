@@ -1,0 +1,161 @@
+"""Bytes and bandwidth of collectives (docs/definitions.md "Collectives")."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from traceview.measure.activity import COMMUNICATION
+from traceview.measure.base import PartInput, PartMeasure
+from traceview.model.columns import Table
+from traceview.model.rates import Collective
+from traceview.model.trace import Trace
+
+MAX_COLLECTIVES = 200
+KEYS = ("collective", "group", "group_size", "element_type", "message_bytes")
+# What the name of a kernel of NCCL tells: ncclDevKernel_AllReduce_Sum_bf16_RING_LL, ncclKernel_AllGather_RING_LL_...
+KINDS = {
+    "AllReduce": "all_reduce",
+    "ReduceScatter": "reduce_scatter",
+    "AllGather": "all_gather",
+    "Broadcast": "broadcast",
+    "SendRecv": "send_receive",
+    "Reduce": "reduce",
+}
+KIND = re.compile("|".join(KINDS))
+# Kernels that only copy handle all types as bytes, so the type in their names is not that of the elements.
+ELEMENT_TYPE = re.compile(r"(?:Sum|Prod|Min|Max|sum|prod|min|max|PreMulSum|SumPostDiv)_(?:__nv_)?([a-z]+[0-9]*)")
+ELEMENT_TYPES = {
+    **dict.fromkeys(("f32", "float"), "fp32"),
+    **dict.fromkeys(("f16", "half"), "fp16"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("f64", "double"), "fp64"),
+}
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+# The name of a group, such as mesh_tp, TENSOR_MODEL_PARALLEL_GROUP or dp_shard.
+PARALLELISMS = tuple(
+    (name, re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)", re.IGNORECASE))
+    for name, words in (
+        ("TP", "tp|tensor|tensor_(?:model_)?parallel"),
+        ("EP", "ep|expert|moe"),
+        ("PP", "pp|pipe|pipeline|pipeline_(?:model_)?parallel"),
+        ("CP", "cp|context|sp|sequence|ulysses"),
+        ("DP", "dp|ddp|fsdp|hsdp|data|shard|replicate"),
+    )
+)
+
+
+def collectives(given: PartInput) -> tuple[Collective, ...]:
+    """Return one row for each kind, group, type and size of messages, the costliest first."""
+    chosen = np.flatnonzero(given.activity.codes == COMMUNICATION)
+    if not len(chosen):
+        return ()
+    rows = given.activity.rows[chosen]
+    lengths = given.trace.operations.select(pl.col("end") - pl.col("start"))[rows]["end"]
+    kernels = _messages(given.trace, rows).with_columns(
+        pl.Series("part_ns", (given.activity.end - given.activity.start)[chosen]), lengths.alias("ns")
+    )
+    totals = (
+        kernels.group_by(KEYS)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("part_ns").sum().alias("total_ns"),
+            pl.col("ns").median().cast(pl.Int64).alias("median_ns"),
+            pl.col("ns").min().alias("min_ns"),
+        )
+        .sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
+    )
+    shown = [_collective(row) for row in totals.head(MAX_COLLECTIVES).iter_rows(named=True)]
+    rest = totals[MAX_COLLECTIVES:]
+    return (*shown, *([_rest(rest)] if len(rest) else []))
+
+
+def bus_factor(collective: str, ranks: int | None) -> float | None:
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests define it (doc/PERFORMANCE.md); None if unknown."""
+    if collective in ("broadcast", "reduce", "send", "receive", "send_receive"):
+        return 1.0
+    if ranks is None or collective in ("barrier", "other"):
+        return None
+    return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def parallelism(group: str | None) -> str | None:
+    """Return the parallelism that the name of a process group tells first."""
+    matches = ((pattern.search(group or ""), name) for name, pattern in PARALLELISMS)
+    first = min(((match.start(), name) for match, name in matches if match), default=None)
+    return first and first[1]
+
+
+def _messages(trace: Trace, rows: Any) -> pl.DataFrame:
+    """Return KEYS for kernels, which are rows of Trace.operations: from their messages, else from their names."""
+    names = trace.operations["name"][rows].cast(pl.String)
+    unique = names.unique().to_list()
+    told = {name: _kind_and_type(name) for name in unique}
+    plain = pl.DataFrame(
+        {
+            "operation": pl.Series(rows, dtype=pl.Int32),
+            "named": names.replace_strict({name: kind for name, (kind, _) in told.items()}, return_dtype=pl.String),
+            "typed": names.replace_strict({name: kind for name, (_, kind) in told.items()}, return_dtype=pl.String),
+        }
+    )
+    sized = trace.sizes.messages.with_columns(pl.col("collective").cast(pl.String))
+    joined = plain.join(sized, on="operation", how="left", maintain_order="left")
+    return joined.select(
+        pl.coalesce("collective", "named").alias("collective"),
+        "group",
+        pl.col("group_size").cast(pl.Int64),
+        pl.coalesce("element_type", "typed").alias("element_type"),
+        pl.col("bytes").alias("message_bytes"),
+    )
+
+
+def _kind_and_type(name: str) -> tuple[str, str | None]:
+    kind = KIND.search(name)
+    collective = KINDS[kind[0]] if kind else "other"
+    element = ELEMENT_TYPE.search(name) if collective in REDUCTIONS else None
+    return collective, ELEMENT_TYPES.get(element[1]) if element else None
+
+
+def _collective(row: dict[str, Any]) -> Collective:
+    factor = bus_factor(row["collective"], row["group_size"])
+    size = row["message_bytes"]
+    whole = None if size is None else size * row["count"]
+    return Collective(**row, parallelism=parallelism(row["group"]), bytes=whole, bus_factor=factor)
+
+
+def _rest(rest: pl.DataFrame) -> Collective:
+    """Return one row for many kinds of messages."""
+    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(Collective)}
+    count, total, least = rest.select(pl.col("count", "total_ns").sum(), pl.col("min_ns").min()).row(0)
+    name = f"({len(rest)} other sizes)"
+    figures = {"collective": name, "count": count, "total_ns": total, "median_ns": total // count, "min_ns": least}
+    return Collective(**(fields | figures))
+
+
+COLLECTIVES = PartMeasure(
+    Table(
+        name="collectives",
+        title="Collectives",
+        note="Bandwidth of the median and of the shortest kernel: a kernel that waits for a late rank has a low one.",
+        row_type=Collective,
+        shown=(
+            "collective",
+            "message_bytes",
+            "count",
+            "total_ns",
+            "bus_bandwidth",
+            "best_bus_bandwidth",
+            "group_size",
+            "group",
+            "parallelism",
+            "element_type",
+            "algorithm_bandwidth",
+            "mean_bus_bandwidth",
+        ),
+    ),
+    collectives,
+)

@@ -1,0 +1,93 @@
+"""Rows of the tables of rates: matrix kernels by precision, the speed of light, and collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceview.model.columns import column, derived
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPrecision:
+    """Matrix products, convolutions and attention of one precision (docs/definitions.md "Speed of light")."""
+
+    precision: str | None = column("text", "precision", "Type of the inputs, from the kernels' names.")
+    tensor_core: bool | None = column("flag", "tensor cores", "Whether they use tensor cores, from their names.")
+    count: int = column("count", "kernels", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    share: float = column("fraction", "share", "Part of the summed time of all matrix kernels.")
+    flops: int | None = column("flops", "FLOPs", "Floating-point operations of the kernels for which they are known.")
+    known_ns: int = column("ns", "known for", "Sum of the lengths of these kernels.")
+    peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
+
+    @derived("flops_per_s", "rate", "FLOPs over the lengths of the kernels for which they are known.")
+    def flops_per_s(self) -> float | None:
+        return _ratio(None if self.flops is None else self.flops * 1e9, self.known_ns)
+
+    @derived("fraction", "of peak", "Rate over peak.")
+    def of_peak(self) -> float | None:
+        return _ratio(self.flops_per_s, self.peak_flops_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedOfLight:
+    """How fast a GPU computes in its steady part, and how fast it could (docs/definitions.md "Speed of light")."""
+
+    device: str = column("text", "device", "The GPU.")
+    source: str | None = column("text", "FLOPs from", "shapes, mark or option.")
+    count: int = column("count", "counted", "Calls of ops with known shapes, or counted iterations.")
+    window_ns: int = column("ns", "time", "Length of the steady part, or of the counted iterations.")
+    flops: int | None = column("flops", "FLOPs", "Floating-point operations in this time.")
+    flops_per_iteration: int | None = column("flops", "per iteration", "Floating-point operations of an iteration.")
+    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over this time.")
+    precision: str | None = column("text", "precision", "Precision of most of the time of matrix kernels.")
+    peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
+    mfu: float | None = column("fraction", "of peak", "Rate over peak: the model FLOPs utilisation.")
+    tf32_peak_flops_per_s: int | None = column("flops_per_s", "TF32 peak", "Peak with TF32, for FP32 programs.")
+    bf16_peak_flops_per_s: int | None = column("flops_per_s", "bf16 peak", "Peak with bfloat16, for FP32 programs.")
+    at_peak_ns: int | None = column("ns", "at peak", "Time that the FLOPs take at the peaks of their precisions.")
+    known_fraction: float | None = column(
+        "fraction", "known", "Part of the time of matrix kernels for which FLOPs are known; null for whole iterations."
+    )
+    unknown_because: str | None = column("text", "unknown because", "Why a figure of the row is null.")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communication kernels with equal messages (docs/definitions.md "Collectives"). What is unknown is None."""
+
+    collective: str = column("text", "collective", "all_reduce, all_gather, ..., from the arguments or the name.")
+    group: str | None = column("text", "group", "Process group or communicator.")
+    parallelism: str | None = column("text", "parallelism", "TP, DP, PP, EP or CP, from the name of the group.")
+    group_size: int | None = column("count", "ranks", "Number of ranks in the group.")
+    element_type: str | None = column("text", "type", "Type of the elements.")
+    count: int = column("count", "count", "Number of kernels.")
+    message_bytes: int | None = column("bytes", "message", "Size of one message, as nccl-tests define it.")
+    bytes: int | None = column("bytes", "size", "Sum of the messages.")
+    total_ns: int = column("ns", "total", "Sum of the kernels' lengths, waits for late ranks included.")
+    median_ns: int = column("ns", "median", "Median length, rounded down.")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.")
+    bus_factor: float | None = column("ratio", "bus factor", "Bus bandwidth over algorithm bandwidth.")
+
+    @derived("bytes_per_ns", "alg. median", "Algorithm bandwidth of the median length: message over length.")
+    def algorithm_bandwidth(self) -> float | None:
+        return _ratio(self.message_bytes, self.median_ns)
+
+    @derived("bytes_per_ns", "bus median", "Bus bandwidth of the median length.")
+    def bus_bandwidth(self) -> float | None:
+        rate = self.algorithm_bandwidth
+        return None if rate is None or self.bus_factor is None else rate * self.bus_factor
+
+    @derived("bytes_per_ns", "bus best", "Bus bandwidth of the shortest: the kernel that waits least.")
+    def best_bus_bandwidth(self) -> float | None:
+        rate = _ratio(self.message_bytes, self.min_ns)
+        return None if rate is None or self.bus_factor is None else rate * self.bus_factor
+
+    @derived("bytes_per_ns", "bus mean", "Bus bandwidth of the mean length: what the program gets, waits included.")
+    def mean_bus_bandwidth(self) -> float | None:
+        rate = _ratio(self.bytes, self.total_ns)
+        return None if rate is None or self.bus_factor is None else rate * self.bus_factor
