@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -16,33 +18,18 @@ from traceview.model.trace import Trace
 
 MATRIX = ("gemm", "convolution", "attention")
 KEYS = ("precision", "tensor_core")
+SUMS = ("count", "total_ns", "flops", "known_ns")
 
 
 def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
     """Return one row for each precision of the device's matrix kernels, the costliest first."""
-    trace, kernels = given.trace, PartKernels.from_part(given)
-    kinds = _matrix_kinds(trace)
+    kinds = _matrix_kinds(given.trace)
     if not kinds["matrix"].any():
         return ()
-    chosen = np.flatnonzero(kinds["matrix"].to_numpy()[kernels.shape])
-    shape, ns = kernels.shape[chosen], (kernels.end - kernels.start)[chosen]
-    rows = given.activity.rows[kernels.rows[chosen]]
-    flops = _flops_of_kernels(trace, kinds["matrix"].to_numpy(), rows, ns)
-    frame = pl.DataFrame({"shape": shape, "ns": ns, "flops": flops})
-    known = pl.col("flops") > 0
-    by_shape = frame.group_by("shape").agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col("ns").sum().alias("total_ns"),
-        pl.col("flops").sum(),
-        pl.col("ns").filter(known).sum().alias("known_ns"),
-    )
-    total = int(ns.sum())
-    sums = (
-        by_shape.join(kinds.with_row_index("shape"), on="shape")
-        .group_by(KEYS)
-        .agg(pl.col("count", "total_ns", "flops", "known_ns").sum())
-    )
-    gpu = str(trace.devices["name"][given.activity.device])
+    by_shape = pl.concat([kinds, _sums_by_shape(given, kinds["matrix"].to_numpy())], how="horizontal")
+    sums = by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(KEYS).agg(pl.col(SUMS).sum())
+    total = int(sums["total_ns"].sum())
+    gpu = str(given.trace.devices["name"][given.activity.device])
     return tuple(
         MatrixPrecision(
             precision=row["precision"],
@@ -58,6 +45,20 @@ def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
     )
 
 
+def _sums_by_shape(given: PartInput, is_matrix: NDArray[np.bool_]) -> pl.DataFrame:
+    """Return SUMS of the device's kernels for each of Trace.shapes."""
+    kernels = PartKernels.from_part(given)
+    shape, ns = kernels.shape, kernels.end - kernels.start
+    sums: dict[str, NDArray[Any]] = {name: np.zeros(len(is_matrix)) for name in SUMS}
+    sums["count"], sums["total_ns"] = (np.bincount(shape, weights, len(is_matrix)) for weights in (None, ns))
+    if not given.trace.sizes.flops.is_empty():
+        flops = _flops_per_ns(given.trace, is_matrix)[given.activity.rows[kernels.rows]] * ns
+        sums["flops"] = np.bincount(shape, flops, len(is_matrix))
+        sums["known_ns"] = np.bincount(shape, np.where(flops > 0, ns, 0), len(is_matrix))
+    # A float holds the sums of lengths exactly: they are below 2**53 ns, which is 104 days.
+    return pl.DataFrame(sums).with_columns(pl.col("count", "total_ns", "known_ns").cast(pl.Int64))
+
+
 def _peak(gpu: str, precision: str | None, tensor_core: bool | None) -> int | None:
     return None if precision is None else peak_flops(gpu, precision, tensor_core=tensor_core is not False)
 
@@ -65,33 +66,25 @@ def _peak(gpu: str, precision: str | None, tensor_core: bool | None) -> int | No
 def _matrix_kinds(trace: Trace) -> pl.DataFrame:
     """Return for each of Trace.shapes whether it is a matrix kernel, its precision and its use of tensor cores."""
     names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
-    kinds = [
-        (kind.family in MATRIX, kind.precision, kind.tensor_core) for kind in (kernel_kind(*pair) for pair in names)
-    ]
+    kinds = [kernel_kind(*pair) for pair in names]
+    rows = [(kind.family in MATRIX, kind.precision, kind.tensor_core) for kind in kinds]
     schema = {"matrix": pl.Boolean, "precision": pl.String, "tensor_core": pl.Boolean}
-    return pl.DataFrame(kinds, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _flops_of_kernels(
-    trace: Trace, is_matrix: NDArray[np.bool_], rows: NDArray[np.int64], ns: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the operations of kernels, which are `rows` of Trace.operations of which a part of `ns` counts.
+def _flops_per_ns(trace: Trace, is_matrix: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the operations per ns of each of Trace.operations; 0 if they are unknown.
 
     The longest matrix kernel of a call does its operations: others prepare its inputs or add its parts up.
     """
-    flops = np.zeros(len(rows), np.float64)
     sized = trace.sizes.flops
-    if sized.is_empty():
-        return flops
     work = trace.operations.select(pl.col("end") - pl.col("start"), "shape")[sized["operation"]]
     lengths = sized.with_columns(work["end"].alias("ns"), pl.Series("matrix", is_matrix[work["shape"].to_numpy()]))
-    longest = (
-        lengths.filter(pl.col("matrix"), pl.col("ns") > 0).sort("ns", descending=True).unique("call", keep="first")
-    )
-    whole = np.zeros(len(trace.operations), np.float64)
-    whole[longest["operation"].to_numpy()] = (longest["flops"] / longest["ns"]).to_numpy()
-    flops[:] = whole[rows] * ns
-    return flops
+    matrix = lengths.filter(pl.col("matrix"), pl.col("ns") > 0).sort("ns", descending=True)
+    longest = matrix.unique("call", keep="first", maintain_order=True)
+    rates = np.zeros(len(trace.operations), np.float64)
+    rates[longest["operation"].to_numpy()] = (longest["flops"] / longest["ns"]).to_numpy()
+    return rates
 
 
 MATRIX_PRECISIONS = PartMeasure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -29,7 +29,8 @@ NO_PEAK = "the peak of this GPU in the precision of its matrix kernels is not kn
 NO_PRECISION = "the names of the matrix kernels do not tell their precision"
 
 
-class Work(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Work:
     """Floating-point operations on a GPU, and the time in which it does them."""
 
     source: str

@@ -133,6 +133,6 @@ def op_flops(name: str, sizes: str, inputs: str) -> int | None:
     count = COUNTS.get(name)
     try:
         counted = count and count(json.loads(sizes), json.loads(inputs or "[]"))
-    except (ValueError, IndexError, TypeError, ZeroDivisionError, AttributeError):
+    except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return None
     return counted if counted is not None and 0 < counted < MAX_FLOPS else None

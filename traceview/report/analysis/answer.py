@@ -13,9 +13,7 @@ from traceview.report.format import confidence_word, figure, milliseconds, perce
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
 MOST_KNOWN = 0.95  # of the time of matrix kernels; below this, the share of known FLOPs is stated
-PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32"} | {
-    name: name.upper() for name in ("fp64", "fp32", "fp16", "fp8")
-}
+PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
 PROGRAM_NAMES = {
     "pytorch": "PyTorch",
     "jax": "JAX",
@@ -111,7 +109,7 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
 
 
 def speed_lines(analysis: Analysis) -> Iterator[str]:
-    """Yield a sentence for each device whose floating-point operations are known: its speed, and how fast it could be."""
+    """Yield the speed of each device whose floating-point operations are known, and its peak."""
     rows: Sequence[SpeedOfLight] = analysis.tables["speed_of_light"].rows
     for row in rows:
         if row.flops_per_s is not None:
@@ -123,9 +121,8 @@ def _speed(row: SpeedOfLight) -> str:
     if row.mfu is None:
         return f"{rate}; {row.unknown_because}"
     precision = PRECISION_NAMES.get(row.precision or "", row.precision)
-    speed = (
-        f"{rate}, {figure(row.mfu, 'fraction')} of its {precision} peak ({figure(row.peak_flops_per_s, 'flops_per_s')})"
-    )
+    share, peak = figure(row.mfu, "fraction"), figure(row.peak_flops_per_s, "flops_per_s")
+    speed = f"{rate}, {share} of its {precision} peak ({peak})"
     if row.tf32_peak_flops_per_s and row.bf16_peak_flops_per_s:
         tf32, bf16 = (figure(peak, "flops_per_s") for peak in (row.tf32_peak_flops_per_s, row.bf16_peak_flops_per_s))
         speed += f"; its peak is {tf32} with TF32 and {bf16} with bfloat16"
