@@ -27,5 +27,5 @@ def test_operations(text: str | None, expected: int | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "many", "1.2X", "1e99", "nan", "1e-3", "9" * 30])
 def test_invalid_operations(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="for example 1.2e15"):
+    with pytest.raises(click.BadParameter, match=r"for example 1\.2e15"):
         parse_flops(CONTEXT, OPTION, text)

@@ -24,6 +24,7 @@ from traceview.model.analysis import (
 )
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, Gaps
+from traceview.model.rates import SpeedOfLight
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window
 
@@ -145,6 +146,27 @@ def _iterations(names: str) -> Iterations:
     )
 
 
+def _speed_of_light(names: str) -> SpeedOfLight:
+    tera = 10**12
+    return SpeedOfLight(
+        device=f"GPU 0{names}",
+        source="shapes",
+        count=7,
+        window_ns=10 * MS,
+        flops=tera // 5,
+        flops_per_iteration=tera // 50,
+        flops_per_s=20 * tera,
+        precision="fp32",
+        peak_flops_per_s=67 * tera,
+        mfu=20 / 67,
+        tf32_peak_flops_per_s=494 * tera,
+        bf16_peak_flops_per_s=989 * tera,
+        at_peak_ns=3 * MS,
+        known_fraction=0.9,
+        unknown_because=None,
+    )
+
+
 def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analysis:
     """Return an analysis with something in every place; `names` is appended to whatever a trace names."""
     trace = made_trace(operations=[(0, 10, "compute", 0, 0)], api=[(0, 1, "api", 0)], ranges=[(0, 20, "step", 0)])
@@ -154,6 +176,7 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
         devices=tuple(made_device(f"GPU {index}", names=names) for index in range(devices)),
         host=HostUse(_sync(names), _sync(names)),
         tables={
+            "speed_of_light": TABLES["speed_of_light"].with_rows((_speed_of_light(names),)),
             "sync_calls": TABLES["sync_calls"].with_rows(_sync(names).calls),
             "implicit_sync_calls": TABLES["implicit_sync_calls"].with_rows(_sync(names).calls),
             "nvtx": TABLES["nvtx"].with_rows(
@@ -187,6 +210,7 @@ def bare_analysis() -> Analysis:
         devices=(device,),
         host=HostUse(no_calls, no_calls),
         tables={
+            "speed_of_light": TABLES["speed_of_light"],
             "sync_calls": TABLES["sync_calls"],
             "implicit_sync_calls": TABLES["implicit_sync_calls"],
             "nvtx": TABLES["nvtx"].unmeasured("no NVTX ranges"),

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceview.model.columns import column, derived
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
+from traceview.model.columns import column
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +20,8 @@ class MatrixPrecision:
     known_ns: int = column("ns", "known for", "Sum of the lengths of these kernels.")
     peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
 
-    @derived("flops_per_s", "rate", "FLOPs over the lengths of the kernels for which they are known.")
-    def flops_per_s(self) -> float | None:
-        return _ratio(None if self.flops is None else self.flops * 1e9, self.known_ns)
-
-    @derived("fraction", "of peak", "Rate over peak.")
-    def of_peak(self) -> float | None:
-        return _ratio(self.flops_per_s, self.peak_flops_per_s)
+    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over the lengths of these kernels.")
+    of_peak: float | None = column("fraction", "of peak", "Rate over peak.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +64,13 @@ class Collective:
     min_ns: int = column("ns", "shortest", "Length of the shortest.")
     bus_factor: float | None = column("ratio", "bus factor", "Bus bandwidth over algorithm bandwidth.")
 
-    @derived("bytes_per_ns", "alg. median", "Algorithm bandwidth of the median length: message over length.")
-    def algorithm_bandwidth(self) -> float | None:
-        return _ratio(self.message_bytes, self.median_ns)
-
-    @derived("bytes_per_ns", "bus median", "Bus bandwidth of the median length.")
-    def bus_bandwidth(self) -> float | None:
-        rate = self.algorithm_bandwidth
-        return None if rate is None or self.bus_factor is None else rate * self.bus_factor
-
-    @derived("bytes_per_ns", "bus best", "Bus bandwidth of the shortest: the kernel that waits least.")
-    def best_bus_bandwidth(self) -> float | None:
-        rate = _ratio(self.message_bytes, self.min_ns)
-        return None if rate is None or self.bus_factor is None else rate * self.bus_factor
-
-    @derived("bytes_per_ns", "bus mean", "Bus bandwidth of the mean length: what the program gets, waits included.")
-    def mean_bus_bandwidth(self) -> float | None:
-        rate = _ratio(self.bytes, self.total_ns)
-        return None if rate is None or self.bus_factor is None else rate * self.bus_factor
+    algorithm_bandwidth: float | None = column(
+        "bytes_per_ns", "alg. median", "Algorithm bandwidth at the median length: message over length, bytes per ns."
+    )
+    bus_bandwidth: float | None = column("bytes_per_ns", "bus median", "Bus bandwidth at the median length.")
+    best_bus_bandwidth: float | None = column(
+        "bytes_per_ns", "bus best", "Bus bandwidth of the shortest kernel, which waits least."
+    )
+    mean_bus_bandwidth: float | None = column(
+        "bytes_per_ns", "bus mean", "Bus bandwidth at the mean length, waits included."
+    )

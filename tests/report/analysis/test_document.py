@@ -120,6 +120,10 @@ FRACTIONS = {
         for name in ("share", "blocks_per_sm", "waves", "occupancy")
     ),
     *(f".devices[].{part}kernel_places[].share" for part in ("", "steady.")),
+    *(f".devices[].{part}matrix_precisions[].{name}" for part in ("", "steady.") for name in ("share", "of_peak")),
+    *(f".devices[].{part}collectives[].bus_factor" for part in ("", "steady.")),
+    ".speed_of_light[].mfu",
+    ".speed_of_light[].known_fraction",
     ".findings[].cost_fraction",
     ".iterations.confidence",
     ".iterations.candidates[].share_fraction",

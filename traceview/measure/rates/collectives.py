@@ -11,6 +11,7 @@ import polars as pl
 
 from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import PartInput, PartMeasure
+from traceview.measure.kernels import DIGITS
 from traceview.model.columns import Table
 from traceview.model.rates import Collective
 from traceview.model.trace import Trace
@@ -80,7 +81,7 @@ def bus_factor(collective: str, ranks: int | None) -> float | None:
         return 1.0
     if ranks is None or collective in ("barrier", "other"):
         return None
-    return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
+    return round((2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks, DIGITS)
 
 
 def parallelism(group: str | None) -> str | None:
@@ -121,10 +122,22 @@ def _kind_and_type(name: str) -> tuple[str, str | None]:
 
 
 def _collective(row: dict[str, Any]) -> Collective:
-    factor = bus_factor(row["collective"], row["group_size"])
-    size = row["message_bytes"]
-    whole = None if size is None else size * row["count"]
-    return Collective(**row, parallelism=parallelism(row["group"]), bytes=whole, bus_factor=factor)
+    size, factor = row["message_bytes"], bus_factor(row["collective"], row["group_size"])
+    mean = row["total_ns"] / row["count"]
+    return Collective(
+        **row,
+        parallelism=parallelism(row["group"]),
+        bytes=None if size is None else size * row["count"],
+        bus_factor=factor,
+        algorithm_bandwidth=_bandwidth(size, row["median_ns"], 1),
+        bus_bandwidth=_bandwidth(size, row["median_ns"], factor),
+        best_bus_bandwidth=_bandwidth(size, row["min_ns"], factor),
+        mean_bus_bandwidth=_bandwidth(size, mean, factor),
+    )
+
+
+def _bandwidth(size: int | None, ns: float, factor: float | None) -> float | None:
+    return None if size is None or factor is None or not ns else round(size / ns * factor, DIGITS)
 
 
 def _rest(rest: pl.DataFrame) -> Collective:

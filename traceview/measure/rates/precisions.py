@@ -18,6 +18,7 @@ from traceview.model.trace import Trace
 
 MATRIX = ("gemm", "convolution", "attention")
 KEYS = ("precision", "tensor_core")
+GIGA = 10**9
 SUMS = ("count", "total_ns", "flops", "known_ns")
 
 
@@ -30,18 +31,24 @@ def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
     sums = by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(KEYS).agg(pl.col(SUMS).sum())
     total = int(sums["total_ns"].sum())
     gpu = str(given.trace.devices["name"][given.activity.device])
-    return tuple(
-        MatrixPrecision(
-            precision=row["precision"],
-            tensor_core=row["tensor_core"],
-            count=row["count"],
-            total_ns=row["total_ns"],
-            share=round(row["total_ns"] / total, DIGITS) if total else 0.0,
-            flops=round(row["flops"]) if row["flops"] else None,
-            known_ns=row["known_ns"],
-            peak_flops_per_s=_peak(gpu, row["precision"], row["tensor_core"]),
-        )
-        for row in sums.sort(["total_ns", *KEYS], descending=[True, False, False]).iter_rows(named=True)
+    ordered = sums.sort(["total_ns", *KEYS], descending=[True, False, False])
+    return tuple(_matrix_precision(row, total, gpu) for row in ordered.iter_rows(named=True))
+
+
+def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecision:
+    peak = _peak(gpu, row["precision"], row["tensor_core"])
+    rate = round(row["flops"] * GIGA / row["known_ns"]) if row["flops"] else None
+    return MatrixPrecision(
+        precision=row["precision"],
+        tensor_core=row["tensor_core"],
+        count=row["count"],
+        total_ns=row["total_ns"],
+        share=round(row["total_ns"] / total, DIGITS) if total else 0.0,
+        flops=round(row["flops"]) if row["flops"] else None,
+        known_ns=row["known_ns"],
+        peak_flops_per_s=peak,
+        flops_per_s=rate,
+        of_peak=round(rate / peak, DIGITS) if rate and peak else None,
     )
 
 

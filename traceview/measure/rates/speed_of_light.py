@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.kernels import DIGITS
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
@@ -64,11 +65,11 @@ def _speed_of_light(given: CaptureInput, device: DeviceUse) -> SpeedOfLight:
         flops_per_s=rate,
         precision=None if main is None else main.precision,
         peak_flops_per_s=peak,
-        mfu=None if rate is None or peak is None else rate / peak,
+        mfu=None if rate is None or peak is None else round(rate / peak, DIGITS),
         tf32_peak_flops_per_s=peak_flops(device.name, "tf32") if is_fp32 else None,
         bf16_peak_flops_per_s=peak_flops(device.name, "bf16") if is_fp32 else None,
         at_peak_ns=_at_peak_ns(rows) if shapes else None,
-        known_fraction=sum(row.known_ns for row in rows) / total if shapes and total else None,
+        known_fraction=round(sum(row.known_ns for row in rows) / total, DIGITS) if shapes and total else None,
         unknown_because=reason,
     )
 
