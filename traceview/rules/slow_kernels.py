@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration
@@ -132,8 +130,9 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
     if not isinstance(estimate, Estimate):
         return
     fix = subject.fixes.choose(facts.program)
-    chosen = np.flatnonzero(estimate.middle < 1)
-    least, most = (duration(float((kernels.ns * (1 - left)).sum())) for left in (estimate.high, estimate.low))
+    shorter = estimate.middle < 1
+    ns = kernels.ns[estimate.rows]
+    least, most = (duration(float((ns * (1 - left)).sum())) for left in (estimate.high, estimate.low))
     yield FindingDraft(
         id=subject.id,
         device=device,
@@ -141,6 +140,6 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone. {fix.advice}",
         code=fix.code,
         change=speedup.name if speedup in SPEEDUPS else "",
-        claims=(ComputeClaim(kernels.places[chosen], 1 - estimate.middle[chosen]),),
+        claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], 1 - estimate.middle[shorter]),),
         place_label=speedup.title,
     )

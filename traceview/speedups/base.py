@@ -94,11 +94,13 @@ class KernelSequence:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a change leaves of each kernel's time, as fractions: at best, expected and at worst.
+    """What a change leaves of the time of the kernels `rows`, as fractions: at best, expected and at worst.
 
-    `gone` marks kernels that are not launched any more. `detail` states the evidence.
+    `rows` are ascending indices; the other kernels keep their time. `gone` marks those of `rows` that are not launched
+    any more. `detail` states the evidence.
     """
 
+    rows: Times
     low: Factors
     middle: Factors
     high: Factors
@@ -128,14 +130,14 @@ def grouped(
 
     A kernel that stays is launched, so it keeps at least a few µs (SHORTEST).
     """
-    left = np.ones((3, len(kernels.ns)))
-    gone = np.zeros(len(kernels.ns), np.bool_) if gone is None else gone
+    rows = np.flatnonzero(np.logical_or.reduce([chosen for chosen, _ in groups]))
+    left = np.ones((3, len(rows)))
     for chosen, factors in groups:
-        left[:, chosen] = np.array(factors)[:, None]
-    shrunk = (left < 1) & ~gone
-    least = np.minimum(np.array(SHORTEST)[:, None] / np.maximum(kernels.ns, 1), 1.0)
-    low, middle, high = np.where(shrunk, np.maximum(left, least), left)
-    return Estimate(low, middle, high, gone, detail)
+        left[:, chosen[rows]] = np.array(factors)[:, None]
+    not_launched = np.zeros(len(rows), np.bool_) if gone is None else gone[rows]
+    least = np.minimum(np.array(SHORTEST)[:, None] / np.maximum(kernels.ns[rows], 1), 1.0)
+    low, middle, high = np.where((left < 1) & ~not_launched, np.maximum(left, least), left)
+    return Estimate(rows, low, middle, high, not_launched, detail)
 
 
 def marked(first: Times, last: Times, count: int) -> Mask:

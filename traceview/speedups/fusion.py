@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.intervals import Times
+from traceview.intervals import Times, index_ranges
 from traceview.speedups.base import (
     FUSIBLE,
     Estimate,
@@ -42,18 +42,17 @@ def compile_chains(kernels: KernelSequence) -> Estimate | str:
         return "no two memory-bound kernels follow each other"
     first, last = first[long], last[long]
     total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
-    members = marked(first, last, len(kernels.ns))
-    chain = np.cumsum(np.bincount(first, minlength=len(members))) - 1
+    length = last - first
+    rows = index_ranges(first, length)
     low, middle, high = (
-        np.where(members, np.clip(times * longest / np.maximum(total, 1), floor, 1.0)[chain], 1.0)
+        np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), length)
         for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
     )
-    gone = members.copy()
-    gone[first] = False
-    detail = (
-        f"{int(members.sum()):,} kernels in {len(first):,} chains take {share_of(kernels, members)} of the kernel time"
-    )
-    return Estimate(low, middle, high, gone, detail)
+    gone = np.ones(len(rows), np.bool_)
+    gone[np.cumsum(length) - length] = False
+    share = total.sum() / max(int(kernels.ns.sum()), 1)
+    detail = f"{len(rows):,} kernels in {len(first):,} chains take {share:.0%} of the kernel time"
+    return Estimate(rows, low, middle, high, gone, detail)
 
 
 def sdpa(kernels: KernelSequence) -> Estimate | str:

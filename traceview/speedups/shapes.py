@@ -76,8 +76,10 @@ def unpadded_vocabulary(kernels: KernelSequence) -> Mask:
 
 def batch(kernels: KernelSequence) -> Estimate | str:
     """Return what one batched product leaves of many equal small products."""
-    blocks = kernels.blocks[kernels.shape] / max(kernels.sms, 1)
-    small = kernels.in_families("gemm") & (blocks < SMALL) & (kernels.sms > 0)
+    few_blocks = kernels.blocks < SMALL * kernels.sms
+    small = kernels.in_families("gemm") & few_blocks[kernels.shape]
+    if not small.any():
+        return "no small matrix product runs"
     same = (kernels.shape[1:] == kernels.shape[:-1]) & (kernels.stream[1:] == kernels.stream[:-1])
     change = np.flatnonzero(~same) + 1
     edges = np.concatenate([[0], change, [len(small)]])
@@ -85,11 +87,10 @@ def batch(kernels: KernelSequence) -> Estimate | str:
     equal = small & (length >= MIN_EQUAL)
     if not equal.any():
         return "no equal small matrix products follow each other"
-    low, middle, high = (np.where(equal, np.maximum(factor, 1 / length), 1.0) for factor in BATCHED_LEFT)
-    gone = equal.copy()
-    gone[edges[:-1][edges[:-1] < len(small)]] = False
+    rows = np.flatnonzero(equal)
+    low, middle, high = (np.maximum(factor, 1 / length[rows]) for factor in BATCHED_LEFT)
     detail = f"{int(equal.sum()):,} equal small products take {share_of(kernels, equal)} of the kernel time"
-    return Estimate(low, middle, high, gone, detail)
+    return Estimate(rows, low, middle, high, np.concatenate([[False], same])[rows], detail)
 
 
 CHANNELS_LAST = Speedup("channels-last", "Images in channels-last layout", "an image network in PyTorch", channels_last)

@@ -42,7 +42,7 @@ def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Co
         if isinstance(estimate, str):
             reason = estimate
             continue
-        places = members[kernels.places]
+        places = members[kernels.places[estimate.rows]]
         factor[places] = estimate.factors[constants.speedup]
         gone[places] = estimate.gone
     if (factor == 1).all():
