@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.charts import measure_charts
 from traceview.measure.devices import count_unmatched, measure_devices, with_longest_gaps, with_steady_part
 from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.host import HostIdle, with_host_states
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
@@ -70,9 +70,9 @@ def analyze(
         trace = trace.with_window(window)
     report_step("measure", 0.5)
     activities = active_devices(trace, device)
-    analysis = _measure(trace, activities, iteration, skip, top, flops_per_iteration)
+    analysis = _measure(trace, activities, iteration, skip, top, whole, flops_per_iteration)
     report_step("find", 0.9)
-    return with_findings(replace(analysis, whole=whole), activities)
+    return with_findings(analysis, activities)
 
 
 def _measure(
@@ -81,6 +81,7 @@ def _measure(
     iteration: str | None,
     skip: int | None,
     top: int,
+    whole: bool,
     flops_per_iteration: int | None,
 ) -> Analysis:
     """Return the analysis without findings. What only measures need is freed on return."""
@@ -94,8 +95,10 @@ def _measure(
     devices = tuple(
         with_steady_part(trace, threads, device, part, places) for device, part in zip(devices, parts, strict=True)
     )
+    host_idle = HostIdle.build(trace, threads)
+    devices = tuple(with_host_states(host_idle, device) for device in devices)
     host = measure_host(trace, activities)
-    given = CaptureInput(trace, host, projection, devices, iterations, flops_per_iteration)
+    given = CaptureInput(trace, host, projection, devices, iterations, flops_per_iteration, whole, host_idle)
     tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, CaptureMeasure)}
     return Analysis(
         info=trace.info,
@@ -108,6 +111,8 @@ def _measure(
         notes=tuple(_notes(trace.info, tables, iterations)),
         charts=partial(measure_charts, trace, devices, iterations),
         projected=partial(project_ranges, trace, projection),
+        whole=whole,
+        host_time=host_idle,
     )
 
 

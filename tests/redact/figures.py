@@ -6,18 +6,28 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traceview.pipeline import analyze
+import polars as pl
+
+from traceview.model.stacks import HostEvidence
+from traceview.pipeline import analyze, open_trace
 from traceview.report.analysis.document import to_json
 
 
 def figures(path: Path) -> dict[str, Any]:
-    """Return the JSON of a capture's analysis without the file's name."""
-    document: dict[str, Any] = json.loads(to_json(analyze(path)))
+    """Return the JSON of a capture's analysis without the file's name, and without what rests on stacks."""
+    trace = open_trace(path)
+    document: dict[str, Any] = json.loads(to_json(analyze(replace(trace, evidence=without_stacks(trace.evidence)))))
     del document["report"]["file"]
     return document
+
+
+def without_stacks(evidence: HostEvidence) -> HostEvidence:
+    """Return evidence with the samples, but not their stacks, which a redacted copy does not have."""
+    return HostEvidence(samples=evidence.samples.with_columns(stack=pl.lit(-1, pl.Int32)), events=evidence.events)
 
 
 # What follows from names, which are the evidence: hashing hides it.

@@ -22,6 +22,7 @@ For example::
 """
 
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
+from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.nvtx.ranges import RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
@@ -45,5 +46,6 @@ MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     SPEED_OF_LIGHT,
     SYNC_CALLS,
     IMPLICIT_CALLS,
+    LINES,
     RANGES,
 )

@@ -15,7 +15,7 @@ from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.locate import Places
-from traceview.model.analysis import HostUse, Iterations, NotMeasured
+from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
@@ -48,6 +48,8 @@ class CaptureInput:
     devices: tuple[DeviceUse, ...]
     iterations: Iterations | NotMeasured
     flops_per_iteration: int | None = None  # on each GPU, as the user states it
+    whole: bool = False  # tables cover the window of each device, not its steady part
+    host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
 from traceview.model.columns import Table
-from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.devices import DevicePart, DeviceUse, HostStates
 from traceview.model.program import Program
-from traceview.model.rows import ApiTotal, RangeUse
+from traceview.model.rows import ApiTotal, RangeUse, SourceLine
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ class NotMeasured:
     """The reason why a figure is missing. Missing data is neither an error nor 0; every report shows the reason."""
 
     reason: str
+
+
+class HostTime(Protocol):
+    """Answers what the host did in idle gaps, given as rows of Gaps.frame."""
+
+    def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
+        """Return the source lines in the gaps of some devices, the most idle time first."""
+
+    def states(self, gaps: pl.DataFrame) -> HostStates:
+        """Return the states of threads in the gaps of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +210,7 @@ class Analysis:
     whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
+    host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
 
     def part(self, device: DeviceUse) -> DevicePart:
         """Return the part of a device's window that findings, bars and conditions cover."""

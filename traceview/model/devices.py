@@ -10,6 +10,7 @@ import polars as pl
 
 from traceview.model.columns import Table
 from traceview.model.rows import CommunicationOverlap, CopyOverlap, StreamUse
+from traceview.model.stacks import HOST_STATES
 from traceview.model.trace import Window
 
 CAUSES = (
@@ -43,6 +44,21 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class HostStates:
+    """What the launching threads did in `host` idle time (docs/definitions.md).
+
+    `ns` has each of HOST_STATES; they add up to `host`. `waits` names the calls of the state `waiting`, the longest
+    first.
+    """
+
+    ns: Mapping[str, int]
+    waits: Mapping[str, int]
+
+
+NO_HOST_STATES = HostStates(dict.fromkeys(HOST_STATES, 0), {})
+
+
+@dataclass(frozen=True, slots=True)
 class Gaps:
     """Idle gaps of one device or stream.
 
@@ -57,6 +73,7 @@ class Gaps:
     causes: Mapping[str, int]
     frame: pl.DataFrame
     longest: tuple[Gap, ...] = ()
+    host_states: HostStates = NO_HOST_STATES  # measured for devices, not for streams
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,3 +107,32 @@ class RangeUse:
     @derived("text", "range", "Name, with its domain.")
     def label(self) -> str:
         return f"{self.name} ({self.domain})" if self.domain else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A source line where the launching thread was while a GPU was idle (docs/definitions.md)."""
+
+    file: str = column("text", "file", "File, relative to its package or to the program's folder; empty if unknown.")
+    line: int = column("id", "line", "Line; the first one of the function in a trace of torch.profiler; 0 if unknown.")
+    function: str = column("text", "function", "Function that contains the line.")
+    inner: str = column("text", "inside", "Innermost function of a library, below the line, with the most of its time.")
+    idle_ns: int = column("ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.")
+    host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.")
+    low_ns: int = column("ns", "low", "Lower end of the confidence interval of the idle time.")
+    high_ns: int = column("ns", "high", "Upper end of the confidence interval of the idle time.")
+    samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.")
+
+    @derived("text", "line", "File and line.")
+    def place(self) -> str:
+        return place_text(self.file, self.line)
+
+    @derived("text", "interval", "Confidence interval of the idle time, in ms; empty if it is known exactly.")
+    def interval(self) -> str:
+        exact = self.low_ns == self.high_ns
+        return "" if exact else f"{self.low_ns / 1e6:.1f} to {self.high_ns / 1e6:.1f} ms"
+
+
+def place_text(file: str, line: int) -> str:
+    """Return `train.py:305`; without a line, the file."""
+    return f"{file}:{line}" if line else file

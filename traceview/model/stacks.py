@@ -29,9 +29,9 @@ SAMPLES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,  # equals `start` for a sample; later for a stack that is known exactly
     "thread": pl.Int16,  # row of Trace.threads; null if the capture does not tell which one it is
-    "python_thread": pl.Int16,  # numbers the Python threads of the capture
+    "python_thread": pl.Int16,  # numbers the Python threads of a capture; null for a sample of native code
     "holds_gil": pl.Boolean,  # null if unknown
-    "stack": pl.Int32,  # row of HostEvidence.stacks: its innermost frame
+    "stack": pl.Int32,  # row of HostEvidence.stacks: its innermost frame; -1 if unknown
 }
 EVENTS: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
@@ -50,15 +50,13 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
 class HostEvidence:
     """Stacks as a tree, when threads had them, and events that tell what a thread did.
 
-    `samples` and `events` are sorted by start. `sampling_ns` is the usual time between two samples of a thread; 0 if
-    stacks are exact or missing.
+    `samples` and `events` are sorted by start.
     """
 
     frames: pl.DataFrame = field(default_factory=lambda: _empty(FRAMES))
     stacks: pl.DataFrame = field(default_factory=lambda: _empty(STACKS))
     samples: pl.DataFrame = field(default_factory=lambda: _empty(SAMPLES))
     events: pl.DataFrame = field(default_factory=lambda: _empty(EVENTS))
-    sampling_ns: int = 0
 
     @property
     def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:

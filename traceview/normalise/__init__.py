@@ -12,6 +12,7 @@ from traceview.model.trace import OVERHEAD, Note, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
 from traceview.normalise.health import check_health, collect_evidence, with_profiler_overhead
+from traceview.normalise.host_events import host_evidence
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
@@ -46,6 +47,7 @@ def normalise(capture: RawCapture) -> Trace:
     api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
     operations = with_launches(unlinked, links)
     ranges, thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
+    host = host_evidence(tables, threads, ranges, operations)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     checks = list(check_health(evidence, api, links, operations, ranges))
     return Trace(
@@ -65,6 +67,7 @@ def normalise(capture: RawCapture) -> Trace:
         shapes=shapes,
         sizes=work_sizes(tables, threads, operations, api),
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
+        evidence=host,
     )
 
 

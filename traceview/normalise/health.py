@@ -83,7 +83,7 @@ def with_profiler_overhead(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.D
 def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:
     """Extract what the checks need. Removes the tables and columns that only they need from `tables`."""
     diagnostics = tables.pop(raw.DIAGNOSTICS, pl.DataFrame())
-    overhead = tables.pop(raw.CUPTI_OVERHEAD, pl.DataFrame())
+    overhead = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
     calls = tables.get(raw.RUNTIME, pl.DataFrame())
     failed = None
     if "returnValue" in calls.columns:

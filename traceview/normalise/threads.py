@@ -43,6 +43,12 @@ class Threads:
         """Return the row of each globalTid."""
         return pl.Series("thread", positions(global_tid.fill_null(0), self.global_tid))
 
+    def main_row(self, process: int) -> int | None:
+        """Return the row of a process's main thread, whose id is that of the process; None if it is unknown."""
+        own = np.flatnonzero(process_ids(self.global_tid.to_numpy()) == process)
+        main = own[(self.global_tid.to_numpy()[own] & 0xFFFFFF) == process]
+        return int(main[0]) if len(main) else None
+
     def processes(self, thread: pl.Series) -> pl.Expr:
         """Return the process of each thread; a literal if there is only one process."""
         ids = process_ids(self.global_tid.to_numpy())

@@ -26,15 +26,17 @@ def is_export(head: bytes) -> bool:
     return FIRST_RECORD.match(head) is not None
 
 
-def records(path: Path, event: str, fields: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+def records(path: Path, event: str, fields: Mapping[str, pl.DataType], containing: str = "") -> Iterator[pl.DataFrame]:
     """Yield the fields of every record of an event kind such as "NvtxEvent", one frame per block of lines.
 
-    nsys writes numbers as texts. A field that a record lacks is null. Raises DamagedExportError or ReportError.
+    `containing` is a text that the wanted records contain. nsys writes numbers as texts. A field that a record lacks
+    is null. Raises DamagedExportError or ReportError.
     """
     schema = pl.Struct({event: pl.Struct(dict(fields))})
     try:
         for lines in _line_blocks(path):
-            chosen = lines.filter(lines.str.contains(f'{RECORD}{event}"'))
+            near = lines.filter(lines.str.contains(containing, literal=True)) if containing else lines
+            chosen = near.filter(near.str.contains(f'{RECORD}{event}"'))
             yield chosen.str.json_decode(schema).struct.field(event).struct.unnest()
     except OSError as error:
         raise ReportError(f"{display_name(path)}: cannot be read ({error.strerror}); check its permissions") from None

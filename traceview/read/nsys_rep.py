@@ -10,11 +10,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
+from traceview.read import raw
 from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import is_export
+from traceview.read.python_stacks import has_samples, json_samples
 from traceview.read.raw import RawCapture
 from traceview.read.source import display_name, private_folder, read_head
 from traceview.read.sqlite.reader import read_sqlite
@@ -57,9 +60,13 @@ class NsysReportReader:
         find_nsys(display_name(path))
 
     def read(self, path: Path) -> RawCapture:
-        """Read a report. Raises ReportError, RequestError."""
-        with self.as_sqlite(path) as export:
-            return read_sqlite(export)
+        """Read a report; of a second export, as JSON, only its Python stacks. Raises ReportError, RequestError."""
+        with private_folder(path) as folder:
+            capture = read_sqlite(export_report(path, folder))
+            if raw.PYTHON_SAMPLES in capture.tables or not has_samples(capture.tables.get(raw.NVTX)):
+                return capture
+            stacks = json_samples(export_report(path, folder, "json"))
+            return replace(capture, tables={**capture.tables, **stacks})
 
     @contextmanager
     def as_sqlite(self, path: Path) -> Iterator[Path]:
@@ -85,8 +92,7 @@ def refuse_other_exports(path: Path, head: bytes) -> None:
     kind = next((kind for matches, kind in OTHER_EXPORTS if matches(head)), None)
     if kind is not None:
         raise NotAnExportError(
-            f"{display_name(path)}: {kind}, which traceview does not read; "
-            f"export the report as SQLite: {EXPORT_SQLITE}"
+            f"{display_name(path)}: {kind}, which traceview does not read; export the report as SQLite: {EXPORT_SQLITE}"
         )
 
 
@@ -104,18 +110,18 @@ def find_nsys(name: str) -> str:
     )
 
 
-def export_report(path: Path, folder: Path) -> Path:
-    """Export a report into `folder` as SQLite and return the export.
+def export_report(path: Path, folder: Path, kind: str = "sqlite") -> Path:
+    """Export a report into `folder`, as SQLite or JSON, and return the export.
 
     Raises ReportError (also NotAnExportError, DamagedExportError) if nsys is missing, too old or fails.
     """
     name = display_name(path)
     nsys = find_nsys(name)
     # nsys would take a name that begins with a dash for an option: give it a link with a fixed name.
-    link, renamed = folder / "report.nsys-rep", folder / f"{path.stem}.sqlite"
+    link, renamed = folder / f"{kind}.nsys-rep", folder / f"{path.stem}.{kind}"
     link.symlink_to(path.resolve())
-    output = folder / "report.sqlite"
-    command = [nsys, "export", "--type", "sqlite", "--output", str(output), str(link)]
+    output = folder / f"report.{kind}"
+    command = [nsys, "export", "--type", kind, "--output", str(output), str(link)]
     code = _run_nsys(command, folder, name, output)
     if code or not output.is_file():
         raise _export_error(nsys, path, code)

@@ -23,6 +23,16 @@ DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 STRINGS = "StringIds"
 PROCESSES = "PROCESSES"
 THREAD_NAMES = "ThreadNames"
+# What the host did besides CUDA calls.
+SYSTEM_CALLS = "OSRT_API"
+SCHEDULING = "SCHED_EVENTS"
+CPU_SAMPLES = "COMPOSITE_EVENTS"
+CPU_STACKS = "SAMPLING_CALLCHAINS"
+# Python call stacks, which nsys exports as binary payloads of NVTX marks, and torch.profiler as events.
+PYTHON_SAMPLES = "TRACEVIEW_PYTHON_SAMPLES"
+PYTHON_STACKS = "TRACEVIEW_PYTHON_STACKS"
+PYTHON_FRAMES = "TRACEVIEW_PYTHON_FRAMES"
+STACKS = (CPU_STACKS, PYTHON_SAMPLES, PYTHON_STACKS, PYTHON_FRAMES)  # names of functions and files of the program
 MPI = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 OPENACC = (
     "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH",
@@ -102,7 +112,7 @@ TABLES: Mapping[str, WantedColumns] = {
     CUDA_EVENT: WantedColumns(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
     NVTX: WantedColumns(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
     OVERHEAD: WantedColumns(("start", "end")),
-    CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType")),
+    CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType"), ("globalTid",)),
     DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
@@ -122,6 +132,13 @@ TABLES: Mapping[str, WantedColumns] = {
     "TARGET_INFO_NVTX_CUDA_STREAM": WantedColumns((), ("streamId", "processId", "contextId", "name"), ("name",)),
     THREAD_NAMES: WantedColumns(("nameId", "globalTid")),
     PROCESSES: WantedColumns(("globalPid",), ("name",), ("name",)),
+    SYSTEM_CALLS: WantedColumns(("start", "end", "globalTid", "nameId")),
+    SCHEDULING: WantedColumns(("start", "isSchedIn", "globalTid")),
+    CPU_SAMPLES: WantedColumns(("id", "start", "globalTid")),
+    CPU_STACKS: WantedColumns(("id", "symbol", "module", "stackDepth")),
+    PYTHON_SAMPLES: WantedColumns(("start", "end", "globalTid", "category", "holdsGil", "stack")),
+    PYTHON_STACKS: WantedColumns(("parent", "frame")),
+    PYTHON_FRAMES: WantedColumns(("functionId", "fileId", "line")),
 }
 
 # Every figure needs the times in these tables; an export without the others is still useful.

@@ -62,6 +62,7 @@ _MORE: Mapping[str, tuple[str, ...]] = {
 COLUMNS: Mapping[str, frozenset[str]] = {
     table: frozenset((*(raw.TABLES[table].columns if table in raw.TABLES else ()), *_MORE.get(table, ())))
     for table in {**raw.TABLES, **_MORE}
+    if table not in raw.STACKS
 }
 
 _EXPORT = ("EXPORT_PRODUCT_%", "EXPORT_SCHEMA_VERSION%", "EXPORT_PARAM_LAZY")
@@ -98,7 +99,6 @@ LOCAL = "Local (CLI)"
 HOST_OR_USER_SETTINGS = frozenset({"Hostname", "DEVICE_DISPLAY_NAME", "USER_NAME", "EXPORT_HOST", "EXPORT_USER"})
 
 _STACKS = "call stacks: symbols and their files"
-_SYSTEM = "operating system calls, samples and scheduling"
 # The content of dropped tables and rows, for the summary.
 REMOVED: Mapping[str, str] = {
     "ANALYSIS_FILE": "files of the profiler and output of the program",
@@ -112,8 +112,7 @@ REMOVED: Mapping[str, str] = {
     "ThreadNames": "threads of other programs",
     "DIAGNOSTIC_EVENT": "messages with paths or settings",
     raw.STRINGS: "texts that no kept row uses",
-    **dict.fromkeys(("SAMPLING_CALLCHAINS", "CUDA_CALLCHAINS", "OSRT_CALLCHAINS"), _STACKS),
-    **dict.fromkeys(("OSRT_API", "COMPOSITE_EVENTS", "SCHED_EVENTS"), _SYSTEM),
+    **dict.fromkeys((*raw.STACKS, "CUDA_CALLCHAINS", "OSRT_CALLCHAINS"), _STACKS),
     **dict.fromkeys(("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "NVTX payloads"),
 }
 NOT_NEEDED = "not needed for any figure"

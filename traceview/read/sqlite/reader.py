@@ -13,9 +13,12 @@ import polars as pl
 
 from traceview.read import kineto
 from traceview.read.limits import DecodedSize
+from traceview.read.python_stacks import has_samples, sqlite_samples
 from traceview.read.raw import (
+    CPU_STACKS,
     KERNEL,
     NOT_A_TIME,
+    NVTX,
     SHAPE,
     SHAPE_COLUMNS,
     STRINGS,
@@ -41,6 +44,7 @@ from traceview.read.sqlite.write import product_of
 from traceview.read.sqlite_pages import IntegerColumn, TableDecoder, table_decoder
 
 BATCH_ROWS = 200_000
+MAX_CPU_FRAMES = 1_000_000
 DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
 
 
@@ -81,9 +85,25 @@ def read_sqlite(path: str | Path) -> RawCapture:
         if STRINGS not in present:
             raise not_an_export_error(name, present)
         problems = unread_tables(connection, TABLES)
-        tables, shapes = _read_tables(connection, path, [table for table in TABLES if table in present], problems)
+        names = [table for table in TABLES if table in present and not _is_too_long(connection, table, problems)]
+        tables, shapes = _read_tables(connection, path, names, problems)
+        if has_samples(tables.get(NVTX)):
+            tables |= sqlite_samples(connection, name)
         version, schema = versions(connection, present)
     return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes)
+
+
+def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]) -> bool:
+    """Return whether a table is not worth its time: millions of frames only name the places of CPU samples."""
+    if table != CPU_STACKS:
+        return False
+    try:
+        last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or 0
+    except sqlite3.Error:
+        return False  # no row ids
+    if last > MAX_CPU_FRAMES:
+        problems.append(f"{table} has more than {MAX_CPU_FRAMES:,} frames and was left out: CPU samples have no stack")
+    return bool(last > MAX_CPU_FRAMES)
 
 
 def _read_tables(

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from traceview.model.analysis import Analysis, Finding, Iteration, Iterations, NotMeasured, Place, Spread, SyncUse
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, HostStates
 from traceview.report.json import Json, plain_values, rounded, row_text
 
 SCHEMA_VERSION = 1
@@ -62,6 +62,7 @@ def _device(use: DeviceUse, analysis: Analysis) -> Json:
             "count": use.gaps.count,
             "total_ns": use.gaps.total_ns,
             "causes": dict(use.gaps.causes),
+            **_host_states(use.gaps.host_states),
             "longest": [_gap(gap, analysis) for gap in use.gaps.longest],
         },
         "steady": _steady(use.steady),
@@ -80,8 +81,13 @@ def _steady(use: DevicePart) -> Json:
         "exposed_communication_ns": use.communication.exposed_ns,
         "idle_ns": use.idle_ns,
         "causes": dict(use.gaps.causes),
+        **_host_states(use.gaps.host_states),
         **_tables(use.tables),
     }
+
+
+def _host_states(states: HostStates) -> dict[str, Json]:
+    return {"host_states": dict(states.ns), "host_waits": dict(states.waits)}
 
 
 def _tables(tables: Mapping[str, Table]) -> dict[str, Json]:

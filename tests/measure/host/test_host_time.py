@@ -1,0 +1,161 @@
+"""States and source lines of idle time, against a loop over nanoseconds; hand-made evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.made_trace import made_trace
+from traceview.measure.host.lines import share_interval
+from traceview.model.stacks import EVENT_STATES, EVENTS, FRAMES, SAMPLES, STACKS, HostEvidence
+from traceview.model.trace import Trace
+from traceview.pipeline import analyze
+
+# A tree: main (0) calls train (1), which calls json (2, a library) and sleeps (3, own code).
+FRAME_ROWS = [
+    ("<module>", "train.py", 1, False),
+    ("train", "train.py", 20, False),
+    ("encode", "json/encoder.py", 7, True),
+    ("train", "train.py", 21, False),
+]
+STACK_ROWS = [(-1, 0), (0, 1), (1, 2), (0, 3)]
+OWN_LINE = {0: 1, 1: 20, 2: 20, 3: 21}
+NAMES = ["futex", "read", "jit", "gc", "cpu"]
+EVENT_KINDS = (
+    *(("futex", "waiting"), ("read", "waiting"), ("jit", "compiling"), ("gc", "garbage_collection")),
+    *(("cpu", "off_cpu"), ("cpu", "running")),
+)
+END = 300
+
+
+def frame(schema: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> pl.DataFrame:
+    kinds = {name: pl.Enum(NAMES) if kind is pl.Enum else kind for name, kind in schema.items()}
+    return pl.DataFrame(rows, schema=kinds, orient="row")
+
+
+def evidence(samples: Sequence[tuple[Any, ...]], events: Sequence[tuple[Any, ...]]) -> HostEvidence:
+    return HostEvidence(
+        frame(FRAMES, FRAME_ROWS), frame(STACKS, STACK_ROWS), frame(SAMPLES, samples), frame(EVENTS, sorted(events))
+    )
+
+
+def random_trace(seed: int, exact: bool) -> Trace:
+    """Two threads launch kernels; samples are those of thread 0, which has the Python stacks."""
+    rng = np.random.default_rng(seed)
+    api: list[tuple[int, int, str, int]] = []
+    operations: list[tuple[int, int, str, int, int | None]] = []
+    for thread in (0, 1):
+        at = int(rng.integers(0, 20))
+        while at < END - 60:
+            length = int(rng.integers(1, 8))
+            role = str(rng.choice(["api", "sync"]))
+            if rng.random() < 0.6:
+                begin = at + length + int(rng.integers(-2, 15))
+                operations.append((begin, begin + int(rng.integers(1, 25)), "compute", thread, len(api)))
+            api.append((at, at + length, role, thread))
+            at += length + int(rng.integers(1, 30))
+    overhead = [(int(at), int(at) + 5) for at in rng.integers(0, END, 2)]
+    events = []
+    for _ in range(12):
+        start = int(rng.integers(0, END))
+        name, state = EVENT_KINDS[int(rng.integers(0, len(EVENT_KINDS)))]
+        events.append((start, start + int(rng.integers(1, 40)), state, name, int(rng.integers(0, 2))))
+    moments = sorted(set(rng.integers(0, END, 25).tolist()))
+    samples = []
+    for index, moment in enumerate(moments):
+        end = min(moment + int(rng.integers(1, 12)), [*moments, END][index + 1]) if exact else moment
+        samples.append((moment, end, 0, 0, bool(rng.integers(0, 2)), int(rng.integers(-1, 4))))
+    trace = made_trace(operations, api, overhead=overhead)
+    return replace(trace, evidence=evidence(samples, events))
+
+
+def cell_of(trace: Trace, moment: int) -> dict[str, Any] | None:
+    """Return the sample that a nanosecond belongs to: the one that covers it, or the nearest within one period."""
+    rows = trace.evidence.samples.to_dicts()
+    if any(row["end"] > row["start"] for row in rows):
+        return next((row for row in rows if row["start"] <= moment < row["end"]), None)
+    period = int(np.median(np.diff([row["start"] for row in rows])))
+    for before, row, after in zip([None, *rows], rows, [*rows[1:], None], strict=False):
+        first, last = row["start"] - period, row["start"] + period
+        if before:
+            first = max(first, before["start"] + (row["start"] - before["start"]) // 2)
+        if after:
+            last = min(last, row["start"] + (after["start"] - row["start"]) // 2)
+        if first <= moment < last:
+            return row
+    return None
+
+
+def slow_host_time(trace: Trace) -> tuple[Counter[str], Counter[str], Counter[int], Counter[int]]:
+    """Return ns by state, waits by name, idle ns by line and `host` ns by line."""
+    states: Counter[str] = Counter()
+    waits: Counter[str] = Counter()
+    idle: Counter[int] = Counter()
+    host: Counter[int] = Counter()
+    operations, api = trace.operations.to_dicts(), trace.api.to_dicts()
+    events = trace.evidence.events.to_dicts()
+    overhead = trace.overhead.rows()
+    first, last = min(op["start"] for op in operations), max(op["end"] for op in operations)
+    for moment in range(first, last):
+        if any(op["start"] <= moment < op["end"] for op in operations):
+            continue
+        following = min((op for op in operations if op["start"] > moment), key=lambda op: (op["start"], op["end"]))
+        call = api[following["launch"]]
+        if any(start <= moment < end for start, end in overhead) or moment >= max(call["end"], call["start"]):
+            continue
+        own = [one for one in api if one["thread"] == call["thread"] and one["start"] <= moment < one["end"]]
+        is_host = moment < call["start"] and not own
+        cell = cell_of(trace, moment)
+        if cell and cell["stack"] >= 0:
+            line = OWN_LINE[cell["stack"]]
+            idle[line] += 1
+            host[line] += is_host
+        if not is_host:
+            continue
+        now = [
+            event for event in events if event["thread"] == call["thread"] and event["start"] <= moment < event["end"]
+        ]
+        running = cell is not None and cell["holds_gil"] and call["thread"] == 0
+        present = {event["state"] for event in now} | ({"running"} if running else set())
+        state = next((name for name in EVENT_STATES if name in present), "unattributed")
+        states[state] += 1
+        if state == "waiting":
+            waits[next(event["name"] for event in now if event["state"] == "waiting")] += 1
+    return states, waits, idle, host
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_states_and_lines_against_a_slow_count(seed: int, exact: bool) -> None:
+    trace = random_trace(seed, exact)
+    analysis = analyze(trace, whole=True)
+    states, waits, idle, host = slow_host_time(trace)
+    gaps = analysis.devices[0].gaps
+    assert sum(gaps.host_states.ns.values()) == gaps.causes["host"] == sum(states.values())
+    assert {name: ns for name, ns in gaps.host_states.ns.items() if ns} == dict(states)
+    assert dict(gaps.host_states.waits) == dict(waits)
+    lines = analysis.tables["lines"].rows
+    assert {row.line: row.idle_ns for row in lines} == dict(idle)
+    assert {row.line: row.host_ns for row in lines} == {line: host[line] for line in idle}
+    for row in lines:
+        assert row.low_ns <= row.idle_ns <= row.high_ns
+        assert (row.low_ns == row.high_ns) == exact or row.idle_ns == sum(idle.values())
+
+
+def test_without_evidence_host_time_is_unattributed() -> None:
+    trace = made_trace([(0, 10, "compute", 0, 0), (50, 60, "compute", 0, 1)], [(0, 5, "api", 0), (40, 45, "api", 0)])
+    analysis = analyze(trace)
+    assert analysis.tables["lines"].rows == () and analysis.host_time is None
+    assert analysis.devices[0].gaps.host_states.ns == {**dict.fromkeys(EVENT_STATES, 0), "unattributed": 30}
+
+
+def test_share_interval_contains_the_share() -> None:
+    low, high = share_interval(0.5, 100)
+    assert low == pytest.approx(0.404, abs=0.001) and high == pytest.approx(0.596, abs=0.001)
+    assert share_interval(0.0, 10)[0] == 0 and share_interval(1.0, 10)[1] == 1

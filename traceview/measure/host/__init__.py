@@ -1,0 +1,78 @@
+"""What the host did in idle time of a GPU: the state of its threads, and the source lines where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.gaps.thread_states import ThreadStates
+from traceview.measure.host.idle_pieces import idle_by_thread
+from traceview.measure.host.lines import idle_stacks, measure_lines
+from traceview.measure.host.stack_cells import StackIndex
+from traceview.measure.host.states import measure_states
+from traceview.model.columns import Table
+from traceview.model.devices import DeviceUse, Gaps, HostStates
+from traceview.model.rows import SourceLine
+from traceview.model.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdle:
+    """Answers what the host did in any idle gaps (see model.HostTime)."""
+
+    trace: Trace
+    threads: ThreadStates
+    stacks: StackIndex
+
+    @classmethod
+    def build(cls, trace: Trace, threads: ThreadStates) -> HostIdle | None:
+        """Return the answers, or None if the capture has no evidence besides CUDA calls."""
+        stacks = StackIndex(trace)
+        return None if stacks.is_empty and trace.evidence.events.is_empty() else cls(trace, threads, stacks)
+
+    def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
+        """Return the source lines in the gaps of some devices, the most idle time first."""
+        if self.stacks.is_empty:
+            return ()
+        idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
+        return measure_lines(self.trace.evidence, idle_stacks(self.stacks, idle))
+
+    def states(self, gaps: pl.DataFrame) -> HostStates:
+        """Return the states of threads in the gaps of a device."""
+        idle = idle_by_thread(self.trace, self.threads, gaps)
+        return measure_states(self.trace, self.stacks, idle, int(gaps["host"].sum()))
+
+
+def with_host_states(host_idle: HostIdle | None, device: DeviceUse) -> DeviceUse:
+    """Return the device with the states of its `host` idle time, in its window and in its steady part."""
+
+    def measured(gaps: Gaps) -> Gaps:
+        unknown = replace(gaps.host_states, ns={**gaps.host_states.ns, "unattributed": gaps.causes["host"]})
+        return replace(gaps, host_states=unknown if host_idle is None else host_idle.states(gaps.frame))
+
+    window = measured(device.gaps)
+    steady = window if device.steady.gaps is device.gaps else measured(device.steady.gaps)
+    return replace(device, gaps=window, steady=replace(device.steady, gaps=steady))
+
+
+def _rows(given: CaptureInput) -> tuple[SourceLine, ...]:
+    """Return the lines of all devices, in their steady parts or, if asked for, in their windows."""
+    if given.host_time is None:
+        return ()
+    parts = given.devices if given.whole else [device.steady for device in given.devices]
+    return given.host_time.lines([part.gaps.frame for part in parts])
+
+
+LINES = CaptureMeasure(
+    Table(
+        name="lines",
+        title="Lines that made the GPU wait",
+        row_type=SourceLine,
+        note="Where the launching thread was while a GPU was idle. A sampled share has a confidence interval of 95%.",
+        shown=("place", "function", "inner", "idle_ns", "host_ns", "interval", "samples"),
+    ),
+    _rows,
+)

@@ -1,0 +1,109 @@
+"""What host threads did besides CUDA calls: system calls, scheduling, the interpreter lock, loading, collections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from traceview.model.stacks import EVENTS, HostEvidence
+from traceview.normalise.codes import categories, texts_of
+from traceview.normalise.stacks import joined_stacks, native_stacks, python_stacks
+from traceview.normalise.threads import Threads
+from traceview.normalise.valid_rows import MAX_TIME
+from traceview.read import raw
+
+LOADING = {2: "just-in-time compilation", 6: "module loading", 7: "lazy function loading"}  # overheadType
+GIL_DOMAIN = "GIL Trace"
+COLLECTION = r"(?i)^(?:python )?(?:gc\b|garbage)"  # names of ranges around garbage collections
+SOURCES = (raw.SYSTEM_CALLS, raw.SCHEDULING, raw.CUPTI_OVERHEAD, raw.CPU_SAMPLES, raw.PYTHON_SAMPLES)
+
+
+def host_evidence(
+    tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame, operations: pl.DataFrame
+) -> HostEvidence:
+    """Return what the capture holds about the threads that call CUDA or annotate. Removes its tables from `tables`.
+
+    Samples of native code are kept where GPUs work or wait; a program's start has many.
+    """
+    if not operations.is_empty() and raw.CPU_SAMPLES in tables:
+        during = pl.col("start").is_between(operations["start"].min(), operations["end"].max())
+        tables[raw.CPU_SAMPLES] = tables[raw.CPU_SAMPLES].filter(during)
+    stacks = [part for part in (python_stacks(tables, threads), native_stacks(tables, threads, operations)) if part]
+    events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
+    for name in (*SOURCES, raw.CPU_STACKS, raw.PYTHON_STACKS, raw.PYTHON_FRAMES):
+        tables.pop(name, None)
+    evidence = HostEvidence(*joined_stacks(stacks)) if stacks else HostEvidence()
+    if not events:
+        return evidence
+    table = pl.concat(events).sort("start", "end")
+    names = pl.Enum(table["name"].unique(maintain_order=True))
+    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table.cast({"name": names}))
+
+
+def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    calls = tables.get(raw.SYSTEM_CALLS, pl.DataFrame())
+    if not calls.is_empty():
+        yield _events(_with_thread(calls, threads).with_columns(_names(calls, tables)), "waiting")
+    loading = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
+    if not loading.is_empty() and "globalTid" in loading.columns:
+        named = pl.col("overheadType").replace_strict(LOADING, default=None, return_dtype=pl.String).alias("name")
+        yield _events(_with_thread(loading, threads).with_columns(named).drop_nulls("name"), "compiling")
+    scheduling = tables.get(raw.SCHEDULING, pl.DataFrame())
+    if not scheduling.is_empty():
+        yield from _scheduling(_with_thread(scheduling, threads))
+    yield from _lock_events(tables, threads)
+    collections = [name for name in _matching(ranges) if name]
+    if collections:
+        own = ranges.filter(pl.col("name").is_in(collections)).with_columns(pl.col("name").cast(pl.String))
+        yield _events(own, "garbage_collection")
+
+
+def _matching(ranges: pl.DataFrame) -> list[str]:
+    names = pl.Series(categories(ranges["name"]), dtype=pl.String)
+    return names.filter(names.str.contains(COLLECTION)).to_list()
+
+
+def _with_thread(frame: pl.DataFrame, threads: Threads) -> pl.DataFrame:
+    return frame.with_columns(threads.rows(frame["globalTid"]).alias("thread"))
+
+
+def _names(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.Series:
+    used = calls["nameId"].unique().drop_nulls()
+    texts = dict(zip(used.to_list(), texts_of(used, tables), strict=True))
+    return calls["nameId"].replace_strict(texts, default="(unnamed)", return_dtype=pl.String).alias("name")
+
+
+def _events(frame: pl.DataFrame, state: str) -> pl.DataFrame:
+    """Return EVENTS with names as text: the events of known threads that have a length."""
+    times = pl.col("start").is_between(-MAX_TIME, MAX_TIME) & pl.col("end").is_between(-MAX_TIME, MAX_TIME)
+    valid = frame.filter(times & (pl.col("end") > pl.col("start")) & (pl.col("thread") >= 0))
+    return valid.select(
+        "start", "end", pl.lit(state, EVENTS["state"]).alias("state"), "name", pl.col("thread").cast(pl.Int16)
+    )
+
+
+def _scheduling(switches: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield when threads ran on a CPU and when they did not."""
+    ordered = switches.filter(pl.col("thread") >= 0).sort("thread", "start", maintain_order=True)
+    until = ordered.with_columns(pl.col("start").shift(-1).over("thread").alias("end")).drop_nulls("end")
+    for scheduled, state, name in ((1, "running", "on CPU"), (0, "off_cpu", "off CPU")):
+        yield _events(until.filter(pl.col("isSchedIn") == scheduled).with_columns(pl.lit(name).alias("name")), state)
+
+
+def _lock_events(tables: dict[str, pl.DataFrame], threads: Threads) -> Iterator[pl.DataFrame]:
+    """Yield when threads waited for the interpreter lock and held it (`nsys profile -t python-gil`)."""
+    nvtx = tables.get(raw.NVTX, pl.DataFrame())
+    if nvtx.is_empty() or not {"text", "domainId"} <= set(nvtx.columns):
+        return
+    created = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == GIL_DOMAIN))
+    if created.is_empty():
+        return
+    own = nvtx.filter(
+        pl.col("domainId").is_in(created["domainId"].implode()) & pl.col("eventType").is_in(raw.RANGE_TYPES)
+    )
+    texts = pl.Series(texts_of(own["textId"], tables), dtype=pl.String) if "textId" in own.columns else own["text"]
+    named = _with_thread(own, threads).with_columns(pl.coalesce("text", pl.lit(texts)).alias("label"))
+    for word, state, name in (("Waiting", "waiting", "GIL"), ("Holding", "running", "holds the GIL")):
+        chosen = named.filter(pl.col("label").str.starts_with(word))
+        yield _events(chosen.with_columns(pl.lit(name).alias("name")), state)
