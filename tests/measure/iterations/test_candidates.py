@@ -92,6 +92,7 @@ def test_validation_is_another_phase() -> None:
         "ncclAllReduce",
         "Optimizer.step#AdamW.step",
         "enumerate(DataLoader)#_SingleProcess.__next__",
+        "XlaModule:#hlo_module=jit_step,program_id=7#",
     ],
 )
 def test_ranges_of_libraries_are_no_iterations(name: str) -> None:

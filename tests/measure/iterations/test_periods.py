@@ -202,6 +202,7 @@ WITH_RANGES = [
     *("trainer/ddp.sqlite", "trainer/graph.sqlite", "torch_profiler/serial.json.gz", "torch_profiler/graph.json.gz"),
     *("scenarios/p2p.sqlite", "scenarios/contexts.sqlite", "scenarios/graph_whole.sqlite", "mpi/heat.sqlite"),
     *("scenarios/graph_nodes.sqlite", "openacc/heat_as_2024.2.sqlite", "ranks/slowgpu_rank2.sqlite.xz"),
+    "scenarios/green.sqlite",
 ]
 
 
@@ -251,3 +252,52 @@ def test_a_check_now_and_then_is_part_of_an_iteration() -> None:
     period = period_of([*[1, 2] * 100, 3] * 12)
     assert period is not None
     assert len(period.first) in (1199, 1200)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(5, 60), st.integers(2, 40), st.integers(0, 2**32 - 1))
+def test_equal_launches_are_grouped_by_longer_pauses(groups: int, size: int, seed: int) -> None:
+    sequence = made_sequence([1] * (groups * size), list(range(0, groups * size, size)))
+    jitter = np.cumsum(np.random.default_rng(seed).integers(0, 5 * US, groups * size))
+    period, _ = find_periods(replace(sequence, begin=sequence.begin + jitter, end=sequence.end + jitter))
+    assert period is not None
+    assert period.first.tolist() == list(range(0, groups * size, size))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(30, 300), st.integers(0, 2**32 - 1))
+def test_pauses_at_irregular_places_make_no_groups(count: int, seed: int) -> None:
+    starts = np.flatnonzero(np.random.default_rng(seed).random(count) < 0.3).tolist()
+    period = period_of([1] * count, starts)
+    assert period is not None
+    assert len(period.first) == count
+
+
+@pytest.mark.parametrize(("inference", "expected"), [(True, None), (False, 12)])
+def test_layers_of_one_pass_are_no_iterations(inference: bool, expected: int | None) -> None:
+    sequence = made_sequence([50, 51, 52, *[1, 2, 3, 4, 2, 5] * 12, 53, 54])
+    period, _ = find_periods(sequence, inference=inference)
+    assert (None if period is None else len(period.first)) == expected
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_passes_over_a_small_model_are_iterations(copies: bool) -> None:
+    sequence = made_sequence([1, 2, 3, 4, 2, 5] * 12)
+    sequence.talks[::6] = copies
+    period, _ = find_periods(sequence, inference=True)
+    assert period is not None
+    assert len(period.first) == 12
+
+
+def test_kernels_that_are_tried_before_the_loop_do_not_hide_it() -> None:
+    random = np.random.default_rng(3)
+    tried = [
+        symbol for _ in range(60) for symbol in (1, 2, 3, *random.integers(10, 14, random.integers(1, 12)).tolist())
+    ]
+    period = period_of([*tried, *[1, 2, 3, 20, 21, 2, 3] * 40])
+    assert period is not None
+    assert len(period.first) == 40
+
+
+def test_a_few_equal_launches_in_a_part_of_a_run_are_no_iterations() -> None:
+    assert period_of([10, 11, 12, 13, 1, 1, 1, 1, 1, 1]) is None

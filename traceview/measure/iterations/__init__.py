@@ -38,6 +38,9 @@ from traceview.model.trace import Trace, Window
 WARM_UP = Fraction(3, 2)
 # A period begins with its first launch, so the first one lacks what the host loads before that.
 WARM_UP_PERIOD = Fraction(7, 5)
+# One more leading iteration is warm-up if it stands out from later ones that are alike: 1.1 times their median, and
+# ten times their median deviation above it.
+MIN_ALIKE, MIN_OUTLIER, OUTLIER_SPREADS = 4, 1.1, 10
 MAX_WARM_UP = 3  # or a quarter of all periods
 UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 MAX_PROCESSES = 4  # whose launches are searched for a period
@@ -178,7 +181,7 @@ def _from_launches(trace: Trace, measured: MeasuredDevices) -> IterationRanges |
     totals = work.group_by("process").agg((pl.col("end") - pl.col("start")).sum().alias("total")).collect()
     for process in totals.sort("total", "process", descending=[True, False])["process"].to_list()[:MAX_PROCESSES]:
         sequence = launch_sequence(trace, process)
-        period, levels = find_periods(sequence)
+        period, levels = find_periods(sequence, inference=trace.program.training is False)
         if period is not None:
             return _from_period(trace, process, sequence, period, levels)
     return None
@@ -222,8 +225,23 @@ def _count_warm_up(trace: Trace, wall: Times, skip: int | None, ratio: Fraction)
     # At least half of the iterations are not longer than the median, so a steady one exists.
     limit = _twice_median(wall) * ratio.numerator
     leading = int(np.flatnonzero(wall * 2 * ratio.denominator <= limit)[0])
-    first = "the first" if leading == 1 else f"the first {leading}"
-    return leading, f"{first} took more than {float(ratio):.3g} times the median" if leading else "none"
+    if _stands_out(wall, leading):
+        return leading + 1, f"{_first(leading + 1)} took longer than all later ones, which are alike"
+    return leading, f"{_first(leading)} took more than {float(ratio):.3g} times the median" if leading else "none"
+
+
+def _first(count: int) -> str:
+    return "the first" if count == 1 else f"the first {count}"
+
+
+def _stands_out(wall: Times, index: int) -> bool:
+    """Return whether an iteration is much longer than the median and than every later one, which are alike."""
+    later = wall[index + 1 :]
+    if len(later) < MIN_ALIKE:
+        return False
+    median = float(np.median(later))
+    spread = float(np.median(np.abs(later - median)))
+    return bool(wall[index] > max(MIN_OUTLIER * median, median + OUTLIER_SPREADS * spread, later.max()))
 
 
 def _twice_median(values: Times) -> int:

@@ -34,6 +34,8 @@ MIN_EXTRA = 3
 MIN_SCORE = 0.2
 MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
+# Above it, small differences of quality say nothing. Below it, an anchor that covers less is tried as well.
+GOOD_QUALITY, POOR_QUALITY = 0.8, 0.4
 # A level nested in another is the iteration if it repeats so often and each repetition talks to the host.
 MIN_NESTED, MIN_NESTED_SCORE, MIN_TALKING = 10, 0.8, 0.9
 
@@ -58,6 +60,16 @@ class PeriodLevel:
     irregular: int
     extra: int
 
+    @property
+    def worth(self) -> float:
+        """The score, less if the repetitions are irregular or not alike."""
+        return self.score * min(1.0, self.quality / GOOD_QUALITY)
+
+    @property
+    def quality(self) -> float:
+        """How regular and alike the repetitions are."""
+        return self.regularity * self.similarity
+
 
 def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
     """Return the levels at which the sequence repeats, shortest period first.
@@ -81,6 +93,11 @@ def _levels_of_part(sequence: LaunchSequence, part: slice) -> list[PeriodLevel]:
     talks, computes = (_running_count(values[part]) for values in (sequence.talks, sequence.computes))
     for tolerance in (STRICT, LOOSE):
         levels = [_level(anchor, contents, weight, talks, computes, tolerance) for anchor in anchors]
+        levels += [
+            _level(level.anchor.steadier, contents, weight, talks, computes, tolerance)
+            for level in levels
+            if level.quality < POOR_QUALITY and level.anchor.steadier is not None
+        ]
         if any(level.score >= MIN_STRICT_SCORE for level in levels):
             break
     return sorted((level for level in levels if level.score >= MIN_SCORE), key=lambda level: level.length)
@@ -141,8 +158,8 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
     """Return the level that is the iteration."""
     if not levels:
         return None
-    best = max(level.score for level in levels)
-    chosen = next(level for level in levels if level.score >= best - NEARLY_BEST)
+    best = max(level.worth for level in levels)
+    chosen = next(level for level in levels if level.worth >= best - NEARLY_BEST)
     chosen = next((outer for outer in levels if _wraps(outer, chosen)), chosen)
     if len(chosen.places) >= MIN_NESTED:
         return chosen

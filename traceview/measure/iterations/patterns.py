@@ -49,29 +49,49 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A pattern that recurs at regular distances: its length, its hash and where it begins."""
+    """A pattern that recurs at regular distances: its length, its hash and where it begins.
+
+    `steadier` is a pattern that covers less of the sequence at this distance, but is elsewhere less often: a kernel
+    of the iterations alone.
+    """
 
     length: int
     pattern: int
     places: Times
     distance: int  # the median
+    steadier: Anchor | None = None
 
 
 def regular_anchors(hashes: Mapping[int, Patterns]) -> Iterator[Anchor]:
     """Yield for each distance the pattern that covers most of the sequence at this distance, shortest pattern first."""
     columns = [_regular_patterns(values, length) for length, values in hashes.items()]
-    length, pattern, distance, share = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    # Prefer a short pattern unless a longer one covers 5% more, because every inserted launch breaks a long one.
-    order = np.lexsort((length, -np.floor(share * 20)))
-    steps = np.round(np.log(distance[order]) / np.log(DISTANCE_STEP)).astype(np.int64)
-    best = np.sort(np.unique(steps, return_index=True)[1])[:MAX_ANCHORS]
-    for row in order[best].tolist():
+    length, pattern, distance, share, steady = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    steps = np.round(np.log(distance) / np.log(DISTANCE_STEP)).astype(np.int64)
+
+    def anchor(row: int, steadier: Anchor | None = None) -> Anchor:
         places = np.flatnonzero(hashes[int(length[row])] == pattern[row])
-        yield Anchor(int(length[row]), int(pattern[row]), places, int(distance[row]))
+        return Anchor(int(length[row]), int(pattern[row]), places, int(distance[row]), steadier)
+
+    widest = _best_rows(share, length, steps)
+    steadiest = dict(zip(steps[widest].tolist(), widest.tolist(), strict=True))
+    steadiest |= {int(steps[row]): row for row in _best_rows(share * steady, length, steps).tolist()}
+    for row in widest.tolist():
+        other = steadiest[int(steps[row])]
+        yield anchor(row, None if other == row else anchor(other))
 
 
-def _regular_patterns(values: Patterns, length: int) -> tuple[Times, Times, Times, NDArray[np.float64]]:
-    """Return length, hash, median distance and covered share of each pattern that is regular enough."""
+def _best_rows(worth: NDArray[np.float64], length: Times, steps: Times) -> Times:
+    """Return the best pattern of each step of distance, the best ones first."""
+    # Prefer a short pattern unless a longer one covers 5% more, because every inserted launch breaks a long one.
+    order = np.lexsort((length, -np.floor(worth * 20)))
+    best: Times = order[np.sort(np.unique(steps[order], return_index=True)[1])[:MAX_ANCHORS]]
+    return best
+
+
+def _regular_patterns(
+    values: Patterns, length: int
+) -> tuple[Times, Times, Times, NDArray[np.float64], NDArray[np.float64]]:
+    """Return length, hash, median distance, covered share and share of regular distances of the regular patterns."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     same = ordered[1:] == ordered[:-1]
@@ -82,10 +102,14 @@ def _regular_patterns(values: Patterns, length: int) -> tuple[Times, Times, Time
     count = np.diff(first, append=len(pattern))
     median = distance[first + (count - 1) // 2]
     regular = np.abs(distance - np.repeat(median, count)) * SPACING <= np.repeat(median, count)
-    covered = np.add.reduceat(np.where(regular, distance, 0), first) if len(first) else first
+    covered, steady = (
+        np.add.reduceat(each, first) if len(first) else first
+        for each in (np.where(regular, distance, 0), regular.astype(np.int64))
+    )
     share = covered / max(len(values), 1)
     chosen = (count >= MIN_REPEATS - 1) & (share >= MIN_SPACED_SHARE)
-    return np.full(np.count_nonzero(chosen), length), pattern[first][chosen], median[chosen], share[chosen]
+    lengths = np.full(np.count_nonzero(chosen), length)
+    return lengths, pattern[first][chosen], median[chosen], share[chosen], (steady / count)[chosen]
 
 
 def content_length(hashes: Mapping[int, Patterns]) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times, index_ranges
 from traceview.measure.iterations.launches import LaunchSequence
-from traceview.measure.iterations.levels import PeriodLevel, choose_level, repeating_levels
+from traceview.measure.iterations.levels import MIN_EXTRA, STRICT, PeriodLevel, choose_level, repeating_levels
 from traceview.measure.iterations.patterns import MIN_REPEATS, Patterns, pattern_hashes
 from traceview.model.analysis import IterationCandidate
 
@@ -20,12 +20,18 @@ MIN_WHOLE = 0.6  # share of the typical launches that an iteration has
 MAX_COMPARED = 48  # iterations whose pauses are compared
 MAX_COMPARED_LAUNCHES = 1 << 16
 MIN_CONFIDENCE = 0.5
+MAX_TRIED = 3  # levels, until one is confident
 SLACK = 0.08  # of an iteration, for launches that are inserted or missing
 MAX_PAUSE_RATIO = 4  # the pause before complete iterations may be shorter than the longest one by this
 MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern that begins it
 PATTERN_SHIFT = 40
-MIN_LISTED_SCORE, MAX_LISTED = 0.5, 4
+MIN_LISTED_WORTH, MAX_LISTED = 0.25, 4
 MAX_SHORT, SHORT_CONFIDENCE = 4, 0.75  # a period of so few launches may be part of an iteration
+DOUBT_OUTSIDE = 1.5  # weight of the work outside the repetitions
+MIN_PAUSE = 1000  # ns
+MIN_JUMP, MIN_REGULAR = 2, 0.9  # of pauses between groups over those inside, and share of groups of the typical size
+MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
+MAX_TALKING_LAYERS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +48,29 @@ class Period:
     confidence: float
 
 
-def find_periods(sequence: LaunchSequence) -> tuple[Period | None, list[PeriodLevel]]:
-    """Return the iterations, or None where nothing repeats for sure, and the other levels that repeat."""
+def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[Period | None, list[PeriodLevel]]:
+    """Return the iterations, or None where nothing repeats for sure, and the other levels that repeat.
+
+    `inference` states that the program runs a model and does not train it.
+    """
     if len(sequence.symbol) < MIN_REPEATS:
         return None, []
-    levels = repeating_levels(sequence)
-    chosen = choose_level(levels)
-    if chosen is None:
+    levels = left = repeating_levels(sequence)
+    for _ in range(MAX_TRIED):
+        chosen = choose_level(left)
+        if chosen is None:
+            return None, []
+        period = _cut(sequence, chosen)
+        if inference and _are_layers(sequence, chosen, period):
+            return None, []
+        if len(period.first) >= MIN_REPEATS and period.confidence >= MIN_CONFIDENCE:
+            break
+        left = [level for level in left if level is not chosen]
+    else:
         return None, []
-    period = _cut(sequence, chosen)
-    if len(period.first) < MIN_REPEATS or period.confidence < MIN_CONFIDENCE:
-        return None, []
-    others = [level for level in levels if level is not chosen and level.score >= MIN_LISTED_SCORE]
+    if chosen.length <= MAX_SHORT:
+        period = _grouped_by_pause(sequence, period)
+    others = [level for level in levels if level is not chosen and level.worth >= MIN_LISTED_WORTH]
     if chosen.length <= MAX_SHORT and sequence.stream.min() < sequence.stream.max():
         # One kernel over and over again: a loop over streams shows in the streams.
         rounds = choose_level(repeating_levels(sequence.by_stream()))
@@ -75,10 +92,56 @@ def _cut(sequence: LaunchSequence, level: PeriodLevel) -> Period:
 
 
 def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last: Times) -> float:
-    """Return how sure it is that the repetitions are iterations: few, unequal or short ones may be something else."""
-    confidence = (level.regularity + level.similarity) / 2 * (1 - 1 / (2 * max(len(first) - 1, 1)))
+    """Return how sure it is that the repetitions are iterations: few, unequal or short ones may be something else.
+
+    Few repetitions in a small part of the run prove less than as many that are the run.
+    """
     short = level.length <= MAX_SHORT and not sequence.graph[first[0] : last[0]].any()
+    outside = (1 - level.score) * DOUBT_OUTSIDE * (2 if short else 1)
+    doubt = (0.5 + outside) / max(len(first) - 1, 1)
+    confidence = (level.regularity + level.similarity) / 2 * max(1 - doubt, 0)
     return confidence * SHORT_CONFIDENCE if short else confidence
+
+
+def _are_layers(sequence: LaunchSequence, level: PeriodLevel, period: Period) -> bool:
+    """Return whether the repetitions are the layers of one pass over a model.
+
+    They are few and short and do not talk to the host. The pass has launches of its own before or after them, which
+    compute, and between which and the layers nothing is copied or waited for. A loop over passes has none.
+    """
+    short = MIN_LAYER <= level.length <= MAX_LAYER and len(period.first) <= MAX_LAYERS
+    if not short or level.talking > MAX_TALKING_LAYERS:
+        return False
+    first, last = int(period.first[0]), max(int(level.places[-1]), int(period.first[-1]))
+    own = sequence.computes & ~np.isin(sequence.symbol, sequence.symbol[first : int(period.first[-1])])
+    talks = np.flatnonzero(sequence.talks)
+    before = int(talks[np.searchsorted(talks, first, side="right") - 1]) if len(talks) and talks[0] <= first else 0
+    after = int(np.append(talks, len(own))[np.searchsorted(talks, last, side="right")])
+    return bool(own[last:after].any()) or int(np.count_nonzero(own[before:first])) >= MIN_EXTRA
+
+
+def _grouped_by_pause(sequence: LaunchSequence, period: Period) -> Period:
+    """Return the groups of short repetitions that longer pauses separate, if these have regular sizes; else the period.
+
+    The launches of a loop around a loop are alike, and only the pause tells them apart.
+    """
+    pause = np.concatenate([np.zeros(1, np.int64), sequence.pauses()])[period.first]
+    ordered = np.maximum(np.sort(pause[1:])[len(pause) // 3 :], MIN_PAUSE)
+    if len(ordered) < 2 * MIN_REPEATS or sequence.graph[period.first[0] : period.last[0]].any():
+        return period
+    jumps = ordered[1:-MIN_REPEATS] / ordered[: -MIN_REPEATS - 1]
+    widest = int(np.argmax(jumps))
+    if jumps[widest] < MIN_JUMP:
+        return period
+    begin = np.append(0, np.flatnonzero(pause[1:] > ordered[widest]) + 1)
+    size = np.diff(begin)
+    typical = int(np.median(size))
+    regular = float(np.mean(np.abs(size - typical) <= typical // STRICT))
+    if typical < 2 or regular < MIN_REGULAR:
+        return period
+    ends = np.append(begin[1:], len(pause)) - 1
+    confidence = SHORT_CONFIDENCE * regular * (1 - 1 / (2 * len(size)))
+    return Period(period.first[begin], period.last[ends], period.start[begin], period.end[ends], confidence)
 
 
 def _starts_after_pause(count: int, hashes: Mapping[int, Patterns], places: Times, length: int, pauses: Times) -> Times:

@@ -9,7 +9,7 @@ from traceview.model.trace import LIBRARY_DOMAINS
 LIBRARY_NAMES = (
     r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:"
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
-    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd"
+    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
 )
 SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared
