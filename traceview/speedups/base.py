@@ -22,6 +22,7 @@ COMPUTE, KERNEL = CLASSES.index("compute"), SOURCES.index("kernel")
 MATRIX = ("gemm", "convolution", "attention")
 # Families that a compiler fuses with their neighbours: each of their kernels reads and writes its tensors once.
 FUSIBLE = ("elementwise", "copy", "random", "reduction", "normalization", "softmax", "layout", "indexing", "pooling")
+ODD_PRODUCT = "align[12](_|>|$)"  # in names of products with a dimension that is odd or only a multiple of 2
 SHORTEST = (1_500, 2_500, 4_000)  # ns of a matrix kernel of a few blocks on an H200
 
 

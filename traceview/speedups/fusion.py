@@ -11,6 +11,7 @@ import numpy as np
 from traceview.intervals import Times, index_ranges
 from traceview.speedups.base import (
     FUSIBLE,
+    ODD_PRODUCT,
     Estimate,
     KernelSequence,
     Mask,
@@ -27,6 +28,7 @@ MIN_CHAIN = 2
 ATTENTION_LEFT = (0.0, 0.02, 0.12)  # of the kernels between the two products
 # One attention kernel replaces two products, or in the backward pass four, and computes two of them again.
 FORWARD_LEFT, BACKWARD_LEFT = (0.45, 0.58, 0.8), (0.75, 0.95, 1.2)
+ODD_LEFT = (0.1, 0.16, 0.3)  # of products with odd lengths, which slow a product but not an attention kernel
 # 7 instead of 20 to 23 passes over the parameters (Adam), 5 instead of 9 to 11 (SGD with momentum).
 ADAM_LEFT, SGD_LEFT = (0.26, 0.31, 0.37), (0.4, 0.5, 0.65)
 NOT_UPDATES = "Fused|_lamb|adam_kernel|LpNorm|ZeroFunctor"  # fused updates, clipping, gradients set to zero
@@ -75,6 +77,7 @@ def sdpa(kernels: KernelSequence) -> Estimate | str:
     groups = (
         (products, FORWARD_LEFT),
         (products & marked(begin[backward], end[backward], count), BACKWARD_LEFT),
+        (products & kernels.matches(ODD_PRODUCT), ODD_LEFT),
         (inner, ATTENTION_LEFT),
     )
     share = share_of(kernels, inner | products)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.speedups.base import Estimate, KernelSequence, Mask, Speedup, grouped, share_of
+from traceview.speedups.base import ODD_PRODUCT, Estimate, KernelSequence, Mask, Speedup, grouped, share_of
 
 LAYOUT_LEFT = (0.0, 0.0, 0.05)
 # ResNet-50 in bfloat16 on an H200: 0.42 for PyTorch's own batch normalization, 0.85 for convolutions and products.
@@ -43,7 +43,7 @@ def channels_last(kernels: KernelSequence) -> Estimate | str:
 
 def pad(kernels: KernelSequence) -> Estimate | str:
     """Return what padded dimensions leave of tensor-core products whose dimensions are not multiples of 8."""
-    chosen = kernels.matches("align[12](_|>|$)") & kernels.where(lambda kind: kind.tensor_core is True)
+    chosen = kernels.matches(ODD_PRODUCT) & kernels.where(lambda kind: kind.tensor_core is True)
     if not chosen.any():
         return "no tensor-core product has dimensions that slow it"
     detail = f"{int(chosen.sum()):,} products with odd dimensions take {share_of(kernels, chosen)} of the kernel time"
