@@ -115,3 +115,19 @@ def test_sample_costs_at_most_its_compute() -> None:
         costs = [item.cost_ns for item in analysis.findings if item.device == device.id and item.claims == "compute"]
         assert costs
         assert sum(costs) <= device.steady.compute_ns
+
+
+def test_what_a_change_slows_is_taken_from_what_it_saves() -> None:
+    add = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, A>(int)"
+    flash = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(P)"
+    alone, beside = (trace_of_kernels(add, count=count) for count in (2, 4))
+    rows = pl.Series([1, 1, 2, 2], dtype=beside.operations.schema["shape"])
+    shape = beside.shapes[1:2].with_columns(demangled=pl.lit(flash, beside.shapes.schema["demangled"]))
+    beside = replace(
+        beside,
+        operations=beside.operations.with_columns(shape=rows),
+        shapes=pl.concat([beside.shapes[:2], shape, beside.shapes[3:]]),
+    )
+    (gain,), slowed = findings(alone, slow_kernels), findings(beside, slow_kernels)
+    assert gain.id == "unfused_chains"
+    assert sum(finding.cost_ns for finding in slowed) < gain.cost_ns

@@ -130,9 +130,12 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
     if not isinstance(estimate, Estimate):
         return
     fix = subject.fixes.choose(facts.program)
-    shorter = estimate.middle < 1
-    ns = kernels.ns[estimate.rows]
-    least, most = (duration(float((ns * (1 - left)).sum())) for left in (estimate.high, estimate.low))
+    saved, ns = 1 - estimate.middle, kernels.ns[estimate.rows]
+    shorter = saved > 0
+    gross, net = float((ns[shorter] * saved[shorter]).sum()), float((ns * saved).sum())
+    if net <= 0:
+        return
+    least, most = (duration(max(float((ns * (1 - left)).sum()), 0.0)) for left in (estimate.high, estimate.low))
     yield FindingDraft(
         id=subject.id,
         device=device,
@@ -140,6 +143,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone. {fix.advice}",
         code=fix.code,
         change=speedup.name if speedup in SPEEDUPS else "",
-        claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], 1 - estimate.middle[shorter]),),
+        # What the change makes slower is taken from what it saves.
+        claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], saved[shorter] * (net / gross)),),
         place_label=speedup.title,
     )

@@ -23,6 +23,7 @@ from traceview.speedups.base import (
 )
 
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
+COMPILED_ATTENTION = (1.0, 1.6, 2.3)  # twice as slow under torch.compile in a GPT-2 and a Llama (PyTorch 2.11)
 CHAIN_FLOOR = (0.04, 0.07, 0.12)  # of the chain's sum: a long chain computes more than it copies
 MIN_CHAIN = 2
 ATTENTION_LEFT = (0.0, 0.02, 0.12)  # of the kernels between the two products
@@ -46,15 +47,30 @@ def compile_chains(kernels: KernelSequence) -> Estimate | str:
     total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
     length = last - first
     rows = index_ranges(first, length)
-    low, middle, high = (
+    factors = [
         np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), length)
         for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
-    )
+    ]
     gone = np.ones(len(rows), np.bool_)
     gone[np.cumsum(length) - length] = False
     share = total.sum() / max(int(kernels.ns.sum()), 1)
     detail = f"{len(rows):,} kernels in {len(first):,} chains take {share:.0%} of the kernel time"
-    return Estimate(rows, low, middle, high, gone, detail)
+    return _with_attention(kernels, Estimate(rows, *factors, gone, detail))
+
+
+def _with_attention(kernels: KernelSequence, estimate: Estimate) -> Estimate:
+    """Return the estimate of compiled chains with the kernels of attention, which become slower."""
+    attention = np.flatnonzero(kernels.in_families("attention"))
+    if not len(attention):
+        return estimate
+    rows = np.concatenate([estimate.rows, attention])
+    order = np.argsort(rows)
+    low, middle, high = (
+        np.concatenate([left, np.full(len(attention), slower)])[order]
+        for left, slower in zip(estimate.factors, COMPILED_ATTENTION, strict=True)
+    )
+    gone = np.concatenate([estimate.gone, np.zeros(len(attention), np.bool_)])[order]
+    return Estimate(rows[order], low, middle, high, gone, estimate.detail)
 
 
 def sdpa(kernels: KernelSequence) -> Estimate | str:

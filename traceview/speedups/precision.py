@@ -30,9 +30,9 @@ class FractionsLeft(NamedTuple):
     convolution: Range
 
 
-TF32_LEFT = FractionsLeft((0.96, 1.09, 1.3), (1.85, 2.09, 2.4), (2.7, 3.0, 3.4), (1.7, 2.05, 2.5))
+TF32_LEFT = FractionsLeft((0.96, 1.12, 1.4), (1.85, 2.09, 2.4), (2.7, 3.0, 3.4), (1.7, 2.05, 2.5))
 # Autocast's casts included: they take as long as the products themselves.
-BF16_LEFT = FractionsLeft((1.45, 1.75, 2.1), (1.45, 1.75, 2.1), (6.2, 7.0, 7.8), (1.3, 2.2, 3.2))
+BF16_LEFT = FractionsLeft((1.45, 1.85, 2.5), (1.45, 1.85, 2.5), (6.2, 7.0, 7.8), (1.3, 2.2, 3.2))
 ELSEWHERE = FractionsLeft(*[(1.2, 1.63, 2.2)] * 4), FractionsLeft(*[(1.2, 2.2, 3.4)] * 4)
 # In bfloat16, of TF32 kernels, of attention in TF32, and where convolutions and batch normalization are in NCHW layout
 # (ResNet-50), of normalization, for which PyTorch has slower kernels then, and of elementwise kernels.
