@@ -47,15 +47,15 @@ def compile_chains(kernels: KernelSequence) -> Estimate | str:
     total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
     length = last - first
     rows = index_ranges(first, length)
-    factors = [
+    low, middle, high = (
         np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), length)
         for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
-    ]
+    )
     gone = np.ones(len(rows), np.bool_)
     gone[np.cumsum(length) - length] = False
     share = total.sum() / max(int(kernels.ns.sum()), 1)
     detail = f"{len(rows):,} kernels in {len(first):,} chains take {share:.0%} of the kernel time"
-    return _with_attention(kernels, Estimate(rows, *factors, gone, detail))
+    return _with_attention(kernels, Estimate(rows, low, middle, high, gone, detail))
 
 
 def _with_attention(kernels: KernelSequence, estimate: Estimate) -> Estimate:
