@@ -46,14 +46,47 @@ class CopyGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelInstance:
+    """One kernel, on a row of Trace.streams."""
+
+    start: int
+    end: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGroup:
+    """Kernels that have something in common. `name` is None for launch shapes, and for kernels without this place."""
+
+    name: str | None
+    count: int
+    total_ns: int
+    median: KernelInstance
+    longest: KernelInstance
+    first: KernelInstance
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGrouping:
+    """All kernels of a part of a device's window by one attribute, the costliest group first."""
+
+    by: str  # shape, kernel, family, range, module, op, ...
+    groups: tuple[KernelGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceCharts:
-    """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0."""
+    """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
+
+    `kernels` are those of the part that findings cover.
+    """
 
     device: int  # row of Trace.devices
     streams: StreamsAtOnce
     gaps: tuple[GapLengths, ...]
     copies: tuple[CopyGroup, ...]
     copies_left_out: int
+    kernels: tuple[KernelGrouping, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

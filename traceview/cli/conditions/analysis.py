@@ -16,7 +16,7 @@ import polars as pl
 
 from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.errors import RequestError
-from traceview.measure.kernels import kernel_names, kernel_totals
+from traceview.measure.kernels import kernel_totals, shape_kinds
 from traceview.model.analysis import ITERATION_FIGURES, SEVERITIES, Analysis, NotMeasured, SyncUse
 from traceview.model.devices import CAUSES, DevicePart
 from traceview.model.trace import KINDS
@@ -167,15 +167,17 @@ def _kernels(name: str, figure: str) -> Quantity:
     """Return the time of the kernels with a name: per iteration, per call or in total."""
 
     def values(analysis: Analysis) -> Iterator[Value]:
-        names = kernel_names(analysis.trace)
-        shapes = [row for row, known in enumerate(names) if name and name in known]
-        if not shapes:
+        shapes = analysis.trace.shapes
+        labels = [kind.label for kind in shape_kinds(shapes)]
+        names = list(zip(shapes["name"].fill_null(""), labels, strict=True))
+        rows = [row for row, known in enumerate(names) if name and name in known]
+        if not rows:
             known = {text for both in names for text in both if text}
             raise RequestError(f"{analysis.info.file}: {unknown_kernel(name, known)}")
         times = 1 if figure else _iterations_in_part(analysis, name)
         for device in analysis.devices:
             window = analysis.part(device).window
-            count, total = kernel_totals(analysis.trace, device.device, window, shapes)
+            count, total = kernel_totals(analysis.trace, device.device, window, rows)
             if figure != "per_call":
                 yield Value(total // times, window.length // times, device.id)
             elif count:

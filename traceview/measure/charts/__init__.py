@@ -6,21 +6,34 @@ from collections.abc import Sequence
 
 from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at_once
 from traceview.measure.charts.iterations import iteration_bars
+from traceview.measure.charts.kernels import kernel_groupings
+from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.charts import Charts, DeviceCharts
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
 
-def measure_charts(trace: Trace, devices: Sequence[DeviceUse], iterations: Iterations | NotMeasured) -> Charts:
-    """Return the figures of the charts of every device and of the iterations."""
+def measure_charts(
+    trace: Trace,
+    devices: Sequence[DeviceUse],
+    iterations: Iterations | NotMeasured,
+    places: Places,
+    *,
+    whole: bool = False,
+) -> Charts:
+    """Return the figures of the charts of every device and of the iterations.
+
+    The kernels are those of the steady part, or of the window if `whole`.
+    """
     return Charts(
-        devices=tuple(_device_charts(trace, device) for device in devices),
+        devices=tuple(_device_charts(trace, device, places, whole) for device in devices),
         iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
     )
 
 
-def _device_charts(trace: Trace, device: DeviceUse) -> DeviceCharts:
+def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:
+    part = device if whole else device.steady
     copies, left_out = copy_groups(trace, device)
     return DeviceCharts(
         device=device.device,
@@ -28,4 +41,5 @@ def _device_charts(trace: Trace, device: DeviceUse) -> DeviceCharts:
         gaps=gap_lengths(device),
         copies=copies,
         copies_left_out=left_out,
+        kernels=kernel_groupings(trace, device.device, part.window, places),
     )

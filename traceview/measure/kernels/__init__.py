@@ -21,7 +21,6 @@ from traceview.model.kernels import KernelFamily, KernelUse
 from traceview.model.trace import Trace, Window
 
 MAX_KERNELS = 200
-IDENTITY = ("name", "demangled", "grid", "block", "registers", "shared_bytes")
 DIGITS = 6
 
 
@@ -38,7 +37,8 @@ def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
 def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
     kernels = PartKernels.from_part(given)
-    families = _family_codes(given.trace.shapes)[kernels.shape]
+    codes = [FAMILY_NAMES.index(kind.family) for kind in shape_kinds(given.trace.shapes)]
+    families = np.array(codes, np.uint8)[kernels.shape]
     count = np.bincount(families)
     total = _combine(np.add, families, kernels.end - kernels.start, len(FAMILY_NAMES), 0)
     overlap = kernels.overlap()
@@ -51,10 +51,15 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
 
 
-def kernel_names(trace: Trace) -> list[tuple[str, str]]:
-    """Return the short name and the label of each row of Trace.shapes; "" for the row of other operations."""
-    names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
-    return [(name, kernel_kind(name, demangled).label) for name, demangled in names]
+def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
+    """Return what the names of Trace.shapes tell; the row of other operations has the label ""."""
+    return [kernel_kind(*names) for names in shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()]
+
+
+def shape_identities(shapes: pl.DataFrame) -> NDArray[np.uint32]:
+    """Return for each of Trace.shapes the first of those that are one row of the table."""
+    columns = [name for name in shapes.columns if name != "shape"]
+    return shapes.with_row_index("shape").select(pl.col("shape").min().over(columns))["shape"].to_numpy()
 
 
 def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[int]) -> tuple[int, int]:
@@ -93,26 +98,22 @@ class PartKernels(NamedTuple):
 
 
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
-    """Return IDENTITY with count, total_ns, min_ns and max_ns, the costliest first."""
+    """Return the launch shapes with count, total_ns, min_ns and max_ns, the costliest first."""
     kernels, shapes = PartKernels.from_part(given), given.trace.shapes
     ns, size = kernels.end - kernels.start, len(shapes)
-    by_shape = pl.DataFrame(
+    # Shapes differ in static and in dynamic shared memory; rows only in their sum.
+    shape = shape_identities(shapes)[kernels.shape]
+    sums = pl.DataFrame(
         {
-            "count": np.bincount(kernels.shape, minlength=size),
-            "total_ns": _combine(np.add, kernels.shape, ns, size, 0),
-            "min_ns": _combine(np.minimum, kernels.shape, ns, size, np.iinfo(np.int64).max),
-            "max_ns": _combine(np.maximum, kernels.shape, ns, size, 0),
+            "count": np.bincount(shape, minlength=size),
+            "total_ns": _combine(np.add, shape, ns, size, 0),
+            "min_ns": _combine(np.minimum, shape, ns, size, np.iinfo(np.int64).max),
+            "max_ns": _combine(np.maximum, shape, ns, size, 0),
         }
     )
+    used = pl.concat([shapes.with_row_index("shape"), sums], how="horizontal").filter(pl.col("count") > 0)
     dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
-    # Shapes differ in static and in dynamic shared memory; rows only in their sum.
-    return (
-        pl.concat([shapes.with_row_index("shape").with_columns(*dimensions), by_shape], how="horizontal")
-        .filter(pl.col("count") > 0)
-        .group_by(IDENTITY)
-        .agg(pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max(), pl.col("shape").min())
-        .sort(["total_ns", "shape"], descending=[True, False])
-    )
+    return used.sort(["total_ns", "shape"], descending=[True, False]).with_columns(*dimensions)
 
 
 def _combine(operation: np.ufunc, group: NDArray[np.integer[Any]], values: Times, size: int, initial: int) -> Times:
@@ -209,11 +210,6 @@ def _rest(rest: pl.DataFrame, total: int) -> KernelUse:
     name = f"({len(rest)} other kernels)"
     fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(KernelUse)}
     return KernelUse(**(fields | _figures(count, ns, low, high, total) | {"name": name, "label": name}))
-
-
-def _family_codes(shapes: pl.DataFrame) -> NDArray[np.uint8]:
-    names = shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
-    return np.array([FAMILY_NAMES.index(kernel_kind(*pair).family) for pair in names], np.uint8)
 
 
 KERNELS = PartMeasure(

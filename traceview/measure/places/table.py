@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 
 from traceview.measure.base import PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, PartKernels
-from traceview.measure.kernels.families import kernel_kind
+from traceview.measure.kernels import DIGITS, PartKernels, shape_kinds
 from traceview.measure.places.locate import PLACE
 from traceview.model.columns import Table
 from traceview.model.kernels import KernelPlace
@@ -48,8 +47,7 @@ def kernel_totals(given: PartInput) -> pl.DataFrame:
 
 def _kernel_names(given: PartInput) -> pl.DataFrame:
     """Return the label and the family of the kernels of each of Trace.shapes."""
-    names = given.trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
-    kinds = [(kind.label, kind.family) for kind in (kernel_kind(*pair) for pair in names)]
+    kinds = [(kind.label, kind.family) for kind in shape_kinds(given.trace.shapes)]
     return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
 
 

@@ -33,7 +33,7 @@ class DecodedTable(NamedTuple):
 class TableDecoder:
     """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
 
-    Of the columns `grouped` it decodes the different rows alone, some of them more than once.
+    It decodes only the different rows of the columns `grouped`, some of them more than once.
     """
 
     path: Path

@@ -10,6 +10,7 @@ from traceview.model.analysis import Analysis, Iteration, Iterations
 from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar
 from traceview.model.devices import DeviceUse
 from traceview.model.rows import StreamUse
+from traceview.report.analysis.kernels import kernel_section
 from traceview.report.timeline.bands import COPY_CLASSES
 
 Json = dict[str, Any]
@@ -49,6 +50,7 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
         "gaps": [_gaps(bucket, zero) for bucket in measured.gaps],
         "copies": [_copies(group, names[group.stream], zero) for group in measured.copies],
         "copies_left_out": measured.copies_left_out,
+        "kernels": kernel_section(analysis, device, measured.kernels, zero),
     }
 
 

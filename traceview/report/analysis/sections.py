@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place
@@ -25,6 +25,7 @@ from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
 
 Json = dict[str, Any]
+KERNEL_TABLES = ("kernels", "kernel_families")
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 
@@ -54,13 +55,8 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
         "findings": [_finding(finding, zero) for finding in analysis.findings],
         "iterations": _iterations(analysis.iterations),
         "tables": [
-            *(
-                _table(table, device.id if len(analysis.devices) > 1 else "")
-                for device in analysis.devices
-                for table in device.tables.values()
-                if table.listed
-            ),
-            *(_table(table) for table in analysis.tables.values()),
+            *(table for device in analysis.devices for table in _device_tables(analysis, device)),
+            *(_table(table) for table in analysis.tables.values() if table.listed),
         ],
         "notes": [{"text": note.text, "affects": note.affects} for note in analysis.notes],
     }
@@ -129,6 +125,16 @@ def _parts(use: DevicePart, work: Bands) -> list[Json]:
         for cause in CAUSES
     ]
     return [part for part in (*busy, *idle) if part["ns"]]
+
+
+def _device_tables(analysis: Analysis, device: DeviceUse) -> Iterator[Json]:
+    """Yield a device's tables, without those of kernels, which have a section of their own."""
+    part = analysis.part(device)
+    narrowed = f" Only {COUNTED}." if part.window != device.window else ""
+    for name, table in {**device.tables, **part.tables}.items():
+        if table.listed and name not in KERNEL_TABLES:
+            noted = replace(table, note=f"{table.note}{narrowed}".strip()) if name in part.tables else table
+            yield _table(noted, device.id if len(analysis.devices) > 1 else "")
 
 
 def _table(table: Table, device: str = "") -> Json:

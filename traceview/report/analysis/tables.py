@@ -19,9 +19,10 @@ def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
     """Yield each table as lines, its heading first; `top` bounds the rows of each."""
     for device in analysis.devices[:top]:
         name = cut(plain(device.id, 100), 24)
-        for table in device.tables.values():
+        part = analysis.part(device)
+        for table in {**device.tables, **part.tables}.values():
             yield text_table(table, top, f" on {name}")
-        yield _idle_causes(analysis.part(device), name)
+        yield _idle_causes(part, name)
     for table in analysis.tables.values():
         yield text_table(table, top)
     if not isinstance(analysis.iterations, NotMeasured):

@@ -81,8 +81,8 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
         yield _device(analysis, device)
     yield _findings(analysis, top)
     yield from _notes(analysis, top)
-    if any(device.steady.window != device.window for device in analysis.devices):
-        yield ["Tables cover the whole window, idle time by cause what the bars cover"]
+    if any(analysis.part(device).window != device.window for device in analysis.devices):
+        yield ["Tables of streams, calls and ranges cover the whole window, others the bars' time"]
     yield from tables(analysis, top)
 
 

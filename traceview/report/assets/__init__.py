@@ -81,6 +81,7 @@ ANALYSIS = PageFiles(
         "timeline/timeline.css",
         "charts/charts.css",
         "analysis/beside.css",
+        "analysis/kernels.css",
         "analysis/print.css",
     ),
     "analysis/main.js",

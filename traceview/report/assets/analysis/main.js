@@ -22,6 +22,7 @@ import { afterRedraw, rebuild, schedule, setView, startView } from "../timeline/
 import { showAnswer, showCards, showHead } from "./answer.js";
 import { showBeside } from "./beside.js";
 import { showFindings } from "./findings.js";
+import { showKernels } from "./kernels.js";
 import { watchPrinting } from "./print.js";
 import { showNotes, showTables } from "./tables.js";
 
@@ -100,6 +101,7 @@ async function start() {
   document.documentElement.dataset.drawn = "true";
   await domReady();
   for (const show of [showFindings, showIterations, showTables, showNotes]) show();
+  await showKernels();
   document.documentElement.dataset.shown = "all";
   readAddress();
   await loadChunks();

@@ -7,8 +7,17 @@ import { gapChart } from "./gaps.js";
 import { showIterationChart } from "./iterations.js";
 import { streamChart } from "./streams.js";
 
+/** @type {{ figures: any }} */
+const unpacked = { figures: null };
+
+// The figures of charts and of tables of kernels.
+export async function chartFigures() {
+  unpacked.figures ??= JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
+  return unpacked.figures;
+}
+
 export async function loadCharts() {
-  const figures = JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
+  const figures = await chartFigures();
   charts.watcher = new IntersectionObserver(
     (entries) => {
       const visible = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);

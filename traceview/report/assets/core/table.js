@@ -124,19 +124,44 @@ export function csvColumn(field, value) {
 }
 
 /**
+ * @typedef {object} TableOptions
+ * @property {{ heading: string, down: boolean, by: (heading: string) => void }} [sort] headings are buttons that call `by`
+ * @property {(row: any) => void} [open] what a click on a row does
+ */
+
+/**
+ * @param {TableColumn[]} columns
+ * @param {any} row
+ * @param {{ name?: string, open?: (row: any) => void }} options
+ */
+export function tableRow(columns, row, { name, open } = {}) {
+  const cells = columns.flatMap(({ cell }) => (cell ? [cell(row)] : []));
+  const click = ({ target }) => target.closest("button") || getSelection()?.toString() || open?.(row);
+  return el(
+    "tr",
+    { class: [name, open && "opens"].filter(Boolean).join(" ") || null, onclick: open ? click : null },
+    ...cells.map((cell, place) => (place ? el("td", {}, cell) : el("th", { scope: "row" }, cell))),
+  );
+}
+
+/** @param {string} heading @param {TableOptions["sort"]} sort */
+function headCell(heading, sort) {
+  if (!sort) return el("th", { scope: "col", text: heading });
+  const order = sort.heading !== heading ? null : sort.down ? "descending" : "ascending";
+  const button = el("button", { type: "button", class: "sort", text: heading, onclick: () => sort.by(heading) });
+  return el("th", { scope: "col", "aria-sort": order }, button);
+}
+
+/**
  * @param {string} caption
  * @param {TableColumn[]} all
  * @param {any[]} rows
  * @param {number} most rows to show at first
+ * @param {TableOptions} options
  */
-export function table(caption, all, rows, most = Infinity) {
+export function table(caption, all, rows, most = Infinity, { sort, open } = {}) {
   const columns = all.flatMap(({ heading, cell }) => (cell ? [{ heading, cell }] : []));
-  const line = (row) =>
-    el(
-      "tr",
-      {},
-      ...columns.map(({ cell }, place) => (place ? el("td", {}, cell(row)) : el("th", { scope: "row" }, cell(row)))),
-    );
+  const line = (row) => tableRow(all, row, { open });
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
   const under = el("div", { class: "under" });
   if (rows.length > most) {
@@ -171,7 +196,7 @@ export function table(caption, all, rows, most = Infinity) {
         "table",
         {},
         el("caption", { class: "hidden", text: caption }),
-        el("thead", {}, el("tr", {}, ...columns.map(({ heading }) => el("th", { scope: "col", text: heading })))),
+        el("thead", {}, el("tr", {}, ...columns.map(({ heading }) => headCell(heading ?? "", sort)))),
         body,
       ),
     ),

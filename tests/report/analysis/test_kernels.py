@@ -1,0 +1,173 @@
+"""The page's tables of kernels in a real browser: sorted, filtered, grouped, and leading to the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.captures import sample
+from tests.made_trace import made_trace
+from tests.report.analysis.test_charts import goes_to
+from tests.report.browser import Opened, opened
+from traceview import Analysis, analyze
+from traceview.model.charts import KernelGroup, KernelInstance
+from traceview.report.analysis import render
+from traceview.report.timeline.build import origin
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyze(sample("dual.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def html(analysis: Analysis) -> str:
+    return render(analysis)
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser, html: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, html, tmp_path_factory.mktemp("page")) as result:
+        yield result
+
+
+@pytest.fixture
+def page(shared_page: Opened) -> Iterator[Opened]:
+    shared_page.page.get_by_role("searchbox", name="Show only kernels").fill("")
+    shared_page.page.get_by_role("combobox", name="Group the kernels").select_option("shape")
+    yield shared_page
+    assert shared_page.complaints == []
+
+
+def groups(analysis: Analysis, by: str) -> list[KernelGroup]:
+    assert analysis.charts is not None
+    (device,) = analysis.charts().devices
+    return [group for grouping in device.kernels if grouping.by == by for group in grouping.groups]
+
+
+def column(page: Opened, number: int) -> list[str]:
+    return page.page.locator(f"#kernels tbody tr:not(.member) > :nth-child({number})").all_inner_texts()
+
+
+def shows(page: Opened, analysis: Analysis, instance: KernelInstance) -> bool:
+    zero = origin(analysis)
+    return goes_to(page, instance.start - zero, instance.end - zero)
+
+
+def test_rows_have_the_figures_of_the_table(page: Opened, analysis: Analysis) -> None:
+    uses = analysis.devices[0].steady.tables["kernels"].rows
+    status = page.page.locator("#kernels [role=status]")
+    assert status.inner_text() == f"{len(uses)} of {len(uses)} rows"
+    page.page.locator("#kernels").get_by_role("button", name="Show all").click()
+    assert column(page, 5) == [f"{use.count:,}" for use in uses]
+    assert [text[:-1] for text in column(page, 2)] == [f"{100 * use.share:.1f}" for use in uses]
+    titles = page.page.locator("#kernels tbody th > span").evaluate_all("(all) => all.map((one) => one.title)")
+    assert all(title[:200] in (use.demangled or "") for title, use in zip(titles, uses, strict=True))
+
+
+def test_headings_sort(page: Opened, analysis: Analysis) -> None:
+    head = page.page.locator("#kernels thead")
+    counts = sorted((use.count for use in analysis.devices[0].steady.tables["kernels"].rows), reverse=True)
+    assert head.locator("[aria-sort=descending]").inner_text() == "total"
+    head.get_by_role("button", name="count").press("Enter")
+    assert [int(text.replace(",", "")) for text in column(page, 5)] == counts[:20]
+    assert page.evaluate("document.activeElement.textContent") == "count"
+    head.get_by_role("button", name="count").press("Enter")
+    assert [int(text.replace(",", "")) for text in column(page, 5)] == counts[::-1][:20]
+    head.get_by_role("button", name="kernel").click()
+    names = column(page, 1)
+    initials = [name[0].casefold() for name in names]
+    assert initials == sorted(initials) and len(names) == 20
+    assert head.locator("[aria-sort]").all_inner_texts() == ["kernel"]
+
+
+def test_filter_and_groups(page: Opened, analysis: Analysis) -> None:
+    menu = page.page.get_by_role("combobox", name="Group the kernels")
+    assert menu.locator("option").all_inner_texts() == ["launch shape", "kernel", "family", "range"]
+    menu.select_option("family")
+    families = {group.name: group.total_ns for group in groups(analysis, "family")}
+    assert column(page, 1) == list(families)
+    field = page.page.get_by_role("searchbox", name="Show only kernels")
+    field.fill("GammaBeta")
+    assert column(page, 1) == ["normalization"]
+    share = families["normalization"] / sum(families.values())
+    status = page.page.locator("#kernels [role=status]").inner_text()
+    assert status == f"1 of {len(families)} rows, {100 * share:.1f}% of the kernel time"
+    field.fill("")
+    menu.select_option("range")
+    assert set(column(page, 1)) == {group.name or "no range" for group in groups(analysis, "range")}
+    field.fill("no such kernel")
+    assert column(page, 1) == []
+
+
+def test_a_group_shows_its_kernels(page: Opened, analysis: Analysis) -> None:
+    table = page.page.locator("#kernels tbody")
+    for by, members in (("family", "kernels"), ("range", "kernel_places")):
+        page.page.get_by_role("combobox", name="Group the kernels").select_option(by)
+        name = groups(analysis, by)[0].name
+        rows = [row for row in analysis.devices[0].steady.tables[members].rows if getattr(row, by) == name]
+        button = table.locator("button.members").first
+        button.click()
+        assert button.get_attribute("aria-expanded") == "true"
+        assert table.locator(".member").count() == len(rows)
+        counts = table.locator(".member > :nth-child(5)").all_inner_texts()
+        assert counts == [f"{row.count:,}" for row in rows]
+        button.press("Enter")
+        assert table.locator(".member").count() == 0
+
+
+@pytest.mark.parametrize("by", ["shape", "range"])
+def test_times_lead_to_the_timeline(page: Opened, analysis: Analysis, by: str) -> None:
+    page.page.get_by_role("combobox", name="Group the kernels").select_option(by)
+    group = groups(analysis, by)[0]
+    line = page.page.locator("#kernels tbody tr").first
+    for name in ("median", "longest", "first"):
+        line.get_by_role("button", name=f"Show the {name}").click()
+        assert shows(page, analysis, getattr(group, name)), name
+        assert page.page.locator(".label.lit").count() >= 1
+    line.locator("td").first.click()
+    assert shows(page, analysis, group.longest)
+
+
+def test_arrows_go_through_the_table(page: Opened, analysis: Analysis) -> None:
+    group = groups(analysis, "shape")[0]
+    line = page.page.locator("#kernels tbody tr")
+    stops = "document.querySelectorAll('#kernels tbody button[tabindex=\"0\"]').length"
+    assert page.evaluate(stops) == 1
+    line.first.get_by_role("button").first.focus()
+    focused = "[document.activeElement.closest('tr').rowIndex, document.activeElement.ariaLabel.split(' ')[2]]"
+    for key, expected in (
+        ("ArrowDown", [2, "median"]),
+        ("ArrowRight", [2, "longest"]),
+        ("ArrowUp", [1, "longest"]),
+        ("ArrowUp", [1, "longest"]),
+    ):
+        page.page.keyboard.press(key)
+        assert page.evaluate(focused) == expected
+    assert page.evaluate(stops) == 1
+    page.page.keyboard.press("Enter")
+    assert shows(page, analysis, group.longest)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (800, 600)])
+def test_screens(page: Opened, width: int, height: int) -> None:
+    page.page.set_viewport_size({"width": width, "height": height})
+    page.page.get_by_role("link", name="Kernels").click()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    first = page.page.locator("#kernels tbody th").first
+    names = first.bounding_box()
+    page.page.get_by_role("region", name="Kernels on GPU 0").evaluate("(one) => one.scrollTo(one.scrollWidth, 0)")
+    assert first.bounding_box() == names  # names stay in sight
+
+
+def test_captures_without_kernels(browser: Browser, tmp_path: Path) -> None:
+    """Whole CUDA graphs, and copies alone."""
+    copies = analyze(made_trace([(0, 10, "copy", 0, None)]))
+    assert copies.charts is not None and copies.charts().devices[0].kernels == ()
+    graphs = analyze(sample("cudagraph.sqlite"))
+    with opened(browser, render(graphs), tmp_path) as page:
+        assert page.complaints == []
+        assert page.page.locator("#kernel-tables").inner_text() == "The capture has no single kernels."

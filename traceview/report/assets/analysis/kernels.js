@@ -1,0 +1,227 @@
+// The tables of kernels: grouped, sorted and filtered by the reader; times of single kernels lead to the timeline.
+import { chartFigures } from "../charts/charts.js";
+import { byId, el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { table, tableRow, textColumn, unitColumn } from "../core/table.js";
+import { countText, duration, middle, percent } from "../core/words.js";
+import { goTo } from "../timeline/go.js";
+
+const FIRST_KERNELS = 20;
+
+const NAME_LETTERS = 46;
+
+const INSTANCES = ["median", "longest", "first"];
+
+const LONGEST = 1;
+
+const SHARE = 0;
+
+const TEXTS = ["kernel", "family", "range", "module", "op", "inner op", "line", "direction", "precision"];
+
+export async function showKernels() {
+  const { devices } = await chartFigures();
+  const all = devices.map(({ kernels }) => kernels).filter(({ groupings }) => groupings.length);
+  byId("kernel-tables").replaceChildren(
+    ...(all.length ? all.map(kernelTable) : [el("p", { text: "The capture has no single kernels." })]),
+  );
+}
+
+// The table of one device with its controls. `state` is what the reader chose.
+function kernelTable(kernels) {
+  const state = { by: kernels.groupings[0], sort: "total", down: true, filter: "" };
+  const place = el("div", {});
+  const status = el("span", { class: "soft", role: "status" });
+  const name = kernels.device;
+  const draw = () => {
+    const columns = kernelColumns(kernels, state.by);
+    const rows = sortedRows(filteredRows(kernels, state), columns, state);
+    const shares = rows.reduce((sum, { values }) => sum + values[SHARE], 0);
+    const share = state.filter ? `, ${percent(shares, 1)} of the kernel time` : "";
+    status.textContent = `${countText(rows.length)} of ${countText(state.by.rows.length)} rows${share}`;
+    const sort = { heading: state.sort, down: state.down, by: sortBy };
+    place.replaceChildren(
+      table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: (row) => openLongest(kernels, row) }),
+    );
+    place.querySelector("tbody button")?.setAttribute("tabindex", "0");
+  };
+  const sortBy = (heading) => {
+    state.down = state.sort === heading ? !state.down : !TEXTS.includes(heading);
+    state.sort = heading;
+    draw();
+    const heads = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("thead button"));
+    [...heads].find((head) => head.textContent === heading)?.focus();
+  };
+  place.addEventListener("keydown", moveInTable);
+  draw();
+  return el(
+    "div",
+    { class: "kernels" },
+    el(
+      "div",
+      { class: "bar" },
+      page.devices.length > 1 ? el("b", { text: name }) : null,
+      groupMenu(kernels, (by) => {
+        Object.assign(state, { by, sort: "total", down: true });
+        draw();
+      }),
+      filterField(name, (text) => {
+        state.filter = text;
+        draw();
+      }),
+      status,
+      el("span", { class: "spacer" }),
+      el("span", { class: "soft", text: kernels.covers }),
+    ),
+    place,
+  );
+}
+
+function groupMenu({ device, groupings }, choose) {
+  const options = groupings.map(({ by }) =>
+    el("option", { value: by, text: by === "shape" ? "launch shape" : by.replace("_", " ") }),
+  );
+  const menu = el("select", {
+    "aria-label": `Group the kernels on ${device} by`,
+    onchange: () => choose(groupings.find(({ by }) => by === menu.value)),
+  });
+  menu.append(...options);
+  return el("label", {}, "By ", menu);
+}
+
+function filterField(device, choose) {
+  const field = el("input", {
+    type: "search",
+    placeholder: "Filter kernels",
+    "aria-label": `Show only kernels on ${device} whose name, family or place contains`,
+    autocomplete: "off",
+    spellcheck: "false",
+    oninput: () => choose(field.value.trim().toLowerCase()),
+  });
+  return field;
+}
+
+function kernelColumns(kernels, grouping) {
+  const shown = grouping.by === "shape" ? kernels.columns : kernels.columns.slice(0, kernels.figures);
+  const figures = shown.map((column, at) => {
+    const made = unitColumn(column, (row) => row.values[at] ?? null);
+    return column.name === "mean_ns" ? { ...made, cell: (row) => duration(row.values[at]) } : made;
+  });
+  return [
+    textColumn(
+      grouping.by === "shape" ? "kernel" : grouping.by.replace("_", " "),
+      (row) => row.name || `no ${grouping.by}`,
+      (row) => nameCell(kernels, grouping, row),
+    ),
+    ...figures.slice(0, kernels.figures),
+    ...INSTANCES.map((heading, at) => instanceColumn(kernels, heading, at)),
+    ...figures.slice(kernels.figures),
+  ];
+}
+
+function instanceColumn(kernels, heading, at) {
+  return {
+    heading,
+    field: heading + "_ns",
+    value: (row) => row.instances[at]?.[1] ?? "",
+    cell: (row) => (row.instances.length ? instanceButton(kernels, heading, row, at) : ""),
+  };
+}
+
+function instanceButton({ device }, heading, row, at) {
+  const [, length] = row.instances[at];
+  return el("button", {
+    type: "button",
+    class: "instance",
+    tabindex: -1,
+    "aria-label": `Show the ${heading} in the timeline: ${row.name}, ${duration(length)}`,
+    title: `Show the ${heading} in the timeline`,
+    text: duration(length),
+    onclick: () => openInstance(device, row, at),
+  });
+}
+
+function openInstance(device, row, at) {
+  const [start, length, stream] = row.instances[at];
+  return goTo({ start, end: start + length, rows: [`s:${stream}`, `d:${device}`], text: row.name });
+}
+
+// A name, or for a group a button that shows its members.
+function nameCell(kernels, grouping, row) {
+  const name = row.name || `no ${grouping.by}`;
+  const members = grouping.by === "shape" ? [] : membersOf(kernels, grouping.by, row);
+  const text = middle(name, NAME_LETTERS);
+  if (!members.length) return el("span", { class: "mono", title: row.full || name, text });
+  return el("button", {
+    type: "button",
+    class: "members mono",
+    tabindex: -1,
+    "aria-expanded": "false",
+    title: name,
+    text,
+    onclick: ({ currentTarget }) => toggleMembers(kernels, members, currentTarget),
+  });
+}
+
+function membersOf({ columns, groupings, places }, by, group) {
+  if (by !== "kernel" && by !== "family") return places.filter(({ place }) => (place[by] ?? "") === group.name);
+  const at = columns.findIndex(({ name }) => name === by);
+  return groupings[0].rows.filter((row) => (by === "kernel" ? row.name : row.values[at]) === group.name);
+}
+
+function toggleMembers(kernels, members, button) {
+  const unfold = button.getAttribute("aria-expanded") === "false";
+  const line = button.closest("tr");
+  button.setAttribute("aria-expanded", String(unfold));
+  if (!unfold) {
+    button.setAttribute("tabindex", "0");
+    while (line.nextSibling?.classList.contains("member")) line.nextSibling.remove();
+    return;
+  }
+  const columns = kernelColumns(kernels, { by: "shape" }).slice(0, line.children.length);
+  const open = (row) => openLongest(kernels, row);
+  line.after(...members.map((row) => tableRow(columns, row, { name: "member", open })));
+}
+
+function openLongest(kernels, row) {
+  if (row.instances.length) openInstance(kernels.device, row, LONGEST);
+}
+
+function searchText(kernels, by, row) {
+  row.text ??= [row, ...(by === "shape" ? [] : membersOf(kernels, by, row))]
+    .flatMap(({ name, full, values }) => [name, full, ...values.filter((value) => typeof value === "string")])
+    .join("\n")
+    .toLowerCase();
+  return row.text;
+}
+
+function filteredRows(kernels, { by, filter }) {
+  return filter ? by.rows.filter((row) => searchText(kernels, by.by, row).includes(filter)) : by.rows;
+}
+
+// Rows without a value come last in both directions.
+function sortedRows(rows, columns, { sort, down }) {
+  const { value } = columns.find(({ heading }) => heading === sort) ?? columns[2];
+  const known = (row) => value(row) !== "";
+  const before = (a, b) => {
+    const [left, right] = [value(a), value(b)];
+    return typeof left === "string" ? left.localeCompare(right) : left - right;
+  };
+  return [...rows].sort((a, b) => Number(known(b)) - Number(known(a)) || (down ? before(b, a) : before(a, b)));
+}
+
+// The buttons of a table are one stop of the Tab key; arrows go between them.
+function moveInTable(event) {
+  const button = event.target.closest("tbody button");
+  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+  if (!button || !step || event.ctrlKey || event.metaKey || event.altKey) return;
+  const lines = [...button.closest("tbody").rows].map((line) => [...line.querySelectorAll("button")]);
+  const at = lines.findIndex((line) => line.includes(button));
+  const line = lines[at + step[0]] ?? [];
+  const next = line[Math.min(lines[at].indexOf(button) + step[1], line.length - 1)];
+  event.preventDefault();
+  event.stopPropagation();
+  if (!next) return;
+  button.setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
+}
