@@ -159,6 +159,6 @@ def per_run(values: NDArray[np.generic], first: Times, last: Times, combine: np.
     return combined
 
 
-def share_of(kernels: KernelSequence, chosen: Mask) -> str:
+def share_of(kernels: KernelSequence, chosen: Mask | Times) -> str:
     """Return the part of the summed kernel time that the chosen kernels take, as "25%"."""
     return f"{kernels.ns[chosen].sum() / max(int(kernels.ns.sum()), 1):.0%}"

@@ -25,10 +25,11 @@ STRIDED_LEFT = (0.0, 0.4, 0.8)
 
 def zeroed_gradients(kernels: KernelSequence) -> Estimate | str:
     """Return what is left if gradients are dropped instead of set to zero: nothing."""
-    fills = kernels.matches(FILL)
-    first, last = kernels.runs(fills)
-    long = last - first >= MIN_FILLS
-    chosen = marked(first[long], last[long], len(fills)) | kernels.matches("ZeroFunctor")
+    fills, chosen = kernels.matches(FILL), kernels.matches("ZeroFunctor")
+    if fills.any():
+        first, last = kernels.runs(fills)
+        long = last - first >= MIN_FILLS
+        chosen = chosen | marked(first[long], last[long], len(fills))
     if not chosen.any():
         return "no gradients are set to zero"
     detail = f"{int(chosen.sum()):,} kernels that set gradients to zero take {share_of(kernels, chosen)} of the time"
@@ -38,6 +39,8 @@ def zeroed_gradients(kernels: KernelSequence) -> Estimate | str:
 def embedding_gradients(kernels: KernelSequence) -> Estimate | str:
     """Return what is left of dense gradients of embeddings, which sort the indices and add up equal ones."""
     gradient = kernels.matches(EMBEDDING_GRADIENT)
+    if not gradient.any():
+        return "no dense gradient of an embedding is computed"
     first, last = kernels.runs(gradient | kernels.in_families("sort_scan", "indexing", "copy", "reduction"))
     sorts = per_run(gradient, first, last, np.maximum) > 0
     sorted_runs = marked(first[sorts], last[sorts], len(gradient))

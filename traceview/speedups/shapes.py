@@ -78,20 +78,18 @@ def unpadded_vocabulary(kernels: KernelSequence) -> Mask:
 def batch(kernels: KernelSequence) -> Estimate | str:
     """Return what one batched product leaves of many equal small products."""
     few_blocks = kernels.blocks < SMALL * kernels.sms
-    small = kernels.in_families("gemm") & few_blocks[kernels.shape]
-    if not small.any():
-        return "no small matrix product runs"
-    same = (kernels.shape[1:] == kernels.shape[:-1]) & (kernels.stream[1:] == kernels.stream[:-1])
-    change = np.flatnonzero(~same) + 1
-    edges = np.concatenate([[0], change, [len(small)]])
+    small = np.flatnonzero(kernels.in_families("gemm") & few_blocks[kernels.shape])
+    shape, stream = kernels.shape[small], kernels.stream[small]
+    same = (np.diff(small) == 1) & (shape[1:] == shape[:-1]) & (stream[1:] == stream[:-1])
+    edges = np.concatenate([[0], np.flatnonzero(~same) + 1, [len(small)]])
     length = np.repeat(np.diff(edges), np.diff(edges))
-    equal = small & (length >= MIN_EQUAL)
+    equal = length >= MIN_EQUAL
     if not equal.any():
         return "no equal small matrix products follow each other"
-    rows = np.flatnonzero(equal)
-    low, middle, high = (np.maximum(factor, 1 / length[rows]) for factor in BATCHED_LEFT)
-    detail = f"{int(equal.sum()):,} equal small products take {share_of(kernels, equal)} of the kernel time"
-    return Estimate(rows, low, middle, high, np.concatenate([[False], same])[rows], detail)
+    rows = small[equal]
+    low, middle, high = (np.maximum(factor, 1 / length[equal]) for factor in BATCHED_LEFT)
+    detail = f"{len(rows):,} equal small products take {share_of(kernels, rows)} of the kernel time"
+    return Estimate(rows, low, middle, high, np.concatenate([[False], same])[: len(small)][equal], detail)
 
 
 CHANNELS_LAST = Speedup("channels-last", "Images in channels-last layout", "an image network in PyTorch", channels_last)
