@@ -1,0 +1,117 @@
+"""`record` and `doctor` with a real nsys, and with a stand-in where a GPU or a failure is needed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample
+from tests.cli.command import Command
+from traceview.record import Recording
+from traceview.record import doctor as machine
+
+SLEEP = "import time; time.sleep(0.2); print('it ran')"
+
+
+def stand_in(folder: Path, profile: str = "", export: str = "", help_text: str = "--python-sampling=") -> Path:
+    """Write an nsys made by hand: `profile` runs some shell code after the last option, `export` copies a sample."""
+    path = folder / "nsys"
+    path.write_text(
+        "#!/bin/sh\n"
+        'case "$1 $2" in --version*) echo "version 2024.2.3";; '
+        f'"profile --help") echo "{help_text}";; '
+        f'profile*) echo "$@" >>{folder}/log; {profile};; export*) {export};; *) exit 1;; esac\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_records_and_reports_what_is_missing(
+    nsys: str, tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = traceview("record", "--nsys", nsys, "--seconds", "20", "-o", "mine", "--", sys.executable, "-c", SLEEP)
+    assert done.code == 2, done.err
+    assert "it ran" in done.out
+    assert "mine.nsys-rep: the capture holds no GPU work" in done.err
+    assert (tmp_path / "mine.nsys-rep").is_file()
+    again = traceview("record", "--nsys", nsys, "-o", "mine", "--", sys.executable, "-c", SLEEP)
+    assert (again.code, again.out) == (2, "")
+    assert "mine.nsys-rep exists; replace it with --force" in again.err
+
+
+def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    magic = "printf 'NVIDIA Tegra Profiler Report 2024@2@3' >report.nsys-rep"
+    nsys = stand_in(tmp_path, f"{magic}; exit 3", f'cp {sample("dual.sqlite")} "$5"')
+    done = traceview("record", "--nsys", nsys, "--python", "--delay", "2", "--no-html", "--", "sh", "-c", "exit 3")
+    assert done.code == 0, done.err
+    assert "What to change first" in done.out
+    assert "the program ended with exit code 3" in done.err
+    assert (tmp_path / "log").read_text().split() == [
+        *("profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
+        *("--python-sampling=true", "--python-sampling-frequency=1000", "--delay=2"),
+        *("--force-overwrite=false", "--output=report", "sh", "-c", "exit", "3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--", "no-such-program"), "'no-such-program' is not a program; write it as in the shell, after --"),
+        (("--python", "--", "sh"), "samples no Python stacks"),
+        (("--", "sh", "-c", "true"), "report.nsys-rep: nsys wrote no report (exit code 0); `traceview doctor`"),
+        ((), "Missing argument 'COMMAND...'"),
+    ],
+)
+def test_errors_are_one_line(
+    tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nsys = stand_in(tmp_path, "true", help_text="")
+    done = traceview("record", "--nsys", nsys, *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert message in done.err
+
+
+def test_missing_nsys(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = traceview("record", "--", sys.executable)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "nsys is not on PATH; install Nsight Systems, or name the program with --nsys" in done.err
+    assert traceview("doctor").code == 1
+
+
+def test_doctor_records(nsys: str, traceview: Command) -> None:
+    done = traceview("doctor", "--nsys", nsys)
+    lines = {line[10:26].strip(): line[:10].strip() for line in done.out.splitlines() if not line.startswith(" ")}
+    assert lines["nsys"] == lines["test recording"] == machine.OK
+    assert set(lines) == {"nsys", "test recording", "CPU samples", "GPU", "GPU metrics", "nvtx package"}
+    assert done.code == (machine.FAILED in lines.values())
+
+
+@pytest.mark.parametrize(("written", "text"), [("qdstrm", "its importer is missing"), ("log", "nsys wrote nothing")])
+def test_doctor_explains_a_failed_recording(tmp_path: Path, traceview: Command, written: str, text: str) -> None:
+    nsys = stand_in(tmp_path, f"touch test.{written}")
+    done = traceview("doctor", "--nsys", nsys)
+    assert done.code == 1
+    assert text in done.out
+
+
+def test_the_report_of_a_name_with_dots(tmp_path: Path) -> None:
+    assert Recording(("sh",), tmp_path / "v1.2").report == tmp_path / "v1.2.nsys-rep"
+
+
+@pytest.mark.parametrize(("version", "status"), [("0.2.11", machine.OK), ("0.2.12", machine.FAILED)])
+def test_doctor_knows_versions_of_nvtx_that_lose_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, status: str
+) -> None:
+    python = tmp_path / "python"  # made by hand: no two versions can be installed
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(shutil.which('sh') or '/bin/sh').parent}")
+    assert machine._nvtx((2024, 2, 3)).status == status
+    assert machine._nvtx((2026, 1, 1)).status == machine.OK

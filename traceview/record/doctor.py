@@ -1,0 +1,116 @@
+"""Checks whether this machine can record what traceview reads."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceview.read.nsys_rep import version_of_nsys
+from traceview.record import WITHOUT_CPU, installed_nsys
+
+TIMEOUT = 60  # seconds that a program may take
+OK, WARNING, FAILED = "ok", "warning", "failed"
+# nsys 2022.4 and 2024.2 record no range of the Python package nvtx from this version on; 0.2.11 is recorded.
+LOSES_RANGES = (0, 2, 12)
+LAST_NSYS_THAT_LOSES = (2024, 2)
+DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+VERSION_OF_NVTX = "import importlib.metadata as m; print(m.version('nvtx'))"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: its name, OK, WARNING or FAILED, what it showed, and what to do about it."""
+
+    name: str
+    status: str
+    text: str
+    remedy: str = ""
+
+
+def checks() -> Iterator[Check]:
+    """Yield the result of each check."""
+    nsys = installed_nsys()
+    version = None if nsys is None else version_of_nsys(nsys)
+    if nsys is None or version is None:
+        text = "not on PATH" if nsys is None else "does not report a version"
+        yield Check("nsys", FAILED, text, "install Nsight Systems, or name the program with --nsys")
+    else:
+        yield Check("nsys", OK, ".".join(map(str, version)))
+        yield _test_recording(nsys)
+        yield _cpu_samples(nsys)
+    yield _driver()
+    yield _gpu_metrics()
+    yield _nvtx(version)
+
+
+def _output(*command: str, folder: str | None = None) -> str | None:
+    """Return what a program prints; None if it is missing, fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False, cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def _test_recording(nsys: str) -> Check:
+    """Record a program that does nothing."""
+    with tempfile.TemporaryDirectory(prefix="traceview-") as folder:
+        command = (nsys, "profile", "--trace=nvtx", *WITHOUT_CPU, "--output=test", sys.executable, "-c", "pass")
+        _output(*command, folder=folder)
+        written = {path.suffix for path in Path(folder).iterdir()}
+    if ".nsys-rep" in written:
+        return Check("test recording", OK, "nsys wrote a report")
+    if ".qdstrm" in written:
+        remedy = "install all of Nsight Systems, or convert reports elsewhere with its QdstrmImporter"
+        return Check("test recording", FAILED, "nsys wrote a raw stream: its importer is missing", remedy)
+    return Check("test recording", FAILED, "nsys wrote nothing", "run: nsys profile -t nvtx -o test true")
+
+
+def _cpu_samples(nsys: str) -> Check:
+    status = _output(nsys, "status", "--environment") or ""
+    match = re.search(r"CPU Profiling Environment \(process-tree\): (\w+)", status)
+    if match is not None and match[1] == "OK":
+        return Check("CPU samples", OK, "allowed")
+    remedy = "sudo sysctl kernel.perf_event_paranoid=2; traceview does not need them"
+    return Check("CPU samples", WARNING, "not allowed" if match else "unknown", remedy)
+
+
+def _driver() -> Check:
+    listed = _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    gpus = [line.strip() for line in (listed or "").splitlines() if line.strip()]
+    if not gpus:
+        return Check("GPU", WARNING, "no NVIDIA driver answers", "record on a machine with a GPU")
+    return Check("GPU", OK, f"{len(gpus)} x {gpus[0]}" if len(set(gpus)) == 1 else "; ".join(gpus))
+
+
+def _gpu_metrics() -> Check:
+    try:
+        restricted = "RmProfilingAdminOnly: 1" in DRIVER_PARAMETERS.read_text()
+    except OSError:
+        return Check("GPU metrics", WARNING, "unknown", "no driver; traceview does not need them")
+    if restricted:
+        remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0; traceview does not need them"
+        return Check("GPU metrics", WARNING, "for administrators only", remedy)
+    return Check("GPU metrics", OK, "allowed")
+
+
+def _nvtx(nsys: tuple[int, ...] | None) -> Check:
+    """Check the package nvtx of the Python on PATH, which is most often the program's."""
+    python = shutil.which("python") or shutil.which("python3") or sys.executable
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", _output(python, "-c", VERSION_OF_NVTX) or "")
+    if match is None:
+        remedy = "pip install nvtx==0.2.11 for ranges; torch.cuda.nvtx needs no package"
+        return Check("nvtx package", WARNING, "not installed for the Python on PATH", remedy)
+    version = tuple(int(part) for part in match.groups())
+    if version >= LOSES_RANGES and nsys is not None and nsys[:2] <= LAST_NSYS_THAT_LOSES:
+        text = f"{match[0]}: this nsys records none of its ranges"
+        return Check("nvtx package", FAILED, text, "pip install nvtx==0.2.11, or use a newer nsys")
+    return Check("nvtx package", OK, match[0])
