@@ -64,7 +64,6 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
         (("--", "no-such-program"), "'no-such-program' is not a program; write it as in the shell, after --"),
         (("--python", "--", "sh"), "samples no Python stacks"),
         (("--", "sh", "-c", "true"), "report.nsys-rep: nsys wrote no report (exit code 0); `traceview doctor`"),
-        ((), "Missing argument 'COMMAND...'"),
     ],
 )
 def test_errors_are_one_line(
@@ -75,6 +74,12 @@ def test_errors_are_one_line(
     done = traceview("record", "--nsys", nsys, *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert message in done.err
+
+
+def test_missing_command(traceview: Command) -> None:
+    done = traceview("record")
+    assert (done.code, done.out) == (2, "")
+    assert "Missing argument 'COMMAND...'" in done.err
 
 
 def test_missing_nsys(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
