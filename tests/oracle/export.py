@@ -74,6 +74,14 @@ def correlation_of(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 2**32 else 0
 
 
+def without_op_numbers(text: str) -> tuple[str, bool]:
+    """Return "aten::mm" for "aten::mm, seq = 1, op_id = 2, sizes = []", and whether it is an op of PyTorch."""
+    marks = [mark for mark in (", seq = ", ", op_id = ") if text.partition(mark)[2][:1].isdigit()]
+    name = text.partition(marks[0])[0] if marks else text
+    is_op = "::" in name or name.rstrip("0123456789").endswith("Backward") or ", seq = " in marks
+    return name, bool(marks) and is_op
+
+
 class Export:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True)
@@ -201,12 +209,13 @@ class Export:
             end = last if row["end"] is None else row["end"]
             process, domain = process_of(row["globalTid"]), row["domainId"] or 0
             name = "" if domain == 0 else domains.get((process, domain), f"domain {domain}")
+            text, is_op = without_op_numbers(self._text(row))
             found.append(
                 Range(
                     row["start"],
                     max(end, row["start"]),
-                    self._text(row),
-                    name,
+                    text,
+                    "PyTorch ops" if is_op else name,
                     row["globalTid"] or 0,
                     process,
                 )

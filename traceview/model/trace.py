@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.model.program import PLAIN_CUDA, Program
+from traceview.model.scopes import SCOPES, no_scopes
 from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
 
@@ -81,7 +82,9 @@ OPENACC = "OpenACC"
 # Domains of ranges. nsys itself writes those of PROFILER_DOMAINS, so Trace.ranges does not have them; a range of
 # LIBRARY_DOMAINS is never an iteration.
 PROFILER_DOMAINS = ("GIL Trace", "Python Backtrace")
+TORCH_OPS = "PyTorch ops"  # the domain of ranges that `emit_nvtx` opens around ops
 LIBRARY_DOMAINS = (
+    TORCH_OPS,
     *("MPI", "NCCL", OPENACC, "TensorRT", "UCX", "NVSHMEM", "CCCL"),
     *("cuBLAS", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "cuTENSOR"),
 )
@@ -195,6 +198,7 @@ class Trace:
     window: Window | None = None
     evidence: HostEvidence = field(default_factory=HostEvidence)
     sizes: WorkSizes = field(default_factory=WorkSizes)
+    scopes: pl.DataFrame = field(default_factory=no_scopes)
 
     def __post_init__(self) -> None:
         _check("operations", self.operations, OPERATIONS)
@@ -206,6 +210,7 @@ class Trace:
         _check("streams", self.streams, STREAMS)
         _check("threads", self.threads, THREADS)
         _check("shapes", self.shapes, SHAPES)
+        _check("scopes", self.scopes, SCOPES)
         for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
 

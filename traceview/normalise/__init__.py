@@ -17,6 +17,7 @@ from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, with_library_calls
+from traceview.normalise.scopes import trace_scopes
 from traceview.normalise.sizes import work_sizes
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
@@ -46,7 +47,7 @@ def normalise(capture: RawCapture) -> Trace:
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
     api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
     operations = with_launches(unlinked, links)
-    ranges, thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
+    (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     host = host_evidence(tables, threads, ranges, operations)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     checks = list(check_health(evidence, api, links, operations, ranges))
@@ -65,6 +66,7 @@ def normalise(capture: RawCapture) -> Trace:
         streams=streams,
         threads=thread_frame,
         shapes=shapes,
+        scopes=trace_scopes(tables, threads) if raw.SCOPES in tables else scopes,
         sizes=work_sizes(tables, threads, operations, api),
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
         evidence=host,

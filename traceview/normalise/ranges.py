@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from traceview.model.scopes import no_scopes
 from traceview.model.trace import OPENACC, PROFILER_DOMAINS, RANGES
 from traceview.normalise.codes import UNNAMED, texts_of
 from traceview.normalise.order import sort_by_time
+from traceview.normalise.scopes import MODULE_CATEGORY, NamedRanges, range_scopes
 from traceview.normalise.threads import Threads, process_of
 from traceview.read import raw
 
@@ -34,14 +36,15 @@ class EventLibrary:
 LIBRARIES = (EventLibrary("MPI", -1, raw.MPI, "textId", False), EventLibrary(OPENACC, -2, raw.OPENACC, "nameId", True))
 
 
-def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end: int) -> pl.DataFrame:
-    """Return model.RANGES, sorted; a range without an end lasts to `capture_end`.
+def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end: int) -> NamedRanges:
+    """Return model.RANGES, sorted, and the scopes among them; a range without an end lasts to `capture_end`.
 
     Ranges that nsys writes about the Python interpreter (PROFILER_DOMAINS) are left out: they are not the program's.
     """
     nvtx = tables.get(raw.NVTX)
     if nvtx is None or nvtx.is_empty():
-        return pl.DataFrame(schema=dict(RANGES) | {"name": pl.Enum([]), "domain": pl.Enum([])})
+        empty = pl.DataFrame(schema=dict(RANGES) | {"name": pl.Enum([]), "domain": pl.Enum([])})
+        return NamedRanges(empty, no_scopes())
     events = _with_names(nvtx, tables)
     domains = events.filter(pl.col("eventType") == raw.DOMAIN_CREATED).select("process", "domainId", "name")
     ranges = events.filter(pl.col("eventType").is_in(raw.RANGE_TYPES)).with_columns(
@@ -57,7 +60,7 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
         .alias("domain")
     )["domain"]
     ranges = ranges.with_columns(domain).filter(~domain.is_in(PROFILER_DOMAINS))
-    return ranges.select(
+    frame = ranges.select(
         "start",
         "end",
         _text_enum(ranges["name"]),
@@ -66,6 +69,17 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
         "process",
         "open",
     )
+    return range_scopes(frame, _are_modules(ranges, events))
+
+
+def _are_modules(ranges: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
+    """Return which ranges belong to the category of modules of their domain."""
+    keys = ["process", "domainId", "category"]
+    named = events.filter(pl.col("eventType") == raw.CATEGORY_NAMED, pl.col("name") == MODULE_CATEGORY)
+    if named.is_empty():
+        return pl.repeat(False, len(ranges), eager=True)
+    marked = named.select(keys).unique().with_columns(is_module=True)
+    return ranges.join(marked, on=keys, how="left", maintain_order="left")["is_module"].fill_null(False)
 
 
 def _with_names(nvtx: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
@@ -86,6 +100,7 @@ def _with_names(nvtx: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataF
         pl.col("globalTid").fill_null(0),
         pl.coalesce(text, pl.lit(registered), pl.lit(UNNAMED)).alias("name"),
         domain.alias("domainId"),
+        (pl.col("category") if "category" in nvtx.columns else pl.lit(None, pl.Int64)).alias("category"),
         process_of("globalTid").alias("process"),
     )
 

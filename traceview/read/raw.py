@@ -41,11 +41,13 @@ OPENACC = (
 )
 # Not tables of nsys: readers of other captures, or of payloads, fill them (normalise/sizes.py).
 MATH = "TORCH_OPS"
+SCOPES = "TORCH_SCOPES"
 MESSAGES = "COLLECTIVES"
 
 # eventType of NVTX_EVENTS.
 RANGE_TYPES = PUSHED, STARTED = 59, 60
 MARKED = 34
+CATEGORY_NAMED = 33
 THREAD_NAMED = 39
 DOMAIN_CREATED = 75
 
@@ -88,7 +90,7 @@ CATEGORICAL = (pl.Categorical, pl.Enum)
 class WantedColumns:
     """The columns that are read from a table: required, optional, and which of them hold text.
 
-    `health` are optional columns that no figure needs: they show whether a capture can be trusted.
+    `health` are optional columns whose absence is not noted, because old exports and other readers lack them.
     """
 
     needed: tuple[str, ...]
@@ -110,12 +112,20 @@ TABLES: Mapping[str, WantedColumns] = {
     RUNTIME: WantedColumns(("start", "end", "globalTid", "correlationId", "nameId"), health=("returnValue",)),
     SYNCHRONIZATION: WantedColumns(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
     CUDA_EVENT: WantedColumns(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
-    NVTX: WantedColumns(("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",)),
+    NVTX: WantedColumns(
+        ("start", "end", "eventType", "globalTid"),
+        ("text", "textId", "domainId"),
+        text=("text",),
+        health=("category",),
+    ),
     OVERHEAD: WantedColumns(("start", "end")),
     CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType"), ("globalTid",)),
     DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
+    SCOPES: WantedColumns(
+        ("start", "end", "globalTid", "nameId", "kind", "backward"), ("sequence", "forward_thread")
+    ),
     MATH: WantedColumns(("start", "end", "globalTid", "flops")),
     MESSAGES: WantedColumns(
         ("correlationId", "globalPid", "nameId", "textId", "groupSize", "elementType", "sentBytes", "receivedBytes")

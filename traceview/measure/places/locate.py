@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.measure.nvtx.names import phase_names, without_library_ranges
-from traceview.measure.nvtx.projection import Projection, project_operations
+from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
+from traceview.measure.nvtx.projection import Projection
+from traceview.measure.places.launches import LaunchPlaces, locate_launches
+from traceview.measure.places.ranges import BACKWARD, DIRECTIONS, FORWARD, OPTIMIZER, RangePlaces, locate_ranges
 from traceview.model.trace import Trace
 
 PLACE = ("range", "module", "op", "inner_op", "line", "direction")
+CODES = ("module", "op", "inner_op", "line")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """`table` has one row for each place, with the columns of PLACE; row 0 is the unknown place, null in all columns.
+    """`table` has one row for each place: the columns of PLACE, and `ranges`, all its ranges, the outermost first.
 
-    `code` is the row of the place that launches each of Trace.operations.
+    `code` is the row of the place that launches each of Trace.operations. What is unknown is null.
     """
 
     table: pl.DataFrame
@@ -28,27 +31,46 @@ class Places:
 
 def locate_operations(trace: Trace, projection: Projection) -> Places:
     """Find the place of every operation; `projection` is the result of project_operations."""
-    names, code = _range_names(trace, projection)
-    unknown = dict.fromkeys(PLACE[1:], pl.Series([None], dtype=pl.String).new_from_index(0, len(names)))
-    return Places(pl.DataFrame({"range": names, **unknown}), code)
+    ranges = locate_ranges(trace, projection)
+    if trace.scopes.is_empty():
+        return _places(ranges, {}, None)
+    launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)
+    calls, number = np.unique(launch, return_inverse=True)
+    known = calls >= 0
+    thread, start = (np.where(known, trace.api[name].to_numpy()[calls], -1) for name in ("thread", "start"))
+    launches = locate_launches(trace.scopes, thread.astype(np.int64), start)
+    ranges = ranges.per_operation()
+    direction = _directions(ranges, launches, number)
+    codes = {name: getattr(launches, name)[number] for name in CODES}
+    return _places(ranges._replace(direction=direction), codes, launches)
 
 
-def _range_names(trace: Trace, projection: Projection) -> tuple[pl.Series, NDArray[np.int32]]:
-    """Return the names of ranges, null first, and the place in them of each operation's innermost range."""
-    own = without_library_ranges(trace.ranges)
-    if len(own) < len(trace.ranges):
-        projection = project_operations(replace(trace, ranges=own))
-    unique, codes = _numbered(phase_names(own))
-    stretches = projection.stretches
-    place = stretches.place[projection.stretch]
-    code = np.zeros(len(place), np.int32)
-    inside = np.flatnonzero(place >= 0)
-    code[inside] = codes[stretches.nesting.rows[place[inside]]]
-    return unique, np.repeat(code, np.diff(projection.begin, append=projection.operations))
+def _directions(ranges: RangePlaces, launches: LaunchPlaces, number: NDArray[np.intp]) -> Times:
+    """Return the direction of each operation: autograd's ops and modules know it better than ranges do.
+
+    An optimizer may work inside a backward op, on autograd's thread.
+    """
+    optimizer = (ranges.direction == DIRECTIONS.index(OPTIMIZER)) & ~ranges.via_process
+    forward = np.where(launches.is_forward[number], DIRECTIONS.index(FORWARD), -1)
+    known = np.where(ranges.direction >= 0, ranges.direction, forward)
+    return np.where(launches.is_backward[number] & ~optimizer, DIRECTIONS.index(BACKWARD), known)
 
 
-def _numbered(names: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
-    """Return null and every distinct name, and the place of each name among them."""
-    unique = names.unique(maintain_order=True)
-    codes = names.cast(pl.Enum(unique)).to_physical().to_numpy().astype(np.int32) + 1
-    return pl.concat([pl.Series([None], dtype=pl.String), unique]), codes
+def _places(ranges: RangePlaces, codes: dict[str, Times], launches: LaunchPlaces | None) -> Places:
+    """Return the distinct places of runs of operations; `codes` are those of CODES, or empty."""
+    columns = [ranges.stack, ranges.direction, *codes.values()]
+    first, number = number_distinct(first_equal_rows(row_hashes(columns)))
+    unknown = pl.Series([None], dtype=pl.String).new_from_index(0, len(first))
+    texts = dict.fromkeys(CODES, unknown)
+    if launches is not None:
+        known = {name: launches.paths if name == "module" else launches.names for name in CODES}
+        texts = {name: _texts(known[name], codes[name][first]) for name in CODES}
+    direction = _texts(pl.Series(DIRECTIONS), ranges.direction[first])
+    names = pl.DataFrame({**texts, "direction": direction})
+    table = pl.concat([ranges.stacks[ranges.stack[first]], names], how="horizontal").select(*PLACE, "ranges")
+    return Places(table, np.repeat(number.astype(np.int32), ranges.length))
+
+
+def _texts(texts: pl.Series, place: Times) -> pl.Series:
+    """Return the text at each place, null at -1."""
+    return texts.gather(pl.Series(place, dtype=pl.Int64).replace(-1, None))

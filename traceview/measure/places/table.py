@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from traceview.measure.base import PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, PartKernels, shape_kinds
+from traceview.measure.kernels import DIGITS, shape_kinds
 from traceview.measure.places.locate import PLACE
+from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table
 from traceview.model.kernels import KernelPlace
 
 MAX_PLACES = 500
+MAX_PAIRS = 1 << 20  # of a place and a shape, for which sums are kept in an array
 KEYS = ("kernel", "family", *PLACE)
 
 
@@ -31,14 +34,20 @@ def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
 
 def kernel_totals(given: PartInput) -> pl.DataFrame:
     """Return KEYS with count and total_ns, the costliest first."""
-    kernels = PartKernels.from_part(given)
-    place = given.activity.select(given.places.code)[kernels.rows]
-    lengths = pl.DataFrame({"shape": kernels.shape, "place": place, "ns": kernels.end - kernels.start})
-    sums = (pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum().alias("total_ns"))
-    pairs = lengths.group_by("shape", "place").agg(*sums)
-    names, places = _kernel_names(given)[pairs["shape"]], given.places.table[pairs["place"]]
+    work, shapes = given.activity, len(given.trace.shapes)
+    pair = work.select(given.places.code) * np.int64(shapes) + work.select(given.trace.operations["shape"].to_numpy())
+    kinds, size = None, shapes * len(given.places.table)
+    if size > MAX_PAIRS:
+        kinds, pair = np.unique(pair, return_inverse=True)
+        size = len(kinds)
+    count = np.bincount(pair, minlength=size)
+    used = np.flatnonzero(count)
+    total = sums_by_owner(pair, work.end - work.start, size)[used]
+    place, shape = np.divmod(used if kinds is None else kinds[used], shapes)
     return (
-        pl.concat([pairs, names, places], how="horizontal")
+        pl.concat([_kernel_names(given)[shape], given.places.table[place]], how="horizontal")
+        .with_columns(pl.Series("count", count[used], pl.Int64), pl.Series("total_ns", total))
+        .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
         .group_by(KEYS)
         .agg(pl.col("count", "total_ns").sum())
         .sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])

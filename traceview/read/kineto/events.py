@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
+from traceview.read.kineto.scopes import COLUMNS as SCOPE_COLUMNS
+from traceview.read.kineto.scopes import SCOPE, scope_events
 from traceview.read.kineto.sizes import MATH, MATH_COLUMNS, MESSAGE, MESSAGE_COLUMNS, sized_events
 from traceview.read.limits import MAX_NAME, DecodedSize
 from traceview.read.raw import NOT_A_TIME
@@ -73,6 +75,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "sync": (*ON_A_STREAM, "wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id"),
     "event": (*ON_A_STREAM, "event_id"),
     METADATA: ("pid", "tid", "name", "label"),
+    SCOPE: SCOPE_COLUMNS,
     MATH: MATH_COLUMNS,
     MESSAGE: MESSAGE_COLUMNS,
 }
@@ -154,7 +157,7 @@ def _end_column() -> pl.Expr:
 
 
 def decode(piece: bytes) -> pl.DataFrame:
-    """Return the wanted events of a piece, and again those of which a size is known (sizes.py).
+    """Return the wanted events of a piece, its scopes (scopes.py), and events of which a size is known (sizes.py).
 
     Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
     pid, tid, start, length (ns), NUMBERS, SYNC_NUMBERS and the values of LAUNCH_NUMBERS. All but the texts are Int64,
@@ -164,8 +167,12 @@ def decode(piece: bytes) -> pl.DataFrame:
     events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
     wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, QUOTED)
     wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
-    sized = sized_events(events, lambda some, schema: _decoded(some.str.replace_all(TIME, QUOTED), schema), nanoseconds)
-    return pl.concat([_typed_events(_decoded(wanted, SCHEMA)), *sized], how="diagonal")
+
+    def decode_quoted(some: pl.Series, schema: pl.Struct) -> pl.DataFrame:
+        return _decoded(some.str.replace_all(TIME, QUOTED), schema)
+
+    more = [*sized_events(events, decode_quoted, nanoseconds), *scope_events(events, decode_quoted, nanoseconds)]
+    return pl.concat([_typed_events(_decoded(wanted, SCHEMA)), *more], how="diagonal")
 
 
 def _decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from traceview.read import raw
 from traceview.read.kineto.events import METADATA, TraceEvents
 from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.kineto.pieces import GPU_LIMITS, TraceGpu
+from traceview.read.kineto.scopes import SCOPE, scope_table
 from traceview.read.kineto.sizes import MATH, MESSAGE, math_table, message_table
 
 # CUpti_ActivitySynchronizationType, by Kineto's words for it.
@@ -64,6 +65,7 @@ def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl
         raw.OVERHEAD: frames["overhead"],
         raw.SYNCHRONIZATION: _synchronizations(stream["sync"], names),
         raw.CUDA_EVENT: _event_records(stream["event"], stream["sync"]),
+        raw.SCOPES: scope_table(frames[SCOPE], identity),
         raw.MATH: math_table(frames[MATH], identity),
         raw.MESSAGES: message_table(frames[MESSAGE], identity),
     }
