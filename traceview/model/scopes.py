@@ -20,7 +20,7 @@ SCOPES: Mapping[str, PolarsDataType] = {
     "process": pl.Int32,
     "kind": pl.Enum(SCOPE_KINDS),
     "backward": pl.Boolean,  # a backward function of autograd, or a module's range around its backward
-    # Of an op: a backward op has the number of the forward op that created it; null for an op without gradients.
+    # A backward op has the number of the forward op that created it; null for an op without gradients.
     "sequence": pl.Int64,
     "forward_thread": pl.Int64,  # PyTorch's number of the thread of a backward op's forward; null if unknown
     "range": pl.Int32,  # row of Trace.ranges; null if it is not a range

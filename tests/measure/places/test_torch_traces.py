@@ -23,8 +23,8 @@ SERIAL = "torch_profiler/serial.json.gz"
 @pytest.fixture(scope="module")
 def events() -> list[dict[str, Any]]:
     with gzip.open(sample(SERIAL), "rt") as file:
-        found: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    return found
+        listed: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return listed
 
 
 @pytest.fixture(scope="module")

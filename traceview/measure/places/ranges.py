@@ -93,9 +93,9 @@ def _directions(projection: Projection, names: pl.Series) -> Times:
         return direction
     used, number = np.unique(projection.stretch, return_inverse=True)
     index, row = projection.stretches.open_ranges(used)
-    found = codes[names.to_physical().to_numpy()[row]]
-    known = np.flatnonzero(found >= 0)
+    told = codes[names.to_physical().to_numpy()[row]]
+    known = np.flatnonzero(told >= 0)
     first_index, first = np.unique(index[known], return_index=True)
     direction_of = np.full(len(used), -1, np.int64)
-    direction_of[first_index] = found[known[first]]
+    direction_of[first_index] = told[known[first]]
     return direction_of[number]
