@@ -17,6 +17,7 @@ pytest.importorskip("nvtx")
 from instrument import ranges
 from instrument.trainer.capture import missing_ranges_reason
 from tests.profiling import profiled, run
+from traceview.pipeline import open_trace
 
 STEPS = 6
 TRAIN = (
@@ -86,3 +87,9 @@ def test_unrecorded_nvtx_version_is_reported(nsys: str, tmp_path: Path) -> None:
     found_first = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     said = profiled(nsys, tmp_path / "report.nsys-rep", *TRAIN, "--steps", 0, PYTHONPATH=found_first)
     assert "instrument: nsys 2022.4 to 2024.2 record no ranges of nvtx 0.2.12" in said
+
+
+def test_the_flops_of_each_step_are_in_the_capture(told: tuple[str, Path]) -> None:
+    marks = open_trace(told[1]).sizes.marks
+    assert len(marks) == STEPS
+    assert marks["flops"].n_unique() == 1 and marks["flops"][0] > 0

@@ -154,7 +154,6 @@ def _speed_of_light(names: str) -> SpeedOfLight:
         count=7,
         window_ns=10 * MS,
         flops=tera // 5,
-        flops_per_iteration=tera // 50,
         flops_per_s=20 * tera,
         precision="fp32",
         peak_flops_per_s=67 * tera,

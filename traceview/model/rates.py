@@ -16,11 +16,11 @@ class MatrixPrecision:
     count: int = column("count", "kernels", "Number of kernels.")
     total_ns: int = column("ns", "total", "Sum of their lengths.")
     share: float = column("fraction", "share", "Part of the summed time of all matrix kernels.")
-    flops: int | None = column("flops", "FLOPs", "Floating-point operations of the kernels for which they are known.")
-    known_ns: int = column("ns", "known for", "Sum of the lengths of these kernels.")
+    flops: int | None = column("flops", "FLOPs", "Their floating-point operations, of those that are known.")
+    known_ns: int = column("ns", "known for", "Sum of the lengths of the kernels of calls whose FLOPs are known.")
     peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
 
-    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over the lengths of these kernels.")
+    flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over the lengths of the kernels that do them.")
     of_peak: float | None = column("fraction", "of peak", "Rate over peak.")
 
 
@@ -30,10 +30,9 @@ class SpeedOfLight:
 
     device: str = column("text", "device", "The GPU.")
     source: str | None = column("text", "FLOPs from", "shapes, mark or option.")
-    count: int = column("count", "counted", "Calls of ops with known shapes, or counted iterations.")
-    window_ns: int = column("ns", "time", "Length of the steady part, or of the counted iterations.")
+    count: int = column("count", "counted", "Counted iterations; without iterations, matrix kernels.")
+    window_ns: int = column("ns", "time", "Mean time of an iteration; without iterations, length of the window.")
     flops: int | None = column("flops", "FLOPs", "Floating-point operations in this time.")
-    flops_per_iteration: int | None = column("flops", "per iteration", "Floating-point operations of an iteration.")
     flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over this time.")
     precision: str | None = column("text", "precision", "Precision of most of the time of matrix kernels.")
     peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")

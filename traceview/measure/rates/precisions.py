@@ -19,7 +19,7 @@ from traceview.model.trace import Trace
 MATRIX = ("gemm", "convolution", "attention")
 KEYS = ("precision", "tensor_core")
 GIGA = 10**9
-SUMS = ("count", "total_ns", "flops", "known_ns")
+SUMS = ("count", "total_ns", "flops", "known_ns", "working_ns")
 
 
 def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
@@ -27,7 +27,7 @@ def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
     kinds = _matrix_kinds(given.trace)
     if not kinds["matrix"].any():
         return ()
-    by_shape = pl.concat([kinds, _sums_by_shape(given, kinds["matrix"].to_numpy())], how="horizontal")
+    by_shape = pl.concat([kinds, _sums_by_shape(given, kinds)], how="horizontal")
     sums = by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(KEYS).agg(pl.col(SUMS).sum())
     total = int(sums["total_ns"].sum())
     gpu = str(given.trace.devices["name"][given.activity.device])
@@ -37,7 +37,7 @@ def matrix_precisions(given: PartInput) -> tuple[MatrixPrecision, ...]:
 
 def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecision:
     peak = _peak(gpu, row["precision"], row["tensor_core"])
-    rate = round(row["flops"] * GIGA / row["known_ns"]) if row["flops"] else None
+    rate = round(row["flops"] * GIGA / row["working_ns"]) if row["flops"] else None
     return MatrixPrecision(
         precision=row["precision"],
         tensor_core=row["tensor_core"],
@@ -52,18 +52,18 @@ def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecis
     )
 
 
-def _sums_by_shape(given: PartInput, is_matrix: NDArray[np.bool_]) -> pl.DataFrame:
-    """Return SUMS of the device's kernels for each of Trace.shapes."""
+def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
+    """Return SUMS of the device's kernels for each of Trace.shapes; `kinds` is the result of _matrix_kinds."""
     kernels = PartKernels.from_part(given)
-    shape, ns = kernels.shape, kernels.end - kernels.start
-    sums: dict[str, NDArray[Any]] = {name: np.zeros(len(is_matrix)) for name in SUMS}
-    sums["count"], sums["total_ns"] = (np.bincount(shape, weights, len(is_matrix)) for weights in (None, ns))
+    shape, ns, size = kernels.shape, kernels.end - kernels.start, len(kinds)
+    sums: dict[str, NDArray[Any]] = {name: np.zeros(size) for name in SUMS}
+    sums["count"], sums["total_ns"] = (np.bincount(shape, weights, size) for weights in (None, ns))
     if not given.trace.sizes.flops.is_empty():
-        flops = _flops_per_ns(given.trace, is_matrix)[given.activity.rows[kernels.rows]] * ns
-        sums["flops"] = np.bincount(shape, flops, len(is_matrix))
-        sums["known_ns"] = np.bincount(shape, np.where(flops > 0, ns, 0), len(is_matrix))
+        rates, known = (each[given.activity.rows[kernels.rows]] for each in _flops_per_ns(given.trace, kinds))
+        weights = {"flops": rates, "known_ns": known, "working_ns": rates > 0}
+        sums |= {name: np.bincount(shape, weight * ns, size) for name, weight in weights.items()}
     # A float holds the sums of lengths exactly: they are below 2**53 ns, which is 104 days.
-    return pl.DataFrame(sums).with_columns(pl.col("count", "total_ns", "known_ns").cast(pl.Int64))
+    return pl.DataFrame(sums).with_columns(pl.exclude("flops").cast(pl.Int64))
 
 
 def _peak(gpu: str, precision: str | None, tensor_core: bool | None) -> int | None:
@@ -79,19 +79,21 @@ def _matrix_kinds(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _flops_per_ns(trace: Trace, is_matrix: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the operations per ns of each of Trace.operations; 0 if they are unknown.
+def _flops_per_ns(trace: Trace, kinds: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the operations per ns of each of Trace.operations, and which matrix kernels belong to a counted call.
 
-    The longest matrix kernel of a call does its operations: others prepare its inputs or add its parts up.
+    The kernels of a call that use tensor cores share its operations in proportion to their lengths; without such, those
+    that are known not to use them. The others add parts up or prepare inputs.
     """
     sized = trace.sizes.flops
-    work = trace.operations.select(pl.col("end") - pl.col("start"), "shape")[sized["operation"]]
-    lengths = sized.with_columns(work["end"].alias("ns"), pl.Series("matrix", is_matrix[work["shape"].to_numpy()]))
-    matrix = lengths.filter(pl.col("matrix"), pl.col("ns") > 0).sort("ns", descending=True)
-    longest = matrix.unique("call", keep="first", maintain_order=True)
-    rates = np.zeros(len(trace.operations), np.float64)
-    rates[longest["operation"].to_numpy()] = (longest["flops"] / longest["ns"]).to_numpy()
-    return rates
+    work = trace.operations.select((pl.col("end") - pl.col("start")).alias("ns"), "shape")[sized["operation"]]
+    kind = kinds.select("matrix", pl.col("tensor_core").cast(pl.Int8).fill_null(-1).alias("unit"))[work["shape"]]
+    members = pl.concat([sized, work.select("ns"), kind], how="horizontal").filter(pl.col("matrix"), pl.col("ns") > 0)
+    shares = members.filter(pl.col("unit") == pl.col("unit").max().over("call"))
+    rates, known = np.zeros(len(trace.operations)), np.zeros(len(trace.operations), np.bool_)
+    rates[shares["operation"].to_numpy()] = shares.select(pl.col("flops") / pl.col("ns").sum().over("call"))["flops"]
+    known[members["operation"].to_numpy()] = True
+    return rates, known
 
 
 MATRIX_PRECISIONS = PartMeasure(

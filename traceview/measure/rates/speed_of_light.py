@@ -32,12 +32,13 @@ NO_PRECISION = "the names of the matrix kernels do not tell their precision"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations on a GPU, and the time in which it does them."""
+    """Floating-point operations of a GPU, and the time in which it does them; `missing` says why they are work."""
 
-    source: str
+    source: str | None
     count: int
-    flops: int
+    flops: int | None
     ns: int
+    missing: str | None = None
 
 
 def speeds_of_light(given: CaptureInput) -> tuple[SpeedOfLight, ...]:
@@ -48,34 +49,30 @@ def speeds_of_light(given: CaptureInput) -> tuple[SpeedOfLight, ...]:
 def _speed_of_light(given: CaptureInput, device: DeviceUse) -> SpeedOfLight:
     rows: Sequence[MatrixPrecision] = device.steady.tables["matrix_precisions"].rows
     main = _main_precision(rows)
-    work = _work(given, device, rows)
     peak = None if main is None else main.peak_flops_per_s
     is_fp32 = main is not None and main.precision == "fp32"
-    rate = None if isinstance(work, str) or not work.ns else work.flops * GIGA // work.ns
-    shapes = not isinstance(work, str) and work.source == "shapes"
-    total = sum(row.total_ns for row in rows)
-    reason = work if isinstance(work, str) else _missing_peak(main)
+    work = _work(given, device, rows)
+    rate = None if work.flops is None or not work.ns else work.flops * GIGA // work.ns
     return SpeedOfLight(
         device=device.id,
-        source=None if isinstance(work, str) else work.source,
-        count=0 if isinstance(work, str) else work.count,
-        window_ns=device.steady.window.length if isinstance(work, str) else work.ns,
-        flops=None if isinstance(work, str) else work.flops,
-        flops_per_iteration=_per_iteration(given.iterations, rate),
+        source=work.source,
+        count=work.count,
+        window_ns=work.ns,
+        flops=work.flops,
         flops_per_s=rate,
         precision=None if main is None else main.precision,
         peak_flops_per_s=peak,
         mfu=None if rate is None or peak is None else round(rate / peak, DIGITS),
         tf32_peak_flops_per_s=peak_flops(device.name, "tf32") if is_fp32 else None,
         bf16_peak_flops_per_s=peak_flops(device.name, "bf16") if is_fp32 else None,
-        at_peak_ns=_at_peak_ns(rows) if shapes else None,
-        known_fraction=round(sum(row.known_ns for row in rows) / total, DIGITS) if shapes and total else None,
-        unknown_because=reason,
+        at_peak_ns=_at_peak_ns(rows, work.flops) if work.source == "shapes" else None,
+        known_fraction=_known_fraction(rows) if work.source == "shapes" else None,
+        unknown_because=work.missing or _missing_peak(main),
     )
 
 
 def _main_precision(rows: Sequence[MatrixPrecision]) -> MatrixPrecision | None:
-    """Return the row of the precision that takes most of the time of matrix kernels; None if that one is unknown."""
+    """Return the row of the precision that takes most of the time of matrix kernels; None if that one is work."""
     times: dict[str | None, int] = {}
     for row in rows:
         times[row.precision] = times.get(row.precision, 0) + row.total_ns
@@ -89,25 +86,26 @@ def _missing_peak(main: MatrixPrecision | None) -> str | None:
     return NO_PEAK if main.peak_flops_per_s is None else None
 
 
-def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision]) -> Work | str:
-    """Return the operations of a device in its steady part or in its iterations, or why they are unknown.
+def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision]) -> Work:
+    """Return the operations of a device in a mean iteration; without iterations, in its window.
 
     What the user states counts first, then what the program states, then the shapes of ops.
     """
-    window = device.steady.window
-    stated = given.flops_per_iteration
-    source = "option" if stated is not None else "mark"
-    if stated is None:
-        stated = _marked_flops(given.trace, device)
-    if stated is not None:
-        iterations = given.iterations
-        if isinstance(iterations, NotMeasured):
-            return NO_ITERATIONS
-        return Work(source, iterations.count - iterations.skipped, stated, iterations.time_ns)
-    flops = sum(row.flops or 0 for row in rows)
+    iterations, window = given.iterations, device.steady.window
+    marked = _marked_flops(given.trace, device)
+    stated = marked if given.flops_per_iteration is None else given.flops_per_iteration
+    if stated is not None and isinstance(iterations, NotMeasured):
+        return Work(None, 0, None, window.length, NO_ITERATIONS)
+    if isinstance(iterations, NotMeasured):
+        source, count, flops, ns = "shapes", sum(row.count for row in rows), _flops(rows), window.length
+    else:
+        count, ns = iterations.count - iterations.skipped, iterations.time_ns
+        source = "option" if given.flops_per_iteration is not None else "shapes" if stated is None else "mark"
+        flops = _flops_of_launches(given.trace, device, iterations) // count if stated is None else stated
     if flops:
-        return Work("shapes", sum(row.count for row in rows), flops, window.length)
-    return NO_SHAPES if given.trace.info.profiler == "torch.profiler" else NO_FLOPS
+        return Work(source, count, flops, ns)
+    is_trace = given.trace.info.profiler == "torch.profiler"
+    return Work(None, 0, None, window.length, NO_SHAPES if is_trace else NO_FLOPS)
 
 
 def _marked_flops(trace: Trace, device: DeviceUse) -> int | None:
@@ -119,18 +117,39 @@ def _marked_flops(trace: Trace, device: DeviceUse) -> int | None:
     return int(chosen["flops"].sum()) // len(chosen) if len(chosen) else None
 
 
-def _per_iteration(iterations: Iterations | NotMeasured, rate: int | None) -> int | None:
-    if rate is None or isinstance(iterations, NotMeasured):
-        return None
-    return rate * iterations.time_ns // GIGA
+def _flops_of_launches(trace: Trace, device: DeviceUse, iterations: Iterations) -> int:
+    """Return the operations that the counted iterations launch on a device.
+
+    The GPU runs behind the host, so that the work of the first one begins late in its time.
+    """
+    sized = trace.sizes.flops
+    work = pl.concat([sized, trace.operations.select("device", "launch")[sized["operation"]]], how="horizontal")
+    work = work.filter(pl.col("launch").is_not_null())
+    calls = work.with_columns(trace.api["start"][work["launch"]].alias("launched"))
+    counted = iterations.per_iteration[iterations.skipped :]
+    inside = pl.col("launched").is_between(counted[0].start_ns, counted[-1].end_ns, closed="left")
+    own = calls.filter(inside, pl.col("device") == device.device).unique("call")
+    return int(own["flops"].sum())
 
 
-def _at_peak_ns(rows: Sequence[MatrixPrecision]) -> int | None:
-    """Return the time that the operations take at the peaks of their precisions; None if a peak is unknown."""
+def _flops(rows: Sequence[MatrixPrecision]) -> int:
+    return sum(row.flops or 0 for row in rows)
+
+
+def _known_fraction(rows: Sequence[MatrixPrecision]) -> float | None:
+    total = sum(row.total_ns for row in rows)
+    return round(sum(row.known_ns for row in rows) / total, DIGITS) if total else None
+
+
+def _at_peak_ns(rows: Sequence[MatrixPrecision], flops: int | None) -> int | None:
+    """Return the time that `flops` take if `rows` tell how they divide into precisions, each at its peak.
+
+    It is None if a peak is work.
+    """
     counted = [(row.flops, row.peak_flops_per_s) for row in rows if row.flops]
-    if any(peak is None for _, peak in counted):
+    if not flops or not counted or any(peak is None for _, peak in counted):
         return None
-    return sum(flops * GIGA // peak for flops, peak in counted if peak)
+    return round(flops * sum(own * GIGA / peak for own, peak in counted if peak) / _flops(rows))
 
 
 SPEED_OF_LIGHT = CaptureMeasure(
@@ -139,7 +158,7 @@ SPEED_OF_LIGHT = CaptureMeasure(
         title="Speed of light",
         note="FLOPs over the steady part, against the dense peak of the precision of most matrix kernels.",
         row_type=SpeedOfLight,
-        shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops_per_iteration", "source"),
+        shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops", "source"),
     ),
     speeds_of_light,
 )
