@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity, active_devices, window_of_range
-from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
 from traceview.measure.charts import measure_charts
 from traceview.measure.devices import count_unmatched, measure_devices, with_longest_gaps, with_steady_part
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -99,7 +99,7 @@ def _measure(
     devices = tuple(with_host_states(host_idle, device) for device in devices)
     host = measure_host(trace, activities)
     given = CaptureInput(trace, host, projection, devices, iterations, flops_per_iteration, whole, host_idle)
-    tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, CaptureMeasure)}
+    tables = fill_tables(MEASURES, given, CaptureMeasure)
     return Analysis(
         info=trace.info,
         trace=trace,

@@ -6,7 +6,8 @@ CaptureMeasure once for the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from traceview.model.analysis import HostTime, HostUse, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
+
+MEASURES_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +90,12 @@ class CaptureMeasure:
         """Return the table with its rows, or with the reason why there are none."""
         rows = self.rows(given)
         return self.table.unmeasured(rows.reason) if isinstance(rows, NotMeasured) else self.table.with_rows(rows)
+
+
+def fill_tables(
+    measures: Iterable[PartMeasure | DeviceMeasure | CaptureMeasure], given: Any, *kinds: type
+) -> dict[str, Table]:
+    """Return the filled tables of the measures of these kinds, by name. Two measures run at once."""
+    chosen = [measure for measure in measures if isinstance(measure, kinds)]
+    with ThreadPoolExecutor(MEASURES_AT_ONCE) as pool:
+        return {table.name: table for table in pool.map(lambda measure: measure.fill_table(given), chosen)}

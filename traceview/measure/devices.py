@@ -11,7 +11,7 @@ import polars as pl
 from traceview.intervals import Times
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity
-from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure
+from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.nesting import innermost_ranges
@@ -35,10 +35,9 @@ def _measure_device(trace: Trace, threads: ThreadStates, activity: Activity, pla
     row = trace.devices.row(activity.device, named=True)
     idle = find_idle_gaps(trace, threads, activity)
     given = DeviceInput(trace, activity, places, threads, idle)
-    chosen = [entry for entry in MEASURES if isinstance(entry, (PartMeasure, DeviceMeasure))]
-    tables = {entry.table.name: entry.fill_table(given) for entry in chosen}
+    tables = fill_tables(MEASURES, given, PartMeasure, DeviceMeasure)
     entire = measure_part(trace, activity, device_gaps(trace, idle), tables)
-    of_parts = {entry.table.name: tables[entry.table.name] for entry in chosen if isinstance(entry, PartMeasure)}
+    of_parts = {entry.table.name: tables[entry.table.name] for entry in MEASURES if isinstance(entry, PartMeasure)}
     return DeviceUse(
         **entire.figures(),
         device=activity.device,
@@ -56,7 +55,7 @@ def with_steady_part(
     if part.window == device.window:
         return device
     given = PartInput(trace, part, places)
-    tables = {entry.table.name: entry.fill_table(given) for entry in MEASURES if isinstance(entry, PartMeasure)}
+    tables = fill_tables(MEASURES, given, PartMeasure)
     gaps = clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=measure_part(trace, part, gaps, tables))
 
