@@ -36,7 +36,7 @@ def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
         for cells in index.sources(part.thread):
             if len(left.start) == 0:
                 break
-            rows.append(_stacks_in(cells, left, part.host))
+            rows.append(_stacks_in(cells, left, part))
             exact &= cells.exact
             left = intervals.subtract(left, cells.where(np.ones(len(cells.start), np.bool_)))
     schema = {"stack": pl.Int32, "idle_ns": pl.Int64, "host_ns": pl.Int64, "samples": pl.Int64}
@@ -44,14 +44,15 @@ def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
     return IdleStacks(frame.group_by("stack").sum().sort("stack"), exact)
 
 
-def _stacks_in(cells: StackCells, left: Intervals, host: Intervals) -> pl.DataFrame:
+def _stacks_in(cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
-    chosen = np.flatnonzero((inside > 0) & (cells.stack >= 0))
-    own = Coverage.from_union(intervals.intersect(left, host))
+    stack = cells.stacks_in(part.until_launch)
+    chosen = np.flatnonzero((inside > 0) & (stack >= 0))
+    own = Coverage.from_union(intervals.intersect(left, part.host))
     return (
         pl.DataFrame(
             {
-                "stack": cells.stack[chosen],
+                "stack": stack[chosen],
                 "idle_ns": inside[chosen],
                 "host_ns": own.length_between(cells.start[chosen], cells.end[chosen]),
             }

@@ -20,6 +20,26 @@ COMPILERS = (
 )
 
 
+class LateStacks(NamedTuple):
+    """Samples whose stack nsys took after their time.
+
+    nsys waits for the interpreter lock, and writes the stack that it then sees for each moment that it missed. The
+    thread gives the lock up after Python's switch interval, wherever it is, or in a call that waits or launches.
+
+    Attributes:
+        cell: The cell of each late sample.
+        moment: When it was due.
+        seen: The latest moment at which its stack was taken.
+        before: The stack before the missed time, and `since` when it was taken.
+    """
+
+    cell: Times
+    moment: Times
+    seen: Times
+    before: NDArray[np.int32]
+    since: Times
+
+
 class StackCells(NamedTuple):
     """Disjoint times in order, each with its stack (row of HostEvidence.stacks, -1 if unknown)."""
 
@@ -27,7 +47,23 @@ class StackCells(NamedTuple):
     end: Times
     stack: NDArray[np.int32]
     holds_gil: NDArray[np.bool_]
+    late: LateStacks | None
     exact: bool
+
+    def stacks_in(self, pieces: Intervals) -> NDArray[np.int32]:
+        """Return the stack of each cell, given idle time that ends with launches.
+
+        A late stack that was taken at the launch is no place inside the piece before it, if another was taken there.
+        """
+        late = self.late
+        if late is None or len(pieces.start) == 0:
+            return self.stack
+        piece = np.maximum(np.searchsorted(pieces.start, late.moment, side="right") - 1, 0)
+        inside = (late.since >= pieces.start[piece]) & (late.moment < pieces.end[piece])
+        at_launch = np.flatnonzero(inside & (late.seen >= pieces.end[piece]))
+        stack = self.stack.copy()
+        stack[late.cell[at_launch]] = late.before[at_launch]
+        return stack
 
     def where(self, chosen: NDArray[np.bool_]) -> Intervals:
         """Return the union of some cells."""
@@ -82,14 +118,28 @@ def _cells(samples: pl.DataFrame) -> StackCells:
     start, end = samples["start"].to_numpy(), samples["end"].to_numpy()
     stack, holds = samples["stack"].to_numpy(), samples["holds_gil"].fill_null(False).to_numpy()
     if (end > start).any():
-        return StackCells(start, end, stack, holds, exact=True)
+        return StackCells(start, end, stack, holds, None, exact=True)
     apart = np.diff(start)
     period = int(np.median(apart)) if len(apart) else 0
     middle = start[:-1] + apart // 2
     first, last = start - period, start + period
     np.maximum(first[1:], middle, out=first[1:])
     np.minimum(last[:-1], middle, out=last[:-1])
-    return StackCells(first, last, stack, holds, exact=False)
+    return StackCells(first, last, stack, holds, _late_stacks(start, stack, holds, period), exact=False)
+
+
+def _late_stacks(start: Times, stack: NDArray[np.int32], holds: NDArray[np.bool_], period: int) -> LateStacks | None:
+    """Return the samples of threads that held the interpreter lock."""
+    begins = np.append(True, (stack[1:] != stack[:-1]) | (holds[1:] != holds[:-1]))
+    run = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(start)) - 1
+    is_late = holds[first] & (first > 0)
+    cell = np.flatnonzero(is_late[run])
+    if len(cell) == 0:
+        return None
+    before = first[run[cell]] - 1
+    return LateStacks(cell, start[cell], start[last[run[cell]]] + period, stack[before], start[before])
 
 
 def compiling_stacks(trace: Trace) -> NDArray[np.bool_]:
