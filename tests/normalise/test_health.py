@@ -172,6 +172,8 @@ def test_cuda_ends_early_in_one_process(tmp_path: Path) -> None:
 def test_lost_ranges(tmp_path: Path) -> None:
     domain = Nvtx(text="pipeline", kind=75, end=None)
     assert ids(info(tmp_path, **launches(3, 3), nvtx=[domain])) == ["lost_ranges"]
+    python = Nvtx(text="Python Backtrace", kind=75, end=None)  # nsys creates it for its samples
+    assert ids(info(tmp_path, **launches(3, 3), nvtx=[python])) == []
     assert info(tmp_path, **launches(3, 3), nvtx=[domain, Nvtx(text="step")]).health == ()
     name_of_a_thread = Nvtx(text="loader", kind=39, end=None)
     assert info(tmp_path, **launches(3, 3), nvtx=[name_of_a_thread]).health == ()

@@ -109,6 +109,9 @@ class RangeUse:
         return f"{self.name} ({self.domain})" if self.domain else self.name
 
 
+CALLS = " > "  # between a function and the one that it calls
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLine:
     """A source line where the launching thread was while a GPU was idle (docs/definitions.md)."""
@@ -116,7 +119,7 @@ class SourceLine:
     file: str = column("text", "file", "File, relative to its package or to the program's folder; empty if unknown.")
     line: int = column("id", "line", "Line; the first one of the function in a trace of torch.profiler; 0 if unknown.")
     function: str = column("text", "function", "Function that contains the line.")
-    inner: str = column("text", "inside", "Innermost function of a library, below the line, with the most of its time.")
+    stack: str = column("text", "stack", "Functions of libraries below the line, with the most of its time.")
     idle_ns: int = column("ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.")
     host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.")
     low_ns: int = column("ns", "low", "Lower end of the confidence interval of the idle time.")
@@ -126,6 +129,10 @@ class SourceLine:
     @derived("text", "line", "File and line.")
     def place(self) -> str:
         return place_text(self.file, self.line)
+
+    @derived("text", "inside", "Innermost of these functions.")
+    def inner(self) -> str:
+        return self.stack.rpartition(CALLS)[2]
 
     @derived("text", "interval", "Confidence interval of the idle time, in ms; empty if it is known exactly.")
     def interval(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from traceview.model.trace import Note
+from traceview.model.trace import PROFILER_DOMAINS, Note
 from traceview.normalise.api import without_suffix
 from traceview.normalise.codes import categories, texts_of
 from traceview.normalise.launches import Launches, compare_launches
@@ -95,8 +95,16 @@ def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:
         None if diagnostics.is_empty() else diagnostics["text"].drop_nulls(),
         failed,
         _overhead_by_type(overhead),
-        raw.DOMAIN_CREATED in types and not set(raw.RANGE_TYPES) & set(types),
+        not set(raw.RANGE_TYPES) & set(types) and raw.DOMAIN_CREATED in types and _has_own_domain(nvtx),
     )
+
+
+def _has_own_domain(nvtx: pl.DataFrame) -> bool:
+    """Return whether a domain exists that nsys did not create itself."""
+    created = nvtx.filter(pl.col("eventType") == raw.DOMAIN_CREATED)
+    if "text" not in created.columns:
+        return True
+    return not created["text"].fill_null("").is_in(PROFILER_DOMAINS).all()
 
 
 def _failed_calls(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

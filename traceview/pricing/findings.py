@@ -17,6 +17,7 @@ from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
+from traceview.pricing.host_places import host_place
 from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
 
 RULE_THREADS = 2
@@ -111,13 +112,14 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
 
 
 def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
+    place = host_place(facts.analysis.host_time, draft, grant)
     return Finding(
         id=draft.id,
         severity=severity_from_share(price.share),
-        title=_fill_in(draft.title, price),
+        title=_fill_in(draft.title, price) + place.where,
         evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
-        advice=_fill_in(draft.advice, price) + _prediction(facts, draft),
+        advice=place.advice + _fill_in(draft.advice, price) + _prediction(facts, draft),
         code=draft.code,
         device=draft.device.use.id,
         cost_fraction=price.share,

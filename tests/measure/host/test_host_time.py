@@ -70,7 +70,7 @@ def random_trace(seed: int, exact: bool) -> Trace:
     samples = []
     for index, moment in enumerate(moments):
         end = min(moment + int(rng.integers(1, 12)), [*moments, END][index + 1]) if exact else moment
-        samples.append((moment, end, 0, 0, bool(rng.integers(0, 2)), int(rng.integers(-1, 4))))
+        samples.append((moment, end, 0, 0, exact and bool(rng.integers(0, 2)), int(rng.integers(-1, 4))))
     trace = made_trace(operations, api, overhead=overhead)
     return replace(trace, evidence=evidence(samples, events))
 
@@ -159,3 +159,42 @@ def test_share_interval_contains_the_share() -> None:
     low, high = share_interval(0.5, 100)
     assert low == pytest.approx(0.404, abs=0.001) and high == pytest.approx(0.596, abs=0.001)
     assert share_interval(0.0, 10)[0] == 0 and share_interval(1.0, 10)[1] == 1
+
+
+def host_bound_trace(samples: Sequence[tuple[Any, ...]], events: Sequence[tuple[Any, ...]]) -> Trace:
+    """Return a made trace whose GPU waits 900 ms for the host, between two kernels of 50 ms."""
+    ms = 1_000_000
+    operations = [(0, 50 * ms, "compute", 0, 0), (950 * ms, 1000 * ms, "compute", 0, 1)]
+    trace = made_trace(operations, [(0, ms, "api", 0), (949 * ms, 950 * ms, "api", 0)])
+    return replace(trace, evidence=evidence(samples, events))
+
+
+def test_finding_names_the_line_and_what_helps_there() -> None:
+    ms = 1_000_000
+    samples = [(at * ms, at * ms, 0, 0, True, 2 if at < 700 else 3) for at in range(50, 950)]
+    finding = analyze(host_bound_trace(samples, [])).findings[0]
+    assert finding.id == "host_bound" and finding.title.endswith("ms of it at train.py:20 (train)")
+    assert finding.advice.startswith("JSON: ")
+
+
+def test_finding_names_the_system_call_or_the_state() -> None:
+    ms = 1_000_000
+    for name, state, where in (
+        ("read", "waiting", "in `read`"),
+        ("gc", "garbage_collection", "in garbage collections"),
+    ):
+        events = [(100 * ms, 600 * ms, state, name, 0)]
+        finding = analyze(host_bound_trace([], events)).findings[0]
+        assert finding.title.endswith(f", 500 ms of it {where}")
+
+
+def test_late_stacks_do_not_name_the_time_before_a_launch() -> None:
+    """While a thread holds the lock, nsys writes for each missed moment the stack that it sees at the end."""
+    ms = 1_000_000
+    seen_in_time = [(at * ms, at * ms, 0, 0, False, 3) for at in range(50, 500)]
+    late = [(at * ms, at * ms, 0, 0, True, 1) for at in range(500, 950)]
+    lines = analyze(host_bound_trace([*seen_in_time, *late], []), whole=True).tables["lines"].rows
+    assert [row.line for row in lines] == [21]
+    unlocked = [(*row[:4], False, row[5]) for row in late]
+    lines = analyze(host_bound_trace([*seen_in_time, *unlocked], []), whole=True).tables["lines"].rows
+    assert {row.line for row in lines} == {20, 21}

@@ -72,7 +72,7 @@ LINES = CaptureMeasure(
         title="Lines that made the GPU wait",
         row_type=SourceLine,
         note="Where the launching thread was while a GPU was idle. A sampled share has a confidence interval of 95%.",
-        shown=("place", "function", "inner", "idle_ns", "host_ns", "interval", "samples"),
+        shown=("place", "idle_ns", "host_ns", "samples", "function", "inner", "interval"),
     ),
     _rows,
 )

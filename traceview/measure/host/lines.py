@@ -14,10 +14,11 @@ from traceview import intervals
 from traceview.intervals import Coverage, Intervals
 from traceview.measure.host.idle_pieces import ThreadIdle
 from traceview.measure.host.stack_cells import StackCells, StackIndex
-from traceview.model.rows import SourceLine
+from traceview.model.rows import CALLS, SourceLine, place_text
 from traceview.model.stacks import HostEvidence
 
 MAX_LINES = 200
+MAX_CALLS = 12
 Z = 1.96  # of the confidence interval of 95%
 
 
@@ -69,15 +70,15 @@ def measure_lines(evidence: HostEvidence, stacks: IdleStacks) -> tuple[SourceLin
     node = stacks.frame["stack"].to_numpy()
     frame = evidence.stacks["frame"].to_numpy()
     named = stacks.frame.with_columns(
-        pl.Series("own", frame[own_nodes(evidence)[node]]), pl.Series("inner", frame[node])
+        pl.Series("own", frame[own_nodes(evidence)[node]]), pl.Series("inner", frame[node]), pl.Series("node", node)
     ).join(evidence.frames.with_row_index("own").cast({"own": pl.Int64}), on="own")
     by_inner = named.group_by("file", "line", "function", "own", "inner").agg(
-        pl.col("idle_ns", "host_ns", "samples").sum()
+        pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").min()
     )
     lines = (
         by_inner.sort("idle_ns", "inner", descending=[True, False])
         .group_by("file", "line", "function", maintain_order=True)
-        .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("own", "inner").first())
+        .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").first())
         .sort("idle_ns", "file", "line", "function", descending=[True, False, False, False])
     )
     total, samples = int(lines["idle_ns"].sum()), int(lines["samples"].sum())
@@ -87,19 +88,31 @@ def measure_lines(evidence: HostEvidence, stacks: IdleStacks) -> tuple[SourceLin
 def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples: int) -> SourceLine:
     idle = int(row["idle_ns"])
     low, high = share_interval(idle / total, samples) if samples else (idle / total, idle / total)
-    inner = evidence.frames.row(int(row["inner"]), named=True) if row["inner"] != row["own"] else None
-    place = "" if inner is None else ":".join(str(part) for part in (inner["file"], inner["line"] or "") if part)
     return SourceLine(
         file=str(row["file"]),
         line=int(row["line"]),
         function=str(row["function"]),
-        inner="" if inner is None else f"{inner['function']} ({place})" if place else inner["function"],
+        stack=_library_calls(evidence, int(row["node"])),
         idle_ns=idle,
         host_ns=int(row["host_ns"]),
         low_ns=min(int(low * total), idle),
         high_ns=max(int(high * total), idle),
         samples=int(row["samples"]),
     )
+
+
+def _library_calls(evidence: HostEvidence, node: int) -> str:
+    """Return the library functions between a stack and its line, the outermost first; at most MAX_CALLS of them."""
+    calls: list[str] = []
+    while node >= 0 and len(calls) < MAX_CALLS:
+        parent, frame = evidence.stacks.row(node)
+        function, file, line, library = evidence.frames.row(frame)
+        if not library:
+            break
+        place = place_text(file, line)
+        calls.append(f"{function} ({place})" if place else function)
+        node = parent
+    return CALLS.join(reversed(calls))
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:
