@@ -53,7 +53,7 @@ class StackCells(NamedTuple):
     def stacks_in(self, pieces: Intervals) -> NDArray[np.int32]:
         """Return the stack of each cell, given idle time that ends with launches.
 
-        A late stack that was taken at the launch is no place inside the piece before it, if another was taken there.
+        A late stack that was taken at the launch gives way to the stack before it, if that was taken in the same piece.
         """
         late = self.late
         if late is None or len(pieces.start) == 0:
