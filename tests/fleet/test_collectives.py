@@ -18,8 +18,8 @@ import pytest
 
 from tests.captures import sample
 from tests.fleet.reports import merged
-from traceview.fleet.collectives import communicator_calls
 from traceview.model.fleet import Fleet
+from traceview.pipeline import open_trace
 
 COMMUNICATOR, SCHEMA, DOMAIN = 0x95E12F85A4245600, 16777221, 1
 
@@ -42,9 +42,12 @@ def with_payloads(folder: Path, column: str, payload: Callable[[int], bytes | st
             "CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId INTEGER, schemaId INTEGER, idx INTEGER, flags INTEGER, "
             'type INTEGER, name TEXT, description TEXT, arrayOrUnionDetail INTEGER, "offset" INTEGER)'
         )
-        database.execute(
-            "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?, ?, 0, NULL, 18, ?, NULL, NULL, NULL)",
-            (DOMAIN, SCHEMA, "NCCL communicator ID"),
+        database.executemany(
+            "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?, ?, ?, NULL, ?, ?, NULL, NULL, ?)",
+            [
+                (DOMAIN, SCHEMA, 0, 18, "NCCL communicator ID", None),
+                (DOMAIN, SCHEMA, 1, 22, "Message size [bytes]", 8),
+            ],
         )
         database.execute(
             f"UPDATE NVTX_EVENTS SET {column} = ? WHERE textId IN "
@@ -60,7 +63,7 @@ def test_matching_by_communicator_equals_matching_by_order(
     tmp_path: Path, two_in_one: Fleet, column: str, payload: Callable[[int], bytes | str]
 ) -> None:
     path = with_payloads(tmp_path, column, payload)
-    calls = communicator_calls(path)
+    calls = open_trace(path).sizes.calls
     assert set(calls["communicator"]) == {f"{COMMUNICATOR:016x}"} and len(calls) == 2 * 78
     fleet = merged([path])
     (group,) = fleet.groups
@@ -84,4 +87,4 @@ def test_matching_by_communicator_equals_matching_by_order(
     ],
 )
 def test_invalid_payloads_are_ignored(tmp_path: Path, column: str, value: bytes | str) -> None:
-    assert communicator_calls(with_payloads(tmp_path, column, lambda _size: value)).is_empty()
+    assert open_trace(with_payloads(tmp_path, column, lambda _size: value)).sizes.calls.is_empty()

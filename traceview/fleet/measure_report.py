@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from traceview import intervals
 from traceview.errors import NotAnExportError, RequestError
-from traceview.fleet.collectives import COMMUNICATOR_COLUMNS, EMPTY, communicator_calls, measure_collectives
+from traceview.fleet.collectives import EMPTY, measure_collectives
 from traceview.fleet.iterations import iteration_numbers, measure_steps
 from traceview.measure.activity import Activity, active_devices, no_gpu_work
 from traceview.measure.gaps.causes import device_gaps, find_idle_gaps
@@ -33,10 +32,10 @@ def measure_report(path: Path, iteration: str | None, skip: int | None) -> Repor
     """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work."""
     try:
         with as_sqlite(path) as export:
-            return _measure(open_trace(export), session_epoch(export), communicator_calls(export), iteration, skip)
+            return _measure(open_trace(export), session_epoch(export), iteration, skip)
     except NotAnExportError:
-        # Another format, without session start and communicators; or open_trace raises the error again.
-        return _measure(open_trace(path), None, pl.DataFrame(schema=COMMUNICATOR_COLUMNS), iteration, skip)
+        # Another format, without session start; or open_trace raises the error again.
+        return _measure(open_trace(path), None, iteration, skip)
 
 
 def session_epoch(export: Path) -> int | None:
@@ -56,15 +55,13 @@ def session_epoch(export: Path) -> int | None:
     return int(row[0]) - int(row[1])
 
 
-def _measure(
-    trace: Trace, epoch: int | None, communicators: pl.DataFrame, iteration: str | None, skip: int | None
-) -> ReportResult:
+def _measure(trace: Trace, epoch: int | None, iteration: str | None, skip: int | None) -> ReportResult:
     devices = active_devices(trace)
     if not devices:
         raise RequestError(no_gpu_work(trace))
     threads = ThreadStates.from_trace(trace)
     notes = [*(note.text for note in trace.info.health if note.affects), *trace.info.problems]
-    ranks = tuple(_measure_rank(trace, threads, device, communicators, iteration, skip, notes) for device in devices)
+    ranks = tuple(_measure_rank(trace, threads, device, iteration, skip, notes) for device in devices)
     return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
 
@@ -72,7 +69,6 @@ def _measure_rank(
     trace: Trace,
     threads: ThreadStates,
     device: Activity,
-    communicators: pl.DataFrame,
     iteration: str | None,
     skip: int | None,
     notes: list[str],
@@ -100,5 +96,5 @@ def _measure_rank(
         idle=tuple(gaps.causes[cause] for cause in CAUSES),
         kernels=int(np.count_nonzero(trace.operations["source"].gather(device.rows).to_numpy() == "kernel")),
         steps=steps,
-        collectives=measure_collectives(trace, device, begin, numbers, communicators),
+        collectives=measure_collectives(trace, device, begin, numbers),
     )

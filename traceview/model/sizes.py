@@ -1,4 +1,7 @@
-"""How much work operations do, where the capture tells it: floating-point operations, and messages of collectives."""
+"""How much work operations do, where the capture tells it: floating-point operations, and messages of collectives.
+
+`WorkSizes.calls` are the host's calls of NCCL with known communicators, ascending by start.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,13 @@ MARKS: Mapping[str, PolarsDataType] = {
     "process": pl.Int32,
     "flops": pl.Int64,  # of an iteration on each GPU
 }
+CALLS: Mapping[str, PolarsDataType] = {
+    "start": pl.Int64,
+    "thread": pl.Int64,  # row of Trace.threads
+    "name": pl.String,
+    "communicator": pl.String,  # its id, in hexadecimal digits
+    "bytes": pl.Int64,  # null if the call has no message
+}
 MESSAGES: Mapping[str, PolarsDataType] = {
     "operation": pl.Int32,  # row of Trace.operations
     "collective": pl.Enum(COLLECTIVES),
@@ -45,9 +55,15 @@ class WorkSizes:
 
     flops: pl.DataFrame = field(default_factory=lambda: _empty(FLOPS))
     marks: pl.DataFrame = field(default_factory=lambda: _empty(MARKS))
+    calls: pl.DataFrame = field(default_factory=lambda: _empty(CALLS))
     messages: pl.DataFrame = field(default_factory=lambda: _empty(MESSAGES))
 
     @property
     def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:
         """Each frame with its name and schema."""
-        return (("flops", self.flops, FLOPS), ("marks", self.marks, MARKS), ("messages", self.messages, MESSAGES))
+        return (
+            ("flops", self.flops, FLOPS),
+            ("marks", self.marks, MARKS),
+            ("calls", self.calls, CALLS),
+            ("messages", self.messages, MESSAGES),
+        )

@@ -18,7 +18,7 @@ from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, with_library_calls
 from traceview.normalise.scopes import trace_scopes
-from traceview.normalise.sizes import work_sizes
+from traceview.normalise.sizes import unknown_messages, work_sizes
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_too_many, valid_tables
 from traceview.read import raw
@@ -51,6 +51,9 @@ def normalise(capture: RawCapture) -> Trace:
     host = host_evidence(tables, threads, ranges, operations)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     checks = list(check_health(evidence, api, links, operations, ranges))
+    sizes = work_sizes(tables, threads, operations, api)
+    if (unknown := unknown_messages(sizes, operations, info.profiler)) is not None:
+        checks.append(unknown)
     return Trace(
         info=replace(
             info,
@@ -67,7 +70,7 @@ def normalise(capture: RawCapture) -> Trace:
         threads=thread_frame,
         shapes=shapes,
         scopes=trace_scopes(tables, threads) if raw.SCOPES in tables else scopes,
-        sizes=work_sizes(tables, threads, operations, api),
+        sizes=sizes,
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
         evidence=host,
     )

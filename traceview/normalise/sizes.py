@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 import polars as pl
 
-from traceview.model.sizes import COLLECTIVES, FLOPS, MARKS, MESSAGES, WorkSizes
+from traceview.model.sizes import CALLS, COLLECTIVES, FLOPS, MARKS, MESSAGES, WorkSizes
+from traceview.model.trace import Note
 from traceview.normalise.codes import texts_of
 from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
+from traceview.read.kineto import PROFILER as TORCH_PROFILER
 
 # The text of a mark with the floating-point operations of an iteration on one GPU, as instrument writes it.
 MARK = r"^flops_per_iteration\s*[:=]?\s*([0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)$"
@@ -40,13 +44,29 @@ def work_sizes(
     tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame, api: pl.DataFrame
 ) -> WorkSizes:
     """Return the sizes that the tables tell; `operations` and `api` are the frames of the Trace."""
-    empty = WorkSizes()
-    math, messages = tables.get(raw.MATH), tables.get(raw.MESSAGES)
-    return WorkSizes(
-        flops=empty.flops if math is None or math.is_empty() else _flops(math, threads, operations, api),
-        marks=_marks(tables),
-        messages=empty.messages if messages is None or messages.is_empty() else _messages(messages, tables, operations),
+    sizes = WorkSizes(marks=_marks(tables))
+    if len(math := tables.get(raw.MATH, pl.DataFrame())):
+        sizes = replace(sizes, flops=_flops(math, threads, operations, api))
+    if len(messages := tables.get(raw.MESSAGES, pl.DataFrame())):
+        sizes = replace(sizes, messages=_messages(messages, tables, operations))
+    if len(calls := tables.get(raw.NCCL_CALLS, pl.DataFrame())):
+        named = _calls(calls, threads)
+        ranks = dict(calls.filter(pl.col("ranks") > 0).select("communicator", "ranks").iter_rows())
+        sizes = replace(sizes, calls=named, messages=_messages_of_calls(named, ranks, operations, api))
+    return sizes
+
+
+def unknown_messages(sizes: WorkSizes, operations: pl.DataFrame, profiler: str) -> Note | None:
+    """Return a note if the messages of most communication kernels are unknown."""
+    count = operations.select((pl.col("class").cast(pl.String) == "communication").sum()).item()
+    if count == 0 or 2 * len(sizes.messages) >= count:
+        return None
+    reason = (
+        "the trace lacks the arguments of its collectives"
+        if profiler == TORCH_PROFILER
+        else "the export has no payloads of NCCL: nsys export --type sqlite --include-blobs true (2025 and newer)"
     )
+    return Note("unknown_messages", f"bandwidth of collectives is not measured: {reason}", affects=("collectives",))
 
 
 def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: pl.DataFrame) -> pl.DataFrame:
@@ -129,23 +149,95 @@ def _messages(messages: pl.DataFrame, tables: dict[str, pl.DataFrame], operation
     )
 
 
+def _calls(calls: pl.DataFrame, threads: Threads) -> pl.DataFrame:
+    """Return model.CALLS."""
+    rows = calls.with_columns(threads.rows(calls["globalTid"]).cast(pl.Int64))
+    size = pl.when(pl.col("bytes").is_between(0, MAX_BYTES)).then("bytes")
+    valid = pl.col("start").is_between(-MAX_TIME, MAX_TIME) & (pl.col("thread") >= 0)
+    return rows.with_columns(size.alias("bytes")).filter(valid).select(CALLS.keys()).sort("start", maintain_order=True)
+
+
+def _messages_of_calls(
+    calls: pl.DataFrame, ranks: Mapping[str, int], operations: pl.DataFrame, api: pl.DataFrame
+) -> pl.DataFrame:
+    """Return model.MESSAGES: each kernel sends the messages of the calls of its thread since the kernel before it.
+
+    A group of calls launches at its end. Where a group launches several kernels, the part of each is unknown.
+    """
+    kernels = operations.select(pl.int_range(pl.len(), dtype=pl.Int32).alias("operation"), "launch", "class").filter(
+        pl.col("class").cast(pl.String) == "communication", pl.col("launch").is_not_null()
+    )
+    launch = api.select("thread", "start", "end")[kernels["launch"]]
+    launches = kernels.select("operation", launch["thread"].cast(pl.Int64), launch["start"].alias("moment")).sort(
+        "thread", "moment"
+    )
+    kinds = {name: _collective(name or "") for name in calls["name"].unique()}
+    messages = (
+        calls.filter(pl.col("bytes").is_not_null())
+        .join_asof(
+            launches.sort("moment"), left_on="start", right_on="moment", by="thread", strategy="forward",
+            check_sortedness=False,
+        )
+        .filter(pl.col("operation").is_not_null())
+        .with_columns(
+            pl.col("name").replace_strict(kinds, default="other", return_dtype=pl.String).alias("collective"),
+            pl.col("communicator").replace_strict(ranks, default=None, return_dtype=pl.Int64).alias("ranks"),
+        )
+        .with_columns(_bytes_of_call())
+    )  # fmt: skip
+    sums = messages.group_by("operation").agg(
+        pl.col("collective").n_unique().alias("kinds"),
+        pl.col("collective").first(),
+        pl.col("communicator").first().alias("group"),
+        pl.col("communicator").n_unique().alias("groups"),
+        pl.col("ranks").first().alias("group_size"),
+        pl.col("bytes").null_count().alias("unknown"),
+        pl.col("bytes").sum(),
+        *(pl.col("bytes").filter(pl.col("collective") == kind).sum().alias(kind) for kind in ("send", "receive")),
+    )
+    is_exchange = (pl.col("kinds") == 2) & (pl.col("send") > 0) & (pl.col("receive") > 0)
+    return (
+        _sole_kernels(launches, sums["operation"])
+        .join(sums, on="operation")
+        .filter((pl.col("kinds") == 1) | is_exchange, pl.col("unknown") == 0, pl.col("groups") == 1)
+        .select(
+            "operation",
+            pl.when(is_exchange)
+            .then(pl.lit("send_receive"))
+            .otherwise("collective")
+            .cast(pl.Enum(COLLECTIVES))
+            .alias("collective"),
+            "group",
+            pl.col("group_size").cast(pl.Int32),
+            pl.lit(None, pl.String).alias("element_type"),
+            pl.when(is_exchange).then(pl.max_horizontal("send", "receive")).otherwise("bytes").alias("bytes"),
+        )
+        .sort("operation")
+    )
+
+
+def _sole_kernels(launches: pl.DataFrame, named: pl.Series) -> pl.DataFrame:
+    """Return the kernels of which the next one of the thread has calls of its own; `launches` is by thread and time."""
+    has_calls = pl.col("operation").is_in(named.implode())
+    group = has_calls.cum_sum().over("thread").alias("group")
+    return (
+        launches.with_columns(group, has_calls.alias("first"))
+        .filter((pl.len().over("thread", "group") == 1) & pl.col("first"))
+        .select("operation")
+    )
+
+
+def _bytes_of_call() -> pl.Expr:
+    """Return the size of a message as nccl-tests define it, from what the call passes: one rank's part for some."""
+    whole = pl.col("collective").is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"])
+    return pl.when(whole).then(pl.col("bytes") * pl.col("ranks")).otherwise("bytes").alias("bytes")
+
+
 def _collective(name: str) -> str:
     plain = name.lower().removeprefix("nccl").replace("_", "")
     return next((kind for pattern, kind in KINDS if pattern.search(plain)), "other")
 
 
 def _message_bytes() -> pl.Expr:
-    """Return the size of a message as nccl-tests define it: of the whole of the data that the ranks hold together.
-
-    Where only one side is known, an all-gather receives from each rank what one sends, and the reverse.
-    """
-    sent, received, ranks = pl.col("sentBytes"), pl.col("receivedBytes"), pl.col("group_size").cast(pl.Int64)
-    collective = pl.col("collective").cast(pl.String)
-    return (
-        pl.when(collective == "all_gather")
-        .then(pl.max_horizontal(pl.coalesce(received, sent * ranks), sent))
-        .when(collective == "reduce_scatter")
-        .then(pl.max_horizontal(pl.coalesce(sent, received * ranks), received))
-        .otherwise(pl.max_horizontal(sent, received))
-        .alias("bytes")
-    )
+    """Return the size of a message as nccl-tests define it: the larger of what a rank sends and receives."""
+    return pl.max_horizontal("sentBytes", "receivedBytes").alias("bytes")

@@ -13,6 +13,7 @@ import polars as pl
 
 from traceview.read import kineto
 from traceview.read.limits import DecodedSize
+from traceview.read.nccl_payloads import PAYLOAD_SCHEMAS, has_nccl, nccl_calls
 from traceview.read.python_stacks import has_samples, sqlite_samples
 from traceview.read.raw import (
     CPU_STACKS,
@@ -89,6 +90,8 @@ def read_sqlite(path: str | Path) -> RawCapture:
         tables, shapes = _read_tables(connection, path, names, problems)
         if has_samples(tables.get(NVTX)):
             tables |= sqlite_samples(connection, name)
+        if has_nccl(tables.get(NVTX)) or PAYLOAD_SCHEMAS in present:
+            tables |= nccl_calls(connection, name)
         version, schema = versions(connection, present)
     return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes)
 

@@ -1,0 +1,143 @@
+"""Decodes the payloads of NCCL's NVTX ranges: communicator, size of the message and number of ranks of each call.
+
+nsys exports payloads only on request: `nsys export --include-blobs true` writes blobs to NVTX_EVENTS.binaryData (a
+header of 32 bytes with domain and schema, then the payload in the layout of NVTX_PAYLOAD_SCHEMA_ENTRIES), and
+`--include-json true` writes JSON to jsonText. Versions up to 2024 export them only as a report in JSON.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.read import raw
+from traceview.read.limits import MAX_NAME, DecodedSize
+
+# The names of a payload's entries, and their columns; the number of ranks is in the payload of ncclCommInitRank.
+ENTRIES = {"NCCL communicator ID": "communicator", "Message size [bytes]": "bytes", "No. of ranks": "ranks"}
+ENTRY_BYTES = {"communicator": 8, "bytes": 8, "ranks": 4}
+HEADER_BYTES = 32
+DOMAIN_AT, SCHEMA_AT = 0, 8
+MAX_PAYLOADS = 2_000_000
+MAX_PAYLOAD_BYTES = 4096
+BATCH_ROWS = 20_000
+PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+DOMAIN = "NCCL"
+NEEDED = {"start", "end", "globalTid"}
+COLUMNS = {"start": pl.Int64, "end": pl.Int64, "globalTid": pl.Int64, "name": pl.String, "payload": pl.Binary}
+NUMBER = r'"\s*:\s*"?([0-9][0-9,]{0,25})"?\s*[,}]'
+Offsets = Mapping[tuple[int, int], Mapping[str, int]]
+
+
+def has_nccl(nvtx: pl.DataFrame | None) -> bool:
+    """Return whether NVTX_EVENTS names the domain of NCCL."""
+    if nvtx is None or "text" not in nvtx.columns or nvtx.is_empty():
+        return False
+    return bool(((nvtx["eventType"] == raw.DOMAIN_CREATED) & (nvtx["text"] == DOMAIN)).any())
+
+
+def nccl_calls(connection: sqlite3.Connection, name: str) -> dict[str, pl.DataFrame]:
+    """Return raw.NCCL_CALLS of an export; {} if it was made without payloads."""
+    columns = {row[1] for row in connection.execute(f"PRAGMA table_info({raw.NVTX})")}
+    if not columns >= NEEDED:
+        return {}
+    offsets = _offsets(connection)
+    blobs = _blob_calls(_rows(connection, "binaryData", columns), offsets) if offsets else ()
+    texts = _json_calls(_rows(connection, "jsonText", columns)) if _may_hold_json(connection) else ()
+    size = DecodedSize(name)
+    frames = []
+    for frame in (*blobs, *texts):
+        size.add(8 * frame.width * frame.height)
+        frames.append(frame)
+    return {raw.NCCL_CALLS: pl.concat(frames).sort("start", maintain_order=True)} if frames else {}
+
+
+def _may_hold_json(connection: sqlite3.Connection) -> bool:
+    """Return whether the export does not state that it left JSON out: the search for it reads all events."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'META_DATA_EXPORT'").fetchone():
+        return True
+    query = "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_PARAM_INCLUDE_JSON'"
+    return bool(connection.execute(query).fetchone() != ("false",))
+
+
+def _rows(connection: sqlite3.Connection, payload: str, columns: set[str]) -> Iterator[pl.DataFrame]:
+    """Yield the events with a payload in this column, in batches with COLUMNS."""
+    if payload not in columns:
+        return
+    integers = (f"CASE typeof(e.{name}) WHEN 'integer' THEN e.{name} END" for name in ("start", "end", "globalTid"))
+    registered = "(SELECT value FROM StringIds WHERE id = e.textId)" if "textId" in columns else "NULL"
+    name = f"CAST(coalesce({'e.text' if 'text' in columns else 'NULL'}, {registered}) AS TEXT)"
+    cursor = connection.execute(
+        f"SELECT {', '.join(integers)}, substr({name}, 1, {MAX_NAME}), CAST(e.{payload} AS BLOB) "
+        f"FROM {raw.NVTX} e NOT INDEXED WHERE e.{payload} IS NOT NULL "
+        f"AND length(e.{payload}) <= {MAX_PAYLOAD_BYTES} LIMIT {MAX_PAYLOADS}"
+    )
+    while rows := cursor.fetchmany(BATCH_ROWS):
+        yield pl.DataFrame(rows, schema=COLUMNS, orient="row").drop_nulls(("start", "globalTid", "payload"))
+
+
+def _offsets(connection: sqlite3.Connection) -> Offsets:
+    """Return the offset of each of ENTRIES in payloads that name a communicator, by (domain, schema)."""
+    present = {row[1] for row in connection.execute(f"PRAGMA table_info({PAYLOAD_SCHEMAS})")}
+    if not {"domainId", "schemaId", "name", "offset"} <= present:
+        return {}
+    offsets: dict[tuple[int, int], dict[str, int]] = {}
+    query = f'SELECT domainId, schemaId, name, coalesce("offset", 0) FROM {PAYLOAD_SCHEMAS} WHERE name IN (?, ?, ?)'
+    for domain, schema, name, offset in connection.execute(query, tuple(ENTRIES)):
+        if isinstance(offset, int) and 0 <= offset < MAX_PAYLOAD_BYTES:
+            offsets.setdefault((domain, schema), {})[ENTRIES[name]] = offset
+    return {key: entries for key, entries in offsets.items() if "communicator" in entries}
+
+
+def _blob_calls(batches: Iterator[pl.DataFrame], offsets: Offsets) -> Iterator[pl.DataFrame]:
+    for batch in batches:
+        sized = batch.with_columns(pl.col("payload").bin.size().alias("size")).filter(pl.col("size") > HEADER_BYTES)
+        for (size,), group in sized.group_by("size"):
+            assert isinstance(size, int)
+            table = np.frombuffer(b"".join(group["payload"].to_list()), np.uint8).reshape(len(group), size)
+            domain, schema = (_unsigned(table, place, 4) for place in (DOMAIN_AT, SCHEMA_AT))
+            for (own_domain, own_schema), entries in offsets.items():
+                rows = np.flatnonzero((domain == own_domain) & (schema == own_schema))
+                ends = [HEADER_BYTES + offset + ENTRY_BYTES[name] for name, offset in entries.items()]
+                if len(rows) and max(ends) <= size:
+                    values = {
+                        name: _unsigned(table[rows], HEADER_BYTES + offset, ENTRY_BYTES[name])
+                        for name, offset in entries.items()
+                    }
+                    yield _calls(group[rows], {name: pl.Series(value) for name, value in values.items()})
+
+
+def _unsigned(table: NDArray[np.uint8], place: int, width: int) -> NDArray[np.unsignedinteger[Any]]:
+    """Return the little-endian numbers at a place of each row."""
+    return np.ascontiguousarray(table[:, place : place + width]).view(f"<u{width}")[:, 0]
+
+
+def _json_calls(batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    for batch in batches:
+        text = batch["payload"].cast(pl.String, strict=False)
+        values = {
+            column: _whole_number(text.str.extract(rf'"{re.escape(name)}{NUMBER}')) for name, column in ENTRIES.items()
+        }
+        known = values["communicator"].is_not_null()
+        if known.any():
+            yield _calls(batch.filter(known), {name: value.filter(known) for name, value in values.items()})
+
+
+def _whole_number(digits: pl.Series) -> pl.Series:
+    return digits.str.replace_all(",", "").cast(pl.UInt64, strict=False)
+
+
+def _calls(events: pl.DataFrame, values: Mapping[str, pl.Series]) -> pl.DataFrame:
+    """Return raw.NCCL_CALLS of events with known values; a value that no call can have is null."""
+    absent = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(events))
+    number = {name: values.get(name, absent).cast(pl.Int64, strict=False) for name in ("bytes", "ranks")}
+    identity = pl.Series([f"{value:016x}" for value in values["communicator"].to_list()], dtype=pl.String)
+    return events.select("start", "end", "globalTid", "name").with_columns(
+        identity.alias("communicator"), *(series.alias(name) for name, series in number.items())
+    )
