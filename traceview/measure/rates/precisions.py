@@ -9,8 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.measure.base import PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, PartKernels
-from traceview.measure.kernels.families import kernel_kind
+from traceview.measure.kernels import DIGITS, shape_kinds
 from traceview.model.columns import Table
 from traceview.model.peaks import peak_flops
 from traceview.model.rates import MatrixPrecision
@@ -53,13 +52,13 @@ def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecis
 
 
 def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
-    """Return SUMS of the device's kernels for each of Trace.shapes; `kinds` is the result of _matrix_kinds."""
-    kernels = PartKernels.from_part(given)
-    shape, ns, size = kernels.shape, kernels.end - kernels.start, len(kinds)
+    """Return SUMS of the device's operations for each of Trace.shapes; `kinds` is the result of _matrix_kinds."""
+    work, size = given.activity, len(kinds)
+    shape, ns = work.select(given.trace.operations["shape"].to_numpy()), work.end - work.start
     sums: dict[str, NDArray[Any]] = {name: np.zeros(size) for name in SUMS}
     sums["count"], sums["total_ns"] = (np.bincount(shape, weights, size) for weights in (None, ns))
     if not given.trace.sizes.flops.is_empty():
-        rates, known = (each[given.activity.rows[kernels.rows]] for each in _flops_per_ns(given.trace, kinds))
+        rates, known = (work.select(each) for each in _flops_per_ns(given.trace, kinds))
         weights = {"flops": rates, "known_ns": known, "working_ns": rates > 0}
         sums |= {name: np.bincount(shape, weight * ns, size) for name, weight in weights.items()}
     # A float holds the sums of lengths exactly: they are below 2**53 ns, which is 104 days.
@@ -72,9 +71,7 @@ def _peak(gpu: str, precision: str | None, tensor_core: bool | None) -> int | No
 
 def _matrix_kinds(trace: Trace) -> pl.DataFrame:
     """Return for each of Trace.shapes whether it is a matrix kernel, its precision and its use of tensor cores."""
-    names = trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()
-    kinds = [kernel_kind(*pair) for pair in names]
-    rows = [(kind.family in MATRIX, kind.precision, kind.tensor_core) for kind in kinds]
+    rows = [(kind.family in MATRIX, kind.precision, kind.tensor_core) for kind in shape_kinds(trace.shapes)]
     schema = {"matrix": pl.Boolean, "precision": pl.String, "tensor_core": pl.Boolean}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
