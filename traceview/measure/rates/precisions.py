@@ -58,7 +58,8 @@ def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
     sums: dict[str, NDArray[Any]] = {name: np.zeros(size) for name in SUMS}
     sums["count"], sums["total_ns"] = (np.bincount(shape, weights, size) for weights in (None, ns))
     if not given.trace.sizes.flops.is_empty():
-        rates, known = (work.select(each) for each in _flops_per_ns(given.trace, kinds))
+        all_rates, all_known = _flops_per_ns(given.trace, kinds)
+        rates, known = work.select(all_rates), work.select(all_known)
         weights = {"flops": rates, "known_ns": known, "working_ns": rates > 0}
         sums |= {name: np.bincount(shape, weight * ns, size) for name, weight in weights.items()}
     # A float holds the sums of lengths exactly: they are below 2**53 ns, which is 104 days.
