@@ -59,9 +59,10 @@ def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
     sums["count"], sums["total_ns"] = (np.bincount(shape, weights, size) for weights in (None, ns))
     if not given.trace.sizes.flops.is_empty():
         all_rates, all_known = _flops_per_ns(given.trace, kinds)
-        rates, known = work.select(all_rates), work.select(all_known)
-        weights = {"flops": rates, "known_ns": known, "working_ns": rates > 0}
-        sums |= {name: np.bincount(shape, weight * ns, size) for name, weight in weights.items()}
+        rates: NDArray[np.float64] = work.select(all_rates)
+        sums["flops"] = np.bincount(shape, rates * ns, size)
+        sums["working_ns"] = np.bincount(shape, np.where(rates > 0, ns, 0), size)
+        sums["known_ns"] = np.bincount(shape, np.where(work.select(all_known), ns, 0), size)
     # A float holds the sums of lengths exactly: they are below 2**53 ns, which is 104 days.
     return pl.DataFrame(sums).with_columns(pl.exclude("flops").cast(pl.Int64))
 
