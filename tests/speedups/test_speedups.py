@@ -27,6 +27,7 @@ FILL = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillF
 SOFTMAX_BACKWARD = "void at::native::<unnamed>::softmax_warp_backward<float, float, float, (int)11>(T2 *)"
 COPY = "void at::native::elementwise_kernel<(int)2, at::native::direct_copy_kernel_cuda(at::I &)>(int)"
 ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_nn_align1>(T1::Params)"
+FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(P)"
 LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)"
 
 
@@ -75,6 +76,21 @@ def test_chains_end_at_a_change_of_stream() -> None:
     kernels = sequence([ADD, ADD, ADD, ADD], streams=[0, 0, 1, 1])
     estimate = dense(compile_chains(kernels), kernels)
     assert estimate.gone.tolist() == [False, True, False, True]
+
+
+def test_compiled_attention_becomes_slower() -> None:
+    estimate = compile_chains(sequence([ADD, ADD, FLASH, FP32_GEMM], [10_000, 30_000, 20_000, 99_000]))
+    assert not isinstance(estimate, str)
+    assert estimate.rows.tolist() == [0, 1, 2]
+    assert estimate.middle[2] > 1
+    assert not estimate.gone[2]
+
+
+def test_attention_with_odd_lengths_gains_more() -> None:
+    even, odd = (sdpa(sequence([product, SOFTMAX, product], [1_000_000] * 3)) for product in (BF16_GEMM, ODD))
+    assert not isinstance(even, str)
+    assert not isinstance(odd, str)
+    assert odd.middle[0] < even.middle[0]
 
 
 def test_attention_by_separate_kernels() -> None:
