@@ -110,8 +110,8 @@ _ELEMENT_TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "bf16",
         ),
         (r"\b(c10::Half|__half|cutlass::half_t|half|float16)\b|Sum_(half|f16)", "fp16"),
-        (r"\b(double|float64|Float64)\b|_float64", "fp64"),
-        (r"\b(float|float32|Float32)\b|_float32|_f32_|Sum_float", "fp32"),
+        (r"\b(double2?|float64|Float64)\b|_float64", "fp64"),
+        (r"\b(float2?|float32|Float32)\b|_float32|_f32_|Sum_float", "fp32"),
     )
 )
 _TEMPLATE = re.compile(r"\bKernel2?<(?:cutlass::|cutlass__\w+::)?([A-Za-z_]\w*)")
