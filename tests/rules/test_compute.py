@@ -78,6 +78,11 @@ def test_nearly_empty_last_waves_cost_the_idle_sms(waves: float, cost: int | Non
         assert result[0].cost_ns == pytest.approx(cost, abs=4)
 
 
+def test_a_library_chooses_the_waves_of_memory_bound_kernels() -> None:
+    name = "void at::native::<unnamed>::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T1)"
+    assert findings(trace_of_kernels(name, 16 * 132 * 5 // 4), small_grids) == ()
+
+
 def test_gpu_without_tf32_gains_by_fp16() -> None:
     trace = trace_of_kernels("volta_sgemm_128x64_nn")
     (finding,) = findings(replace(trace, devices=trace.devices.with_columns(name=pl.lit("Tesla T4"))), slow_kernels)

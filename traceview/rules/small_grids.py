@@ -22,11 +22,12 @@ from traceview.pricing.fixes import Fix
 from traceview.pricing.ledger import ComputeClaim
 from traceview.rules.advice.compute import SMALL_GRID, TAIL_WAVE
 from traceview.speedups import KernelSequence
-from traceview.speedups.base import Factors
+from traceview.speedups.base import MATRIX, Factors
 
 MIN_NS = 10_000
 MIN_IDLE = 0.25  # of the SMs
 MIN_SHARE_OF_COMPUTE = 0.03
+TILED = (*MATRIX, "fused", "custom")  # families whose tiles sizes or code choose; libraries choose the others' blocks
 MIN_SHARE_OF_SHAPE = 0.001  # of the compute: waves are computed for the shapes that matter
 
 
@@ -39,7 +40,8 @@ def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
         idle = np.nan_to_num(1 - kernels.blocks / kernels.sms, nan=0.0)  # of each shape
         yield from _drafts(facts, device, idle, "small_grid", SMALL_GRID.choose(facts.program))
         waves = _waves(facts.analysis.trace, device, kernels)
-        tail = np.where(waves > 1, 1 - waves / np.ceil(waves), 0.0)
+        tiled = np.array([kind.family in TILED for kind in kernels.kinds], np.bool_)
+        tail = np.where(tiled & (waves > 1), 1 - waves / np.ceil(waves), 0.0)
         yield from _drafts(facts, device, tail, "tail_wave", TAIL_WAVE.choose(facts.program), waves)
 
 
