@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -102,6 +102,29 @@ class Activity:
         some = np.flatnonzero(place < len(rows))
         following[some] = rows[place[some]]
         return following
+
+
+class PartKernels(NamedTuple):
+    """The kernels of a device's part: their times, clipped, with ascending starts, and their rows of Trace.shapes.
+
+    `rows` are their indices into the Activity.
+    """
+
+    rows: Rows
+    start: Times
+    end: Times
+    shape: NDArray[np.uint32]
+
+    @classmethod
+    def from_activity(cls, trace: Trace, work: Activity) -> PartKernels:
+        """Collect the kernels."""
+        source = work.select(trace.operations["source"].to_physical().to_numpy())
+        rows = intervals.rows_where(source == KERNEL)
+        return cls(rows, work.start[rows], work.end[rows], work.select(trace.operations["shape"].to_numpy())[rows])
+
+    def overlap(self) -> bool:
+        """Return whether a kernel starts before the previous one ends."""
+        return bool((self.start[1:] < self.end[:-1]).any())
 
 
 def device_activity(trace: Trace, device: int) -> Activity | None:

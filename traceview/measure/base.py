@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from traceview.measure.activity import Activity
+from traceview.measure.activity import Activity, PartKernels
 from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
@@ -24,7 +25,7 @@ from traceview.model.trace import Trace
 MEASURES_AT_ONCE = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartInput:
     """The input of a PartMeasure."""
 
@@ -32,8 +33,13 @@ class PartInput:
     activity: Activity  # the device's operations inside the window or its part, sorted, and their unions
     places: Places  # the place in the program that launches each operation
 
+    @cached_property
+    def kernels(self) -> PartKernels:
+        """The kernels of the window or its part, collected once for all measures."""
+        return PartKernels.from_activity(self.trace, self.activity)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class DeviceInput(PartInput):
     """The input of a DeviceMeasure."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Rows, Times
-from traceview.measure.activity import KERNEL, overlaps_window
+from traceview.intervals import Times
+from traceview.measure.activity import overlaps_window
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels.families import FAMILY_NAMES, KernelKind, kernel_kind
 from traceview.measure.kernels.occupancy import SmLimits, occupancy
@@ -36,7 +36,7 @@ def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
 
 def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
-    kernels = PartKernels.from_part(given)
+    kernels = given.kernels
     codes = [FAMILY_NAMES.index(kind.family) for kind in shape_kinds(given.trace.shapes)]
     families = np.array(codes, np.uint8)[kernels.shape]
     count = np.bincount(families)
@@ -72,34 +72,9 @@ def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[in
     return len(ns), int(ns.sum())
 
 
-class PartKernels(NamedTuple):
-    """The kernels of a device's part: their times, clipped, with ascending starts, and their rows of Trace.shapes.
-
-    `rows` are their indices into the Activity.
-    """
-
-    rows: Rows
-    start: Times
-    end: Times
-    shape: NDArray[np.uint32]
-
-    @classmethod
-    def from_part(cls, given: PartInput) -> PartKernels:
-        """Collect the kernels."""
-        work, operations = given.activity, given.trace.operations
-        kernels = intervals.rows_where(work.select(operations["source"].to_physical().to_numpy()) == KERNEL)
-        return cls(
-            kernels, work.start[kernels], work.end[kernels], work.select(operations["shape"].to_numpy())[kernels]
-        )
-
-    def overlap(self) -> bool:
-        """Return whether a kernel starts before the previous one ends."""
-        return bool((self.start[1:] < self.end[:-1]).any())
-
-
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
     """Return the launch shapes with count, total_ns, min_ns and max_ns, the costliest first."""
-    kernels, shapes = PartKernels.from_part(given), given.trace.shapes
+    kernels, shapes = given.kernels, given.trace.shapes
     ns, size = kernels.end - kernels.start, len(shapes)
     # Shapes differ in static and in dynamic shared memory; rows only in their sum.
     shape = shape_identities(shapes)[kernels.shape]

@@ -142,7 +142,7 @@ function instanceButton({ device }, heading, row, at) {
 
 function openInstance(device, row, at) {
   const [start, length, stream] = row.instances[at];
-  return goTo({ start, end: start + length, rows: [`s:${stream}`, `d:${device}`], text: row.name });
+  return goTo({ start, end: start + length, rows: [`s:${stream}`], text: row.name });
 }
 
 // A name, or for a group a button that shows its members.
