@@ -86,7 +86,7 @@ def test_headings_sort(page: Opened, analysis: Analysis) -> None:
 
 def test_filter_and_groups(page: Opened, analysis: Analysis) -> None:
     menu = page.page.get_by_role("combobox", name="Group the kernels")
-    assert menu.locator("option").all_inner_texts() == ["launch shape", "kernel", "family", "range"]
+    assert menu.locator("option").all_inner_texts() == ["launch shape", "kernel", "family", "range", "direction"]
     menu.select_option("family")
     families = {group.name: group.total_ns for group in groups(analysis, "family")}
     assert column(page, 1) == list(families)
