@@ -48,7 +48,8 @@ def normalise(capture: RawCapture) -> Trace:
     api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
     operations = with_launches(unlinked, links)
     (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
-    host = host_evidence(tables, threads, ranges, operations)
+    scopes = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes
+    host = host_evidence(tables, threads, ranges, operations, scopes)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     checks = list(check_health(evidence, api, links, operations, ranges))
     sizes = work_sizes(tables, threads, operations, api)
@@ -69,7 +70,7 @@ def normalise(capture: RawCapture) -> Trace:
         streams=streams,
         threads=thread_frame,
         shapes=shapes,
-        scopes=trace_scopes(tables, threads) if raw.SCOPES in tables else scopes,
+        scopes=scopes,
         sizes=sizes,
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
         evidence=host,

@@ -8,6 +8,7 @@ import polars as pl
 
 from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.normalise.codes import categories, texts_of
+from traceview.normalise.function_stacks import function_stacks
 from traceview.normalise.stacks import joined_stacks, native_stacks, python_stacks
 from traceview.normalise.threads import Threads
 from traceview.normalise.valid_rows import MAX_TIME
@@ -20,7 +21,11 @@ SOURCES = (raw.SYSTEM_CALLS, raw.SCHEDULING, raw.CUPTI_OVERHEAD, raw.CPU_SAMPLES
 
 
 def host_evidence(
-    tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame, operations: pl.DataFrame
+    tables: dict[str, pl.DataFrame],
+    threads: Threads,
+    ranges: pl.DataFrame,
+    operations: pl.DataFrame,
+    scopes: pl.DataFrame,
 ) -> HostEvidence:
     """Return what the capture holds about the threads that call CUDA or annotate. Removes its tables from `tables`.
 
@@ -29,7 +34,8 @@ def host_evidence(
     if not operations.is_empty() and raw.CPU_SAMPLES in tables:
         during = pl.col("start").is_between(operations["start"].min(), operations["end"].max())
         tables[raw.CPU_SAMPLES] = tables[raw.CPU_SAMPLES].filter(during)
-    stacks = [part for part in (python_stacks(tables, threads), native_stacks(tables, threads, operations)) if part]
+    sources = (python_stacks(tables, threads), native_stacks(tables, threads, operations), function_stacks(scopes))
+    stacks = [source for source in sources if source]
     events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
     for name in (*SOURCES, raw.CPU_STACKS, raw.PYTHON_STACKS, raw.PYTHON_FRAMES):
         tables.pop(name, None)

@@ -22,6 +22,8 @@ from traceview.read.call_tree import CallTree, Numbers, node_levels
 MAIN_ROOTS = ("<module>", "_run_module_as_main", "run_path")  # outermost functions of a program's main thread
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 LIBRARY_MODULE = r"\.so(?:\.[\d.]+)?$|\.dll$|^\[|vmlinux|^python[\d.]*$"
+MAX_DEPTH = 1 << 10  # frames of a stack; Python's default limit of recursion is 1000
+MAX_PYTHON_THREADS = 1 << 10
 UNRESOLVED = "(unresolved)"  # a function whose name nsys does not know
 TORCH_NAME = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.*)$")
 
@@ -89,7 +91,7 @@ def _is_time(column: str) -> pl.Expr:
 
 
 def _is_tree(stacks: pl.DataFrame, frames: int) -> bool:
-    """Return whether each parent comes before its children, and each frame exists."""
+    """Return whether parents come before children, frames exist, and no stack is deeper than MAX_DEPTH."""
     if stacks.is_empty() or stacks["parent"].null_count() or stacks["frame"].null_count():
         return False
     parent, frame = stacks["parent"].to_numpy(), stacks["frame"].to_numpy()
@@ -147,6 +149,7 @@ def _samples(samples: pl.DataFrame, threads: Threads, is_main: Flags) -> pl.Data
         pl.col("category").fill_null(0),
     )
     groups = columns.group_by("process", "category").agg(pl.col("is_main").mean(), pl.len().alias("count"))
+    groups = groups.sort("count", descending=True)[:MAX_PYTHON_THREADS]
     main = groups.filter(pl.col("is_main") > 0.5).sort("count", descending=True).unique("process", keep="first")
     rows = [threads.main_row(process) for process in main["process"].to_list()]
     main = main.select("process", "category", pl.Series("thread", rows, dtype=pl.Int16))
@@ -182,6 +185,8 @@ def _native_tree(tables: Mapping[str, pl.DataFrame], used: pl.Series) -> StackFr
             chains = chains.filter(pl.col("id").is_in(used.implode()))
         if not _is_ordered(chains):
             chains = chains.sort("id", "stackDepth")
+        if chains["id"].len() > MAX_DEPTH:
+            chains = chains.filter(pl.int_range(pl.len()).over("id") < MAX_DEPTH)
     if chains.is_empty():
         return *empty, pl.DataFrame(schema={"id": pl.Int64, "stack": pl.Int32})
     depths = chains.group_by("id", maintain_order=True).len("depth")

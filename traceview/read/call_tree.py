@@ -34,6 +34,11 @@ class CallTree(NamedTuple):
         return _unified(parent, frames, level, first)
 
     @classmethod
+    def from_calls(cls, parent: Numbers, frames: Numbers, level: Numbers) -> CallTree:
+        """Return the tree of calls; `parent` is the caller's row (-1 for none), `level` the number of callers."""
+        return _unified(parent, frames, level, np.arange(len(parent)))
+
+    @classmethod
     def merge(cls, trees: Sequence[CallTree]) -> tuple[CallTree, Numbers]:
         """Return one tree of several, and its node for each of their nodes, which are numbered through."""
         offsets = np.cumsum([0, *(len(tree.parent) for tree in trees)])

@@ -87,7 +87,7 @@ def measure_lines(evidence: HostEvidence, stacks: IdleStacks) -> tuple[SourceLin
 
 def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples: int) -> SourceLine:
     idle = int(row["idle_ns"])
-    low, high = share_interval(idle / total, samples) if samples else (idle / total, idle / total)
+    low, high = share_interval(idle / total, samples) if samples else (1.0, 0.0)
     return SourceLine(
         file=str(row["file"]),
         line=int(row["line"]),
