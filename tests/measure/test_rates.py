@@ -96,6 +96,14 @@ def test_without_shapes_flops_are_null(tmp_path: Path) -> None:
     assert list(speed_lines(analysis)) == []
 
 
+def test_few_shapes_tell_no_speed(tmp_path: Path) -> None:
+    known = [op("aten::mm", 0, 9, [[1000, 1000], [1000, 1000]]), *launch(1, 1, GEMM, 10, 20)]
+    (half,) = analyze(trace_of(tmp_path / "a.json", *known, launch(40, 2, GEMM, 10, 50))).tables["speed_of_light"].rows
+    (less,) = analyze(trace_of(tmp_path / "b.json", *known, launch(40, 2, GEMM, 20, 50))).tables["speed_of_light"].rows
+    assert (half.flops, half.known_fraction) == (2 * 10**9, 0.5)
+    assert (less.flops, less.mfu) == (None, None) and "33% of the time" in (less.unknown_because or "")
+
+
 @pytest.mark.parametrize("flops", [None, 10**12])
 def test_flops_of_an_iteration(flops: int | None) -> None:
     analysis = analyze(shared("h200_dual.sqlite"), flops_per_iteration=flops)

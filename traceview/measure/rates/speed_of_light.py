@@ -25,6 +25,10 @@ NO_SHAPES = (
     "the trace has no shapes of ops: profile(record_shapes=True), or give the FLOPs of an iteration on one GPU: "
     "--flops-per-iteration X"
 )
+LEAST_KNOWN = 0.5  # of the time of matrix kernels; with less, the known FLOPs say little about the program
+FEW_SHAPES = (
+    "shapes tell the FLOPs of {:.0%} of the time of matrix kernels; give those of an iteration: --flops-per-iteration X"
+)
 NO_ITERATIONS = "FLOPs of an iteration are known, but not the iterations: name their range with --iteration"
 NO_PEAK = "the peak of this GPU in the precision of its matrix kernels is not known"
 NO_PRECISION = "the names of the matrix kernels do not tell their precision"
@@ -102,6 +106,9 @@ def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision
         count, ns = iterations.count - iterations.skipped, iterations.time_ns
         source = "option" if given.flops_per_iteration is not None else "shapes" if stated is None else "mark"
         flops = _flops_of_launches(given.trace, device, iterations) // count if stated is None else stated
+    known = _known_fraction(rows)
+    if flops and source == "shapes" and (known is None or known < LEAST_KNOWN):
+        return Work(None, 0, None, window.length, FEW_SHAPES.format(known or 0))
     if flops:
         return Work(source, count, flops, ns)
     is_trace = given.trace.info.profiler == "torch.profiler"
