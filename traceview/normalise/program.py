@@ -19,6 +19,7 @@ from traceview.normalise.threads import process_of, without_path
 from traceview.read import raw
 
 PLAIN = "plain"
+MAX_SEARCHED = 2000  # characters of a text; names are at its start, and a million characters take 0.5 s
 
 
 class Mark(NamedTuple):
@@ -49,7 +50,8 @@ class ProgramNames:
     def marked_texts(self) -> pl.Series:
         """The texts that any mark may match: of a million texts, all marks together take the time of a few."""
         patterns = [mark.pattern for mark in (*MARKS, *PYTHON_MARKS, *TRAINING_MARKS) if mark.names == "texts"]
-        return self.texts.filter(self.texts.str.contains("|".join(f"(?:{pattern})" for pattern in patterns)))
+        starts = self.texts.str.slice(0, MAX_SEARCHED)
+        return self.texts.filter(starts.str.contains("|".join(f"(?:{pattern})" for pattern in patterns)))
 
     def matching(self, mark: Mark) -> pl.Series:
         """Return the names that match a mark."""

@@ -163,7 +163,7 @@ def test_percentages_refer_to_each_device_window() -> None:
         ("sync.count > 5%", "sync.count is a count; compare it with a plain number"),
         ("kernels > 5ms", "kernels is a count"),
         ("overlap_h2d < 5ms", "overlap_h2d is a share; compare it with a percentage"),
-        ('kernel:"gemm".mean > 5ms', 'unknown figure \'mean\'; use kernel:"NAME" or .per_call or .total'),
+        ('kernel:"gemm".mean > 5ms', "unknown figure 'mean'; use kernel:\"NAME\" or .per_call or .total"),
         ('kernel:"gemm".per_call > 5%', "the time of a call is not a share"),
         ('kernel:"ge"mm" > 5ms', "is not a condition"),
         ("kernel:gemm > 5ms", "is not a condition"),

@@ -85,8 +85,12 @@ def test_all_stages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert "GPU" in row["not_measured"]["power_w"]
         assert row["not_measured"]["gpu_ms"]
     assert found["verdict"]["capture"][0].startswith("nsys profile -t nvtx ")
-    lost, total = found["verdict"]["lost_ms"], found["verdict"]["total_ms"]
-    assert (lost is None and "too noisy" in found["verdict"]["because"]) or 0 <= lost <= total
+    verdict = found["verdict"]
+    if verdict["bound"] == "unknown":
+        assert verdict["because"].startswith("too noisy: ") and "unknown: too noisy: " in printed.out
+    else:
+        assert 0 <= verdict["lost_ms"] <= verdict["total_ms"]
+        assert 0 <= verdict["lost_percent"] <= 100
 
 
 def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,8 +108,18 @@ def test_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "unknown: stage training: not selected by --stages" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("strategy", ["serial", "pinned", "prefetch", "staged", "graph"])
-@pytest.mark.parametrize("sync", ["every", "2", "event"])
+@pytest.mark.parametrize(
+    ("strategy", "sync"),
+    [
+        ("serial", "every"),
+        ("pinned", "2"),
+        ("prefetch", "every"),
+        ("prefetch", "2"),
+        ("prefetch", "event"),
+        ("staged", "event"),
+        ("graph", "2"),
+    ],
+)
 def test_pipeline_runs_each_strategy_under_each_policy(strategy: str, sync: str) -> None:
     (row,) = diagnose(setting(strategy=strategy, sync=sync), select_stages("pipeline"), Plan(3, 1), lambda _text: None)
     assert row.ms is not None
@@ -324,21 +338,6 @@ def test_runs_as_a_module(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("instrument: error: --stages: unknown stage 'bad'")
     assert done.stderr.count("\n") == 1
-
-
-def test_real_run_has_a_plausible_verdict(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "instrument.diagnose", *QUICK, "--precision", "bf16", "--json", tmp_path / "found.json"],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr.count("\n")) == (0, ROUNDS)
-    found = json.loads((tmp_path / "found.json").read_text())["verdict"]
-    if found["bound"] == "unknown":
-        assert found["because"].startswith("too noisy: ")
-        assert "unknown: too noisy: " in done.stdout
-    else:
-        assert 0 <= found["lost_ms"] <= found["total_ms"]
-        assert 0 <= found["lost_percent"] <= 100
 
 
 @pytest.mark.parametrize(
