@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import ALL, sample, shared
+from tests.captures import ALL, shared
 from tests.oracle import figures
 from tests.oracle.differences import differences
 from traceview.model.trace import Window
@@ -19,11 +19,6 @@ def compare(path: Path, window: Window | None = None, **options: int) -> None:
     found = document(analyze(path, window=window, **options))
     wrong = list(differences(expected, found))
     assert not wrong, f"{len(wrong)} figures differ:\n" + "\n".join(wrong[:20])
-
-
-@pytest.mark.parametrize("name", ["serial", "dual", "quad", "ddp2", "cudagraph"])
-def test_every_figure_of_the_samples(name: str) -> None:
-    compare(sample(f"{name}.sqlite"))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -46,6 +41,5 @@ def test_every_figure_of_a_window(name: str) -> None:
     compare(path, window=Window((early["start"] + early["end"]) // 2, (late["start"] + late["end"]) // 2))
 
 
-@pytest.mark.parametrize("name", ["h200_ddp2.sqlite", "h200_dual.sqlite"])
-def test_every_figure_with_skip(name: str) -> None:
-    compare(shared(name), skip=4)
+def test_every_figure_with_skip() -> None:
+    compare(shared("h200_dual.sqlite"), skip=4)

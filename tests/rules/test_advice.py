@@ -102,7 +102,14 @@ def texts_of(fixes: Fixes) -> Iterator[Fix]:
     yield from (value for name in Fixes.__slots__ if (value := getattr(fixes, name)) is not None)
 
 
-CAPTURES = [*ALL, *(str(path.relative_to(SAMPLES)) for path in sorted(SAMPLES.rglob("*.sqlite*")))]
+CAPTURES = [
+    *ALL,  # the samples outside folders have the same events
+    *(
+        str(path.relative_to(SAMPLES))
+        for path in sorted(SAMPLES.rglob("*/*.sqlite*"))
+        if "ranks" not in path.parts or "rank0" in path.name
+    ),
+]
 
 
 def findings_by_program(name: str) -> Iterator[tuple[str, Analysis]]:

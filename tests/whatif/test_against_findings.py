@@ -33,7 +33,7 @@ ROUNDING = 0.01
 NAMES = sorted(
     str(path.relative_to(SAMPLES))
     for path in SAMPLES.rglob("*")
-    if path.name.endswith((".sqlite", ".json.gz")) and "ranks" not in path.parts
+    if path.name.endswith((".sqlite", ".json.gz")) and "ranks" not in path.parts and path.parent != SAMPLES  # in ALL
 )
 
 

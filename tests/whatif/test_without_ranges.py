@@ -34,7 +34,7 @@ def without_ranges(analysis: Analysis) -> Analysis:
     return replace(analysis, trace=replace(trace, ranges=trace.ranges.head(0)), iterations=period)
 
 
-@pytest.mark.parametrize("name", ["trainer/serial", "trainer/prefetch", "trainer/staged", "dual", "ddp2"])
+@pytest.mark.parametrize("name", ["trainer/serial", "trainer/prefetch", "trainer/ddp", "dual"])
 def test_predictions_do_not_need_ranges(name: str) -> None:
     analysis = analyze(sample(f"{name}.sqlite"))
     named, bare = whatif(analysis), whatif(without_ranges(analysis))
