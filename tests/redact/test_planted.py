@@ -26,7 +26,7 @@ FAR = 4_611_686_018_427_000_000  # planted numbers are at least this large
 
 
 def plant_names(path: Path, *positions: str) -> None:
-    """Put each kind, in one of the positions, into kept names: of ranges, kernels, threads, programs, GPUs, settings."""
+    """Put each kind, in one of the positions, into names that are kept: of ranges, kernels, threads, GPUs, settings."""
     with closing(sqlite3.connect(path)) as export, export:
         (text_id,) = export.execute("SELECT max(id) + 1 FROM StringIds").fetchone()
         start, thread = export.execute("SELECT min(start), globalTid FROM NVTX_EVENTS WHERE eventType = 59").fetchone()
