@@ -13,6 +13,7 @@ import torch.multiprocessing as processes
 
 from instrument.distributed import World, process_group
 
+PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "tests.instrument.ranks", "instrument.trainer.training_run"]
 Scenario = Callable[[World, Path], Any]
 
 
@@ -21,7 +22,9 @@ def run(scenarios: Sequence[Scenario], folder: Path, size: int = 2, device: str 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes.spawn(_rank, (size, port, scenarios, folder, device), nprocs=size)
+    # One process imports torch, and each rank is a fork of it.
+    processes.get_context("forkserver").set_forkserver_preload(PRELOADED)
+    processes.start_processes(_rank, (size, port, scenarios, folder, device), nprocs=size, start_method="forkserver")
     ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(size)]
     return {name: [results[name] for results in ranks] for name in ranks[0]}
 
