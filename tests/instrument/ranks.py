@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as processes
+from torch import multiprocessing
+from torch.multiprocessing.spawn import start_processes
 
 from instrument.distributed import World, process_group
 
@@ -23,8 +24,9 @@ def run(scenarios: Sequence[Scenario], folder: Path, size: int = 2, device: str 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # One process imports torch, and each rank is a fork of it.
-    processes.get_context("forkserver").set_forkserver_preload(PRELOADED)
-    processes.start_processes(_rank, (size, port, scenarios, folder, device), nprocs=size, start_method="forkserver")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+    arguments = (size, port, scenarios, folder, device)
+    start_processes(_rank, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
     ranks = [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(size)]
     return {name: [results[name] for results in ranks] for name in ranks[0]}
 

@@ -54,7 +54,7 @@ def check_prediction(analysis: Analysis, result: WhatIf, prediction: Prediction)
     cost = sum(row.cost_per_iteration_ns or 0 for row in related)
     if prediction.change == "graph":
         # A graph also shortens the gaps that the hardware needs between kernels, which no finding claims.
-        cost += sum(device.steady.causes["queued"] for device in analysis.devices) // result.counted
+        cost += sum(device.steady.gaps.causes["queued"] for device in analysis.devices) // result.counted
     assert least_gain <= cost + ROUNDING * result.measured_ns, prediction.change
     assert related or least_gain <= CLEAR_GAIN * result.measured_ns, prediction.change
 
