@@ -209,6 +209,7 @@ def iterations(
     if skip is None:
         median = statistics.median(walls)  # exact: a percentile is rounded down
         skip = next((index for index, wall in enumerate(walls) if 2 * wall <= 3 * median), 0)
+        skip += stands_out(walls[skip], walls[skip + 1 :])
     rows = [
         one_iteration(export, causes, window, *span) | {"skipped": index < skip} for index, span in enumerate(spans)
     ]
@@ -220,6 +221,15 @@ def iterations(
         "wall_ns": {"median": percentile(kept, 50), "p5": percentile(kept, 5), "p95": percentile(kept, 95)},
         "per_iteration": rows,
     }
+
+
+def stands_out(wall: int, later: list[int]) -> bool:
+    """Return whether an iteration is longer than all later ones, and much longer than these differ."""
+    if len(later) < 4:
+        return False
+    median = statistics.median(later)
+    spread = statistics.median(abs(other - median) for other in later)
+    return wall > max(later) and wall > 1.1 * median and wall > median + 10 * spread
 
 
 def pick(work: list[tuple[Span, Operation]], field: str, value: str) -> list[Span]:
