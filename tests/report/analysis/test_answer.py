@@ -20,13 +20,13 @@ def test_several_devices_have_a_range_of_shares() -> None:
     slow = replace(second, steady=replace(second.steady, compute_ns=5 * MS))
     unused = replace(second, steady=replace(second.steady, window=Window(0, 0), compute_ns=0))
     analysis = replace(analysis, devices=(first, slow, unused))
-    assert answer(analysis).startswith("The GPUs compute 5.0% to 60.0% of the time; the largest loss (finding 0")
-    assert answer(replace(analysis, devices=(first, first))).startswith("The GPUs compute 60.0% of the time; ")
+    assert answer(analysis).startswith("The GPUs compute 5.0% to 60.0% of the time. The largest loss is finding 0")
+    assert answer(replace(analysis, devices=(first, first))).startswith("The GPUs compute 60.0% of the time. ")
     assert covered(analysis, unused) == "in the counted iterations"
 
 
 def test_without_findings_or_gpu_work() -> None:
-    assert answer(bare_analysis()) == "The GPU computes 100.0% of the time; no known problem costs a thousandth of it."
+    assert answer(bare_analysis()) == "The GPU computes 100.0% of the time. No known problem costs a thousandth of it."
     assert answer(replace(bare_analysis(), devices=())) == "The capture has no GPU work."
     assert iteration_line(bare_analysis().iterations).startswith("No iterations known")
 
@@ -46,8 +46,8 @@ def test_the_sentence_states_the_first_finding_of_a_capture() -> None:
     first = analysis.findings[0]
     assert first.cost_per_iteration_ns is not None
     each = f"{first.cost_per_iteration_ns / 1e6:.2f} ms per iteration"
-    remedy = "remedy: a CUDA graph, or fewer and larger kernels."
-    expected = f"(launch bound) takes {100 * first.cost_fraction:.1f}%, {each}; {remedy}"
+    remedy = "Remedy: a CUDA graph, or fewer and larger kernels."
+    expected = f"is short gaps between small kernels: {100 * first.cost_fraction:.1f}%, {each}. {remedy}"
     assert first.id == "launch_bound" and answer(analysis).endswith(expected)
 
 

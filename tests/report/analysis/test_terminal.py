@@ -24,7 +24,7 @@ def test_the_first_lines_say_where_the_time_went() -> None:
     lines = render(made_analysis()).splitlines()
     assert lines[0] == "report.sqlite · nsys 2024.2.3 · CUDA"
     first = " ".join(" ".join(lines[1:4]).split())
-    assert first.startswith("The GPU computes 60.0% of the time; the largest loss (finding 0) takes 9.0%, 0.001 ms per")
+    assert first.startswith("The GPU computes 60.0% of the time. The largest loss is finding 0: 9.0%, 0.001 ms per")
     device = lines.index("GPU 0 · NVIDIA H200 · 100.0 ms from first to last GPU work")
     assert lines[device + 1].strip() == "█" * 36 + "▓" * 6 + "▒" * 3 + "░" * 15
     shares = [line.split()[-1] for line in lines[device + 2 : device + 6]]

@@ -29,29 +29,37 @@ PROGRAM_NAMES = {
 
 MIN_FAMILY = 0.2  # of the kernel time: smaller families are not named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
-REMEDIES = {  # by the id of a finding, in words that fit every kind of program
-    "fp32_matrix": "tensor cores (TF32 or half precision)",
-    "separate_attention": "attention in one kernel",
-    "unfused_optimizer": "a fused optimizer",
-    "layout_changes": "channels-last tensors",
-    "odd_dimensions": "padded dimensions",
-    "small_products": "batched products",
-    "unfused_chains": "fused kernels",
-    "casts": "fewer casts",
-    "concatenations": "results that are allocated once",
-    "strided_copies": "fewer copies",
-    "embedding_gradients": "sparse or fused updates",
-    "small_grid": "more blocks",
-    "tail_wave": "other tile sizes",
-    "host_bound": "less work of the host between launches",
-    "launch_bound": "a CUDA graph, or fewer and larger kernels",
-    "kernel_storm": "one operation instead of a loop",
-    "data_loading": "more loading in parallel",
-    "pageable_copies": "pinned memory",
-    "exposed_h2d": "copies ahead of time on their own stream",
-    "exposed_d2h": "copies on their own stream",
-    "synchronize": "fewer synchronizations",
-    "allocation": "memory that is allocated once",
+# The loss that a finding names, and its remedy, in words that fit every kind of program.
+LOSSES = {
+    "fp32_matrix": ("FP32 matrix products without tensor cores", "TF32 or half precision"),
+    "separate_attention": ("attention by separate kernels", "attention in one kernel"),
+    "unfused_optimizer": ("an optimizer that is not fused", "a fused optimizer"),
+    "layout_changes": ("layout changes of images", "channels-last tensors"),
+    "odd_dimensions": ("matrix products with odd dimensions", "padded dimensions"),
+    "small_products": ("small matrix products one by one", "batched products"),
+    "unfused_chains": ("chains of memory-bound kernels", "fused kernels"),
+    "casts": ("casts between precisions", "fewer casts"),
+    "concatenations": ("concatenations", "results that are allocated once"),
+    "strided_copies": ("copies of strided tensors", "fewer copies"),
+    "zeroed_gradients": ("gradients that are set to zero", "gradients that are dropped"),
+    "embedding_gradients": ("dense gradients of embeddings", "sparse or fused updates"),
+    "small_grid": ("kernels with few blocks", "more blocks"),
+    "tail_wave": ("nearly empty last waves of kernels", "other tile sizes"),
+    "host_bound": ("waiting for the host", "less work of the host between launches"),
+    "launch_bound": ("short gaps between small kernels", "a CUDA graph, or fewer and larger kernels"),
+    "kernel_storm": ("many tiny kernels", "one operation instead of a loop"),
+    "data_loading": ("waiting for data", "more loading in parallel"),
+    "pageable_copies": ("copies from pageable memory", "pinned memory"),
+    "exposed_h2d": ("copies to the GPU that nothing hides", "copies ahead of time on their own stream"),
+    "exposed_d2h": ("copies from the GPU that nothing hides", "copies on their own stream"),
+    "exposed_copies": ("copies that take longer than the compute", "fewer bytes"),
+    "exposed_communication": ("communication that nothing hides", "communication during compute"),
+    "communication_wait": ("waiting for other ranks", "equal work on all ranks"),
+    "synchronize": ("synchronizations", "fewer synchronizations"),
+    "allocation": ("allocating GPU memory", "memory that is allocated once"),
+    "slow_calls": ("slow CUDA calls", "no such calls in the loop"),
+    "dependency_wait": ("launched work that waits", "fewer dependencies between streams"),
+    "managed_wait": ("migrations of managed memory", "prefetched memory"),
 }
 
 
@@ -70,7 +78,7 @@ def answer(analysis: Analysis) -> str:
     ordered = sorted(shares, key=lambda text: float(text[:-1]))
     share = ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
     who = "GPUs compute" if len(shares) > 1 else "GPU computes"
-    return f"The {who} {share} of the time{_families(analysis.part(analysis.devices[0]))}; {_largest_loss(analysis)}."
+    return f"The {who} {share} of the time{_families(analysis.part(analysis.devices[0]))}. {_largest_loss(analysis)}."
 
 
 def _families(part: DevicePart) -> str:
@@ -84,13 +92,15 @@ def _families(part: DevicePart) -> str:
 
 def _largest_loss(analysis: Analysis) -> str:
     if not analysis.findings:
-        return "no known problem costs a thousandth of it"
+        return "No known problem costs a thousandth of it"
     first = analysis.findings[0]
     where = f" on {plain(first.device, 24)}" if first.device and len(analysis.devices) > 1 else ""
-    loss = f"the largest loss ({first.id.replace('_', ' ')}{where}) takes {100 * first.cost_fraction:.1f}%"
+    loss, remedy = LOSSES.get(first.id, (first.id.replace("_", " "), ""))
+    text = f"The largest loss is {loss}{where}: {100 * first.cost_fraction:.1f}%"
     each = first.cost_per_iteration_ns
-    loss += "" if each is None else f", {milliseconds(each)} per iteration"
-    return f"{loss}; remedy: {REMEDIES[first.id]}" if first.id in REMEDIES else loss
+    text += "" if each is None else f", {milliseconds(each)} per iteration"
+    return f"{text}. Remedy: {remedy}" if remedy else text
+
 
 
 def iteration_line(iterations: Iterations | NotMeasured) -> str:
