@@ -155,6 +155,13 @@ def test_servers_that_rename_their_process_are_in_python() -> None:
     assert not program({ATEN_SHORT: 5}, texts=[ATEN], threads=["serve"]).python  # libtorch
 
 
+def test_a_header_of_aten_in_a_program_of_its_own_is_no_evidence(tmp_path: Path) -> None:
+    text = "'void at::native::elementwise_kernel<main::{lambda(float, float)#1}, at::detail::Array<char*, 3>>(int)'"
+    insert = [f"INSERT INTO StringIds VALUES (901, {text})"]
+    export = build_export(tmp_path / "plain.sqlite", kernels=[Kernel()], api=[Call()], statements=insert)
+    assert open_trace(export).program == PLAIN_CUDA
+
+
 def test_the_environment_is_no_evidence(tmp_path: Path) -> None:
     environment = "'PATH=/usr/lib/python3.11' || char(0) || 'PRELOAD=/opt/libtorch.so'"
     output = "'/opt/libnvinfer.so' || char(10) || 'libpython3.11'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
+import pytest
 
 from tests.made_trace import made_trace
 from tests.rules.helpers import (
@@ -43,6 +44,22 @@ def test_launch_bound() -> None:
     assert "99 short gaps" in finding.title
     assert "static shapes" in finding.advice
     assert finding.evidence[0].end_ns - finding.evidence[0].start_ns <= 1 * MS
+
+
+def test_a_launch_that_the_gpu_waits_for_costs_its_latency_too() -> None:
+    work = [(20 * US * at, 20 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
+    calls = [(20 * US * at - 9 * US, 20 * US * at - 2 * US, "api", 0) for at in range(200)]
+    result = findings(made_trace(work, calls), launch_bound, dependency_wait)
+    assert [(finding.id, finding.cost_ns) for finding in result] == [("launch_bound", 199 * 15 * US)]
+
+
+def test_a_wait_for_another_stream_after_a_late_launch_is_no_latency() -> None:
+    work = [(40 * US * at, 40 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
+    calls = [(40 * US * at - 32 * US, 40 * US * at - 30 * US, "api", 0) for at in range(200)]
+    costs = {
+        finding.id: finding.cost_ns for finding in findings(made_trace(work, calls), launch_bound, dependency_wait)
+    }
+    assert costs == {"launch_bound": 199 * 10 * US, "dependency_wait": 199 * 25 * US}
 
 
 def test_thread_without_a_name_is_shown_by_its_id() -> None:
@@ -122,6 +139,19 @@ def test_data_loading() -> None:
     assert finding.cost_ns == 9 * 8 * MS
     assert "`next_batch`" in finding.title
     assert "num_workers" in finding.code
+
+
+@pytest.mark.parametrize("name", ["DistributedDataParallel.forward", "DataParallel"])
+def test_data_parallel_loads_no_data(name: str) -> None:
+    work, calls, ranges = [], [], iterations(10, 10 * MS)
+    for step in range(10):
+        begin = step * 10 * MS
+        ranges.append((begin, begin + 8 * MS, name, 0))
+        calls.append((begin + 8 * MS, begin + 8 * MS, "api", 0))
+        work.append((begin + 8 * MS, begin + 10 * MS, "compute", 0, step))
+    (finding,) = findings(in_training(made_trace(work, calls, ranges)), host_bound)
+    assert finding.id == "host_bound"
+    assert f"`{name}`" in finding.title
 
 
 def test_wait_in_mpi() -> None:

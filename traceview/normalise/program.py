@@ -89,8 +89,12 @@ def _rows_of(table: pl.DataFrame | None, processes: pl.Series) -> pl.DataFrame:
 
 
 def _without_environment(texts: pl.Series) -> pl.Series:
-    """Leave out texts of several lines: the environment, settings and output of programs name other libraries."""
-    return texts.filter(~texts.str.contains(r"[\x00\n]"))
+    """Leave out texts that name libraries without showing them.
+
+    They are texts of several lines (environment, settings, output), and kernels of a library's headers around a
+    function of the program's own main().
+    """
+    return texts.filter(~texts.str.contains(r"[\x00\n]|\bmain::\{lambda"))
 
 
 def _texts(texts: Iterable[str]) -> pl.Series:

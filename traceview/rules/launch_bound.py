@@ -7,7 +7,8 @@ Remedy: a CUDA graph, torch.compile, or larger kernels (batch size, fused optimi
 MAX_SHORT_GAP: an eager operation takes 5 to 60 µs of Python, autograd and launch in the captures measured, so a gap
 of up to 100 µs is one or two operations. In a longer gap the host does something else. MIN_DENSITY: next to kernels
 of milliseconds such gaps are 1 or 2% of the time, and cheaper launches do not help. Claims the idle causes `launch`,
-`api` and `host` of the short steady gaps in dense stretches.
+`api` and `host` of the short steady gaps in dense stretches, and of each up to MAX_LATENCY of `queued`: a launch that
+the GPU waits for reaches it some µs after the call returns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MIN_GAPS = 20
 STRETCH = 1_000_000  # ns
 MIN_DENSITY = 0.05  # the share of a stretch that is short waits
 MAX_PLACES = 5
+MAX_LATENCY = 5_000  # ns
 CAUSES = ("launch", "api", "host")
 
 
@@ -105,7 +107,10 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> 
         advice=f"Half of the GPU's operations take less than {median}. The GPU then waits {mean_wait} on average for "
         f"the host to launch the next operation{_main_thread(facts, device, dense)}. {fix.advice}",
         code=fix.code,
-        claims=(IdleClaim(CAUSES, rows=dense.rows),),
+        claims=(
+            IdleClaim(CAUSES, rows=dense.rows),
+            IdleClaim(("queued",), rows=dense.rows, at_most=np.full(len(dense.rows), MAX_LATENCY)),
+        ),
         change="graph",
         min_gaps=MIN_GAPS,
         evidence=_longest_stretches(device, dense),
