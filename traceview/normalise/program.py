@@ -94,7 +94,7 @@ def _without_environment(texts: pl.Series) -> pl.Series:
     They are texts of several lines (environment, settings, output), and kernels of a library's headers around a
     function of the program's own main().
     """
-    return texts.filter(~texts.str.contains(r"[\x00\n]|\bmain::\{lambda"))
+    return texts.filter(~texts.str.contains(r"[\x00\n]|\bmain::\{lambda|[(<, ]&main\b|Z4mainE"))
 
 
 def _texts(texts: Iterable[str]) -> pl.Series:

@@ -28,7 +28,8 @@ from traceview.rules.launch_bound import MAX_SHORT_GAP
 MAX_RANGES = 3
 MIN_RANGE_SHARE = 0.01  # of the steady time; ranges with a shorter wait belong to the rest
 # Words in names of ranges. traceview.redact keeps these words, so that a redacted capture has the same findings.
-DATA = re.compile(r"data(?!parallel)|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
+DATA = re.compile(r"data|load|batch|fetch|next|input|collat|decod|augment|read|token|sampl", re.IGNORECASE)
+NOT_DATA = "DataParallel"  # in names of ranges, it does not count
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
 
@@ -73,7 +74,7 @@ def _wait_middles(facts: CaptureFacts, device: DeviceFacts, rows: Times) -> Time
 
 def _draft(facts: CaptureFacts, device: DeviceFacts, rows: Times | slice, name: str, rest: str = "") -> FindingDraft:
     where = f" in `{name}`" if name else rest
-    loads_data = DATA.search(name) is not None and not MPI.match(name)
+    loads_data = DATA.search(name.replace(NOT_DATA, "")) is not None and not MPI.match(name)
     fix = _fixes(name, loads_data).choose(facts.program)
     return FindingDraft(
         id="data_loading" if loads_data else "host_bound",

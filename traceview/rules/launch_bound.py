@@ -7,8 +7,8 @@ Remedy: a CUDA graph, torch.compile, or larger kernels (batch size, fused optimi
 MAX_SHORT_GAP: an eager operation takes 5 to 60 µs of Python, autograd and launch in the captures measured, so a gap
 of up to 100 µs is one or two operations. In a longer gap the host does something else. MIN_DENSITY: next to kernels
 of milliseconds such gaps are 1 or 2% of the time, and cheaper launches do not help. Claims the idle causes `launch`,
-`api` and `host` of the short steady gaps in dense stretches, and of each up to MAX_LATENCY of `queued`: a launch that
-the GPU waits for reaches it some µs after the call returns.
+`api` and `host` of the short steady gaps in dense stretches, and of each without a synchronization up to MAX_LATENCY of
+`queued`: a launch that the GPU waits for reaches it some µs after the call returns.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def _stretch_starts(device: DeviceFacts, rows: Rows) -> tuple[Times, Times]:
 def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> FindingDraft:
     work, fix = device.activity, LAUNCH_BOUND.choose(facts.program)
     median = duration(median_reordering(work.end - work.start))
+    late = dense.rows[device.use.gaps.frame["sync"].to_numpy()[dense.rows] == 0]
     mean_wait = duration(int(dense.ns.sum()) / len(dense.rows))
     return FindingDraft(
         id="launch_bound",
@@ -109,7 +110,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, dense: _DenseStretches) -> 
         code=fix.code,
         claims=(
             IdleClaim(CAUSES, rows=dense.rows),
-            IdleClaim(("queued",), rows=dense.rows, at_most=np.full(len(dense.rows), MAX_LATENCY)),
+            IdleClaim(("queued",), rows=late, at_most=np.full(len(late), MAX_LATENCY)),
         ),
         change="graph",
         min_gaps=MIN_GAPS,
