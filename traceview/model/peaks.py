@@ -1,10 +1,10 @@
 """Peak floating-point rates of GPUs by precision, in one table with sources.
 
-The rates are dense: half of those with sparsity. Sources, all by NVIDIA: the data sheets of HGX B200, GB200 NVL72,
-H200, H100, H800, GH200, A100, A800, A30, A10, A10G (as used by AWS), A40, L4, L40, L40S, RTX 6000 Ada, V100 and T4;
+The rates are dense: half of those with sparsity. Sources: NVIDIA's data sheets of HGX B200, GB200 NVL72, H200,
+H100, H800, GH200, A100, A800, A30, A10, A10G (as used by AWS), A40, L4, L40, L40S, RTX 6000 Ada, V100 and T4;
 for RTX A6000 and 3090 the GA102 whitepaper, for 4080 and 4090 the Ada whitepaper, for 5090 the RTX Blackwell
-whitepaper. GeForce rates of half precision and fp8 use fp32 accumulation, as PyTorch does: half the rate of
-accumulation in fp16.
+whitepaper; AMD's data sheet of MI300X. GeForce rates of half precision and fp8 use fp32 accumulation, as PyTorch does:
+half the rate of accumulation in fp16.
 
 `instrument.monitor.peaks` has the same rates, because neither package imports the other; a test compares them.
 """
@@ -74,6 +74,7 @@ PEAKS = (
     GpuPeaks(r"V100-SXM2-(16|32)GB", 125, None, 15.7, None, None, 7.8, bf16=False),
     GpuPeaks(r"V100-PCIE-(16|32)GB", 112, None, 14, None, None, 7, bf16=False),
     GpuPeaks(r"T4", 65, None, 8.1, bf16=False),
+    GpuPeaks(r"AMD Instinct MI300X", 1307.4, 653.7, 163.4, 2614.9, None, 81.7, 163.4),
 )
 
 
