@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.captures import ALL, shared
+from tests.captures import ALL, sample, shared
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
 from traceview.model.rows import CommunicationOverlap
 from traceview.model.trace import Note, Window
@@ -44,6 +44,17 @@ def test_the_steady_part_is_shown_or_the_whole_window() -> None:
     assert text.count("Start-up: 60.0 ms") == 1 and "About this capture" not in text
     text = render(replace(analysis, whole=True, notes=()))
     assert "The GPU computes 60.0% of the time" in text and "100.0 ms from first to last GPU work" in text
+
+
+def test_tables_cover_what_the_bars_cover() -> None:
+    steady = analyze(sample("ddp2.sqlite"), device="GPU 0")
+    (device,) = steady.devices
+    for analysis, part in ((steady, device.steady), (replace(steady, whole=True), device)):
+        text = render(analysis)
+        assert ("Streams, calls and ranges cover the whole window" in text) == (not analysis.whole)
+        copies, kernel = part.copies[0], part.tables["kernels"].rows[0]
+        assert re.search(rf"{copies.label} +{copies.count} ", text)
+        assert re.search(rf"{kernel.label[:12]}\S+ +{100 * kernel.share:.1f}% +\S+ ms +{kernel.count} ", text)
 
 
 def test_a_second_device_refers_to_the_remedy_of_the_first() -> None:

@@ -82,7 +82,7 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
     yield _findings(analysis, top)
     yield from _notes(analysis, top)
     if any(analysis.part(device).window != device.window for device in analysis.devices):
-        yield ["Tables of streams, calls and ranges cover the whole window, others the bars' time"]
+        yield ["Streams, calls and ranges cover the whole window, other tables the bars' time"]
     yield from tables(analysis, top)
 
 

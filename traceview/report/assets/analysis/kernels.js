@@ -39,9 +39,7 @@ function kernelTable(kernels) {
     const share = state.filter ? `, ${percent(shares, 1)} of the kernel time` : "";
     status.textContent = `${countText(rows.length)} of ${countText(state.by.rows.length)} rows${share}`;
     const sort = { heading: state.sort, down: state.down, by: sortBy };
-    place.replaceChildren(
-      table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: (row) => openLongest(kernels, row) }),
-    );
+    place.replaceChildren(table(`Kernels on ${name}`, columns, rows, FIRST_KERNELS, { sort, open: openLongest }));
     place.querySelector("tbody button")?.setAttribute("tabindex", "0");
   };
   const sortBy = (heading) => {
@@ -77,9 +75,7 @@ function kernelTable(kernels) {
 }
 
 function groupMenu({ device, groupings }, choose) {
-  const options = groupings.map(({ by }) =>
-    el("option", { value: by, text: by === "shape" ? "launch shape" : by.replace("_", " ") }),
-  );
+  const options = groupings.map(({ by }) => el("option", { value: by, text: groupingWord({ by }) }));
   const menu = el("select", {
     "aria-label": `Group the kernels on ${device} by`,
     onchange: () => choose(groupings.find(({ by }) => by === menu.value)),
@@ -100,6 +96,10 @@ function filterField(device, choose) {
   return field;
 }
 
+function groupingWord({ by }) {
+  return by === "shape" ? "launch shape" : by.replace("_", " ");
+}
+
 function kernelColumns(kernels, grouping) {
   const shown = grouping.by === "shape" ? kernels.columns : kernels.columns.slice(0, kernels.figures);
   const figures = shown.map((column, at) => {
@@ -108,26 +108,26 @@ function kernelColumns(kernels, grouping) {
   });
   return [
     textColumn(
-      grouping.by === "shape" ? "kernel" : grouping.by.replace("_", " "),
-      (row) => row.name || `no ${grouping.by}`,
+      grouping.by === "shape" ? "kernel" : groupingWord(grouping),
+      (row) => row.name || `no ${groupingWord(grouping)}`,
       (row) => nameCell(kernels, grouping, row),
     ),
     ...figures.slice(0, kernels.figures),
-    ...INSTANCES.map((heading, at) => instanceColumn(kernels, heading, at)),
+    ...INSTANCES.map((heading, at) => instanceColumn(heading, at)),
     ...figures.slice(kernels.figures),
   ];
 }
 
-function instanceColumn(kernels, heading, at) {
+function instanceColumn(heading, at) {
   return {
     heading,
     field: heading + "_ns",
     value: (row) => row.instances[at]?.[1] ?? "",
-    cell: (row) => (row.instances.length ? instanceButton(kernels, heading, row, at) : ""),
+    cell: (row) => (row.instances.length ? instanceButton(heading, row, at) : ""),
   };
 }
 
-function instanceButton({ device }, heading, row, at) {
+function instanceButton(heading, row, at) {
   const [, length] = row.instances[at];
   return el("button", {
     type: "button",
@@ -136,18 +136,18 @@ function instanceButton({ device }, heading, row, at) {
     "aria-label": `Show the ${heading} in the timeline: ${row.name}, ${duration(length)}`,
     title: `Show the ${heading} in the timeline`,
     text: duration(length),
-    onclick: () => openInstance(device, row, at),
+    onclick: () => openInstance(row, at),
   });
 }
 
-function openInstance(device, row, at) {
+function openInstance(row, at) {
   const [start, length, stream] = row.instances[at];
   return goTo({ start, end: start + length, rows: [`s:${stream}`], text: row.name });
 }
 
 // A name, or for a group a button that shows its members.
 function nameCell(kernels, grouping, row) {
-  const name = row.name || `no ${grouping.by}`;
+  const name = row.name || `no ${groupingWord(grouping)}`;
   const members = grouping.by === "shape" ? [] : membersOf(kernels, grouping.by, row);
   const text = middle(name, NAME_LETTERS);
   if (!members.length) return el("span", { class: "mono", title: row.full || name, text });
@@ -163,9 +163,28 @@ function nameCell(kernels, grouping, row) {
 }
 
 function membersOf({ columns, groupings, places }, by, group) {
-  if (by !== "kernel" && by !== "family") return places.filter(({ place }) => (place[by] ?? "") === group.name);
+  if (by !== "kernel" && by !== "family")
+    return mergedByName(
+      columns,
+      places.filter(({ place }) => (place[by] ?? "") === group.name),
+    );
   const at = columns.findIndex(({ name }) => name === by);
   return groupings[0].rows.filter((row) => (by === "kernel" ? row.name : row.values[at]) === group.name);
+}
+
+// Rows of the same kernel at several places become one, the costliest first.
+function mergedByName(columns, rows) {
+  const [total, count, mean] = ["total_ns", "count", "mean_ns"].map((key) =>
+    columns.findIndex(({ name }) => name === key),
+  );
+  const merged = new Map();
+  for (const row of rows) {
+    const before = merged.get(row.name)?.values;
+    const values = row.values.map((value, at) => value + (before?.[at] ?? 0));
+    values[mean] = Math.floor(values[total] / values[count]);
+    merged.set(row.name, { ...row, values });
+  }
+  return [...merged.values()].sort((a, b) => b.values[total] - a.values[total]);
 }
 
 function toggleMembers(kernels, members, button) {
@@ -178,12 +197,11 @@ function toggleMembers(kernels, members, button) {
     return;
   }
   const columns = kernelColumns(kernels, { by: "shape" }).slice(0, line.children.length);
-  const open = (row) => openLongest(kernels, row);
-  line.after(...members.map((row) => tableRow(columns, row, { name: "member", open })));
+  line.after(...members.map((row) => tableRow(columns, row, { name: "member", open: openLongest })));
 }
 
-function openLongest(kernels, row) {
-  if (row.instances.length) openInstance(kernels.device, row, LONGEST);
+function openLongest(row) {
+  if (row.instances.length) openInstance(row, LONGEST);
 }
 
 function searchText(kernels, by, row) {

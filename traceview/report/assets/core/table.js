@@ -112,7 +112,13 @@ const UNIT_TEXT = {
   flops_per_s: (rate) => `${operations(rate)}/s`,
 };
 /** @type {Record<string, string>} */
-const UNIT_SUFFIX = { ns: "_ns", bytes: "_bytes", fraction: "_fraction", bytes_per_ns: "_gb_per_s", flops_per_s: "_per_s" };
+const UNIT_SUFFIX = {
+  ns: "_ns",
+  bytes: "_bytes",
+  fraction: "_fraction",
+  bytes_per_ns: "_gb_per_s",
+  flops_per_s: "_per_s",
+};
 
 /**
  * @param {string} field
