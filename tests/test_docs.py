@@ -17,7 +17,7 @@ GENERATED = {"columns.md"}  # by `make docs`
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
-def test_the_column_reference_has_every_table() -> None:
+def test_column_reference_has_every_table() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "column-reference")]
     written = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert [measure.table.title for measure in MEASURES if f"## {measure.table.title}\n" not in written] == []
@@ -35,5 +35,5 @@ def test_every_page_is_in_the_navigation() -> None:
     assert [page.name for page in PAGES if f": {page.name}" not in navigation] == []
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

@@ -89,7 +89,7 @@ def test_unrecorded_nvtx_version_is_reported(nsys: str, tmp_path: Path) -> None:
     assert "instrument: nsys 2022.4 to 2024.2 record no ranges of nvtx 0.2.12" in said
 
 
-def test_the_flops_of_each_step_are_in_the_capture(told: tuple[str, Path]) -> None:
+def test_capture_has_the_flops_of_each_step(told: tuple[str, Path]) -> None:
     marks = open_trace(told[1]).sizes.marks
     assert len(marks) == STEPS
     assert marks["flops"].n_unique() == 1 and marks["flops"][0] > 0

@@ -26,6 +26,10 @@ HABITS = (
     re.compile(r"\b(?:held against|puts? into words|has it so)\b"),
 )
 NAMES = {"of", "one", "found"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+# A test's name is its subject and what that does: no article, no "what ...", no "... is said".
+TEST_NAME = re.compile(r"test_(?!(?:a|an|the|what|who|nobody|it)_)(?!.*_(?:said|told|asked_for)(?:_|$))[a-z0-9_]+")
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -70,6 +74,12 @@ def test_names_say_what_they_hold(path: Path) -> None:
     }
     locals_ = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     assert sorted(NAMES & (parameters | locals_)) == []
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_names_of_tests_are_plain(path: Path) -> None:
+    names = [node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, FUNCTIONS)]
+    assert [name for name in names if name.startswith("test_") and not TEST_NAME.fullmatch(name)] == []
 
 
 def test_every_class_name_is_unique() -> None:

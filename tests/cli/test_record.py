@@ -106,7 +106,7 @@ def test_doctor_explains_a_failed_recording(tmp_path: Path, traceview: Command, 
     assert text in done.out
 
 
-def test_the_report_of_a_name_with_dots(tmp_path: Path) -> None:
+def test_name_with_dots(tmp_path: Path) -> None:
     assert Recording(("sh",), tmp_path / "v1.2").report == tmp_path / "v1.2.nsys-rep"
 
 

@@ -40,7 +40,7 @@ def test_equal_samples(values: Times) -> None:
 
 @settings(max_examples=30)
 @given(TIMES, TIMES, st.integers(0, 1 << 40))
-def test_a_constant_moves_the_interval(before: Times, after: Times, more: int) -> None:
+def test_adding_a_constant_moves_the_interval(before: Times, after: Times, more: int) -> None:
     low, high = bounds(before, after)
     assert bounds(before, after + more) == (low + more, high + more)
     assert bounds(before + more, after + more) == (low, high)

@@ -115,7 +115,7 @@ def test_swapping_negates_the_interval(before: Times, after: Times) -> None:
 
 @settings(max_examples=20)
 @given(VALUES, VALUES, st.integers(0, 1 << 40))
-def test_a_constant_moves_the_interval(before: Times, after: Times, more: int) -> None:
+def test_adding_a_constant_moves_the_interval(before: Times, after: Times, more: int) -> None:
     low, high = bounds(before, after)
     assert bounds(before, after + more) == (low + more, high + more)
 

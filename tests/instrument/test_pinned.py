@@ -281,7 +281,7 @@ class TestOnTheGpu:
         assert len(addresses) <= 2
         assert ring.budget.used_bytes == len(addresses) * 64 * KIB
 
-    def test_what_is_pinned_already_is_not_copied(self) -> None:
+    def test_pinned_tensors_are_not_copied(self) -> None:
         ring = PinnedRing(2, PinnedBudget(1 << 20))
         tensor = torch.ones(4).pin_memory()
         assert ring.pin([tensor]).tree[0] is tensor

@@ -453,7 +453,7 @@ class TestOnTheGpu:
         torch.cuda.synchronize()  # the sums are on a stream that reading them does not wait for
         assert [total.item() for total in totals] == [number * (1 << 20) for number in range(8)]
 
-    def test_a_slow_consumer_keeps_its_memory(self) -> None:
+    def test_slow_consumer_keeps_its_memory(self) -> None:
         loader = [torch.full((1 << 20,), float(number)) for number in range(8)]
         totals = []
         for batch in PrefetchLoader(loader, "cuda"):

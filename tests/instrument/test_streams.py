@@ -175,7 +175,7 @@ class TestOnTheGpu:
         compute.synchronize()
         assert total.item() == 7.0 * (1 << 20)
 
-    def test_without_the_wait_the_values_are_not_there(self) -> None:
+    def test_values_are_missing_without_the_wait(self) -> None:
         # The counterpart: what the test above proves is the wait's doing.
         copy, compute = Streams("cuda", copy=0, compute=0)
         host = torch.full((1 << 20,), 7.0).pin_memory()
@@ -214,10 +214,10 @@ class TestOnTheGpu:
         assert hand_over(tree, ready=copy.record(), to=compute) is tree
         assert other.used_by == [compute.cuda]
 
-    def test_a_priority_that_is_none_is_one_line(self) -> None:
+    def test_invalid_priority_is_one_line(self) -> None:
         with pytest.raises(ConfigError, match="stream copy: cuda has no priority 7: use -"):
             Streams("cuda", copy=7)
 
-    def test_a_stream_without_a_gpu_cannot_record_a_gpus_event(self) -> None:
+    def test_stream_without_a_gpu_cannot_record_a_gpu_event(self) -> None:
         with pytest.raises(ValueError, match="is not a CUDA stream"):
             Event("cuda").record(Stream.create("copy", "cpu"))

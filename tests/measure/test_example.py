@@ -20,7 +20,7 @@ from traceview.report.analysis import page, terminal
 from traceview.report.analysis.document import to_json
 
 
-def test_the_example_measure_reaches_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_measure_reaches_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure.__doc__ is not None
     names: dict[str, Any] = {"dataclass": dataclass, "column": column, "pl": pl, "Table": Table, "__name__": __name__}
     names |= {"PartInput": PartInput, "PartMeasure": PartMeasure}

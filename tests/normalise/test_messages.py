@@ -43,7 +43,7 @@ def test_without_payloads_a_note_says_how_to_export_them() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["call", "launch"]), st.sampled_from(["ncclAllReduce", "ncclSend", "ncclRecv"])))
 )
-def test_a_kernel_sends_the_calls_since_the_kernel_before_it(events: list[tuple[str, str]]) -> None:
+def test_kernel_has_the_calls_since_the_previous_kernel(events: list[tuple[str, str]]) -> None:
     launches = [at for at, (kind, _) in enumerate(events) if kind == "launch"]
     trace = made_trace(
         [(100 * at, 100 * at + 9, "communication", 0, index) for index, at in enumerate(launches)],

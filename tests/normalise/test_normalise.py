@@ -372,7 +372,7 @@ def test_rows_with_invalid_times_are_left_out(tmp_path: Path, times: tuple[objec
         assert sum(line.startswith(f"{table}: 1 rows left out") for line in trace.info.problems) == 1
 
 
-def test_what_is_no_range_needs_no_time(tmp_path: Path) -> None:
+def test_other_nvtx_events_need_no_time(tmp_path: Path) -> None:
     rows = [Nvtx(None, None, text="my domain", kind=75, domain=3), Nvtx(1, 5, text="a", domain=3)]
     trace = open_trace(build_export(tmp_path / "made.sqlite", nvtx=rows))
     assert trace.ranges["domain"].to_list() == ["my domain"]
@@ -383,7 +383,7 @@ def test_what_is_no_range_needs_no_time(tmp_path: Path) -> None:
     "column",
     ["CUPTI_ACTIVITY_KIND_MEMCPY.srcKind", "CUPTI_ACTIVITY_KIND_MEMSET.bytes", "NVTX_EVENTS.domainId"],
 )
-def test_an_optional_column_that_lacks_is_said(tmp_path: Path, column: str) -> None:
+def test_missing_optional_column_has_a_note(tmp_path: Path, column: str) -> None:
     trace = open_trace(
         build_export(
             tmp_path / "made.sqlite",

@@ -102,7 +102,7 @@ def test_kernels_show_the_kind(kernel: str, kind: str) -> None:
     assert program({kernel: 5}).kind == kind
 
 
-def test_a_kernel_with_parameters_is_of_no_code_generator() -> None:
+def test_kernels_with_parameters_are_not_generated_code() -> None:
     texts = ["fusion(float *, int)", "void relax_2_gpu<float>(T1 *)"]
     assert program({"fusion": 5, "relax_2_gpu": 5}, texts=texts) == PLAIN_CUDA
 
@@ -129,7 +129,7 @@ def test_namespaces_of_tensorrt_show_it() -> None:
     )
 
 
-def test_the_framework_with_most_kernel_time_is_the_kind() -> None:
+def test_framework_with_most_kernel_time_is_the_kind() -> None:
     engine = "trt_ampere_h1688cudnn_256x64"
     mostly_torch = program({ATEN_SHORT: 90, engine: 10}, texts=[ATEN])
     mostly_engine = program({ATEN_SHORT: 10, engine: 90}, texts=[ATEN])
@@ -155,14 +155,14 @@ def test_servers_that_rename_their_process_are_in_python() -> None:
     assert not program({ATEN_SHORT: 5}, texts=[ATEN], threads=["serve"]).python  # libtorch
 
 
-def test_a_header_of_aten_in_a_program_of_its_own_is_no_evidence(tmp_path: Path) -> None:
+def test_names_of_aten_headers_are_not_evidence(tmp_path: Path) -> None:
     text = "'void at::native::elementwise_kernel<main::{lambda(float, float)#1}, at::detail::Array<char*, 3>>(int)'"
     insert = [f"INSERT INTO StringIds VALUES (901, {text})"]
     export = build_export(tmp_path / "plain.sqlite", kernels=[Kernel()], api=[Call()], statements=insert)
     assert open_trace(export).program == PLAIN_CUDA
 
 
-def test_the_environment_is_no_evidence(tmp_path: Path) -> None:
+def test_environment_is_not_evidence(tmp_path: Path) -> None:
     environment = "'PATH=/usr/lib/python3.11' || char(0) || 'PRELOAD=/opt/libtorch.so'"
     output = "'/opt/libnvinfer.so' || char(10) || 'libpython3.11'"
     insert = [f"INSERT INTO StringIds VALUES ({id}, {text})" for id, text in ((901, environment), (902, output))]

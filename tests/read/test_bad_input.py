@@ -56,13 +56,13 @@ def test_no_such_file(tmp_path: Path) -> None:
     says(NotFoundError, tmp_path / "nothing.sqlite", "no such file", "nsys export")
 
 
-def test_a_directory(tmp_path: Path) -> None:
+def test_directory(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     says(NotFoundError, tmp_path / "folder", "directory")
 
 
 @pytest.mark.parametrize(("content", "word"), [(b"", "empty"), (b"start,end\n1,2\n", "not an SQLite file")])
-def test_an_empty_file_and_a_text_file(tmp_path: Path, content: bytes, word: str) -> None:
+def test_empty_file_and_text_file(tmp_path: Path, content: bytes, word: str) -> None:
     path = tmp_path / "report.sqlite"
     path.write_bytes(content)
     says(NotAnExportError, path, word)
@@ -77,7 +77,7 @@ def test_export_without_string_ids(copy: Path) -> None:
     says(DamagedExportError, change(copy, "DROP TABLE StringIds"), "StringIds")
 
 
-def test_a_renamed_column(copy: Path) -> None:
+def test_renamed_column(copy: Path) -> None:
     changed = change(copy, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN start TO begin")
     says(DamagedExportError, changed, "CUPTI_ACTIVITY_KIND_KERNEL", "'start'")
 
@@ -88,7 +88,7 @@ def test_unfinished_export(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_export(copy: Path, share: float) -> None:
+def test_truncated_export(copy: Path, share: float) -> None:
     content = copy.read_bytes()
     copy.write_bytes(content[: int(len(content) * share)])
     says(DamagedExportError, copy, "cut off")

@@ -48,13 +48,13 @@ def test_no_import_cycle() -> None:
 
 
 @PAGES
-def test_no_two_modules_of_a_page_declare_the_same_name(page: PageFiles) -> None:
+def test_modules_of_a_page_declare_distinct_names(page: PageFiles) -> None:
     count = Counter(word for name in modules(page.entry) for word in declared(name))
     assert [word for word, times in count.items() if times > 1] == []
 
 
 @PAGES
-def test_a_module_comes_after_what_it_imports(page: PageFiles) -> None:
+def test_modules_follow_their_imports(page: PageFiles) -> None:
     order = modules(page.entry)
     for place, name in enumerate(order):
         assert imports(name).keys() <= set(order[:place])
@@ -62,7 +62,7 @@ def test_a_module_comes_after_what_it_imports(page: PageFiles) -> None:
 
 
 @PAGES
-def test_a_written_script_has_no_module_syntax(page: PageFiles) -> None:
+def test_written_script_has_no_module_syntax(page: PageFiles) -> None:
     text = script(page.entry)
     assert text.isascii()
     assert re.findall(r"^\s*(?:import|export)\b.*", text, re.MULTILINE) == []
@@ -73,7 +73,7 @@ def test_every_script_belongs_to_a_page() -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_declaration_declares_one_name(name: str) -> None:
+def test_declarations_declare_one_name(name: str) -> None:
     assert OTHER_DECLARATION.findall((FOLDER / name).read_text()) == []
 
 

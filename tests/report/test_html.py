@@ -71,7 +71,7 @@ def test_escaped_json_is_safe_ascii(text: str) -> None:
     assert json.loads(made) == {sound: sound}
 
 
-def test_a_page_is_ascii_whatever_its_names(html: str) -> None:
+def test_page_is_ascii(html: str) -> None:
     assert html.isascii()
 
 
@@ -165,7 +165,7 @@ def test_names_are_text_in_every_chart_and_table(page: Opened) -> None:
     assert page.evaluate("window.owned") is None and page.complaints == []
 
 
-def test_a_spreadsheet_gets_no_formula(page: Opened) -> None:
+def test_csv_of_the_page_has_no_formula(page: Opened) -> None:
     with page.page.expect_download() as waiting:
         page.page.get_by_role("button", name="Save as CSV: NVTX ranges").click()
     assert re.fullmatch(r"[A-Za-z0-9_.-]+\.csv", waiting.value.suggested_filename)
@@ -175,7 +175,7 @@ def test_a_spreadsheet_gets_no_formula(page: Opened) -> None:
     assert [row[0] for row in rows[1:]] == [f"'{FORMULA}"]
 
 
-def test_the_page_guards_the_same_formulas(browser: Browser) -> None:
+def test_page_and_export_escape_the_same_formulas(browser: Browser) -> None:
     module = resources.files("traceview.report.assets").joinpath("core/export.js").read_text(encoding="utf-8")
     script = EXPORT.sub("", IMPORT.sub("", module))
     page = browser.new_page()

@@ -63,11 +63,11 @@ def test_wrap_fills_lines() -> None:
     assert wrap("") == [""]
 
 
-def test_code_that_fits_is_left_alone() -> None:
+def test_code_that_fits_does_not_change() -> None:
     assert list(code_lines("with x:\n    y()   # why", "  ")) == ["  with x:", "      y()   # why"]
 
 
-def test_a_long_comment_goes_above_and_keeps_the_margin() -> None:
+def test_long_comment_moves_above_its_line() -> None:
     code = "    total = a + b  # " + "why " * 20
     lines = list(code_lines(code, "  "))
     assert lines[0].startswith("      # why why") and lines[-1] == "      total = a + b"
@@ -75,7 +75,7 @@ def test_a_long_comment_goes_above_and_keeps_the_margin() -> None:
 
 
 @given(st.lists(st.sampled_from(["name", "=", "f(x,", "y)", "'text'", "+"]), min_size=1, max_size=60))
-def test_a_long_statement_goes_on_after_backslashes(words: list[str]) -> None:
+def test_long_statement_continues_after_backslashes(words: list[str]) -> None:
     lines = list(code_lines(" ".join(words), "    "))
     assert all(width(line) <= 80 for line in lines)
     joined = " ".join(line.removesuffix("\\").strip() for line in lines)

@@ -91,7 +91,7 @@ def test_fixes_hold_no_word_of_another_kind(name: str, program: str) -> None:
         assert not C_CODE.search(re.sub(r"#.*", "", fix.code).replace("; ", "\n"))
 
 
-def test_the_words_are_those_of_the_fixes() -> None:
+def test_every_word_occurs_in_the_fixes() -> None:
     every = [fix for fixes in FIXES.values() for fix in texts_of(fixes)]
     texts = "\n".join(f"{fix.advice}\n{fix.code}" for fix in every)
     unused = [words for words, readers in WORDS.items() if readers and not re.search(words, texts)]
@@ -133,7 +133,7 @@ def test_analyses_hold_no_word_of_another_kind(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["h200_serial.sqlite", "h200_quad.sqlite", "h200_ddp2.sqlite"])
-def test_the_kind_changes_texts_alone(name: str) -> None:
+def test_kind_changes_only_texts(name: str) -> None:
     rows = [
         # Some changes to the compute exist in PyTorch alone.
         [(item.id, item.cost_ns, item.device) for item in analysis.findings if item.claims == "waiting"]

@@ -78,7 +78,7 @@ def test_nearly_empty_last_waves_cost_the_idle_sms(waves: float, cost: int | Non
         assert result[0].cost_ns == pytest.approx(cost, abs=4)
 
 
-def test_a_library_chooses_the_waves_of_memory_bound_kernels() -> None:
+def test_waves_of_memory_bound_kernels_of_libraries_are_not_findings() -> None:
     name = "void at::native::<unnamed>::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T1)"
     assert findings(trace_of_kernels(name, 16 * 132 * 5 // 4), small_grids) == ()
 
@@ -109,7 +109,7 @@ def test_moves_are_findings_without_a_prediction(name: str, kind: str) -> None:
     assert findings(trace_of_kernels(name, program="cuda"), slow_kernels) == ()
 
 
-def test_a_nanosecond_of_compute_is_claimed_once() -> None:
+def test_each_nanosecond_of_compute_is_claimed_once() -> None:
     result = findings(trace_of_kernels("ampere_sgemm_128x64_nn", blocks=4), slow_kernels, small_grids)
     assert sum(finding.cost_ns for finding in result) <= 4 * MS
 
@@ -122,7 +122,7 @@ def test_sample_costs_at_most_its_compute() -> None:
         assert sum(costs) <= device.steady.compute_ns
 
 
-def test_what_a_change_slows_is_taken_from_what_it_saves() -> None:
+def test_slower_kernels_reduce_the_saving() -> None:
     add = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, A>(int)"
     flash = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(P)"
     alone, beside = (trace_of_kernels(add, count=count) for count in (2, 4))

@@ -46,14 +46,14 @@ def test_launch_bound() -> None:
     assert finding.evidence[0].end_ns - finding.evidence[0].start_ns <= 1 * MS
 
 
-def test_a_launch_that_the_gpu_waits_for_costs_its_latency_too() -> None:
+def test_awaited_launch_costs_its_latency_too() -> None:
     work = [(20 * US * at, 20 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
     calls = [(20 * US * at - 9 * US, 20 * US * at - 2 * US, "api", 0) for at in range(200)]
     result = findings(made_trace(work, calls), launch_bound, dependency_wait)
     assert [(finding.id, finding.cost_ns) for finding in result] == [("launch_bound", 199 * 15 * US)]
 
 
-def test_a_wait_for_another_stream_after_a_late_launch_is_no_latency() -> None:
+def test_wait_for_another_stream_is_not_latency() -> None:
     work = [(40 * US * at, 40 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
     calls = [(40 * US * at - 32 * US, 40 * US * at - 30 * US, "api", 0) for at in range(200)]
     costs = {

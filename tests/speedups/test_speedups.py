@@ -126,7 +126,7 @@ def test_precision_gains_less_where_names_or_shapes_tell_it() -> None:
     assert estimate.middle[0] < estimate.middle[2]
 
 
-def test_a_kernel_that_stays_is_launched() -> None:
+def test_remaining_kernels_are_launched() -> None:
     kernels = sequence([FP32_GEMM] * 2, [1_000, 1_000_000])
     estimate = dense(tf32(kernels), kernels)
     assert estimate.middle[0] == 1

@@ -235,7 +235,7 @@ class TestOnTheGpu:
         assert all(tensor.is_pinned() for batch in batches for tensor in batch.values())
         assert all_equal(batches, expected)
 
-    def test_preloaded_and_pinned_nothing_is_pinned_again(self) -> None:
+    def test_preloaded_batches_are_pinned_once(self) -> None:
         host = build_loader(with_data(preload=True), pinned=True)
         loader = PrefetchLoader(host, "cuda", depth=2)
         expected = list(islice(build_loader(CONFIG), 12))

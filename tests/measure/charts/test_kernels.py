@@ -103,7 +103,7 @@ def check(
         assert group.first == KernelInstance(rows[0]["start"], rows[0]["end"], rows[0]["stream"])
 
 
-def test_a_window_without_kernels_has_no_groups() -> None:
+def test_window_without_kernels_has_no_groups() -> None:
     trace = made_trace([(0, 10, "copy", 0, None), (20, 30, "compute", 0, None)])
     places = locate_operations(trace, project_operations(trace))
     assert kernel_groupings(trace, 0, Window(0, 15), places) == ()

@@ -153,7 +153,7 @@ def test_random_launches_have_no_certain_period(count: int, kinds: int, seed: in
 
 
 @pytest.mark.parametrize("symbols", [[], [1], [1, 2], list(range(500)), [1] * 2, [*range(100), *range(100)]])
-def test_a_program_that_runs_once_has_no_period(symbols: list[int]) -> None:
+def test_program_that_runs_once_has_no_period(symbols: list[int]) -> None:
     assert period_of(symbols) is None
 
 
@@ -162,7 +162,7 @@ def test_copies_alone_are_no_iterations() -> None:
     assert find_periods(replace(sequence, computes=np.zeros(50, np.bool_)))[0] is None
 
 
-def test_a_long_run_is_found_from_its_middle() -> None:
+def test_long_run_is_searched_from_its_middle() -> None:
     step = layered_step(12)
     period = period_of(step * 1200)
     assert period is not None
@@ -173,7 +173,7 @@ def iterations_of(trace: Trace) -> Iterations | NotMeasured:
     return measure_iterations(trace, ThreadStates.from_trace(trace))
 
 
-def test_a_period_is_an_iteration_of_the_capture() -> None:
+def test_periods_are_iterations_of_the_capture() -> None:
     calls = [(100 * at, 100 * at + 10, "api", 0) for at in range(12)]
     work = [(100 * at + 20, 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, at) for at in range(12)]
     result = iterations_of(made_trace(work, calls))
@@ -241,14 +241,14 @@ def test_streams_show_the_rounds_of_a_loop_over_streams() -> None:
     assert any(abs(other.time_ns / by_range.time_ns - 1) < 0.02 for other in by_launch.candidates)
 
 
-def test_an_iteration_ends_where_the_next_begins() -> None:
+def test_iteration_ends_where_the_next_begins() -> None:
     period, _ = find_periods(launch_sequence(open_trace(sample("dual.sqlite")), 1531))
     assert period is not None
     assert (period.end[:-1] == period.start[1:]).all()
     assert period.end[-1] > period.start[-1]
 
 
-def test_a_check_now_and_then_is_part_of_an_iteration() -> None:
+def test_occasional_check_is_part_of_an_iteration() -> None:
     period = period_of([*[1, 2] * 100, 3] * 12)
     assert period is not None
     assert len(period.first) in (1199, 1200)
@@ -299,5 +299,5 @@ def test_kernels_that_are_tried_before_the_loop_do_not_hide_it() -> None:
     assert len(period.first) == 40
 
 
-def test_a_few_equal_launches_in_a_part_of_a_run_are_no_iterations() -> None:
+def test_few_equal_launches_are_not_iterations() -> None:
     assert period_of([10, 11, 12, 13, 1, 1, 1, 1, 1, 1]) is None

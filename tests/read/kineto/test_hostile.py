@@ -34,7 +34,7 @@ def trace(path: Path, *events: Any, **around: Any) -> Path:
     return path
 
 
-def test_a_small_trace(tmp_path: Path) -> None:
+def test_small_trace(tmp_path: Path) -> None:
     actual = open_trace(trace(tmp_path / "a.json", KERNEL, CALL))
     assert actual.operations.select("start", "end", pl.col("name").cast(pl.String), "launch").rows() == [
         (10_500, 11_750, "f", 0)
@@ -43,7 +43,7 @@ def test_a_small_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["]", "", ",", " ,\n", "\n]\n"])
 @pytest.mark.parametrize("begin", ["[", " [\n", "\ufeff["])
-def test_a_list_of_events(tmp_path: Path, begin: str, end: str) -> None:
+def test_list_of_events(tmp_path: Path, begin: str, end: str) -> None:
     """Tools that merge or cut traces write the list alone; its closing bracket is optional."""
     path = tmp_path / "a.json"
     path.write_text(begin + ",\n".join(map(json.dumps, (KERNEL, CALL))) + end, encoding="utf-8")
@@ -68,7 +68,7 @@ def test_damaged_lists_of_events(tmp_path: Path) -> None:
 
 @given(block=st.integers(1, 400), end=st.sampled_from(["]", "", ", "]))
 @settings(max_examples=40)
-def test_a_list_in_blocks(block: int, end: str) -> None:
+def test_list_in_blocks(block: int, end: str) -> None:
     text = "[" + ", ".join(map(json.dumps, (KERNEL, CALL, KERNEL))) + end
     pieces = Pieces(BytesIO(text.encode()), block)
     events = [json.loads(event) for piece in pieces for event in piece.decode().split(chr(SEPARATOR))]

@@ -40,7 +40,7 @@ def test_valid_files_pass(tmp_path: Path, compression: str, options: dict[str, o
     check_pages(written(tmp_path / "t.parquet", compression=compression, **options))
 
 
-def test_an_empty_table_passes(tmp_path: Path) -> None:
+def test_empty_table_passes(tmp_path: Path) -> None:
     pl.DataFrame(schema={"a": pl.Int64, "b": pl.String}).write_parquet(tmp_path / "t.parquet")
     check_pages(tmp_path / "t.parquet")
 

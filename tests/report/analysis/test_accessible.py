@@ -74,7 +74,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_stands_out(theme: str) -> None:
+def test_text_has_enough_contrast(theme: str) -> None:
     colours = themes()[theme]
     for text in ("ink", "soft", "link", "high", "medium", "low", "info"):
         for ground in ("page", "card", "sunk"):
@@ -85,7 +85,7 @@ def test_text_stands_out(theme: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("sight", list(SIGHT))
-def test_no_two_classes_look_alike(theme: str, sight: str) -> None:
+def test_classes_look_different(theme: str, sight: str) -> None:
     colours = themes()[theme]
     [text] = re.findall(r"const PATTERNS = \{(.*?)\};", own("palette.js"), re.DOTALL)
     patterns = dict(re.findall(r'(\w+): "(\w+)"', text))
@@ -131,7 +131,7 @@ LEVELS = """() => [...document.querySelectorAll("h1, h2, h3, h4")].filter((one) 
   .map((one) => Number(one.tagName[1]))"""
 
 
-def test_everything_has_a_name_and_a_place(page: Opened) -> None:
+def test_every_control_has_a_name_and_a_role(page: Opened) -> None:
     all_charts(page)
     assert page.evaluate(NAMELESS) == []
     assert page.evaluate(LOST_LABELS) == []
@@ -144,7 +144,7 @@ def test_everything_has_a_name_and_a_place(page: Opened) -> None:
     assert page.evaluate("document.documentElement.lang") == "en"
 
 
-def test_tab_goes_through_everything_and_shows_where_it_is(page: Opened) -> None:
+def test_tab_shows_the_focus_on_every_control(page: Opened) -> None:
     all_charts(page)
     page.evaluate("scrollTo(0, 0)")
     unseen, classes = [], set()
@@ -166,7 +166,7 @@ def test_tab_goes_through_everything_and_shows_where_it_is(page: Opened) -> None
     assert {"theme", "goto", "search", "stage", "table", "small", "chart"} <= classes
 
 
-def test_findings_stand_in_a_table(page: Opened, analysis: Analysis) -> None:
+def test_findings_are_a_table(page: Opened, analysis: Analysis) -> None:
     table = page.page.get_by_role("table", name="Findings")
     assert table.get_by_role("row").count() == len(analysis.findings) + 1
     assert table.get_by_role("rowheader").all_inner_texts() == [one.title for one in analysis.findings]
@@ -196,7 +196,7 @@ def test_small_and_zoomed_screens(
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (800, 600)])
-def test_nothing_moves_once_it_shows(browser: Browser, html: str, tmp_path: Path, width: int, height: int) -> None:
+def test_nothing_moves_after_drawing(browser: Browser, html: str, tmp_path: Path, width: int, height: int) -> None:
     with opened(browser, html, tmp_path, width=width, height=height) as page:
         page.page.locator("#bars .chart").wait_for(state="attached")
         page.settle()
@@ -211,7 +211,7 @@ def test_nothing_moves_once_it_shows(browser: Browser, html: str, tmp_path: Path
         assert sum(moved) < 0.01
 
 
-def test_the_switch_changes_the_colours_of_charts_too(page: Opened) -> None:
+def test_switch_changes_the_colours_of_charts(page: Opened) -> None:
     all_charts(page)
     colour = """() => [...document.querySelectorAll(".chart")].map((one) =>
       one.layout.font.color + JSON.stringify(one.data[0].marker?.color ?? one.data[0].colorscale))"""
@@ -222,7 +222,7 @@ def test_the_switch_changes_the_colours_of_charts_too(page: Opened) -> None:
     assert switch.get_attribute("aria-pressed") == "true"
 
 
-def test_colours_of_the_system_leave_the_marks_theirs(browser: Browser, html: str, tmp_path: Path) -> None:
+def test_forced_colours_keep_the_colours_of_marks(browser: Browser, html: str, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(forced_colors="active")
@@ -236,7 +236,7 @@ def test_colours_of_the_system_leave_the_marks_theirs(browser: Browser, html: st
         context.close()
 
 
-def test_paper_gets_every_chart_in_light_colours(browser: Browser, html: str, tmp_path: Path) -> None:
+def test_print_shows_every_chart_in_light_colours(browser: Browser, html: str, tmp_path: Path) -> None:
     with opened(browser, html, tmp_path, dark=True) as page:
         page.page.locator("#charts .chart").first.wait_for(state="attached")
         page.evaluate(

@@ -41,7 +41,7 @@ def test_iteration_time_has_its_source() -> None:
     assert total_words(replace(analysis, whole=True)) == "run"
 
 
-def test_the_sentence_states_the_first_finding_of_a_capture() -> None:
+def test_sentence_states_the_first_finding() -> None:
     analysis = analyze(shared("h200_dual.sqlite"))
     first = analysis.findings[0]
     assert first.cost_per_iteration_ns is not None

@@ -71,7 +71,7 @@ def rows_of(data: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
 
 
-def test_iterations_are_stacked_by_what_they_were_made_of(page: Opened, analysis: Analysis) -> None:
+def test_iterations_are_stacked_by_part(page: Opened, analysis: Analysis) -> None:
     assert isinstance(analysis.iterations, Iterations)
     each = analysis.iterations.per_iteration
     shown = {trace["name"]: trace["y"] for trace in drawn(page, "What each iteration was made of")}
@@ -80,7 +80,7 @@ def test_iterations_are_stacked_by_what_they_were_made_of(page: Opened, analysis
     assert shown["idle: host"] == pytest.approx([one.idle["host"] / 1e6 for one in each])
 
 
-def test_a_click_on_a_bar_goes_to_the_iteration(page: Opened, analysis: Analysis) -> None:
+def test_click_on_a_bar_moves_to_the_iteration(page: Opened, analysis: Analysis) -> None:
     assert isinstance(analysis.iterations, Iterations)
     figure = chart(page, "What each iteration was made of")
     box = figure.locator(".chart .bars .point").nth(3).bounding_box()
@@ -99,7 +99,7 @@ def test_gaps_are_counted_by_length_and_cause(page: Opened, analysis: Analysis) 
         assert sum(column) == pytest.approx(causes[name[6:].replace(" ", "_")] / 1e6)
 
 
-def test_copies_lie_at_their_size_and_bandwidth(page: Opened, analysis: Analysis) -> None:
+def test_copies_are_at_their_size_and_bandwidth(page: Opened, analysis: Analysis) -> None:
     assert analysis.charts is not None
     groups = analysis.charts().devices[0].copies
     points = {
@@ -120,7 +120,7 @@ def test_concurrent_streams_are_a_matrix(page: Opened, analysis: Analysis) -> No
 
 
 @pytest.mark.parametrize("heading", ["Idle gaps by length", "Bandwidth of copies by size", "Concurrent streams"])
-def test_keys_go_through_a_chart(page: Opened, heading: str) -> None:
+def test_keys_move_through_a_chart(page: Opened, heading: str) -> None:
     figure = chart(page, heading)
     stage, said = figure.locator(".chart"), figure.locator(".said")
     stage.focus()
@@ -133,7 +133,7 @@ def test_keys_go_through_a_chart(page: Opened, heading: str) -> None:
     assert all(texts) and texts[1] == texts[3] and len(set(texts)) == 3
 
 
-def test_enter_goes_where_the_chart_points(page: Opened, analysis: Analysis) -> None:
+def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> None:
     assert analysis.charts is not None
     stage = chart(page, "Idle gaps by length").locator(".chart")
     stage.focus()
@@ -143,7 +143,7 @@ def test_enter_goes_where_the_chart_points(page: Opened, analysis: Analysis) -> 
     assert goes_to(page, longest.start - origin(analysis), longest.end - origin(analysis))
 
 
-def test_every_chart_is_saved_as_png(page: Opened) -> None:
+def test_charts_are_saved_as_png(page: Opened) -> None:
     buttons = page.page.locator(".figure-head").get_by_role("button", name="Save as PNG")
     names = set()
     assert buttons.count() == 4
@@ -164,7 +164,7 @@ def test_every_chart_is_saved_as_png(page: Opened) -> None:
     }
 
 
-def test_the_timeline_is_saved_as_png(page: Opened) -> None:
+def test_timeline_is_saved_as_png(page: Opened) -> None:
     name, data = saved(page, page.page.get_by_role("button", name="Save as PNG: Timeline"))
     assert name == "quad.timeline.png" and data[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", data[16:24])
@@ -172,7 +172,7 @@ def test_the_timeline_is_saved_as_png(page: Opened) -> None:
     assert width > canvas[0] and height > canvas[1] and len(data) > 20_000
 
 
-def test_every_table_is_saved_as_csv(page: Opened) -> None:
+def test_tables_are_saved_as_csv(page: Opened) -> None:
     buttons = page.page.get_by_role("button", name="Save as CSV")
     assert buttons.count() >= 7
     for at in range(buttons.count()):
@@ -197,7 +197,7 @@ def test_csv_holds_the_figures(page: Opened, analysis: Analysis) -> None:
     figure.get_by_role("button", name="Table").click()
 
 
-def test_the_table_behind_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> None:
+def test_table_of_a_chart_has_its_figures(page: Opened, analysis: Analysis) -> None:
     figure = chart(page, "Concurrent streams")
     button = figure.get_by_role("button", name="Table")
     assert button.get_attribute("aria-expanded") == "false" and not figure.locator("table").is_visible()
@@ -209,7 +209,7 @@ def test_the_table_behind_a_chart_has_its_figures(page: Opened, analysis: Analys
     button.click()
 
 
-def test_the_list_beside_goes_from_place_to_place(page: Opened, analysis: Analysis) -> None:
+def test_list_moves_from_place_to_place(page: Opened, analysis: Analysis) -> None:
     places = [place for finding in analysis.findings for place in finding.evidence]
     zero = origin(analysis)
     following = page.page.get_by_role("button", name="Next place")
@@ -224,7 +224,7 @@ def test_the_list_beside_goes_from_place_to_place(page: Opened, analysis: Analys
     assert goes_to(page, places[6].start_ns - zero, places[6].end_ns - zero)
 
 
-def test_a_finding_beside_opens_its_places(page: Opened, analysis: Analysis) -> None:
+def test_finding_in_the_list_opens_its_places(page: Opened, analysis: Analysis) -> None:
     number = 2
     head = page.page.locator("#beside .goto").nth(number)
     assert head.get_attribute("aria-expanded") == "false"
@@ -238,7 +238,7 @@ def test_a_finding_beside_opens_its_places(page: Opened, analysis: Analysis) -> 
     assert head.get_attribute("aria-expanded") == "false"
 
 
-def test_folding_the_list_gives_the_timeline_its_room(page: Opened) -> None:
+def test_folded_list_widens_the_timeline(page: Opened) -> None:
     width = "document.getElementById('canvas').getBoundingClientRect().width"
     narrow = page.evaluate(width)
     fold = page.page.get_by_role("button", name="Findings beside the timeline")

@@ -167,16 +167,16 @@ def floats(value: Any, path: str = "") -> set[str]:
 
 
 @pytest.mark.parametrize("path", CONTRACT)
-def test_every_path_of_the_contract_is_there(path: str) -> None:
+def test_every_path_of_the_contract_exists(path: str) -> None:
     assert reach(json.loads(to_json(made_analysis())), path) != []
 
 
 @pytest.mark.parametrize("path", [path for path in CONTRACT if not path.startswith(("nvtx[", "findings["))])
-def test_the_paths_stay_where_nothing_was_measured(path: str) -> None:
+def test_paths_exist_without_measurements(path: str) -> None:
     reach(json.loads(to_json(bare_analysis())), path)
 
 
-def test_what_was_not_measured_says_why() -> None:
+def test_missing_measures_have_reasons() -> None:
     made = document(bare_analysis())
     assert made["nvtx"] == []
     assert made["iterations"] == {
@@ -197,13 +197,13 @@ def test_what_was_not_measured_says_why() -> None:
     ]
 
 
-def test_an_iteration_has_every_figure() -> None:
+def test_iterations_have_every_figure() -> None:
     (row,) = reach(json.loads(to_json(made_analysis())), "iterations.per_iteration[]")
     assert list(row) == [*A_ROW[:11], "idle", "blocked_ns", "kernel_count"]
     assert list(row["idle"]) == list(CAUSES)
 
 
-def test_places_carry_the_ids_that_cuda_and_the_system_use() -> None:
+def test_places_have_the_ids_of_cuda_and_the_system() -> None:
     analysis = made_analysis()
     with_ids = analysis.trace.streams.with_columns(stream_id=analysis.trace.streams["stream_id"] + 41)
     places = reach(json.loads(to_json(_with_streams(analysis.trace, with_ids))), "findings[].evidence[]")
@@ -223,14 +223,14 @@ def _with_streams(trace: Trace, streams: Any) -> Any:
     return replace(made_analysis(), trace=replace(trace, streams=streams))
 
 
-def test_the_bytes_are_the_same_every_time_and_any_name_is_valid() -> None:
+def test_bytes_are_reproducible_with_any_name() -> None:
     names = '"\\\n\x00\u2028 </script> 核'
     text = to_json(made_analysis(names))
     assert text == to_json(made_analysis(names))
     assert json.loads(text)["nvtx"][0]["name"] == f"range 0{names}"
 
 
-def test_the_text_is_the_document_with_a_row_on_a_line() -> None:
+def test_text_has_one_row_per_line() -> None:
     analysis = made_analysis()
     text = to_json(analysis)
     assert json.loads(text) == document(analysis)
@@ -267,14 +267,14 @@ class Outer:
     causes: Mapping[str, int]
 
 
-def test_a_dataclass_becomes_an_object_of_its_fields() -> None:
+def test_dataclass_becomes_an_object() -> None:
     value = [Outer(3, Inner(0.5, ("a", "b")), {"lag": 1})]
     assert plain_values(value) == [{"lag": 3, "inner": {"ratio": 0.5, "names": ["a", "b"]}, "causes": {"lag": 1}}]
     assert plain_values(value, {"lag": "lag_ns"})[0]["lag_ns"] == 3  # type: ignore[index, call-overload]
     assert plain_values(value, {"lag": "lag_ns"})[0]["causes"] == {"lag": 1}  # type: ignore[index, call-overload]
 
 
-def test_a_value_without_json_is_refused() -> None:
+def test_value_without_json_is_refused() -> None:
     with pytest.raises(AssertionError, match="cannot be written as JSON"):
         plain_values(object())
     with pytest.raises(ValueError, match="not JSON compliant"):

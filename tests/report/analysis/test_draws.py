@@ -45,7 +45,7 @@ def fine(page: Opened) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_first_screen_answers(
+def test_first_screen_has_the_answer(
     browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
 ) -> None:
     analysis = analysis_of(name)
@@ -61,7 +61,7 @@ def test_first_screen_answers(
         assert page.page.locator("#loading").count() == 0
 
 
-def test_the_navigation_leads_to_its_sections(
+def test_navigation_leads_to_its_sections(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
     with opened(browser, render(analysis_of("dual")), tmp_path) as page:
@@ -75,7 +75,7 @@ def test_the_navigation_leads_to_its_sections(
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "nvtx_textid_only" not in name])
-def test_public_captures(browser: Browser, name: str, tmp_path: Path) -> None:
+def test_public_captures_draw(browser: Browser, name: str, tmp_path: Path) -> None:
     with opened(browser, render(analyze(shared(name))), tmp_path) as page:
         fine(page)
 

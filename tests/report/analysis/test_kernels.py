@@ -114,7 +114,7 @@ def merged_counts(rows: list[KernelPlace]) -> list[int]:
     return [count for _, count in sorted(sums.values(), key=lambda figures: -figures[0])]
 
 
-def test_a_group_shows_its_kernels(page: Opened, analysis: Analysis) -> None:
+def test_group_shows_its_kernels(page: Opened, analysis: Analysis) -> None:
     table = page.page.locator("#kernels tbody")
     for by, members in (("family", "kernels"), ("range", "kernel_places")):
         page.page.get_by_role("combobox", name="Group the kernels").select_option(by)
@@ -143,7 +143,7 @@ def test_times_lead_to_the_timeline(page: Opened, analysis: Analysis, by: str) -
     assert shows(page, analysis, group.longest)
 
 
-def test_arrows_go_through_the_table(page: Opened, analysis: Analysis) -> None:
+def test_arrows_move_through_the_table(page: Opened, analysis: Analysis) -> None:
     group = groups(analysis, "shape")[0]
     line = page.page.locator("#kernels tbody tr")
     stops = "document.querySelectorAll('#kernels tbody button[tabindex=\"0\"]').length"

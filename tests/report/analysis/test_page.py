@@ -15,14 +15,14 @@ from traceview.report.analysis import render
 
 
 @pytest.mark.parametrize("detail", [2_800_000, 3_000_000, 4_000_000])
-def test_the_page_stays_within_its_budget(analysis_of: Callable[[str], Analysis], detail: int) -> None:
+def test_page_stays_within_its_budget(analysis_of: Callable[[str], Analysis], detail: int) -> None:
     analysis = analyze(repeated(analysis_of("dual").trace, 6))
     document = render(analysis, detail)
     assert 0.7 * detail < len(document) <= detail
     assert document == render(analysis, detail)
 
 
-def test_an_error_of_a_chart_is_raised(analysis_of: Callable[[str], Analysis]) -> None:
+def test_error_of_a_chart_is_raised(analysis_of: Callable[[str], Analysis]) -> None:
     def broken() -> Charts:
         raise ZeroDivisionError("made")
 

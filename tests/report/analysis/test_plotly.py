@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 from traceview.report.analysis.page import library
 
 
-def test_the_library_is_plotly_js_and_packed_once() -> None:
+def test_library_is_plotly_js_packed_once() -> None:
     packed = library()
     assert library() is packed
     text = get_plotlyjs().encode("utf-8")

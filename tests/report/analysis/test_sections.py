@@ -53,7 +53,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
         assert page.complaints == []
 
 
-def test_no_name_leaves_its_string() -> None:
+def test_names_stay_inside_their_strings() -> None:
     html = render(hostile_analysis())
     assert html.count("</script>") == html.count("<script ") + html.count("<script>") >= 5
     assert "<img" not in html
@@ -78,7 +78,7 @@ def test_parts_add_up_to_the_window(name: str) -> None:
             assert busy == view["busy_ns"]
 
 
-def test_the_bars_and_the_timeline_show_the_steady_part_first(browser: Browser, tmp_path: Path) -> None:
+def test_bars_and_timeline_show_the_steady_part_first(browser: Browser, tmp_path: Path) -> None:
     path = sample("ddp2.sqlite")
     with opened(browser, render(analyze(path)), tmp_path) as page:
         head = page.page.locator(".device-head").first
@@ -97,13 +97,13 @@ def test_the_bars_and_the_timeline_show_the_steady_part_first(browser: Browser, 
         assert page.evaluate("traceview.page.opens") is None
 
 
-def test_nothing_private(analysis_of: Callable[[str], Analysis]) -> None:
+def test_page_has_no_private_data(analysis_of: Callable[[str], Analysis]) -> None:
     html = render(analysis_of("dual"))
     assert str(sample("dual.sqlite").parent) not in html
     assert "dual.sqlite" in html
 
 
-def test_policy_allows_nothing_from_outside(analysis_of: Callable[[str], Analysis]) -> None:
+def test_policy_allows_no_outside_source(analysis_of: Callable[[str], Analysis]) -> None:
     html = render(analysis_of("cudagraph"))
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -111,7 +111,7 @@ def test_policy_allows_nothing_from_outside(analysis_of: Callable[[str], Analysi
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', html) == []
 
 
-def test_a_lone_short_kernel_stays_visible(browser: Browser, tmp_path: Path) -> None:
+def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None:
     second = 1_000_000_000
     trace = made_trace(
         [
@@ -150,7 +150,9 @@ def repeated(trace: Trace, times: int) -> Trace:
     return replace(trace, operations=operations, api=api, ranges=ranges)
 
 
-def test_more_than_the_budget_says_so(browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path) -> None:
+def test_page_beyond_the_budget_is_reported(
+    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
+) -> None:
     analysis = analyze(repeated(analysis_of("dual").trace, 6))
     html = render(analysis, 2_800_000)
     assert len(html) <= 2_800_000

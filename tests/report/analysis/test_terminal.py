@@ -20,7 +20,7 @@ from traceview.report.layout import width
 ESCAPES = re.compile(r"\033\[[0-9;]*m")
 
 
-def test_the_first_lines_say_where_the_time_went() -> None:
+def test_first_lines_show_the_parts_of_the_time() -> None:
     lines = render(made_analysis()).splitlines()
     assert lines[0] == "report.sqlite · nsys 2024.2.3 · CUDA"
     first = " ".join(" ".join(lines[1:4]).split())
@@ -31,7 +31,7 @@ def test_the_first_lines_say_where_the_time_went() -> None:
     assert shares == ["60.0%", "10.0%", "5.0%", "25.0%"]
 
 
-def test_the_steady_part_is_shown_or_the_whole_window() -> None:
+def test_bars_cover_the_steady_part_or_the_window() -> None:
     analysis = made_analysis()
     steady = replace(analysis.devices[0].steady, window=Window(0, 40 * MS), compute_ns=30 * MS, busy_ns=32 * MS)
     none = steady.tables["communication"].with_rows((CommunicationOverlap(0, 0, 0, 0),))
@@ -57,7 +57,7 @@ def test_tables_cover_what_the_bars_cover() -> None:
         assert re.search(rf"{kernel.label[:12]}\S+ +{100 * kernel.share:.1f}% +\S+ ms +{kernel.count} ", text)
 
 
-def test_a_second_device_refers_to_the_remedy_of_the_first() -> None:
+def test_second_device_refers_to_the_remedy_of_the_first() -> None:
     analysis = made_analysis(findings=2)
     twice = replace(analysis.findings[0], device="GPU 1", cost_ns=1)
     text = render(replace(analysis, findings=(*analysis.findings, twice)))
@@ -70,33 +70,33 @@ def test_notes_are_short_in_the_summary() -> None:
     assert "About this capture\n  - Two of 3 ranges at 1.5 GB/s are lost.\n  - one line\n" in text
 
 
-def test_three_findings_are_told_in_full_and_the_others_in_a_line() -> None:
+def test_three_findings_in_full_and_the_others_in_a_line() -> None:
     text = render(made_analysis(findings=5))
     assert "1. finding number 0\n   high: 9.00 ms, 9.0% of the run, 0.001 ms per iteration\n" in text
     assert text.count("change number") == 3
     assert "     6.00 ms  finding number 3\n     5.00 ms  finding number 4\n" in text
 
 
-def test_top_bounds_the_lists_and_says_so() -> None:
+def test_top_limits_the_lists() -> None:
     text = render(made_analysis(findings=9), top=4)
     assert "and 5 more in the page and the JSON" in text
     assert "NVTX ranges (GPU projection) (first 4 of 12)" in text
     assert "range 3" in text and "range 4" not in text
 
 
-def test_the_device_is_named_where_there_are_several() -> None:
+def test_devices_are_named_if_there_are_several() -> None:
     assert "[GPU 0]" not in render(made_analysis(devices=1))
     assert "1. finding number 0 [GPU 0]" in render(made_analysis(devices=2))
 
 
-def test_a_narrowed_analysis_says_so() -> None:
+def test_narrowed_analysis_names_its_window() -> None:
     whole = made_analysis()
     text = render(replace(whole, trace=whole.trace.with_window(Window(0, 100))))
     assert "100.0 ms in the chosen window" in text
     assert "9.0% of the window" in text and "of the run" not in text
 
 
-def test_absent_things_are_said_not_shown_as_zero() -> None:
+def test_missing_figures_are_named() -> None:
     text = render(bare_analysis())
     assert "No findings: no known problem cost GPU time." in text
     assert "Synchronizations" not in text
@@ -104,7 +104,7 @@ def test_absent_things_are_said_not_shown_as_zero() -> None:
     assert "Iterations:" not in text and "Idle time of GPU 0" not in text
 
 
-def test_code_that_is_too_long_stays_code() -> None:
+def test_long_code_stays_valid() -> None:
     text = render(made_analysis(findings=1))
     assert (
         "       # faster\n"
@@ -118,12 +118,12 @@ def test_code_that_is_too_long_stays_code() -> None:
     ["x" * 500, " two words" * 90, "核" * 300, "\033[31m\x07\r\n\t\u202e", "e\u0301" * 200, "`{}%s\\"],
     ids=["long", "many", "wide", "control", "combining", "odd"],
 )
-def test_no_name_breaks_the_columns_or_the_terminal(names: str) -> None:
+def test_names_do_not_break_the_columns(names: str) -> None:
     _assert_fits(render(made_analysis(names, findings=12, devices=2), top=20))
 
 
 @given(st.text(max_size=200))
-def test_no_text_breaks_the_columns_or_the_terminal(names: str) -> None:
+def test_texts_do_not_break_the_columns(names: str) -> None:
     _assert_fits(render(made_analysis(names)))
 
 
@@ -132,7 +132,7 @@ def _assert_fits(text: str) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
-def test_ascii_holds_the_same_figures() -> None:
+def test_ascii_has_the_same_figures() -> None:
     analysis = made_analysis("核µ")
     text = render(analysis, unicode=False)
     assert text.isascii()
@@ -140,7 +140,7 @@ def test_ascii_holds_the_same_figures() -> None:
     assert "#" * 36 + "C" * 6 + "c" * 3 + "." * 15 in text
 
 
-def test_colour_only_adds_escapes() -> None:
+def test_colour_adds_only_escapes() -> None:
     plain, coloured = render(made_analysis()), render(made_analysis(), colour=True)
     assert "\033[" not in plain
     assert "\033[32m" + "█" * 36 + "\033[0m" in coloured
@@ -148,7 +148,7 @@ def test_colour_only_adds_escapes() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_real_captures_fit(name: str) -> None:
+def test_summaries_of_captures_fit_80_columns(name: str) -> None:
     analysis = analyze(shared(name))
     text = render(analysis)
     _assert_fits(text)

@@ -34,7 +34,7 @@ def unpacked(columns: Columns, place: list[int], length: int) -> list[int]:
 
 
 @given(st.lists(numbers, min_size=1, max_size=5))
-def test_columns_come_out_as_they_went_in(lists: list[list[int]]) -> None:
+def test_columns_round_trip(lists: list[list[int]]) -> None:
     columns = Columns()
     places = [columns.add(np.array(values, np.int64)) for values in lists]
     assert [unpacked(columns, place, len(values)) for place, values in zip(places, lists, strict=True)] == lists
@@ -51,7 +51,7 @@ def test_zlib_packs_where_isal_is_absent(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @given(numbers)
-def test_ascending_columns_hold_the_steps(values: list[int]) -> None:
+def test_ascending_columns_hold_differences(values: list[int]) -> None:
     values.sort()
     columns = Columns()
     place = columns.add_ascending(np.array(values, np.int64))
@@ -59,7 +59,7 @@ def test_ascending_columns_hold_the_steps(values: list[int]) -> None:
 
 
 @given(st.lists(st.integers(-(2**51), 2**51), max_size=40))
-def test_numbers_of_either_sign_come_out_as_they_went_in(values: list[int]) -> None:
+def test_signed_numbers_round_trip(values: list[int]) -> None:
     columns = Columns()
     place = columns.add_signed(np.array(values, np.int64))
     assert [-(one + 1) // 2 if one % 2 else one // 2 for one in unpacked(columns, place, len(values))] == values
@@ -74,7 +74,7 @@ def marks_of(pairs: list[tuple[int, int]]) -> Marks:
 
 
 @given(spans, st.integers(0, 14), st.integers(1, 4))
-def test_merging_loses_nothing(pairs: list[tuple[int, int]], shift: int, further: int) -> None:
+def test_merging_loses_no_event(pairs: list[tuple[int, int]], shift: int, further: int) -> None:
     marks = marks_of(pairs)
     once = merged(marks, 0, shift)
     for found in (once, merged(once, 0, shift + further)):
@@ -126,7 +126,7 @@ def test_equal_marks_take_the_first_name() -> None:
         assert found.name.tolist() == [0] and found.merge is not None and found.merge.top.tolist() == [7]
 
 
-def test_a_long_mark_stays_alone() -> None:
+def test_long_mark_is_not_merged() -> None:
     found = merged(marks_of([(at * 10, 2) for at in range(100)] + [(401, 500)]), 0, 7)
     assert found.merge is not None
     [at] = np.flatnonzero(found.start == 401)

@@ -38,7 +38,7 @@ def test_finest_width_fits_the_budget() -> None:
         assert sum(len(level.marks) for level in levels(marks, 0, widths.shifts)) <= widths.marks * 1.1
 
 
-def test_the_gpu_has_half_and_the_host_what_is_left() -> None:
+def test_gpu_rows_get_half_and_host_rows_the_rest() -> None:
     def finest(*kinds: str) -> list[int]:
         rows = [TimelineRow(kind, kind, "", "", (made(300_000),)) for kind in kinds]
         return [lane.levels[0].shift for [lane] in merged_lanes(rows, 0, SPAN, 200_000)]
@@ -48,7 +48,7 @@ def test_the_gpu_has_half_and_the_host_what_is_left() -> None:
     assert alone <= host <= gpu
 
 
-def test_wider_bins_if_it_does_not_fit() -> None:
+def test_wider_bins_above_the_budget() -> None:
     marks = made(100_000)
     wide, narrow = (Level(shift, merged(marks, 0, shift)) for shift in (22, 18))
     sizes = [size(level) for level in (wide, narrow, coarser(narrow, 0))]
@@ -65,7 +65,7 @@ def size(level: Level) -> int:
 
 
 @pytest.mark.parametrize("name", ["serial", "dual"])
-def test_causes_add_up_the_same_from_merged_gaps(analysis_of: Callable[[str], Analysis], name: str) -> None:
+def test_causes_of_merged_gaps_add_up(analysis_of: Callable[[str], Analysis], name: str) -> None:
     analysis = analysis_of(name)
     zero = origin(analysis)
     groups = rows(analysis, Names(), bands(analysis))

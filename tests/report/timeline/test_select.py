@@ -50,7 +50,7 @@ def a_kernel(analysis: Analysis, row: dict[str, Any], at: int = 900) -> dict[str
     return frame.row(at, named=True)
 
 
-def test_a_click_shows_the_launch_and_the_ranges(page: Opened, analysis: Analysis) -> None:
+def test_click_shows_launch_and_ranges(page: Opened, analysis: Analysis) -> None:
     row = row_of(page, "stream")
     kernel = a_kernel(analysis, row)
     launch = analysis.trace.api.row(kernel["launch"], named=True)
@@ -144,7 +144,7 @@ def test_measure_between_two_points_is_exact(page: Opened, analysis: Analysis) -
     assert page.page.locator("#measured").count() == 0
 
 
-def test_measure_by_keyboard_alone_takes_what_shows(page: Opened, analysis: Analysis) -> None:
+def test_keyboard_measures_the_visible_range(page: Opened, analysis: Analysis) -> None:
     page.evaluate("traceview.setView(50e6, 60e6)")
     page.settle()
     page.press("m")
@@ -154,7 +154,7 @@ def test_measure_by_keyboard_alone_takes_what_shows(page: Opened, analysis: Anal
     agrees(analysis, found)
 
 
-def test_a_summary_measures_between_the_borders_of_bins(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
+def test_measure_from_bins_ends_at_their_borders(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
     analysis = analyze(repeated(analysis.trace, 6))
     with opened(browser, render(analysis, 2_700_000), tmp_path) as page:
         page.page.wait_for_selector("html[data-whole]", state="attached")
@@ -195,7 +195,7 @@ def test_box_zoom(page: Opened, how: str) -> None:
     assert after == pytest.approx((before[0] + 0.25 * length, before[0] + 0.5 * length), rel=0.01)
 
 
-def test_a_link_leads_to_the_place(page: Opened, browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
+def test_link_restores_the_view(page: Opened, browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
     page.evaluate("traceview.setView(123456789, 125000001)")
     page.page.wait_for_function("() => location.hash.startsWith('#t=123456789')")
     fragment = page.evaluate("location.hash")
@@ -217,7 +217,7 @@ def test_a_link_leads_to_the_place(page: Opened, browser: Browser, analysis: Ana
     page.page.wait_for_function("() => location.hash === ''")
 
 
-def test_n_steps_through_what_was_found(page: Opened) -> None:
+def test_n_steps_through_the_matches(page: Opened) -> None:
     page.press("/")
     assert page.evaluate("document.activeElement.id") == "search"
     page.page.keyboard.type("memcpy h2d")
@@ -233,7 +233,7 @@ def test_n_steps_through_what_was_found(page: Opened) -> None:
     assert page.page.locator("#found").inner_text() == "1 of 20 found"
 
 
-def test_help_lists_the_keys_and_gives_the_focus_back(page: Opened) -> None:
+def test_help_lists_the_keys_and_restores_the_focus(page: Opened) -> None:
     page.page.locator("#stage").focus()
     page.press("?")
     assert page.page.locator("#help").is_visible()
@@ -278,7 +278,7 @@ def test_rows_are_reordered_by_key_and_by_dragging(page: Opened) -> None:
     assert labels(page) == every
 
 
-def test_a_part_folds_into_its_first_row(page: Opened) -> None:
+def test_folded_group_shows_its_first_row(page: Opened) -> None:
     every = labels(page)
     part = page.page.locator("#labels .name[aria-expanded]").first
     part.click()
@@ -290,7 +290,7 @@ def test_a_part_folds_into_its_first_row(page: Opened) -> None:
     assert labels(page) == every
 
 
-def test_ranges_lie_where_their_work_ran(page: Opened, analysis: Analysis) -> None:
+def test_projected_ranges_cover_their_work(page: Opened, analysis: Analysis) -> None:
     assert analysis.projected is not None
     frame = analysis.projected()
     found = page.evaluate(

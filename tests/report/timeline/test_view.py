@@ -27,7 +27,7 @@ def shows(page: Opened, start: int, end: int) -> bool:
     return first <= start and end <= last and last - first <= 4 * max(end - start, 500)
 
 
-def test_a_finding_goes_to_its_worst_place(page: Opened, analysis: Analysis) -> None:
+def test_finding_moves_to_its_worst_place(page: Opened, analysis: Analysis) -> None:
     worst = analysis.findings[0].evidence[0]
     zero = origin(analysis)
     assert not shows(page, worst.start_ns - zero, worst.end_ns - zero)
@@ -105,7 +105,7 @@ def test_drag_and_buttons(page: Opened) -> None:
     assert page.view()[0] < after[0]
 
 
-def test_hover_says_what_a_mark_is(page: Opened, analysis: Analysis) -> None:
+def test_hover_describes_a_mark(page: Opened, analysis: Analysis) -> None:
     copy = max(
         analysis.trace.operations.filter(analysis.trace.operations["class"] == "copy").iter_rows(named=True),
         key=lambda row: row["end"] - row["start"],
@@ -123,7 +123,7 @@ def test_hover_says_what_a_mark_is(page: Opened, analysis: Analysis) -> None:
         assert word in text
 
 
-def test_hover_says_why_a_gap(page: Opened) -> None:
+def test_hover_names_the_cause_of_a_gap(page: Opened) -> None:
     page.evaluate(
         """() => {
           const marks = traceview.marksIn(traceview.board.shown.find((row) => row.kind === "idle").lanes[0].exact);
@@ -140,7 +140,7 @@ def test_hover_says_why_a_gap(page: Opened) -> None:
     assert "host" in text
 
 
-def test_search_goes_from_one_to_the_next(page: Opened) -> None:
+def test_search_moves_from_match_to_match(page: Opened) -> None:
     search = page.page.locator("#search")
     search.fill("cudaDeviceSynchronize")
     search.press("Enter")
@@ -168,7 +168,7 @@ def test_folding_a_group(page: Opened) -> None:
     assert page.page.locator("#labels .label").count() == rows
 
 
-def test_everything_is_reached_by_tab(page: Opened) -> None:
+def test_tab_reaches_every_control(page: Opened) -> None:
     page.page.locator("h1").click()
     reached = set()
     for _ in range(40):
