@@ -26,7 +26,7 @@ from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNELS
 from traceview.measure.nvtx.ranges import RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
-from traceview.measure.places.table import KERNEL_PLACES
+from traceview.measure.places.table import KERNEL_PLACES, MODULES
 from traceview.measure.rates.collectives import COLLECTIVES
 from traceview.measure.rates.precisions import MATRIX_PRECISIONS
 from traceview.measure.rates.speed_of_light import SPEED_OF_LIGHT
@@ -42,6 +42,7 @@ MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     FAMILIES,
     KERNELS,
     KERNEL_PLACES,
+    MODULES,
     MATRIX_PRECISIONS,
     SPEED_OF_LIGHT,
     SYNC_CALLS,

@@ -75,10 +75,20 @@ class KernelGrouping:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceNode:
+    """Kernels of a module, a range, an op or of one name. `parent` is the index of the node around it, -1 for none."""
+
+    name: str
+    parent: int
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
-    `kernels` are those of the part that findings cover.
+    `kernels` and `places` are those of the part that findings cover.
     """
 
     device: int  # row of Trace.devices
@@ -87,6 +97,7 @@ class DeviceCharts:
     copies: tuple[CopyGroup, ...]
     copies_left_out: int
     kernels: tuple[KernelGrouping, ...] = ()
+    places: tuple[PlaceNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,17 @@ class KernelPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleUse:
+    """Kernels of one op in one module, in one direction. What the capture does not tell is None."""
+
+    place: str = column("text", "module and op", "Path of the module, and the outermost op below it.")
+    direction: str | None = column("text", "direction", "forward, backward or optimizer.")
+    count: int = column("count", "kernels", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFamily:
     """Kernels of one family."""
 

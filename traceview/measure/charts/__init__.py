@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at_once
 from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.charts.kernels import kernel_groupings
+from traceview.measure.charts.places import place_tree
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.charts import Charts, DeviceCharts
@@ -42,4 +43,5 @@ def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool)
         copies=copies,
         copies_left_out=left_out,
         kernels=kernel_groupings(trace, device.device, part.window, places),
+        places=place_tree(trace, device.device, part.window, places),
     )

@@ -13,10 +13,11 @@ from traceview.measure.kernels import DIGITS, shape_kinds
 from traceview.measure.places.locate import PLACE
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table
-from traceview.model.kernels import KernelPlace
+from traceview.model.kernels import KernelPlace, ModuleUse
 
 MAX_PLACES = 500
 MAX_PAIRS = 1 << 20  # of a place and a shape, for which sums are kept in an array
+ELSEWHERE = "(no module and no op)"
 KEYS = ("kernel", "family", *PLACE)
 
 
@@ -32,8 +33,8 @@ def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
     return (*rows, *([_rest(rest, total)] if len(rest) else []))
 
 
-def kernel_totals(given: PartInput) -> pl.DataFrame:
-    """Return KEYS with count and total_ns, the costliest first."""
+def kernel_totals(given: PartInput, *more: str) -> pl.DataFrame:
+    """Return KEYS, and `more` columns of places, with count and total_ns, the costliest first."""
     work, shapes = given.activity, len(given.trace.shapes)
     pair = work.select(given.places.code) * np.int64(shapes) + work.select(given.trace.operations["shape"].to_numpy())
     kinds, size = None, shapes * len(given.places.table)
@@ -48,10 +49,27 @@ def kernel_totals(given: PartInput) -> pl.DataFrame:
         pl.concat([_kernel_names(given)[shape], given.places.table[place]], how="horizontal")
         .with_columns(pl.Series("count", count[used], pl.Int64), pl.Series("total_ns", total))
         .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
-        .group_by(KEYS)
+        .group_by(*KEYS, *more)
         .agg(pl.col("count", "total_ns").sum())
         .sort(["total_ns", *KEYS], descending=[True, *[False] * len(KEYS)])
     )
+
+
+def module_uses(given: PartInput) -> tuple[ModuleUse, ...]:
+    """Return one row for each module, op and direction, the costliest first; none if the capture has neither."""
+    known = given.places.table.select(pl.col("module", "op").is_not_null().any())
+    if not any(known.row(0)):
+        return ()
+    totals = kernel_totals(given)
+    total = int(totals["total_ns"].sum())
+    place = pl.concat_str("module", "op", separator=" ", ignore_nulls=True)
+    rows = (
+        totals.group_by(pl.when(place == "").then(pl.lit(ELSEWHERE)).otherwise(place).alias("place"), "direction")
+        .agg(pl.col("count", "total_ns").sum())
+        .sort("total_ns", "place", "direction", descending=[True, False, False])
+        .head(MAX_PLACES)
+    )
+    return tuple(ModuleUse(**row, share=_share(row["total_ns"], total)) for row in rows.iter_rows(named=True))
 
 
 def _kernel_names(given: PartInput) -> pl.DataFrame:
@@ -74,4 +92,15 @@ def _rest(rest: pl.DataFrame, total: int) -> KernelPlace:
 
 KERNEL_PLACES = PartMeasure(
     Table(name="kernel_places", title="Kernels by place", row_type=KernelPlace, listed=False), kernel_places
+)
+MODULES = PartMeasure(
+    Table(
+        name="modules",
+        title="Kernels by module and op",
+        note="Backward kernels count for the module and the op of their forward.",
+        row_type=ModuleUse,
+        shown=("place", "share", "total_ns", "count", "direction"),
+        in_json=False,
+    ),
+    module_uses,
 )

@@ -11,9 +11,11 @@ from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, 
 from traceview.model.devices import DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.report.analysis.kernels import kernel_section
+from traceview.report.format import plain
 from traceview.report.timeline.bands import COPY_CLASSES
 
 Json = dict[str, Any]
+MAX_PLACE_NAME = 120
 MAX_LISTED_ITERATIONS = 2000  # of more, the table lists the slowest; the bars show all
 # The figures of an iteration, in the order of the bars and the table.
 FIELDS = (
@@ -50,6 +52,9 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
         "gaps": [_gaps(bucket, zero) for bucket in measured.gaps],
         "copies": [_copies(group, names[group.stream], zero) for group in measured.copies],
         "copies_left_out": measured.copies_left_out,
+        "places": [
+            [plain(node.name, MAX_PLACE_NAME), node.parent, node.count, node.total_ns] for node in measured.places
+        ],
         "kernels": kernel_section(analysis, device, measured.kernels, zero),
     }
 

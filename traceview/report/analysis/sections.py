@@ -25,7 +25,7 @@ from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
 
 Json = dict[str, Any]
-KERNEL_TABLES = ("kernels", "kernel_families")
+KERNEL_TABLES = ("kernels", "kernel_families", "modules")
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 

@@ -210,7 +210,7 @@ export interface Page {
 export interface ChartItem {
   text: string;
   place: Place | null;
-  mark: object;
+  mark?: object;
 }
 
 export interface ChartSpec {

@@ -111,12 +111,12 @@ function selectItem(chart, at, go) {
   if (!item) return;
   chart.at = at;
   chart.status.textContent = item.text;
-  Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
+  if (item.mark) Plotly.relayout(chart.stage, { shapes: outlineShapes(chart) });
   if (go && item.place) goTo(item.place);
 }
 
 function outlineShapes({ spec, at }) {
-  if (at < 0) return [];
+  if (at < 0 || !spec.items[at].mark) return [];
   return [
     {
       type: "rect",

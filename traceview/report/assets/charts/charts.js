@@ -4,6 +4,7 @@ import { byId, el } from "../core/dom.js";
 import { chartSection, charts, drawChart } from "./chart.js";
 import { copyChart } from "./copies.js";
 import { gapChart } from "./gaps.js";
+import { placeChart } from "./places.js";
 import { showIterationChart } from "./iterations.js";
 import { streamChart } from "./streams.js";
 
@@ -28,9 +29,13 @@ export async function loadCharts() {
   if (figures.iterations) showIterationChart(figures.iterations);
   const several = figures.devices.length > 1;
   byId("charts").replaceChildren(
-    ...figures.devices.map((device) => {
-      const specs = [gapChart, copyChart, streamChart].map((make) => make(device, several ? `, ${device.id}` : ""));
-      return el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection));
+    ...figures.devices.flatMap((device) => {
+      const on = several ? `, ${device.id}` : "";
+      const specs = [gapChart, copyChart, streamChart].map((make) => make(device, on));
+      return [
+        ...[placeChart(device, on)].filter(Boolean).map(chartSection),
+        el("div", { class: "grid" }, ...specs.filter(Boolean).map(chartSection)),
+      ];
     }),
   );
 }
