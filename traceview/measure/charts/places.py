@@ -27,8 +27,8 @@ def place_tree(trace: Trace, device: int, window: Window, places: Places) -> tup
     if work is None:
         return ()
     totals = kernel_totals(PartInput(trace, work.clip(window), places), "ranges")
-    outer = pl.when(pl.col("module").is_null()).then("ranges").otherwise(pl.col("module").str.split("."))
-    path = outer.list.concat([pl.concat_list("op").list.drop_nulls(), pl.concat_list("kernel")])
+    around = pl.when(pl.col("module").is_null()).then("ranges").otherwise(pl.col("module").str.split("."))
+    path = around.list.concat([pl.concat_list("op").list.drop_nulls(), pl.concat_list("kernel")])
     paths = totals.select(path.list.head(MAX_DEPTH).alias("path"), "count", "total_ns")
     if paths.is_empty() or paths["path"].list.len().max() == 1:
         return ()
