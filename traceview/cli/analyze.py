@@ -44,6 +44,8 @@ Per device, % of this time; EXPR holds when it holds for any device:
   exposed_KIND  exposed_copies  exposed_communication
 Per device, % of the busy time of that kind:
   overlap_KIND  overlap_communication
+Per device, % of the peak of its main precision, for a mean iteration:
+  mfu
 All calls together, % of the longest time of a device:
   sync.blocked .waited .starved .refill .cost   implicit_sync.blocked ...
 Steady iterations, % of their median wall time:

@@ -91,7 +91,7 @@ def parse_condition(
     condition = Condition(text.strip(), quantity, comparison, Decimal(sign + number), unit or "")
     if condition.kernel and kernels:
         if condition.kernel[1] not in kernels:
-            condition.refuse(f"unknown figure {condition.kernel[1]!r}; use kernel:\"NAME\"{' or .'.join(kernels)}")
+            condition.refuse(f'unknown figure {condition.kernel[1]!r}; use kernel:"NAME"{" or .".join(kernels)}')
     elif quantity not in quantities:
         close = difflib.get_close_matches(quantity, quantities, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {known or ', '.join(quantities)}"

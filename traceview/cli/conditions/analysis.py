@@ -127,6 +127,14 @@ def _iteration_count(analysis: Analysis) -> int:
     return 0 if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped
 
 
+def _mfu(analysis: Analysis) -> Iterator[Value]:
+    """Yield the time that the operations of an iteration take at the peak, as a part of the iteration's time."""
+    for row in analysis.tables["speed_of_light"].rows:
+        if row.mfu is None:
+            raise RequestError(f"{analysis.info.file}: --fail-if mfu was not measured: {row.unknown_because}")
+        yield Value(round(row.mfu * row.window_ns), row.window_ns, row.device)
+
+
 QUANTITIES: Mapping[str, Quantity] = {
     "busy": _device_quantity("time", lambda device: device.busy_ns),
     "idle": _device_quantity("time", lambda device: device.idle_ns),
@@ -141,6 +149,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "overlap_communication": _share_quantity(
         lambda device: (device.communication.overlapped_ns, device.communication.busy_ns)
     ),
+    "mfu": Quantity("share", _mfu),
     "kernels": _device_quantity("count", lambda device: device.kernel_count),
     "gaps": _device_quantity("count", lambda device: device.gaps.count),
     **{
@@ -209,7 +218,7 @@ def parse(text: str) -> Condition:
         text,
         QUANTITIES,
         example="exposed_h2d > 5%",
-        known=f"{', '.join(short)}, {ITERATION_COUNT}, iteration.FIGURE.median, .p5, .p95 or kernel:\"NAME\"",
+        known=f'{", ".join(short)}, {ITERATION_COUNT}, iteration.FIGURE.median, .p5, .p95 or kernel:"NAME"',
         kernels=KERNEL_FIGURES,
     )
     if condition.is_per_call and condition.unit == "%":
