@@ -32,6 +32,12 @@ def test_data_parallel_on_two_gpus() -> None:
     assert prediction.note.startswith("2 batches a step: 1.8")
 
 
+@pytest.mark.parametrize(("name", "limited"), [("dual", False), ("trainer/prefetch", True)])
+def test_a_change_to_the_compute_states_its_kernels_where_they_do_not_limit_it(name: str, limited: bool) -> None:
+    prediction = predict(analyze(sample(f"{name}.sqlite")), ["compile"])
+    assert prediction.note.startswith("kernels do not limit it: they take ") is not limited
+
+
 def test_larger_gradients_take_longer() -> None:
     times = [
         predict(prefetch(), [], more=[data_parallel(count, size)]).iteration_ns

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from traceview.model.trace import Note, Trace
-from traceview.whatif.outcome import RunModel
+from traceview.report.format import milliseconds
+from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time
 
 MIN_OVERHEAD = 0.05  # of the iterations; less profiler overhead is not stated
 UNNAMED = (
@@ -14,6 +17,7 @@ UNNAMED = (
         ("load", "staged", "ranks"),
     ),
 )
+MAX_KERNELS = 0.8  # of the predicted time: with less time in kernels, something else limits a change to the compute
 MIN_GAIN = 0.02  # of the measured time; a smaller gain gets a note
 
 
@@ -25,6 +29,16 @@ def gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
     if gain < -MIN_GAIN:
         return (f"alone it is {-gain:.0%} slower",)
     return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
+
+
+def host_notes(outcomes: Sequence[ChangedRun]) -> tuple[str, ...]:
+    """Return what the kernels take if they do not limit a change to the compute; `outcomes` from best to worst."""
+    least, middle, most = (kernel_time(outcome.graph) for outcome in outcomes)
+    if middle > MAX_KERNELS * outcomes[1].time:
+        return ()
+    low, high = sorted((least, most))
+    times = f"{milliseconds(middle)} ({milliseconds(low)} to {milliseconds(high)})"
+    return (f"kernels do not limit it: they take {times}, and the host's time differs between runs",)
 
 
 def _overhead_notes(model: RunModel) -> tuple[Note, ...]:

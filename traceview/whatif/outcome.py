@@ -81,6 +81,13 @@ def _host_time(path: Mapping[str, int]) -> int:
     return sum(path[kind] for kind in ("host", "call", "wait", "launch"))
 
 
+def kernel_time(graph: DependencyGraph) -> int:
+    """Return the summed time of the kernels of an iteration in ns."""
+    ops = graph.operations
+    counted = np.isin(ops.code, COUNTED) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
+    return int(graph.edges.weight[graph.operation_edges(RUN, counted)].sum()) // graph.counted
+
+
 def min_compute_time(model: RunModel, graph: DependencyGraph) -> int:
     """Return the minimum ns per iteration for compute on several streams, which share the GPU.
 

@@ -14,16 +14,18 @@ from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.report.format import milliseconds
+from traceview.speedups import SPEEDUPS
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, GraphChange, compute_changes, faster
 from traceview.whatif.changes.pin import PIN_HERE
 from traceview.whatif.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
 from traceview.whatif.graph import DependencyGraph
-from traceview.whatif.notes import gain_notes, model_notes, process_notes
+from traceview.whatif.notes import gain_notes, host_notes, model_notes, process_notes
 from traceview.whatif.outcome import ChangedRun, RunModel, min_compute_time, replay_changes
 from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
 from traceview.whatif.select import select
 
+COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # of the measured time: a model that is further off does not stand for the run
 MIN_FURTHER_GAIN = 0.005  # of the measured time, to add one more change to several
 DEFAULT_SPEEDUP = 2.0  # of the kernel with the most time, if no kernel is named
@@ -210,6 +212,7 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
     path["compute"] += max(0, min_compute_time(model, middle.graph) - sum(path.values()))
     total = max(sum(path.values()), 1)
     path = {kind: ns * middle.time // total for kind, ns in path.items()}
+    on_kernels = host_notes(outcomes) if any(change.name in COMPUTE_CHANGES for change in changes) else ()
     batches = math.prod(change.times for change in changes)
     margin = CAPTURE_NOISE + abs(model.error)  # at most CAPTURE_NOISE + MAX_ERROR, below 1
     return Prediction(
@@ -219,6 +222,6 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
         int(min(times) * (1 - margin)),
         int(max(times) * (1 + margin)),
         "; ".join(change.rests_on for change in changes),
-        "; ".join([*gain_notes(model, middle.time, batches), *middle.graph.remarks]),
+        "; ".join([*gain_notes(model, middle.time, batches), *on_kernels, *middle.graph.remarks]),
         path,
     )
