@@ -33,7 +33,7 @@ def test_data_parallel_on_two_gpus() -> None:
 
 
 @pytest.mark.parametrize(("name", "limited"), [("dual", False), ("trainer/prefetch", True)])
-def test_a_change_to_the_compute_states_its_kernels_where_they_do_not_limit_it(name: str, limited: bool) -> None:
+def test_kernels_that_do_not_limit_a_change_are_stated(name: str, limited: bool) -> None:
     prediction = predict(analyze(sample(f"{name}.sqlite")), ["compile"])
     assert prediction.note.startswith("kernels do not limit it: they take ") is not limited
 
