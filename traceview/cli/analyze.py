@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from traceview.cli.options import (
     FILE,
@@ -117,7 +118,7 @@ def analyze(
         analysis = measure_report(report, step, **options)
         failed = tuple(failures(checks, analysis))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, analysis, options["top"])
+        summary = None if quiet else partial(_summary, analysis, _chosen_top(options["top"]))
         text = write_results(page, partial(_to_html, analysis, detail), json_path, partial(to_json, analysis), summary)
     print_out(text)
     if opened and page is not None:
@@ -160,7 +161,13 @@ def _to_html(analysis: Analysis, detail: int | None) -> str:
     return html
 
 
-def _summary(analysis: Analysis, top: int) -> str:
+def _chosen_top(top: int) -> int | None:
+    """Return --top if the user gives it: without it, each table has a length of its own."""
+    source = click.get_current_context().get_parameter_source("top")
+    return None if source is ParameterSource.DEFAULT else top
+
+
+def _summary(analysis: Analysis, top: int | None) -> str:
     from traceview.report.analysis import terminal
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -99,8 +99,8 @@ class Table:
 
     `name` is the table's key in the JSON. `shown` names the columns that terminal and page show, in their order; ()
     shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
-    what the JSON holds elsewhere; one that is not `listed` is in the JSON only. `not_measured` is the reason for
-    missing rows.
+    what the JSON holds elsewhere; one that is not `listed` is in the JSON only. The summary shows `first` rows if
+    the reader does not ask for another number. `not_measured` is the reason for missing rows.
     """
 
     name: str
@@ -111,6 +111,7 @@ class Table:
     single: bool = False
     in_json: bool = True
     listed: bool = True
+    first: int | None = None
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
 

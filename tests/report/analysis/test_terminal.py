@@ -57,6 +57,12 @@ def test_tables_cover_what_the_bars_cover() -> None:
         assert re.search(rf"{kernel.label[:12]}\S+ +{100 * kernel.share:.1f}% +\S+ ms +{kernel.count} ", text)
 
 
+def test_tables_have_lengths_of_their_own() -> None:
+    analysis = analyze(sample("dual.sqlite"))
+    assert "Kernels on GPU 0 (first 5 of 7" in render(analysis)
+    assert "Kernels on GPU 0 (first 10 of 7" in render(analysis, top=10)
+
+
 def test_second_device_refers_to_the_remedy_of_the_first() -> None:
     analysis = made_analysis(findings=2)
     twice = replace(analysis.findings[0], device="GPU 1", cost_ns=1)

@@ -193,6 +193,7 @@ KERNELS = PartMeasure(
         title="Kernels",
         note="By name and launch shape, costliest first.",
         row_type=KernelUse,
+        first=5,
         shown=(
             "label",
             "share",

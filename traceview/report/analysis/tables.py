@@ -10,14 +10,15 @@ from traceview.model.devices import DevicePart
 from traceview.report.format import CAUSE_WORDS, confidence_word, figure, milliseconds, percent, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, width, wrap
 
+TOP = 10  # rows of a list or table
 COLUMN_GAP = 2
 MAX_NAME_WIDTH = 34
 MAX_CANDIDATES = 4
 
 
-def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
-    """Yield each table as lines, its heading first; `top` bounds the rows of each."""
-    for device in analysis.devices[:top]:
+def tables(analysis: Analysis, top: int | None) -> Iterator[list[str]]:
+    """Yield each table as lines, its heading first; `top` bounds the rows of each, by default as the table says."""
+    for device in analysis.devices[: top or TOP]:
         name = cut(plain(device.id, 100), 24)
         part = analysis.part(device)
         for table in {**device.tables, **part.tables}.values():
@@ -29,9 +30,9 @@ def tables(analysis: Analysis, top: int) -> Iterator[list[str]]:
         yield _iterations(analysis.iterations)
 
 
-def text_table(table: Table, top: int, place: str = "") -> list[str]:
+def text_table(table: Table, chosen: int | None, place: str = "") -> list[str]:
     """Return a declared table as lines: the first column on the left, as many of the others as fit in 80 columns."""
-    rows = table.shown_rows
+    rows, top = table.shown_rows, chosen or table.first or TOP
     if not rows or not table.listed:
         return []
     title = f"{table.title}{place}"

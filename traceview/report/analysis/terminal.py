@@ -19,7 +19,7 @@ from traceview.report.analysis.answer import (
     speed_lines,
     total_words,
 )
-from traceview.report.analysis.tables import tables
+from traceview.report.analysis.tables import TOP, tables
 from traceview.report.format import milliseconds, percent, plain
 from traceview.report.layout import WIDTH, code_lines, cut, width, wrap
 
@@ -47,8 +47,8 @@ SENTENCE = re.compile(r"\. (?=[A-Z`])")
 RUNS = re.compile("|".join(f"{mark}+" for mark in INK))
 
 
-def render(analysis: Analysis, *, top: int = 10, unicode: bool = True, colour: bool = False) -> str:
-    """Return the summary as text; `top` bounds every list. No line is wider than 80 columns.
+def render(analysis: Analysis, *, top: int | None = None, unicode: bool = True, colour: bool = False) -> str:
+    """Return the summary as text; `top` bounds every list, by default to TOP. No line is wider than 80 columns.
 
     Without `unicode` the text is ASCII; with `colour` it holds ANSI escapes.
     """
@@ -69,7 +69,8 @@ def _ink(text: str, code: int) -> str:
     return f"\033[{code}m{text}\033[0m"
 
 
-def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
+def _parts(analysis: Analysis, chosen: int | None) -> Iterator[list[str]]:
+    top = chosen or TOP
     info = analysis.info
     known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
     version = known if info.profiler == "nsys" else info.profiler
@@ -83,7 +84,7 @@ def _parts(analysis: Analysis, top: int) -> Iterator[list[str]]:
     yield from _notes(analysis, top)
     if any(analysis.part(device).window != device.window for device in analysis.devices):
         yield ["Streams, calls and ranges cover the whole window, other tables the bars' time"]
-    yield from tables(analysis, top)
+    yield from tables(analysis, chosen)
 
 
 def _first_lines(analysis: Analysis) -> Iterator[str]:
