@@ -37,8 +37,8 @@ class KernelSequence:
 
     places: Times
     ns: Times
-    stream: NDArray[np.int64]
-    shape: NDArray[np.int64]
+    stream: NDArray[np.int16]
+    shape: NDArray[np.uint32]
     kinds: tuple[KernelKind, ...]
     full_names: tuple[str, ...]
     blocks: Factors
@@ -58,8 +58,8 @@ class KernelSequence:
         return cls(
             places=places,
             ns=(chosen["end"] - chosen["start"]).to_numpy(),
-            stream=chosen["stream"].to_numpy().astype(np.int64),
-            shape=chosen["shape"].to_numpy().astype(np.int64),
+            stream=chosen["stream"].to_numpy(),
+            shape=chosen["shape"].to_numpy(),
             kinds=tuple(starmap(kernel_kind, names)),
             full_names=tuple(full for _, full in names),
             blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
