@@ -17,6 +17,7 @@ from traceview.pricing.ledger import Grant, IdleClaim
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # of the idle time, for a line or a call to be named
 MOSTLY = 0.5
+MAX_GAPS = 10_000  # the longest ones stand for all gaps of a finding
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
 # What helps where the host was, by the functions of libraries below its line, or by the system call.
 ADVICE: Mapping[str, str] = {
@@ -61,22 +62,26 @@ NOWHERE = HostPlace("", "")
 
 def host_place(host_time: HostTime | None, draft: FindingDraft, grant: Grant) -> HostPlace:
     """Return where the host was in the granted idle time, if the capture tells."""
-    positions = np.flatnonzero(grant.idle)
-    if host_time is None or len(positions) == 0:
-        return NOWHERE
-    rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
-    gaps = draft.device.use.gaps.frame[rows]
     causes = {cause for claim in draft.claims if isinstance(claim, IdleClaim) for cause in claim.causes}
-    if causes & NOT_OF_THE_HOST:
+    if host_time is None or len(grant.idle) == 0 or not causes or causes & NOT_OF_THE_HOST:
         return NOWHERE
     is_host = causes == {"host"}
-    total = int(grant.idle.sum())
-    return _line_place(host_time.lines([gaps]), total, is_host) or (
-        _state_place(host_time.states(gaps), total) if is_host else NOWHERE
+    positions = np.flatnonzero(grant.idle)
+    if len(positions) > MAX_GAPS:
+        longest = np.argpartition(grant.idle[positions], -MAX_GAPS)[-MAX_GAPS:]
+        positions = positions[np.sort(longest)]
+    rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
+    gaps = draft.device.use.gaps.frame[rows]
+    total = int(grant.idle[positions].sum())
+    if total == 0:
+        return NOWHERE
+    scale = int(grant.idle.sum()) / total
+    return _line_place(host_time.lines([gaps]), total, scale, is_host) or (
+        _state_place(host_time.states(gaps), total, scale) if is_host else NOWHERE
     )
 
 
-def _line_place(lines: tuple[SourceLine, ...], total: int, is_host: bool) -> HostPlace | None:
+def _line_place(lines: tuple[SourceLine, ...], total: int, scale: float, is_host: bool) -> HostPlace | None:
     """Return the line with the most idle time of the finding's kind, unless it has little or no name."""
     if not lines:
         return None
@@ -88,11 +93,11 @@ def _line_place(lines: tuple[SourceLine, ...], total: int, is_host: bool) -> Hos
     place = f"{line.place} ({line.function})" if line.line else f"{line.function} in {line.place}"
     advice = _advice(line.stack)
     if is_host:
-        return HostPlace(f", {duration(min(times[at], total))} of it at {place}", advice)
+        return HostPlace(f", {duration(int(min(times[at], total) * scale))} of it at {place}", advice)
     return HostPlace(f", mostly at {place}", advice) if times[at] > MOSTLY * sum(times) else None
 
 
-def _state_place(states: HostStates, total: int) -> HostPlace:
+def _state_place(states: HostStates, total: int, scale: float) -> HostPlace:
     """Return the longest system call or another state that explains the time, if one does."""
     longest = max(states.waits, key=states.waits.__getitem__, default="")
     times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATE_WORDS}}
@@ -100,7 +105,7 @@ def _state_place(states: HostStates, total: int) -> HostPlace:
     if times[name] < MIN_WAIT_SHARE * total:
         return NOWHERE
     where = STATE_WORDS.get(name, f"in `{name}`")
-    return HostPlace(f", {duration(min(times[name], total))} of it {where}", _advice(name))
+    return HostPlace(f", {duration(int(min(times[name], total) * scale))} of it {where}", _advice(name))
 
 
 def _advice(place: str) -> str:

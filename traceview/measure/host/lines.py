@@ -45,7 +45,8 @@ def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
     return IdleStacks(frame.group_by("stack").sum().sort("stack"), exact)
 
 
-def _stacks_in(cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
+def _stacks_in(all_cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
+    cells = all_cells.near(left)
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
     stack = cells.stacks_in(part.until_launch)
     chosen = np.flatnonzero((inside > 0) & (stack >= 0))

@@ -10,9 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, union
+from traceview import intervals
+from traceview.intervals import Intervals, Times, index_ranges, sorted_unique, union
 from traceview.model.trace import Trace
 
+FEW = 8  # search cells near pieces if there are this many times more cells
 # Files that run only while code is compiled; compiled code itself runs below other files of these packages.
 COMPILERS = (
     r"^torch/_dynamo/(?:convert_frame|symbolic_convert)\.py|^torch/_inductor/(?:graph|scheduler|codegen/.*)\.py|"
@@ -20,50 +22,52 @@ COMPILERS = (
 )
 
 
-class LateStacks(NamedTuple):
-    """Samples whose stack nsys took after their time.
+class StackCells(NamedTuple):
+    """Disjoint times in order, each with its stack (row of HostEvidence.stacks, -1 if unknown).
 
-    nsys waits for the interpreter lock, and writes the stack that it then sees for each moment that it missed. The
-    thread gives the lock up after Python's switch interval, wherever it is, or in a call that waits or launches.
+    nsys takes the stack of a Python thread when it gets the interpreter lock. While a thread holds the lock, nsys
+    waits, and then writes the stack that it sees for each moment that it missed. The thread gives the lock up after
+    Python's switch interval, wherever it is, or in a call that waits or launches.
 
     Attributes:
-        cell: The cell of each late sample.
-        moment: When it was due.
-        seen: The latest moment at which its stack was taken.
+        moment: When the sample was due.
+        holds_gil: Whether the thread held the interpreter lock then.
+        seen: The latest moment at which the stack of such a sample was taken; before all times for other samples.
         before: The stack before the missed time, and `since` when it was taken.
+        exact: The stacks are known exactly; then the attributes about the lock mean nothing.
     """
-
-    cell: Times
-    moment: Times
-    seen: Times
-    before: NDArray[np.int32]
-    since: Times
-
-
-class StackCells(NamedTuple):
-    """Disjoint times in order, each with its stack (row of HostEvidence.stacks, -1 if unknown)."""
 
     start: Times
     end: Times
     stack: NDArray[np.int32]
+    moment: Times
     holds_gil: NDArray[np.bool_]
-    late: LateStacks | None
+    seen: Times
+    before: NDArray[np.int32]
+    since: Times
     exact: bool
+
+    def near(self, pieces: Intervals) -> StackCells:
+        """Return the cells that may overlap the members of a union."""
+        if len(pieces.start) * FEW > len(self.start):
+            return self
+        first = np.searchsorted(self.end, pieces.start, side="right")
+        count = np.maximum(np.searchsorted(self.start, pieces.end, side="left") - first, 0)
+        rows = sorted_unique(index_ranges(first, count))
+        return StackCells(*(column[rows] for column in self[:-1]), self.exact)  # type: ignore[arg-type, call-arg]
 
     def stacks_in(self, pieces: Intervals) -> NDArray[np.int32]:
         """Return the stack of each cell, given idle time that ends with launches.
 
-        A late stack that was taken at the launch gives way to the stack before it, if that was taken in the same piece.
+        A stack that may have been taken at the launch gives way to the stack before it, if that was taken in the same
+        piece.
         """
-        late = self.late
-        if late is None or len(pieces.start) == 0:
+        if self.exact or len(pieces.start) == 0:
             return self.stack
-        piece = np.maximum(np.searchsorted(pieces.start, late.moment, side="right") - 1, 0)
-        inside = (late.since >= pieces.start[piece]) & (late.moment < pieces.end[piece])
-        at_launch = np.flatnonzero(inside & (late.seen >= pieces.end[piece]))
-        stack = self.stack.copy()
-        stack[late.cell[at_launch]] = late.before[at_launch]
-        return stack
+        piece = np.maximum(np.searchsorted(pieces.start, self.moment, side="right") - 1, 0)
+        start, end = pieces.start[piece], pieces.end[piece]
+        at_launch = (self.since >= start) & (self.moment < end) & (self.seen >= end)
+        return np.where(at_launch, self.before, self.stack)
 
     def where(self, chosen: NDArray[np.bool_]) -> Intervals:
         """Return the union of some cells."""
@@ -118,28 +122,20 @@ def _cells(samples: pl.DataFrame) -> StackCells:
     start, end = samples["start"].to_numpy(), samples["end"].to_numpy()
     stack, holds = samples["stack"].to_numpy(), samples["holds_gil"].fill_null(False).to_numpy()
     if (end > start).any():
-        return StackCells(start, end, stack, holds, None, exact=True)
+        return StackCells(start, end, stack, start, holds, start, stack, start, exact=True)
     apart = np.diff(start)
     period = int(np.median(apart)) if len(apart) else 0
     middle = start[:-1] + apart // 2
     first, last = start - period, start + period
     np.maximum(first[1:], middle, out=first[1:])
     np.minimum(last[:-1], middle, out=last[:-1])
-    return StackCells(first, last, stack, holds, _late_stacks(start, stack, holds, period), exact=False)
-
-
-def _late_stacks(start: Times, stack: NDArray[np.int32], holds: NDArray[np.bool_], period: int) -> LateStacks | None:
-    """Return the samples of threads that held the interpreter lock."""
     begins = np.append(True, (stack[1:] != stack[:-1]) | (holds[1:] != holds[:-1]))
-    run = np.cumsum(begins) - 1
-    first = np.flatnonzero(begins)
-    last = np.append(first[1:], len(start)) - 1
-    is_late = holds[first] & (first > 0)
-    cell = np.flatnonzero(is_late[run])
-    if len(cell) == 0:
-        return None
-    before = first[run[cell]] - 1
-    return LateStacks(cell, start[cell], start[last[run[cell]]] + period, stack[before], start[before])
+    run = np.cumsum(begins) - 1  # of equal samples
+    run_start = np.flatnonzero(begins)
+    run_end = np.append(run_start[1:], len(start)) - 1
+    seen = np.where(holds & (run > 0), start[run_end[run]] + period, intervals.BEFORE_ALL)
+    before = np.maximum(run_start[run] - 1, 0)
+    return StackCells(first, last, stack, start, holds, seen, stack[before], start[before], exact=False)
 
 
 def compiling_stacks(trace: Trace) -> NDArray[np.bool_]:
