@@ -26,6 +26,7 @@ HABITS = (
     re.compile(r"\b(?:held against|puts? into words|has it so)\b"),
 )
 NAMES = {"of", "one", "found"}
+HELPERS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "test_language.py"]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 # A test's name is its subject and what that does: no article, no "what ...", no "... is said".
@@ -52,7 +53,7 @@ def habits(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*SOURCES, *HELPERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_sources_are_written_plainly(path: Path) -> None:
     assert [(line, found) for line, text in prose(path) for found in habits(text)] == []
 

@@ -1,4 +1,4 @@
-"""The comparison's plain arithmetic against traceview's, and what becomes of tools that are absent, fail or hang."""
+"""The comparison's plain arithmetic against traceview's, and tools that are absent, fail or hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repeated capture is the capture, N times: as many events, as much work, every launch still matched."""
+"""A capture repeated N times has N times the events and the work, and every kernel keeps its launch."""
 
 from __future__ import annotations
 

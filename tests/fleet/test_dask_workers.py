@@ -90,7 +90,7 @@ def test_worker_without_access_to_the_report(tmp_path: Path) -> None:
     path = str(tmp_path / "rank0.sqlite")
     client_sees_it = deserialize(on_a_worker(path, exists_here=True))
     assert str(client_sees_it).startswith("the worker does not see it; ")
-    # A file that nobody sees gives the same error as on one machine.
+    # A missing file gives the same error as on one machine.
     nowhere = on_a_worker(path, exists_here=False)
     assert nowhere == work(path, Job()) and str(deserialize(nowhere)).startswith("no such file; ")
 

@@ -115,7 +115,7 @@ def compare(
     path: Path, connection: sqlite3.Connection, table: str, columns: list[str], sound: Rows | None
 ) -> tuple[str, str, str]:
     """Decode a table and read it with SQLite; `sound` is its rows before the damage."""
-    # Of an odd number of columns, decode the second half as groups of equal rows.
+    # If the number of columns is odd, decode the second half as groups of equal rows.
     grouped = columns[(len(columns) + 1) // 2 :] if len(columns) % 2 else []
     decoded = read_integers(path, connection, table, columns, grouped)
     try:

@@ -133,7 +133,7 @@ def _streams(device: dict[str, Any], window: int) -> Iterator[str]:
     if sum(item["copy_count"] for item in streams) != sum(item["count"] for item in device["copies"]):
         yield "the copies of the streams are not those of the device"
     if streams and not max(item["busy_ns"] for item in streams) <= busy <= sum(item["busy_ns"] for item in streams):
-        yield "the device's busy time is no union of its streams'"
+        yield "the device's busy time is not the union of its streams'"
     for item in streams:
         if sum(item["causes"].values()) != item["gap_ns"] or min(item["causes"].values()) < 0:
             yield "the causes of a stream's gaps do not add up"

@@ -140,7 +140,7 @@ def test_report_on_a_read_only_mount(tmp_path: Path) -> None:
     place.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], capture_output=True)
     if made.returncode:
-        pytest.skip("this system lets nobody mount")
+        pytest.skip("mounting is not permitted here")
     try:
         shutil.copyfile(tmp_path / "report.sqlite", place / "report.sqlite")
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)

@@ -1,4 +1,4 @@
-"""What the tests on a GPU share."""
+"""Helpers for tests on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def no_synchronization() -> Iterator[None]:
-    """Let every call fail that makes the host wait, as far as torch notices; it warns that this is not far."""
+    """Make every call fail that makes the host wait and that torch detects; torch warns that it detects few."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode("error")

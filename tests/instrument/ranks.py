@@ -1,4 +1,4 @@
-"""Runs functions in real processes that are ranks of one another, as torchrun would start them."""
+"""Runs functions in real processes that form a group of ranks, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Scenario = Callable[[World, Path], Any]
 
 
 def run(scenarios: Sequence[Scenario], folder: Path, size: int = 2, device: str = "cpu") -> Mapping[str, list[Any]]:
-    """Run module-level functions one after the other on each rank; return what each rank made of each."""
+    """Run module-level functions one after the other on each rank; return the results of all ranks by function name."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

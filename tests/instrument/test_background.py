@@ -19,7 +19,7 @@ class BadBatchError(Exception):
 
 
 class Source(Iterator[int]):
-    """Raises wherever an item is an exception, and goes on after it."""
+    """Yields its items, and raises those that are exceptions."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.items, self.taken = iter(items), 0
@@ -33,7 +33,7 @@ class Source(Iterator[int]):
 
 
 def outcomes(iterator: Iterator[Any]) -> list[Any]:
-    """What an iterator gives, exceptions among it, to its end."""
+    """Return everything that an iterator yields or raises."""
     found: list[Any] = []
     while True:
         try:

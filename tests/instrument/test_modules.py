@@ -27,7 +27,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def tree(log: Log) -> list[str]:
-    """What was opened, in order, each name indented by the ranges around it on its thread."""
+    """Return the opened ranges in order, indented by the ranges around them on their thread."""
     depth: dict[int, int] = {}
     lines = []
     for what, name, thread in log:
@@ -38,7 +38,7 @@ def tree(log: Log) -> list[str]:
 
 
 def given() -> Tensor:
-    """An input that a graph leads to."""
+    """Return an input that requires a gradient."""
     return torch.ones(2, 3, requires_grad=True) * 1
 
 
@@ -196,7 +196,7 @@ def test_no_backward_range_without_gradients(recorder: Recorder) -> None:
 @dataclass
 class Named:
     hidden: Tensor
-    note: str = "a leaf that is no tensor"
+    note: str = "a leaf that is not a tensor"
 
 
 @pytest.mark.parametrize(

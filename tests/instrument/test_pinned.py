@@ -33,7 +33,7 @@ class Later(Event):
 
 
 class Memory:
-    """Stands in for pinned memory and counts how often it is asked for."""
+    """Stands in for pinned memory and counts its allocations."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -149,7 +149,7 @@ def test_unused_buffers_are_dropped() -> None:
 
 
 class OwnTensor(torch.Tensor):
-    """A subclass, which must stay one: pinned by itself."""
+    """A subclass that pins itself and must keep its type."""
 
     fails = False
 
@@ -204,7 +204,7 @@ def test_collator_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def as_if_pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Ordinary memory where pinned memory is asked for; the sizes asked for."""
+    """Replace pinned memory by ordinary memory; return the requested sizes."""
     sizes: list[int] = []
     empty: Callable[..., Any] = torch.empty
 

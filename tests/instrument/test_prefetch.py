@@ -35,7 +35,7 @@ class BadBatchError(Exception):
 
 
 class CopyingCopier(Copier):
-    """Stands in for a GPU: like one, it has its own copy of a batch after `copy_leaf`."""
+    """Stands in for a GPU: it has its own copy of a batch after `copy_leaf`."""
 
     def copy_leaf(self, leaf: Any, target: torch.Tensor | None = None) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
@@ -221,7 +221,7 @@ def test_failed_copy_frees_buffers() -> None:
 
 
 class Positioned:
-    """A loader that says where it stands and can go there, as `instrument.data.datasets.Loader` does."""
+    """A loader that reports its position and can resume there, as `instrument.data.datasets.Loader` does."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -253,7 +253,7 @@ def test_position_of_last_batch(threaded: bool, monkeypatch: pytest.MonkeyPatch)
 
 
 class Counting:
-    """A stateful loader written by hand; its state is an object that it goes on changing."""
+    """A stateful loader; its state is an object that later batches change."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.at, self.fails_at = {"batch": 0, "seen": list[int]()}, fails_at
@@ -384,7 +384,7 @@ def test_on_copy() -> None:
 
 
 class Moves:
-    """A batch that moves itself, with or without telling the allocator who uses it."""
+    """A batch that moves itself, with or without a call of `record_stream`."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
@@ -447,7 +447,7 @@ class TestOnTheGpu:
         with computing:
             for batch in PrefetchLoader(loader, "cuda", depth=2, stream=copying):
                 totals.append(batch.sum())
-                del batch  # its memory may go to the next batch, if nobody guards it
+                del batch  # without a guard, the next batch may get its memory
                 with copying:
                     torch.cuda._sleep(self.LONG)
         torch.cuda.synchronize()  # the sums are on a stream that reading them does not wait for

@@ -17,7 +17,7 @@ Log = list[tuple[str, str, int]]
 
 
 class Recorder:
-    """Stands in for nvtx and writes down what the profiler would be told, and by which thread."""
+    """Stands in for nvtx and records each call with its thread."""
 
     def __init__(self) -> None:
         self.log: Log = []

@@ -65,7 +65,7 @@ def test_streams_in_use_are_distinct() -> None:
 
 
 class Pool:
-    """Stands in for torch.cuda, where there is none: hands out TORCH_POOL_STREAMS streams in turn, as torch does."""
+    """Stands in for torch.cuda: gives TORCH_POOL_STREAMS streams in turn, as torch does."""
 
     def __init__(self) -> None:
         self._turns = itertools.count()

@@ -1,4 +1,4 @@
-"""When the host waits, and that no loss is lost however it reads them."""
+"""When the host waits, and that it reads every loss once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = st.one_of(st.sampled_from(["auto", "every", "event"]), st.integers(1, 60
 
 
 class LateEvent:
-    """An event of a GPU that is never done by itself: only waiting for one lets it, and those before it, be done."""
+    """An event that completes only if the host waits for it or for a later one."""
 
     made: ClassVar[list[LateEvent]] = []
     clock = 0

@@ -38,7 +38,7 @@ class Box(list):
 
 
 class Moving(dict):
-    """A mapping that moves itself, as some libraries' batches are."""
+    """A mapping that moves itself, like the batches of some libraries."""
 
     def pin_memory(self) -> Moving:
         return self
@@ -70,7 +70,7 @@ trees = st.recursive(anything, nested, max_leaves=12)
 
 
 def shape_of(tree: Any) -> Any:
-    """What must not change: types and places, with tensors by value; written without the code under test."""
+    """Return types, places and values of a tree, computed without the code under test."""
     if isinstance(tree, torch.Tensor):
         return ("tensor", tree.tolist())
     if isinstance(tree, dict):

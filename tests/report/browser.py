@@ -1,4 +1,4 @@
-"""A real browser, headless, and everything a page did in it."""
+"""A headless browser, and the requests and messages of a page in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def executable() -> str | None:
 
 @dataclass
 class Opened:
-    """A page that drew itself, with what it asked of the network and what it complained about."""
+    """A drawn page, with its network requests and its messages in the console."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def view(self) -> tuple[float, float]:
-        """Return the stretch that shows, in ns from the page's zero."""
+        """Return the visible range, in ns from the page's zero."""
         first, last = self.page.evaluate("[traceview.view.from, traceview.view.to]")
         return first, last
 
     def settle(self) -> None:
-        """Wait until what was asked for is drawn."""
+        """Wait until the page has drawn all changes."""
         self.page.evaluate("async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }")
 
     def press(self, key: str) -> tuple[float, float]:
@@ -59,7 +59,7 @@ class Opened:
         return self.view()
 
     def reset(self) -> None:
-        """Go back to how the page was when it opened."""
+        """Restore the state of the page after it was opened."""
         self.page.mouse.move(1, 1)
         self.evaluate("scrollTo(0, 0)")
         self.evaluate("document.activeElement.blur()")

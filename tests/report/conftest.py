@@ -1,7 +1,6 @@
-"""One browser for the tests of this folder, and the pages of the samples, made once.
+"""A browser for each folder of tests, and the analyses of the samples, made once.
 
-The browser is closed behind the folder: as long as it is open its event loop counts as the running one, and
-`asyncio.run` in any other test refuses to start.
+The browser closes after its folder: while it is open, its event loop counts as running, and `asyncio.run` fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A capture whose every name would like to be something else."""
+"""A hand-made capture with names that try to be code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _named(frame: pl.DataFrame, offset: int) -> pl.DataFrame:
 
 
 def hostile_trace() -> Trace:
-    """Twelve steps of a copy and a kernel, under names that break out where they can."""
+    """Return a trace of twelve steps with a copy and a kernel, and with hostile names."""
     step = 1_000_000
     operations = [
         one

@@ -1,4 +1,4 @@
-"""Analyses made by hand: every part of a report filled, with names as hostile as a trace may hold."""
+"""Hand-made analyses that fill every part of a report, with hostile names."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _speed_of_light(names: str) -> SpeedOfLight:
 
 
 def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analysis:
-    """Return an analysis with something in every place; `names` is appended to whatever a trace names."""
+    """Return an analysis that fills every part; `names` is appended to every name."""
     trace = made_trace(operations=[(0, 10, "compute", 0, 0)], api=[(0, 1, "api", 0)], ranges=[(0, 20, "step", 0)])
     return Analysis(
         info=ReportInfo(f"report{names}.sqlite", "2024.2.3", "3.11.1", {}),

@@ -1,4 +1,4 @@
-"""The scripts of the pages are modules that fit together, and one script each when they are written."""
+"""The scripts of a page are modules that fit together, and are written as one script."""
 
 from __future__ import annotations
 

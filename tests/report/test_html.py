@@ -1,4 +1,4 @@
-"""The page lets nothing in: a policy of hashes, no way around it, and every name of a capture as text alone."""
+"""The page runs only its own scripts, by a policy of hashes, and holds the names of a capture as text."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_nothing_leaves_the_page(page: Opened, attempt: str) -> None:
 
 
 def test_plotly_obeys_the_policy(page: Opened) -> None:
-    """Charts, their hover, their keys, PNG and paper: not one complaint, not one request."""
+    """Charts, hover, keys, PNG and print cause no message in the console and no request."""
     for chart in page.page.locator(".chart").all():
         chart.hover()
         chart.press("End")

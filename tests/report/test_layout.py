@@ -1,4 +1,4 @@
-"""Columns, not characters: properties of cutting, padding and wrapping."""
+"""Properties of cutting, padding and wrapping by columns, not characters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_middle_keeps_both_ends(text: str, columns: int) -> None:
 
 @given(st.lists(st.text("ab", min_size=1, max_size=40), unique=True, min_size=1, max_size=30), st.integers(16, 40))
 def test_short_names_stay_distinct(numbers: list[str], columns: int) -> None:
-    """Names that differ only somewhere in a long middle, as those of ranks and kernels do."""
+    """Names of ranks and kernels often differ only in their long middle."""
     names = [f"{'run_of_the_whole_cluster_' * 2}{number}{'_of_a_report_with_a_long_name' * 2}" for number in numbers]
     short = short_names(names, columns)
     assert all(width(name) <= columns for name in short)

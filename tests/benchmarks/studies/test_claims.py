@@ -1,4 +1,4 @@
-"""The page of claims: what the script prints from the raw figures is what it says."""
+"""The page of claims has the rows that the script prints from the raw figures."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_busy_machine_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counted:
-    """A stage that notes what is asked of it."""
+    """A stage that records its calls."""
 
     launches_only = False
 

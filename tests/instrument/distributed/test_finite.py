@@ -23,7 +23,7 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 
 def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set[int] | None = None, **how: Any) -> Any:
-    """Run the trainer on this rank; the second rank's batches `bad` are no numbers."""
+    """Run the trainer on this rank; the second rank's batches `bad` hold NaN."""
     with pytest.MonkeyPatch.context() as patch:
         if bad is not None and not world.first:
             # Each global batch holds one of each rank, the first rank's in front.

@@ -34,7 +34,7 @@ GOOD = Reductions(NBYTES, unsplit_ms=5.0, bucket_mb=25, bucketed_ms=5.0, referen
 
 
 def together(step: float, reductions: Reductions = GOOD, *, backward: float = 8.0, **run: Any) -> Scaling:
-    """Two ranks alike, whose own work takes 4 ms forward, `backward`, and 1 ms in the optimizer."""
+    """Two equal ranks, whose own work takes 4 ms forward, `backward`, and 1 ms in the optimizer."""
     calibration = Calibration(4.0, backward, reductions)
     figures = [RankFigures(rank, step, 0.0, 0.0, 1.0, calibration) for rank in range(2)]
     return Scaling(tuple(figures), batch=32, **run)
@@ -165,7 +165,7 @@ def config(**distributed: Any) -> Config:
 
 
 def _measured(world: World, **distributed: Any) -> Any:
-    """Calibrate, then take a step: what was measured, and whether anything but that was changed."""
+    """Calibrate and take a step; return the measurement and whether nothing else changed."""
     run = config(**distributed)
     device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Who joins whom, on which device, and how ranks agree; the processes are real."""
+"""Process groups, devices and agreement of ranks, in real processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def who(world: World, _folder: Path) -> Any:
 
 
 def votes(world: World, _folder: Path) -> Any:
-    """Return at which step each rank stops when the second one is asked at step 3."""
+    """Return the step after which each rank stops if the second rank receives the request at step 3."""
     stop = StopVote(world, every=4)
     return next(step for step in range(30) if stop(world.rank == 1 and step == 3))
 

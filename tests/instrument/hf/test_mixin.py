@@ -85,7 +85,7 @@ def test_resume_within_an_epoch(tmp_path: Path, device: str, accumulation: int) 
 
 
 class Threaded:
-    """Stands in for PrefetchLoader on a GPU: a thread reads ahead, on any machine."""
+    """Stands in for PrefetchLoader on a GPU: its thread reads ahead on any machine."""
 
     def __init__(self, loader: Any, _device: Any, *, depth: int, stream: Stream) -> None:
         self.batches: Background[Any, Any] = Background(iter(loader), lambda batch: batch, depth=depth)
@@ -130,7 +130,7 @@ def test_first_batch_is_read_by_the_main_thread(tmp_path: Path, monkeypatch: pyt
 
 
 def overlapped(monkeypatch: pytest.MonkeyPatch) -> list[AsyncBatches]:
-    """Return the list that every asynchronous epoch is written into."""
+    """Return the list that every asynchronous epoch is appended to."""
     made: list[AsyncBatches] = []
     original = AsyncBatches.__init__
 

@@ -1,4 +1,4 @@
-"""A tiny model, its data and its Trainer: made from a configuration, nothing is downloaded."""
+"""A tiny model, its data and its Trainer, made without a download."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Unsized(torch.utils.data.IterableDataset[Sample]):
 
 
 def tiny_model() -> Any:
-    """Dropout stays on: the model draws from the generator that a loader could disturb."""
+    """Return a model with dropout, which draws from the generator that a loader could disturb."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
@@ -81,7 +81,7 @@ def trainer(folder: Path, kind: type = AsyncTrainer, device: str = "cpu", data: 
 
 
 def history(trained: Any) -> list[dict[str, float]]:
-    """What a run logged, without what depends on the clock."""
+    """Return the log of a run without values that depend on the clock."""
     clocked = ("perf/", "train_runtime", "_per_second", "eval_runtime")
     return [
         {key: value for key, value in entry.items() if not any(word in key for word in clocked)}

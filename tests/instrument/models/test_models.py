@@ -96,7 +96,7 @@ def test_attention_backends_agree(name: str, attention: str) -> None:
 
 
 class Called(TorchDispatchMode):
-    """Writes down every operation that runs."""
+    """Records every operation that runs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def batch(model: Model, size: int = 4, seed: int = 1) -> dict[str, Tensor]:
 
 
 def awakened(net: nn.Module) -> nn.Module:
-    """The same model without a zero among its weights: what a gate of zero hides is seen."""
+    """Return the model without zeros in its weights, because a gate of zero hides other weights."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for weight in net.parameters():

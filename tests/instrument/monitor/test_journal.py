@@ -1,4 +1,4 @@
-"""Losses and times that arrive late, in any order of calls, become the same records."""
+"""Losses and times give the same records in any order of arrival."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from instrument.monitor.metrics import Figures, StepFigures
 
 
 class Kept:
-    """A sink that keeps what it is given."""
+    """A sink that keeps its records."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, Figures]] = []
@@ -87,7 +87,7 @@ def test_epoch_record_has_number_and_sums() -> None:
 
 
 def test_failed_step_is_in_no_record() -> None:
-    """Its times arrive, its loss does not."""
+    """The times of the step arrive, but not its loss."""
     kept = Kept()
     one = journal(kept, every=1)
     one.add([loss(0)], [step(0), step(1)])

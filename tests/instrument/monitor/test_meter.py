@@ -1,4 +1,4 @@
-"""The times of a step's parts, by events whose clock the test sets."""
+"""The times of a step's parts, from events with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 class Gpu:
-    """A clock, in ms, and how far the GPU has come; events are of `Timed`."""
+    """A clock in ms, and the time that the GPU has reached; its events are `Timed`."""
 
     def __init__(self) -> None:
         self.now, self.done, self.made = 0.0, float("inf"), 0
@@ -127,7 +127,7 @@ def test_events_are_reused(gpu: Gpu) -> None:
 
 
 def test_other_events_are_not_reused(gpu: Gpu) -> None:
-    """A loader's pinned memory waits for the event after its copy: recorded again, it would wait for a step."""
+    """A loader's pinned memory waits for the event after its copy, so the meter must not record that event again."""
     meter, lent = StepMeter(CPU), []
     for step in range(20):
         copied = [Timed(gpu).record(), Timed(gpu).record()]
@@ -143,7 +143,7 @@ def test_other_events_are_not_reused(gpu: Gpu) -> None:
 
 
 def test_two_threads_measure_at_once() -> None:
-    """One thread runs backward while the other runs the next forward; both want events of those used before."""
+    """One thread runs backward while the other runs the next forward; both reuse events."""
     meter, failed = StepMeter(CPU), []
 
     def backward() -> None:
@@ -212,7 +212,7 @@ def test_unmeasured_value_has_a_reason(gpu: Gpu) -> None:
 
 
 def test_end_of_the_run_is_not_a_step(gpu: Gpu) -> None:
-    """An error may end a run that has ended already; and a run may go on behind its end."""
+    """An error may end a run a second time, and a run may continue after its end."""
     meter = StepMeter(CPU)
     one_step(meter, gpu, 0)
     meter.end()

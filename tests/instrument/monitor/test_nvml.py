@@ -102,7 +102,7 @@ def test_run_without_a_gpu_has_no_uuid() -> None:
 
 
 class SlowMeter:
-    """Answers when it is let to; counts its readings."""
+    """Waits for permission to answer, and counts its readings."""
 
     def __init__(self) -> None:
         self.may_answer, self.readings, self.closed = threading.Event(), 0, False

@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def shown_on(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Make stderr a terminal; not as a fixture, for pytest sets stderr anew after those."""
+    """Make stderr a terminal. A fixture cannot do this, because pytest replaces stderr after the fixtures."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     return screen

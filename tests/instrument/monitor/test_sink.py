@@ -17,7 +17,7 @@ from instrument.monitor.sink import import_optional
 
 
 class Recorder:
-    """A sink that keeps what it gets, and breaks where it is told to."""
+    """A sink that keeps its records, and fails where the test wants it."""
 
     def __init__(self, breaks_at: int | None = None, breaks_closing: bool = False) -> None:
         self.records: list[tuple[int, Figures]] = []
@@ -36,7 +36,7 @@ class Recorder:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
-    """Let a library be missing, and what imports it."""
+    """Make a library and the module that imports it unavailable."""
     real = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> types.ModuleType:

@@ -16,7 +16,7 @@ from instrument.monitor.tensorboard import TensorBoard, open_sink
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard itself would show."""
+    """Return the values that TensorBoard shows."""
     events = EventAccumulator(str(folder)).Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 

@@ -18,7 +18,7 @@ class RefusedError(Exception):
 
 
 class Library(SimpleNamespace):
-    """Stands in for wandb: one run, which keeps what it is told."""
+    """Stands in for wandb: one run that keeps its calls."""
 
     def __init__(self, refuses: str = "") -> None:
         super().__init__(errors=SimpleNamespace(Error=RefusedError), refuses=refuses, logged=[], finished=0, begun=[])

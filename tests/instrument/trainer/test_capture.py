@@ -1,4 +1,4 @@
-"""The steps that nsys records, by calls on a stand-in, and the warning before a capture without ranges."""
+"""Calls that start and stop a capture, on a stand-in, and the warning before a capture without ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was called on the GPU, in order; no GPU is there."""
+    """Return the list of calls to the profiler of a stand-in for the GPU."""
     made: list[str] = []
 
     class Runtime:
@@ -75,7 +75,7 @@ def test_capture_is_stopped_once(calls: list[str]) -> None:
 
 
 def test_failed_gpu_is_ignored_on_close(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was recorded until then is kept, and the error that is seen is the first one."""
+    """The records until then stay, and the first error is raised."""
     opened = CaptureRange(Capture(0, 9), GPU)
     opened.before(0)
 

@@ -1,4 +1,4 @@
-"""Asked once, a run ends after its step; asked twice, at once. Real signals, sent to real processes."""
+"""The first signal ends a run after its step, the second at once. Real signals to real processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_second_signal_ends_the_run_at_once(first: signal.Signals, second: signa
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Known handlers, whatever the shell that runs the tests has ignored."""
+    """Set known handlers, because the shell may have set others."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

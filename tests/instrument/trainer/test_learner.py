@@ -1,4 +1,4 @@
-"""The three parts of a step: they add up to a plain training step, in each precision and however they are cut."""
+"""Forward, backward and update equal a plain training step, in each precision and with micro-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Fit(torch.nn.Module):
-    """A line fitted to points; its loss is scaled, so that a clip of 1 clips."""
+    """A line fitted to points; its loss is large, so that clipping at 1 has an effect."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def plain(clip: float | None, scale: float, steps: int) -> list[torch.Tensor]:
-    """What torch alone makes of the same."""
+    """Return the weights after the same steps in plain torch."""
     model = Fit(scale)
     optimizer = torch.optim.AdamW(model.line.parameters(), lr=3e-4, weight_decay=0.01)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: what stops, what is skipped, and which states are kept."""
+"""A non-finite loss or gradient: the run stops or skips the step, and which states it keeps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(made: Config) -> tuple[Outcome, list[str]]:
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, batches: range | set[int], value: float = math.nan) -> None:
-    """Let the inputs of these batches, counted from 0, be no numbers."""
+    """Replace the inputs of these batches, counted from 0, by NaN."""
     make = datasets.Synthetic.__getitem__
 
     def poisoned(samples: Any, index: int) -> Any:

@@ -1,4 +1,4 @@
-"""What passes is tried again, a bounded number of times; a batch in parts gives the whole batch's gradients."""
+"""Transient errors are retried a limited number of times; a batch in parts gives the gradients of the whole batch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_failed_iterator_is_not_the_end_of_data() -> None:
 
 
 class Flaky(torch.utils.data.Dataset[int]):
-    """Fails for a moment when asked for `index` the first time; shared memory lets workers know of it."""
+    """Fails at the first read of `index`; shared memory makes this known to all workers."""
 
     def __init__(self, index: int, times: int, error: Exception) -> None:
         self.index, self.error = index, error

@@ -1,4 +1,4 @@
-"""A whole run on the CPU: what follows from its seed, and how it ends."""
+"""A whole run on the CPU: its seed and its end."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ FLAGS = (
 
 
 def command(flags: str, capsys: Any, monkeypatch: Any) -> tuple[object, list[str]]:
-    """Run the trainer's command; return its exit code and what it says."""
+    """Run the trainer's command; return its exit code and output."""
     monkeypatch.setattr("sys.argv", ["train", *FLAGS.split(), *flags.split()])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -1,4 +1,4 @@
-"""For everyone: colours, contrast, keyboard, names, small and zoomed screens, no layout shift, paper."""
+"""Accessibility: colours, contrast, keyboard, names, small and zoomed screens, no layout shift, paper."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def linear(colour: str) -> Colour:
 
 
 def seen(colour: str, sight: str) -> Colour:
-    """CIE L*a*b* of a colour as somebody sees it."""
+    """Return CIE L*a*b* of a colour, as seen with a colour vision deficiency."""
     rgb = np.clip(np.array(SIGHT[sight]) @ linear(colour), 0, 1)
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ rgb
     x, y, z = (np.cbrt(one) if one > 0.008856 else 7.787 * one + 16 / 116 for one in xyz / [0.9505, 1, 1.089])
@@ -113,7 +113,7 @@ def page(browser: Browser, html: str, tmp_path: Path) -> Iterator[Opened]:
 
 
 def all_charts(page: Opened) -> None:
-    """Come near every chart, so that it is drawn."""
+    """Scroll to every chart, so that it is drawn."""
     for at in range(page.page.locator(".chart").count()):
         page.evaluate("(at) => document.querySelectorAll('.chart')[at].scrollIntoView()", at)
         page.page.wait_for_function("(at) => document.querySelectorAll('.chart')[at].dataset.drawn", arg=at)

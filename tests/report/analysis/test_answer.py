@@ -1,4 +1,4 @@
-"""The answer in one sentence, and what it rests on."""
+"""The sentence of the answer, and its evidence."""
 
 from __future__ import annotations
 

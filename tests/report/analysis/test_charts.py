@@ -1,4 +1,4 @@
-"""The charts: drawn, with the analysis's own figures, driving the timeline, saved as PNG and CSV."""
+"""The charts show the analysis's figures, move the timeline, and are saved as PNG and CSV."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def page(shared_page: Opened) -> Iterator[Opened]:
 
 
 def chart(page: Opened, heading: str) -> Locator:
-    """The figure under a heading, its picture drawn."""
+    """Return the figure under a heading, after its chart is drawn."""
     figure = page.page.locator(".figure", has=page.page.get_by_role("heading", name=heading))
     stage = figure.locator(".chart")
     stage.scroll_into_view_if_needed()

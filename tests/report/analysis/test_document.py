@@ -1,4 +1,4 @@
-"""docs/metrics.md "JSON": every path is there, in the words of that page, and the bytes do not change."""
+"""docs/definitions.md "JSON": every path exists, and the bytes are reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page draws, from disk, without a word of complaint and without the network."""
+"""The page draws from disk, without messages in the console and without requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plotly.js comes out of a page as it went in."""
+"""plotly.js is in the page unchanged."""
 
 from __future__ import annotations
 

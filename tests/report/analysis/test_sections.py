@@ -1,4 +1,4 @@
-"""What the page says: every name as text, every ns once, the same bytes each time, nothing private."""
+"""The page holds names as text and each nanosecond once, is reproducible, and holds no private data."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None
 
 
 def repeated(trace: Trace, times: int) -> Trace:
-    """The same trace end to end, `times` over."""
+    """Return the trace repeated end to end."""
     length = int(trace.api["end"].max() or 0) + 1_000_000  # type: ignore[arg-type, operator]
     calls = len(trace.api)
     shifted = [

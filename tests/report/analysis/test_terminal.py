@@ -1,4 +1,4 @@
-"""The summary: what stands first, and that nothing in a name can break 80 columns or a terminal."""
+"""The summary: its first lines, and names that could break 80 columns or a terminal."""
 
 from __future__ import annotations
 

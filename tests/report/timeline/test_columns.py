@@ -1,4 +1,4 @@
-"""Packed columns come out as they went in, and merged marks lose no event."""
+"""Packed columns round-trip, and merged marks lose no event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Levels: as fine as there is room for, the GPU's before the host's; bins add up to what they were made of."""
+"""Levels are as fine as the budget allows, GPU rows first; bins add up to their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hands do to the timeline beyond moving it: select, step, measure, box, link, fold, filter, reorder."""
+"""Actions on the timeline: select, step, measure, box zoom, link, fold, filter, reorder."""
 
 from __future__ import annotations
 

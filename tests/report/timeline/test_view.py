@@ -1,4 +1,4 @@
-"""The timeline goes where a person asks: findings, places, keys, wheel, drag, search."""
+"""Ways to move the timeline: findings, places, keys, wheel, drag, search."""
 
 from __future__ import annotations
 
