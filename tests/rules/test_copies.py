@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
+import pytest
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, findings, in_training, with_calls, with_memory
+from tests.rules.helpers import MS, findings, in_training, iterations, with_calls, with_memory
+from traceview.model.program import Program
 from traceview.model.trace import OPERATIONS
 from traceview.rules import RULES
 from traceview.rules.copy_bound import copy_bound
@@ -135,3 +137,20 @@ def test_results_are_read_back_on_another_stream() -> None:
     assert "cudaMemcpyHostToDevice" in inputs.code and "cudaMemcpyDeviceToHost" in outputs.code
     (outputs,) = findings(with_memory(results, "pageable", 100_000_000), pageable_copies)
     assert "cudaMemcpyDeviceToHost" in outputs.code
+
+
+@pytest.mark.parametrize(("training", "copies", "named"), [(False, 8, True), (True, 8, False), (False, 7, False)])
+def test_weights_copied_in_each_iteration_are_named(training: bool, copies: int, named: bool) -> None:
+    """Each iteration of 10 ms has equal copies of 1 ms and a kernel of 0.1 ms."""
+    starts = [step * 10 * MS + place * MS for step in range(5) for place in range(copies)]
+    kernels = [(step * 10 * MS + 9 * MS, "compute") for step in range(5)]
+    work = sorted([*((start, "copy") for start in starts), *kernels])
+    operations = [
+        (start, start + (MS if kind == "copy" else MS // 10), kind, 0, place)
+        for place, (start, kind) in enumerate(work)
+    ]
+    calls = [(max(start - 1000, 0), start, "api", 0) for start, _ in work]
+    trace = with_memory(made_trace(operations, calls, iterations(5, 10 * MS)), "pinned", 1 << 20)
+    program = Program("pytorch", ("pytorch",), training=training, python=True)
+    (finding,) = findings(replace(trace, program=program), copy_bound)
+    assert ("if they are weights" in finding.advice) is named

@@ -4,6 +4,9 @@ Symptom: copies are exposed for longer than the kernels run.
 Cause: each byte is used too little on the GPU: data goes back and forth between kernels, or the kernels are short.
 Remedy: keep data on the GPU, or send fewer bytes. Overlap helps only as far as there is compute.
 
+Many copies of the same sizes in each iteration of an inference are the weights of layers that do not fit (offloading):
+the same work again.
+
 Claims the exposed time of copies that pinned memory and overlap cannot remove, before the rules that suggest them.
 """
 
@@ -11,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from traceview.model.rows import CopyOverlap
+from traceview.model.trace import KINDS as ALL_KINDS
 from traceview.model.trace import MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
@@ -22,6 +28,8 @@ from traceview.rules.pageable_copies import pageable, pinned_remainder
 
 KINDS = ("h2d", "d2h", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")  # a copy on the device is work of its SMs
 MIN_NAMED = 0.1  # of the exposed time
+MIN_WEIGHTS = 8  # copies to the GPU in an iteration, more than a batch has
+MIN_REPEATED = 0.9  # of these copies have a size that occurs in each iteration
 
 
 def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
@@ -55,9 +63,25 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap], 
         device=device,
         title=f"Copies take {duration(exposed)} while nothing computes, kernels {duration(compute)}: {{cost}} of "
         f"copying cannot be hidden ({join_words(parts)})",
-        advice=fix.advice,
+        advice=_repeated_copies(facts, device) + fix.advice,
         code=fix.code,
         claims=(ExposedClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES)),),
         at_most=remaining,
         place_label="a copy while nothing computes",
+    )
+
+
+def _repeated_copies(facts: CaptureFacts, device: DeviceFacts) -> str:
+    """Return a sentence if an inference copies many tensors of the same sizes to the GPU in each iteration, else ""."""
+    trace, counted = facts.analysis.trace, facts.counted
+    if facts.program.training is not False or not counted:
+        return ""
+    sizes = device.column(trace, "bytes")[device.column(trace, "kind") == ALL_KINDS.index("h2d")]
+    _, counts = np.unique(sizes, return_counts=True)
+    repeated = int(counts[counts >= counted].sum())
+    if len(sizes) < MIN_WEIGHTS * counted or repeated < MIN_REPEATED * len(sizes):
+        return ""
+    return (
+        f"{len(sizes) / counted:.0f} copies ({size(int(sizes.sum()) // counted)}) have the same sizes in each "
+        "iteration: if they are weights, keep the layers that fit on the GPU, or quantize them. "
     )
