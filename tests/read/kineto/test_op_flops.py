@@ -90,3 +90,19 @@ def test_sequences_of_different_lengths_are_unknown() -> None:
 )
 def test_impossible_shapes_are_unknown(name: str, sizes: str) -> None:
     assert op_flops(name, sizes, '["a", "[", "", "x", "[0]", "[0]", "True", "True", "", "", "[1, 2"]') is None
+
+
+ARGUMENTS = {"Input Dims": [[5, 7], [7, 3]], "Concrete Inputs": ['a ], "args": {', "ts"]}
+EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1}
+TIMES = {"ts": 3, "dur": 4}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [EVENT | TIMES | {"args": ARGUMENTS}, {"args": ARGUMENTS} | EVENT | TIMES, EVENT | {"args": ARGUMENTS} | TIMES],
+)
+def test_fields_may_come_in_any_order(tmp_path: Path, event: dict[str, object]) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
+    ops = read_capture(path).tables[raw.MATH]
+    assert ops.select("flops", pl.col("end") - pl.col("start")).rows() == [(2 * 5 * 7 * 3, 4000)]

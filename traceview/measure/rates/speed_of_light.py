@@ -163,7 +163,7 @@ SPEED_OF_LIGHT = CaptureMeasure(
     Table(
         name="speed_of_light",
         title="Speed of light",
-        note="FLOPs over the steady part, against the dense peak of the precision of most matrix kernels.",
+        note="FLOPs of a mean iteration, against the dense peak of the precision of most matrix kernels.",
         row_type=SpeedOfLight,
         shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops", "source"),
     ),

@@ -16,11 +16,12 @@ from traceview.read.kineto.op_flops import COUNTS, op_flops
 from traceview.read.limits import MAX_NAME
 
 MATH, MESSAGE = "math", "message"
-SHAPES = '"Input [Dd]ims"'
+SHAPES = '"Input Dims"'
 COUNTED = rf'"name"\s*:\s*"(?:{"|".join(COUNTS)})"'
 # A list of lists of sizes, without lists of tensors; and a list of texts, which may contain brackets.
-INPUT_SIZES = r'"Input [Dd]ims"\s*:\s*(\[(?:\s*\[[0-9,\s]*\]\s*,?)*\s*\])'
+INPUT_SIZES = r'"Input Dims"\s*:\s*(\[(?:\s*\[[0-9,\s]*\]\s*,?)*\s*\])'
 INPUT_VALUES = r'"Concrete Inputs"\s*:\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\])'
+ARGUMENTS = r'(?s),\s*"args"\s*:\s*\{.*$'
 OP_SCHEMA = pl.Struct(dict.fromkeys(("ph", "name", "pid", "tid", "ts", "dur"), pl.String))
 
 COLLECTIVE = "Collective name|nccl|Nccl"
@@ -52,7 +53,7 @@ def sized_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], p
     `decode` reads JSON, `time` turns decimal text in µs into ns.
     """
     frames = [
-        _math_events(events.filter(events.str.contains(SHAPES)), decode, time),
+        _math_events(events.filter(events.str.contains(SHAPES, literal=True)), decode, time),
         _messages(events.filter(events.str.contains(COLLECTIVE)), decode),
     ]
     return [frame for frame in frames if frame is not None]
@@ -62,7 +63,10 @@ def _math_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], p
     events = events.filter(events.str.contains(COUNTED)) if len(events) else events
     if not len(events):
         return None
-    decoded = decode(events, OP_SCHEMA).with_columns(
+    decoded = decode(events.str.replace(ARGUMENTS, "}"), OP_SCHEMA)
+    if decoded["ts"].has_nulls():  # the arguments are not the last field
+        decoded = decode(events, OP_SCHEMA)
+    decoded = decoded.with_columns(
         events.str.extract(INPUT_SIZES).fill_null("").alias("sizes"),
         events.str.extract(INPUT_VALUES).fill_null("").alias("inputs"),
     )
