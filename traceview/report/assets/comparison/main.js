@@ -5,6 +5,8 @@ import { draw, patternFill, prepare } from "./draw.js";
 import { fit, watchInput } from "./moves.js";
 import { AXIS, LABELS, LANE, captures, content, iterationStart, time, view } from "./state.js";
 
+const NARROW = 6; // columns of a table that stands beside another
+
 const WORDS = { ...LOOK_WORDS, range: "NVTX range (one colour per name)" };
 
 function showTexts() {
@@ -31,7 +33,7 @@ function tableSection(title, head, rows) {
     ...rows.map((row) => el("tr", {}, ...row.map((text) => el("td", { text })))),
   );
   const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table);
-  return el("section", {}, el("h2", { text: title }), scroll);
+  return el("section", { class: head.length > NARROW ? "wide" : null }, el("h2", { text: title }), scroll);
 }
 
 function showCaptures() {
