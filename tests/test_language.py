@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,17 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 TEST_NAME = re.compile(r"test_(?!(?:a|an|the|what|who|nobody|it)_)(?!.*_(?:said|told|asked_for)(?:_|$))[a-z0-9_]+")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and text of each docstring, comment and string with several words."""
-    source = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") >= 3:
             yield node.lineno, node.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")
 
@@ -66,7 +71,7 @@ def test_pages_are_written_plainly(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_say_what_they_hold(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     parameters = {
         argument.arg
         for node in ast.walk(tree)
@@ -79,15 +84,10 @@ def test_names_say_what_they_hold(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
 def test_names_of_tests_are_plain(path: Path) -> None:
-    names = [node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, FUNCTIONS)]
+    names = [node.name for node in ast.walk(parsed(path)) if isinstance(node, FUNCTIONS)]
     assert [name for name in names if name.startswith("test_") and not TEST_NAME.fullmatch(name)] == []
 
 
 def test_every_class_name_is_unique() -> None:
-    names = [
-        node.name
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    ]
+    names = [node.name for path in SOURCES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
     assert sorted({name for name in names if names.count(name) > 1}) == []
