@@ -1,6 +1,7 @@
 """NVTX annotations for PyTorch, and the parts of a trainer that overlaps copies with compute.
 
     annotate, phase, mark      NVTX ranges and marks (need no torch)
+    annotate_collections       NVTX ranges for garbage collections
     annotate_module            NVTX ranges for every module of a model, forward and backward
     Streams, hand_over         named CUDA streams and events; moving tensors between streams safely
     PrefetchLoader             copies batch N+1 to the GPU while batch N computes
@@ -19,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from instrument.errors import ConfigError, InstrumentError
-from instrument.ranges import annotate, mark, phase
+from instrument.ranges import annotate, annotate_collections, mark, phase
 
 if TYPE_CHECKING:
     from instrument.checkpoint.folder import Checkpoints
@@ -44,6 +45,7 @@ __all__ = [
     "Streams",
     "SyncPolicy",
     "annotate",
+    "annotate_collections",
     "annotate_module",
     "hand_over",
     "mark",

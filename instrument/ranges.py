@@ -11,10 +11,11 @@ of several ranges, so their work cannot be attributed.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
 
 try:
@@ -122,6 +123,28 @@ def phase(name: str, *, color: str | int | None = None, payload: float | None = 
         payload: as in `annotate`.
     """
     return annotate(name, color=color, category="phase", payload=payload)
+
+
+@contextmanager
+def annotate_collections() -> Iterator[None]:
+    """Put a range around each garbage collection while the block runs: "gc generation 2".
+
+    The range is on the thread that collects, so `traceview` tells how long a GPU waits for collections.
+    """
+    own = [annotate(f"gc generation {generation}") for generation in range(len(gc.get_threshold()))]
+
+    def on_collection(when: str, info: Mapping[str, int]) -> None:
+        collection = own[min(info["generation"], len(own) - 1)]
+        if when == "start":
+            collection.__enter__()
+        else:
+            collection.__exit__()
+
+    gc.callbacks.append(on_collection)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(on_collection)
 
 
 def iteration_name(step: int) -> str:

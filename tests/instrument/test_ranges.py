@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import subprocess
 import sys
@@ -279,3 +280,12 @@ def test_public_names_exist_with_torch() -> None:
     pytest.importorskip("torch")
     assert all(hasattr(instrument, name) for name in instrument.__all__)
     assert not hasattr(instrument, "nothing")
+
+
+def test_collections_get_ranges(recorder: Recorder) -> None:
+    with ranges.annotate_collections():
+        gc.collect(1)
+    gc.collect(0)
+    assert "push gc generation 1" in recorder.words and "pop gc generation 1" in recorder.words
+    assert gc.callbacks == [] or not any("annotate_collections" in str(each) for each in gc.callbacks)
+    assert_nested(recorder.log)

@@ -126,9 +126,9 @@ class SourceLine:
     high_ns: int = column("ns", "high", "Upper end of the confidence interval of the idle time.")
     samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.")
 
-    @derived("text", "line", "File and line.")
+    @derived("text", "line", "File and line; function and file of native code.")
     def place(self) -> str:
-        return place_text(self.file, self.line)
+        return place_text(self.file, self.line) if self.line else f"{self.function} ({self.file})"
 
     @derived("text", "inside", "Innermost of these functions.")
     def inner(self) -> str:

@@ -90,7 +90,7 @@ def _line_place(lines: tuple[SourceLine, ...], total: int, scale: float, is_host
     line = lines[at]
     if times[at] < MIN_LINE_SHARE * total or line.function.startswith("("):
         return None
-    place = f"{line.place} ({line.function})" if line.line else f"{line.function} in {line.place}"
+    place = f"{line.place} ({line.function})" if line.line else line.place
     advice = _advice(line.stack)
     if is_host:
         return HostPlace(f", {duration(int(min(times[at], total) * scale))} of it at {place}", advice)

@@ -16,6 +16,7 @@ from traceview.measure.host.lines import share_interval
 from traceview.model.stacks import EVENT_STATES, EVENTS, FRAMES, SAMPLES, STACKS, HostEvidence
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
+from traceview.report.analysis.terminal import render
 
 # A tree: main (0) calls train (1), which calls json (2, a library) and sleeps (3, own code).
 FRAME_ROWS = [
@@ -184,8 +185,11 @@ def test_finding_names_the_system_call_or_the_state() -> None:
         ("gc", "garbage_collection", "in garbage collections"),
     ):
         events = [(100 * ms, 600 * ms, state, name, 0)]
-        finding = analyze(host_bound_trace([], events)).findings[0]
-        assert finding.title.endswith(f", 500 ms of it {where}")
+        analysis = analyze(host_bound_trace([], events))
+        assert analysis.findings[0].title.endswith(f", 500 ms of it {where}")
+        shown = render(analysis)
+        assert "of `host`:" in shown and state.replace("_", " ") in shown
+    assert "of `host`:" not in render(analyze(host_bound_trace([], [])))
 
 
 def test_late_stacks_do_not_name_the_time_before_a_launch() -> None:

@@ -14,6 +14,7 @@ TOP = 10  # rows of a list or table
 COLUMN_GAP = 2
 MAX_NAME_WIDTH = 34
 MAX_CANDIDATES = 4
+MAX_WAITS = 2  # named system calls
 
 
 def tables(analysis: Analysis, top: int | None) -> Iterator[list[str]]:
@@ -64,6 +65,24 @@ def _idle_causes(use: DevicePart, name: str) -> list[str]:
             f"  {cause:<14}{milliseconds(ns):>11}{percent(ns, use.idle_ns):>8}  {CAUSE_WORDS[cause]}"
             for cause, ns in causes
             if ns
+        ),
+        *_host_states(use),
+    ]
+
+
+def _host_states(use: DevicePart) -> list[str]:
+    """Return the states of the host in its idle time, if the capture tells them; system calls by name."""
+    states, host = use.gaps.host_states, use.gaps.causes["host"]
+    known = {name: ns for name, ns in states.ns.items() if ns}
+    if not set(known) - {"unattributed"}:
+        return []
+    waits = ", ".join(f"{plain(name, 40)} {milliseconds(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS])
+    return [
+        "  of `host`:",
+        *(
+            f"    {name.replace('_', ' '):<19}{milliseconds(ns):>11}{percent(ns, host):>8}"
+            + (f"  {waits}" if name == "waiting" else "")
+            for name, ns in known.items()
         ),
     ]
 
