@@ -78,3 +78,25 @@ def test_place_of_a_kernel_in_an_export(tmp_path: Path) -> None:
     (row,) = analyze(trace).devices[0].tables["kernel_places"].rows
     place = (row.kernel, row.range, row.module, row.op, row.inner_op, row.line, row.direction, row.count, row.total_ns)
     assert place == ("gemm", "train", "mlp", "aten::mm", "aten::mm", None, "forward", 1, 10)
+
+
+def test_kernel_of_a_graph_belongs_to_its_capture(tmp_path: Path) -> None:
+    """The node of the instantiated graph (9) names the node of the capture (5), in one of its two events."""
+    thread = 1 << 48 | 10 << 24 | 11
+    rows = f"(3, {thread}, 5, NULL), (30, {thread}, 9, NULL), (31, {thread}, 9, 5)"
+    path = build_export(
+        tmp_path / "made.sqlite",
+        kernels=[Kernel(60, 70), Kernel(70, 80, correlation=2)],
+        api=[Call(55, 57, "cudaGraphLaunch_v10000"), Call(57, 58, correlation=2)],
+        nvtx=[Nvtx(0, 20, "forward"), Nvtx(1, 10, "{'Module': 'mlp'}"), Nvtx(50, 90, "replay")],
+        statements=(
+            "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN graphNodeId INTEGER",
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET graphNodeId = 9 WHERE start = 60",
+            "CREATE TABLE CUDA_GRAPH_NODE_EVENTS (start INT, globalTid INT, graphNodeId INT, originalGraphNodeId INT)",
+            f"INSERT INTO CUDA_GRAPH_NODE_EVENTS VALUES {rows}",
+        ),
+    )
+    trace = open_trace(path)
+    assert trace.captures.rows() == [(0, 0, 3)]
+    places = {(row.range, row.module, row.direction) for row in analyze(trace).devices[0].tables["kernel_places"].rows}
+    assert places == {("forward", "mlp", "forward"), ("replay", None, None)}

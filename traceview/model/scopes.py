@@ -25,6 +25,12 @@ SCOPES: Mapping[str, PolarsDataType] = {
     "forward_thread": pl.Int64,  # PyTorch's number of the thread of a backward op's forward; null if unknown
     "range": pl.Int32,  # row of Trace.ranges; null if it is not a range
 }
+# Kernels of CUDA graphs whose capture is in the trace.
+CAPTURES: Mapping[str, PolarsDataType] = {
+    "operation": pl.Int32,  # row of Trace.operations
+    "thread": pl.Int16,  # row of Trace.threads that added the kernel to the graph
+    "start": pl.Int64,  # when it did
+}
 
 
 def no_scopes() -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.model.program import PLAIN_CUDA, Program
-from traceview.model.scopes import SCOPES, no_scopes
+from traceview.model.scopes import CAPTURES, SCOPES, no_scopes
 from traceview.model.sizes import WorkSizes
 from traceview.model.stacks import HostEvidence
 
@@ -199,6 +199,7 @@ class Trace:
     evidence: HostEvidence = field(default_factory=HostEvidence)
     sizes: WorkSizes = field(default_factory=WorkSizes)
     scopes: pl.DataFrame = field(default_factory=no_scopes)
+    captures: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(CAPTURES)))
 
     def __post_init__(self) -> None:
         _check("operations", self.operations, OPERATIONS)
@@ -211,6 +212,7 @@ class Trace:
         _check("threads", self.threads, THREADS)
         _check("shapes", self.shapes, SHAPES)
         _check("scopes", self.scopes, SCOPES)
+        _check("captures", self.captures, CAPTURES)
         for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
 

@@ -11,6 +11,7 @@ import polars as pl
 from traceview.model.trace import OVERHEAD, Note, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
+from traceview.normalise.graph_nodes import kernel_captures, take_graph_nodes
 from traceview.normalise.health import check_health, collect_evidence, with_profiler_overhead
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.links import Links
@@ -45,6 +46,7 @@ def normalise(capture: RawCapture) -> Trace:
     threads, capture_end = Threads.from_tables(tables), _capture_end(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
+    nodes = take_graph_nodes(tables)
     api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
     operations = with_launches(unlinked, links)
     (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
@@ -71,6 +73,7 @@ def normalise(capture: RawCapture) -> Trace:
         threads=thread_frame,
         shapes=shapes,
         scopes=scopes,
+        captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
         evidence=host,

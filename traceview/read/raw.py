@@ -42,6 +42,8 @@ OPENACC = (
 # Not tables of nsys: readers of other captures, or of payloads, fill them (normalise/sizes.py).
 MATH = "TORCH_OPS"
 SCOPES = "TORCH_SCOPES"
+GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
+GRAPH_NODE = "graphNodeId"  # of a kernel; read if GRAPH_NODES tells when nodes were captured
 MESSAGES = "COLLECTIVES"
 NCCL_CALLS = "NCCL_CALLS"
 
@@ -106,7 +108,7 @@ class WantedColumns:
 
 
 TABLES: Mapping[str, WantedColumns] = {
-    KERNEL: WantedColumns((*ON_A_STREAM, "shortName"), SHAPE_COLUMNS[1:]),
+    KERNEL: WantedColumns((*ON_A_STREAM, "shortName"), SHAPE_COLUMNS[1:], health=(GRAPH_NODE,)),
     MEMCPY: WantedColumns((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
     MEMSET: WantedColumns(ON_A_STREAM, ("bytes",)),
     GRAPH: WantedColumns(ON_A_STREAM, ("graphId",)),
@@ -124,6 +126,7 @@ TABLES: Mapping[str, WantedColumns] = {
     DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
+    GRAPH_NODES: WantedColumns(("start", "globalTid", GRAPH_NODE), health=("originalGraphNodeId",)),
     SCOPES: WantedColumns(
         ("start", "end", "globalTid", "nameId", "kind", "backward"), ("sequence", "forward_thread")
     ),

@@ -146,7 +146,7 @@ def test_enter_moves_to_the_selected_place(page: Opened, analysis: Analysis) -> 
 def test_charts_are_saved_as_png(page: Opened) -> None:
     buttons = page.page.locator(".figure-head").get_by_role("button", name="Save as PNG")
     names = set()
-    assert buttons.count() == 4
+    assert buttons.count() == 5
     for at in range(buttons.count()):
         name, data = saved(page, buttons.nth(at))
         names.add(name)
@@ -157,6 +157,7 @@ def test_charts_are_saved_as_png(page: Opened) -> None:
         f"quad.{what}.png"
         for what in (
             "what_each_iteration_was_made_of",
+            "kernel_time_by_module_and_op",
             "idle_gaps_by_length",
             "bandwidth_of_copies_by_size",
             "concurrent_streams",

@@ -34,15 +34,22 @@ def locate_operations(trace: Trace, projection: Projection) -> Places:
     ranges = locate_ranges(trace, projection)
     if trace.scopes.is_empty():
         return _places(ranges, {}, None)
-    launch = trace.operations["launch"].fill_null(-1).to_numpy().astype(np.int64)
-    calls, number = np.unique(launch, return_inverse=True)
-    known = calls >= 0
-    thread, start = (np.where(known, trace.api[name].to_numpy()[calls], -1) for name in ("thread", "start"))
-    launches = locate_launches(trace.scopes, thread.astype(np.int64), start)
+    thread, start = _launch_moments(trace)
+    first, number = number_distinct(first_equal_rows(row_hashes([thread, start])))
+    launches = locate_launches(trace.scopes, thread[first], start[first])
     ranges = ranges.per_operation()
     direction = _directions(ranges, launches, number)
     codes = {name: getattr(launches, name)[number] for name in CODES}
     return _places(ranges._replace(direction=direction), codes, launches)
+
+
+def _launch_moments(trace: Trace) -> tuple[Times, Times]:
+    """Return the thread and the time that launched each operation, -1 if unknown; a captured kernel has its capture."""
+    launch = trace.operations["launch"].fill_null(-1).to_numpy()
+    thread, start = (np.append(trace.api[name].to_numpy(), -1).astype(np.int64)[launch] for name in ("thread", "start"))
+    captured = trace.captures["operation"].to_numpy()
+    thread[captured], start[captured] = (trace.captures[name].to_numpy() for name in ("thread", "start"))
+    return thread, start
 
 
 def _directions(ranges: RangePlaces, launches: LaunchPlaces, number: NDArray[np.intp]) -> Times:

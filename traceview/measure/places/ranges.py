@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.nvtx.names import phase_names, without_library_ranges
-from traceview.measure.nvtx.projection import Projection, project_operations
+from traceview.measure.nvtx.projection import Projection, annotating_threads, project_operations
 from traceview.measure.places.op_tree import enum_texts
 from traceview.model.trace import Trace
 
@@ -54,13 +54,32 @@ def locate_ranges(trace: Trace, projection: Projection) -> RangePlaces:
     rest = np.ones(len(trace.ranges), np.bool_)
     rest[trace.scopes["range"].drop_nulls().to_numpy()] = False
     own = without_library_ranges(trace.ranges if rest.all() else trace.ranges.filter(pl.Series(rest)))
-    own_projection = projection if len(own) == len(rest) else project_operations(replace(trace, ranges=own))
+    own_trace = replace(trace, ranges=own)
+    own_projection = projection if len(own) == len(rest) else project_operations(own_trace)
+    if len(trace.captures):
+        projection, own_projection = _with_captures(trace, projection), _with_captures(own_trace, own_projection)
     stack, stacks = _stacks(own_projection, phase_names(own))
     direction = _directions(projection, trace.ranges["name"])
     begin = sorted_unique(np.concatenate([projection.begin, own_projection.begin]))
     run, own_run = (np.searchsorted(each.begin, begin, side="right") - 1 for each in (projection, own_projection))
     length = np.diff(begin, append=projection.operations)
     return RangePlaces(length, stack[own_run], direction[run], projection.via_process[run], stacks)
+
+
+def _with_captures(trace: Trace, projection: Projection) -> Projection:
+    """Return the projection in which captured kernels belong to the ranges of their capture, if it has any."""
+    ordered = trace.captures.sort("start")
+    thread, moments = (ordered[name].to_numpy().astype(np.int64) for name in ("thread", "start"))
+    lookup, rows = projection.stretches.lookup(moments), np.arange(len(ordered))
+    stretch = lookup.stretch_at(thread, rows)
+    stretch = np.where(stretch > 0, stretch, lookup.stretch_at(annotating_threads(trace)[thread], rows))
+    inside = np.flatnonzero(stretch > 0)
+    operation = ordered["operation"].to_numpy()[inside]
+    length = np.diff(projection.begin, append=projection.operations)
+    stretches, via_process = np.repeat(projection.stretch, length), np.repeat(projection.via_process, length)
+    stretches[operation], via_process[operation] = stretch[inside], False
+    begin = np.arange(projection.operations)
+    return replace(projection, begin=begin, stretch=stretches, via_process=via_process)
 
 
 def _stacks(projection: Projection, names: pl.Series) -> tuple[Times, pl.DataFrame]:

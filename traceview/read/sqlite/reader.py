@@ -17,6 +17,8 @@ from traceview.read.nccl_payloads import PAYLOAD_SCHEMAS, has_nccl, nccl_calls
 from traceview.read.python_stacks import has_samples, sqlite_samples
 from traceview.read.raw import (
     CPU_STACKS,
+    GRAPH_NODE,
+    GRAPH_NODES,
     KERNEL,
     NOT_A_TIME,
     NVTX,
@@ -118,6 +120,8 @@ def _read_tables(
     """
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
+    if GRAPH_NODES not in names and KERNEL in present:
+        present[KERNEL] = [column for column in present[KERNEL] if column != GRAPH_NODE]
     columns = {
         name: wanted_columns(present[name], name, notes[name], file=display_name(path), remedy=EXPORT_AGAIN)
         for name in names
