@@ -249,7 +249,7 @@ def test_print_shows_every_chart_in_light_colours(browser: Browser, html: str, t
         pdf = page.page.pdf(format="A4")
         theme, widths = page.evaluate("window.onPaper")
         assert pdf.startswith(b"%PDF") and len(pdf) > 100_000
-        assert theme == "light" and len(widths) == 7 and all(600 < width <= 700 for width in widths)
+        assert theme == "light" and len(widths) == 9 and all(600 < width <= 700 for width in widths)
         page.page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
         page.settle()
         assert page.complaints == []
