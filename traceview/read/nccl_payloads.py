@@ -2,7 +2,7 @@
 
 nsys exports payloads only on request: `nsys export --include-blobs true` writes blobs to NVTX_EVENTS.binaryData (a
 header of 32 bytes with domain and schema, then the payload in the layout of NVTX_PAYLOAD_SCHEMA_ENTRIES), and
-`--include-json true` writes JSON to jsonText. Versions up to 2024 export them only as a report in JSON.
+`--include-json true` writes JSON to jsonText. nsys 2024.2 exports them only with --type json.
 """
 
 from __future__ import annotations
