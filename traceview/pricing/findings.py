@@ -17,11 +17,12 @@ from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
-from traceview.pricing.host_places import host_place
+from traceview.pricing.host_places import HostPlace, host_place
 from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
 
 RULE_THREADS = 2
 MAX_PLACES = 5
+TO_FIND = re.compile(r"Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
 
 
 def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
@@ -119,13 +120,18 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         title=_fill_in(draft.title, price) + place.where,
         evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
-        advice=place.advice + _fill_in(draft.advice, price) + _prediction(facts, draft),
+        advice=place.advice + _fill_in(_known_place(draft.advice, place), price) + _prediction(facts, draft),
         code=draft.code,
         device=draft.device.use.id,
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
         claims="compute" if len(grant.computing) else "waiting",
     )
+
+
+def _known_place(advice: str, place: HostPlace) -> str:
+    """Return advice without the words on how to find the place, if it is known."""
+    return TO_FIND.sub("Move", advice) if place.where else advice
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:

@@ -175,7 +175,8 @@ def test_finding_names_the_line_and_what_helps_there() -> None:
     samples = [(at * ms, at * ms, 0, 0, True, 2 if at < 700 else 3) for at in range(50, 950)]
     finding = analyze(host_bound_trace(samples, [])).findings[0]
     assert finding.id == "host_bound" and finding.title.endswith("ms of it at train.py:20 (train)")
-    assert finding.advice.startswith("JSON: ")
+    assert finding.advice.startswith("JSON: ") and "to find it" not in finding.advice
+    assert "to find it" in analyze(host_bound_trace([], [])).findings[0].advice
 
 
 def test_finding_names_the_system_call_or_the_state() -> None:
