@@ -179,6 +179,16 @@ def test_finding_names_the_line_and_what_helps_there() -> None:
     assert "to find it" in analyze(host_bound_trace([], [])).findings[0].advice
 
 
+def test_functions_on_one_line_are_one_row() -> None:
+    trace = host_bound_trace([(at * 1_000_000, at * 1_000_000, 0, 0, True, at % 2 + 2) for at in range(50, 950)], [])
+    frames = trace.evidence.frames.with_columns(
+        line=pl.Series([1, 20, 7, 20], dtype=pl.Int32), function=pl.Series(["<module>", "train", "encode", "<genexpr>"])
+    )
+    trace = replace(trace, evidence=replace(trace.evidence, frames=frames))
+    (row,) = analyze(trace, whole=True).tables["lines"].rows
+    assert (row.place, row.samples) == ("train.py:20", 900) and row.function in ("train", "<genexpr>")
+
+
 def test_finding_names_the_system_call_or_the_state() -> None:
     ms = 1_000_000
     for name, state, where in (

@@ -76,10 +76,12 @@ def measure_lines(evidence: HostEvidence, stacks: IdleStacks) -> tuple[SourceLin
     by_inner = named.group_by("file", "line", "function", "own", "inner").agg(
         pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").min()
     )
+    # A line may belong to several functions, such as a generator inside another; native code has functions alone.
+    native = pl.when(pl.col("line") == 0).then("function").alias("native")
     lines = (
         by_inner.sort("idle_ns", "inner", descending=[True, False])
-        .group_by("file", "line", "function", maintain_order=True)
-        .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").first())
+        .group_by("file", "line", native, maintain_order=True)
+        .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("function", "node").first())
         .sort("idle_ns", "file", "line", "function", descending=[True, False, False, False])
     )
     total, samples = int(lines["idle_ns"].sum()), int(lines["samples"].sum())
