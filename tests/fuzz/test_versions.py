@@ -87,7 +87,7 @@ def _apply(path: Path, statement: str) -> None:
 
 
 # What follows from the limits of a GPU, such as its number of SMs: its list of GPUs alone tells them.
-BY_LIMITS = {"blocks_per_sm", "waves", "occupancy", "occupancy_limit"}
+BY_LIMITS = {"blocks_per_sm", "waves", "occupancy", "occupancy_limit", "peak_flops_per_s"}
 
 
 def _figures(result: Any, without_limits: bool = False) -> Any:
