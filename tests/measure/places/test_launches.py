@@ -79,6 +79,16 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 def forward_op(program: Program, backward: Scope) -> Scope | None:
+    """Return the forward op of a backward op, or of the one that autograd's engine calls in it."""
+    own = creator(program, backward)
+    if own is not None or not backward.name.startswith("autograd::engine"):
+        return own
+    called = [op for op in program.scopes if op.kind == "op" and op.backward and op.stack("op")[-2:-1] == [backward]]
+    forward = [creator(program, op) for op in called if "CppNode<" not in op.name]
+    return next((op for op in reversed(forward) if op is not None), None)
+
+
+def creator(program: Program, backward: Scope) -> Scope | None:
     """Return the op that created a backward op, as docs/definitions.md says."""
     ops = [scope for scope in program.scopes if scope.sequence is not None]
 

@@ -45,16 +45,23 @@ class OpTree:
         parent = nesting.enclosing(places, nesting.start)
         flagged = ops["backward"].to_numpy()
         name, texts = ops["name"].to_physical().to_numpy().astype(np.int64), enum_texts(ops["name"])
+        is_wrapper = texts.str.contains(WRAPPER).to_numpy()[name]
+        is_unrecorded = texts.str.starts_with(UNRECORDED).to_numpy()[name]
+        forward = _forward_ops(ops)
+        # In NVTX ranges the engine's op has no number: it has the forward of the backward function that it calls.
+        called = np.flatnonzero((forward >= 0) & (parent >= 0) & ~is_unrecorded)
+        called = called[(is_wrapper & flagged)[parent[called]] & (forward[parent[called]] < 0)]
+        forward[parent[called]] = forward[called]
         return cls(
             nesting=nesting,
             parent=parent,
             name=name,
             thread=ops["thread"].to_numpy().astype(np.int64),
             backward=_last_of_chain(np.where(flagged, places, parent)),
-            forward=_forward_ops(ops),
+            forward=forward,
             has_gradients=ops["sequence"].is_not_null().to_numpy(),
-            is_wrapper=texts.str.contains(WRAPPER).to_numpy()[name],
-            is_unrecorded=texts.str.starts_with(UNRECORDED).to_numpy()[name],
+            is_wrapper=is_wrapper,
+            is_unrecorded=is_unrecorded,
         )
 
     def outermost(self, module: Times) -> Times:
