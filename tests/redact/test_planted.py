@@ -147,7 +147,7 @@ def test_secrets_and_numbers_in_any_column_are_removed(name: str, tmp_path: Path
 
 def test_payloads_of_ranges_are_not_kept() -> None:
     payloads = ("uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue")
-    assert not keep.COLUMNS["NVTX_EVENTS"].intersection((*payloads, "jsonText", "jsonTextId", "binaryData", "category"))
+    assert not keep.COLUMNS["NVTX_EVENTS"].intersection((*payloads, "jsonText", "jsonTextId", "binaryData"))
 
 
 def test_copy_that_still_matches_a_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
