@@ -66,7 +66,7 @@ def test_flops_belong_to_the_matrix_kernels_of_the_outermost_op(tmp_path: Path) 
     assert (rows["fp32"].flops, rows["fp32"].flops_per_s) == (10**9, 25e12)
     assert rows["fp32"].of_peak == pytest.approx(25 / 67, abs=1e-6)
     (speed,) = analyze(trace).tables["speed_of_light"].rows
-    assert (speed.source, speed.flops, speed.window_ns, speed.precision) == ("shapes", 3 * 10**9, 80_000, "fp32")
+    assert (speed.source, speed.flops, speed.time_ns, speed.precision) == ("shapes", 3 * 10**9, 80_000, "fp32")
     assert speed.mfu == pytest.approx(3e9 / 80e-6 / 67e12, abs=1e-6)
     assert (speed.tf32_peak_flops_per_s, speed.bf16_peak_flops_per_s) == (494 * TERA, 989 * TERA)
     assert speed.at_peak_ns == round(2e18 / (989 * TERA) + 1e18 / (67 * TERA))
@@ -112,7 +112,7 @@ def test_flops_of_an_iteration(flops: int | None) -> None:
         assert (row.source, row.flops_per_s, row.unknown_because) == (None, None, NO_FLOPS)
         return
     time_ns = analysis.iterations.time_ns  # type: ignore[union-attr]
-    assert (row.source, row.flops, row.window_ns) == ("option", flops, time_ns)
+    assert (row.source, row.flops, row.time_ns) == ("option", flops, time_ns)
     assert row.mfu == pytest.approx(flops / time_ns * 1e9 / (989 * TERA), abs=1e-6)
 
 

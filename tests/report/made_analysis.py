@@ -152,7 +152,7 @@ def _speed_of_light(names: str) -> SpeedOfLight:
         device=f"GPU 0{names}",
         source="shapes",
         count=7,
-        window_ns=10 * MS,
+        time_ns=10 * MS,
         flops=tera // 5,
         flops_per_s=20 * tera,
         precision="fp32",

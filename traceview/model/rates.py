@@ -31,7 +31,7 @@ class SpeedOfLight:
     device: str = column("text", "device", "The GPU.")
     source: str | None = column("text", "FLOPs from", "shapes, mark or option.")
     count: int = column("count", "counted", "Counted iterations; without iterations, matrix kernels.")
-    window_ns: int = column("ns", "time", "Mean time of an iteration; without iterations, length of the window.")
+    time_ns: int = column("ns", "time", "Mean time of an iteration; without iterations, length of the window.")
     flops: int | None = column("flops", "FLOPs", "Floating-point operations in this time.")
     flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over this time.")
     precision: str | None = column("text", "precision", "Precision of most of the time of matrix kernels.")

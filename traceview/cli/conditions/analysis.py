@@ -132,7 +132,7 @@ def _mfu(analysis: Analysis) -> Iterator[Value]:
     for row in analysis.tables["speed_of_light"].rows:
         if row.mfu is None:
             raise RequestError(f"{analysis.info.file}: --fail-if mfu was not measured: {row.unknown_because}")
-        yield Value(round(row.mfu * row.window_ns), row.window_ns, row.device)
+        yield Value(round(row.mfu * row.time_ns), row.time_ns, row.device)
 
 
 QUANTITIES: Mapping[str, Quantity] = {

@@ -61,7 +61,7 @@ def _speed_of_light(given: CaptureInput, device: DeviceUse) -> SpeedOfLight:
         device=device.id,
         source=work.source,
         count=work.count,
-        window_ns=work.ns,
+        time_ns=work.ns,
         flops=work.flops,
         flops_per_s=rate,
         precision=None if main is None else main.precision,
