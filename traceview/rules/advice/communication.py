@@ -17,7 +17,7 @@ COMMUNICATION_WAIT = Fixes(
         f"{LATE_RANK}more tokens or uneven batches (bucket by length, `drop_last=True`), slower data loading, extra "
         "work on one rank (logging, checkpoints, evaluation), or a slower host (pin each rank to the cores next to its "
         "GPU). In a launch-bound loop the usual cause is a slower host, and cheaper launches help both ranks.",
-        """# which cores are next to which GPU: nvidia-smi topo -m (here 4 GPUs per NUMA node)
+        """# GPUs and cores: nvidia-smi topo -m (here 4 a node)
 torchrun --nproc-per-node=8 --no-python bash -c 'numactl -N $((LOCAL_RANK / 4)) COMMAND'""",
         is_command=True,
     ),
