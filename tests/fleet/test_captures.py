@@ -148,7 +148,7 @@ def test_repeated_capture_gives_a_note() -> None:
     twice = merge(["a.sqlite", "b.sqlite"], [result_of(first)] * 2)
     assert twice.notes[0].text.startswith("b.sqlite contains the same capture as a.sqlite; ")
     alone = merge(["a.sqlite"], [result_of(first)])
-    assert alone.notes == ()
+    assert not any("the same capture" in note.text for note in alone.notes)
 
 
 def test_no_cost_without_collectives() -> None:

@@ -31,7 +31,10 @@ def without_stacks(evidence: HostEvidence) -> HostEvidence:
 
 
 # What follows from names, which are the evidence: hashing hides it.
-BY_NAME = ("program", "kernel_families", "kernel_places", "matrix_precisions", "precision", "tensor_core")
+BY_NAME = (
+    *("program", "kernel_families", "kernel_places", "precision", "tensor_core"),
+    *("matrix_precisions", "speed_of_light", "collectives"),
+)
 
 
 def numbers(document: Any, hashed: bool = False) -> list[float]:
