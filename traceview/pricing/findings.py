@@ -114,6 +114,8 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
 
 def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
     place = host_place(facts.analysis.host_time, draft, grant)
+    # Code that helps to look for an unknown place does not fit a place with advice of its own.
+    code = "" if place.advice and TO_FIND.search(draft.advice) else draft.code
     return Finding(
         id=draft.id,
         severity=severity_from_share(price.share),
@@ -121,7 +123,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
         advice=place.advice + _fill_in(_known_place(draft.advice, place), price) + _prediction(facts, draft),
-        code=draft.code,
+        code=code,
         device=draft.device.use.id,
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),

@@ -13,6 +13,7 @@ import pytest
 
 from tests.made_trace import made_trace
 from traceview.measure.host.lines import share_interval
+from traceview.model.program import Program
 from traceview.model.stacks import EVENT_STATES, EVENTS, FRAMES, SAMPLES, STACKS, HostEvidence
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
@@ -173,10 +174,13 @@ def host_bound_trace(samples: Sequence[tuple[Any, ...]], events: Sequence[tuple[
 def test_finding_names_the_line_and_what_helps_there() -> None:
     ms = 1_000_000
     samples = [(at * ms, at * ms, 0, 0, True, 2 if at < 700 else 3) for at in range(50, 950)]
-    finding = analyze(host_bound_trace(samples, [])).findings[0]
+    program = Program("pytorch", ("pytorch",), training=True, python=True)
+    finding = analyze(replace(host_bound_trace(samples, []), program=program)).findings[0]
     assert finding.id == "host_bound" and finding.title.endswith("ms of it at train.py:20 (train)")
     assert finding.advice.startswith("JSON: ") and "to find it" not in finding.advice
-    assert "to find it" in analyze(host_bound_trace([], [])).findings[0].advice
+    assert finding.code == ""
+    unknown = analyze(replace(host_bound_trace([], []), program=program)).findings[0]
+    assert "to find it" in unknown.advice and "gc.disable" in unknown.code
 
 
 def test_functions_on_one_line_are_one_row() -> None:
