@@ -96,13 +96,17 @@ def refuse_other_exports(path: Path, head: bytes) -> None:
         )
 
 
+def installed_nsys() -> str | None:
+    """Return the nsys of --nsys or on PATH."""
+    return shutil.which(CHOSEN.get() or "nsys")
+
+
 def find_nsys(name: str) -> str:
     """Return the nsys to run; `name` is the report that needs it. Raises ReportError, RequestError."""
-    chosen = CHOSEN.get()
-    path = shutil.which(chosen or "nsys")
+    path = installed_nsys()
     if path is not None:
         return str(Path(path).absolute())
-    if chosen is not None:
+    if CHOSEN.get() is not None:
         raise RequestError("--nsys: not an executable program; name the file nsys in Nsight Systems' bin folder")
     raise ReportError(
         f"{name}: reading it needs nsys, which is not on PATH; name it with --nsys, "

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.errors import ReportError, RequestError
-from traceview.read.nsys_rep import CHOSEN
+from traceview.read.nsys_rep import installed_nsys
 from traceview.read.source import display_name
 
 TRACED = "cuda,nvtx"  # with `osrt` some programs in PyTorch hang
 # CPU samples and context switches need permissions, and slow the program down.
 WITHOUT_CPU = ("--sample=none", "--cpuctxsw=none")
 PYTHON_SAMPLES = ("--python-sampling=true", "--python-sampling-frequency=1000")
-HELP_TIMEOUT = 30  # seconds
+TIMEOUT = 60  # seconds that a program may take to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,6 @@ class Recording:
         return [nsys, "profile", *options, *self.command]
 
 
-def installed_nsys() -> str | None:
-    """Return the nsys of --nsys or on PATH."""
-    return shutil.which(CHOSEN.get() or "nsys")
-
-
 def record(recording: Recording) -> int:
     """Run nsys with the program, and return its exit code. Ctrl-C ends the program and keeps the report.
 
@@ -86,10 +81,18 @@ def record(recording: Recording) -> int:
 
 
 def _has_option(nsys: str, option: str) -> bool:
-    help_text = subprocess.run(
-        [nsys, "profile", "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=HELP_TIMEOUT, check=False
-    ).stdout
-    return option.partition("=")[0].encode() in help_text
+    return option.partition("=")[0] in (output_of(nsys, "profile", "--help") or "")
+
+
+def output_of(*command: str, folder: str | None = None) -> str | None:
+    """Return what a program prints; None if it is missing, fails or takes longer than TIMEOUT."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False, cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
 @contextmanager

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.read.nsys_rep import version_of_nsys
-from traceview.record import WITHOUT_CPU, installed_nsys
+from traceview.read.nsys_rep import installed_nsys, version_of_nsys
+from traceview.record import WITHOUT_CPU, output_of
 
-TIMEOUT = 60  # seconds that a program may take
 OK, WARNING, FAILED = "ok", "warning", "failed"
 # nsys 2022.4 and 2024.2 record no range of the Python package nvtx from this version on; 0.2.11 is recorded.
 LOSES_RANGES = (0, 2, 12)
@@ -49,22 +47,11 @@ def checks() -> Iterator[Check]:
     yield _nvtx(version)
 
 
-def _output(*command: str, folder: str | None = None) -> str | None:
-    """Return what a program prints; None if it is missing, fails or takes too long."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False, cwd=folder
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-
-
 def _test_recording(nsys: str) -> Check:
     """Record a program that does nothing."""
     with tempfile.TemporaryDirectory(prefix="traceview-") as folder:
         command = (nsys, "profile", "--trace=nvtx", *WITHOUT_CPU, "--output=test", sys.executable, "-c", "pass")
-        _output(*command, folder=folder)
+        output_of(*command, folder=folder)
         written = {path.suffix for path in Path(folder).iterdir()}
     if ".nsys-rep" in written:
         return Check("test recording", OK, "nsys wrote a report")
@@ -75,7 +62,7 @@ def _test_recording(nsys: str) -> Check:
 
 
 def _cpu_samples(nsys: str) -> Check:
-    status = _output(nsys, "status", "--environment") or ""
+    status = output_of(nsys, "status", "--environment") or ""
     match = re.search(r"CPU Profiling Environment \(process-tree\): (\w+)", status)
     if match is not None and match[1] == "OK":
         return Check("CPU samples", OK, "allowed")
@@ -84,7 +71,7 @@ def _cpu_samples(nsys: str) -> Check:
 
 
 def _driver() -> Check:
-    listed = _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    listed = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     gpus = [line.strip() for line in (listed or "").splitlines() if line.strip()]
     if not gpus:
         return Check("GPU", WARNING, "no NVIDIA driver answers", "record on a machine with a GPU")
@@ -105,7 +92,7 @@ def _gpu_metrics() -> Check:
 def _nvtx(nsys: tuple[int, ...] | None) -> Check:
     """Check the package nvtx of the Python on PATH, which is most often the program's."""
     python = shutil.which("python") or shutil.which("python3") or sys.executable
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", _output(python, "-c", VERSION_OF_NVTX) or "")
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", output_of(python, "-c", VERSION_OF_NVTX) or "")
     if match is None:
         remedy = "pip install nvtx==0.2.11 for ranges; torch.cuda.nvtx needs no package"
         return Check("nvtx package", WARNING, "not installed for the Python on PATH", remedy)

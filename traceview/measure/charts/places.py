@@ -9,7 +9,7 @@ import polars as pl
 from traceview.measure.activity import device_activity
 from traceview.measure.base import PartInput
 from traceview.measure.places.locate import Places
-from traceview.measure.places.table import kernel_totals
+from traceview.measure.places.table import place_totals
 from traceview.model.charts import PlaceNode
 from traceview.model.trace import Trace, Window
 
@@ -26,7 +26,7 @@ def place_tree(trace: Trace, device: int, window: Window, places: Places) -> tup
     work = device_activity(trace, device)
     if work is None:
         return ()
-    totals = kernel_totals(PartInput(trace, work.clip(window), places), "ranges")
+    totals = place_totals(PartInput(trace, work.clip(window), places), "ranges")
     around = pl.when(pl.col("module").is_null()).then("ranges").otherwise(pl.col("module").str.split("."))
     path = around.list.concat([pl.concat_list("op").list.drop_nulls(), pl.concat_list("kernel")])
     paths = totals.select(path.list.head(MAX_DEPTH).alias("path"), "count", "total_ns")

@@ -131,8 +131,13 @@ def _kind_fields(kind: KernelKind) -> dict[str, Any]:
 
 
 def _figures(count: int, ns: int, low: int, high: int, total: int) -> dict[str, Any]:
-    share = round(ns / total, DIGITS) if total else 0.0
+    share = rounded_share(ns, total)
     return {"count": count, "total_ns": ns, "mean_ns": ns // count, "min_ns": low, "max_ns": high, "share": share}
+
+
+def rounded_share(ns: int, total: int) -> float:
+    """Return a part of a total, rounded as all kernel figures are; 0 if the total is 0."""
+    return round(ns / total, DIGITS) if total else 0.0
 
 
 def _dimensions(sizes: list[int | None]) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.base import PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, shape_kinds
+from traceview.measure.kernels import rounded_share, shape_kinds
 from traceview.measure.places.locate import PLACE
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table
@@ -23,17 +23,17 @@ KEYS = ("kernel", "family", *PLACE)
 
 def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
     """Return one row for each kernel name and place, the costliest first; one row for all beyond MAX_PLACES."""
-    totals = kernel_totals(given)
+    totals = place_totals(given)
     total = int(totals["total_ns"].sum())
     rows = [
-        KernelPlace(**row, share=_share(row["total_ns"], total))
+        KernelPlace(**row, share=rounded_share(row["total_ns"], total))
         for row in totals.head(MAX_PLACES).iter_rows(named=True)
     ]
     rest = totals[MAX_PLACES:]
     return (*rows, *([_rest(rest, total)] if len(rest) else []))
 
 
-def kernel_totals(given: PartInput, *more: str) -> pl.DataFrame:
+def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
     """Return KEYS, and `more` columns of places, with count and total_ns, the costliest first."""
     work, shapes = given.activity, len(given.trace.shapes)
     pair = work.select(given.places.code) * np.int64(shapes) + work.select(given.trace.operations["shape"].to_numpy())
@@ -60,7 +60,7 @@ def module_uses(given: PartInput) -> tuple[ModuleUse, ...]:
     known = given.places.table.select(pl.col("module", "op").is_not_null().any())
     if not any(known.row(0)):
         return ()
-    totals = kernel_totals(given)
+    totals = place_totals(given)
     total = int(totals["total_ns"].sum())
     place = pl.concat_str("module", "op", separator=" ", ignore_nulls=True)
     rows = (
@@ -69,7 +69,7 @@ def module_uses(given: PartInput) -> tuple[ModuleUse, ...]:
         .sort("total_ns", "place", "direction", descending=[True, False, False])
         .head(MAX_PLACES)
     )
-    return tuple(ModuleUse(**row, share=_share(row["total_ns"], total)) for row in rows.iter_rows(named=True))
+    return tuple(ModuleUse(**row, share=rounded_share(row["total_ns"], total)) for row in rows.iter_rows(named=True))
 
 
 def _kernel_names(given: PartInput) -> pl.DataFrame:
@@ -78,15 +78,11 @@ def _kernel_names(given: PartInput) -> pl.DataFrame:
     return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
 
 
-def _share(ns: int, total: int) -> float:
-    return round(ns / total, DIGITS) if total else 0.0
-
-
 def _rest(rest: pl.DataFrame, total: int) -> KernelPlace:
     """Return one row for many places."""
     fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(KernelPlace)}
     count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
-    given = {"kernel": f"({len(rest)} other places)", "count": count, "total_ns": ns, "share": _share(ns, total)}
+    given = {"kernel": f"({len(rest)} other places)", "count": count, "total_ns": ns, "share": rounded_share(ns, total)}
     return KernelPlace(**(fields | given))
 
 

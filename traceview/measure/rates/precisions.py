@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.measure.base import PartInput, PartMeasure
-from traceview.measure.kernels import DIGITS, shape_kinds
+from traceview.measure.kernels import DIGITS, rounded_share, shape_kinds
 from traceview.model.columns import Table
 from traceview.model.peaks import peak_flops
 from traceview.model.rates import MatrixPrecision
@@ -42,7 +42,7 @@ def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecis
         tensor_core=row["tensor_core"],
         count=row["count"],
         total_ns=row["total_ns"],
-        share=round(row["total_ns"] / total, DIGITS) if total else 0.0,
+        share=rounded_share(row["total_ns"], total),
         flops=round(row["flops"]) if row["flops"] else None,
         known_ns=row["known_ns"],
         peak_flops_per_s=peak,

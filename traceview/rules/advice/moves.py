@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from traceview.pricing.fixes import Fix, Fixes
 
+# For programs without PyTorch, and for those that do not train.
+WRITE_FIRST = Fix("Let the first kernel write its results instead of setting the memory to zero and adding to it.")
+UPDATE_ROWS = Fix("Update only the rows that occur, in one kernel, instead of the whole table.")
+
 ZEROED_GRADIENTS = Fixes(
-    cuda=Fix("Let the first kernel write its results instead of setting the memory to zero and adding to it."),
+    cuda=WRITE_FIRST,
     pytorch=Fix(
         "Each fill writes a gradient that the next backward pass adds to. With `set_to_none=True`, the default since "
         "PyTorch 2.0, the fills are gone, and the backward pass writes the gradient instead of adding to it.",
         "optimizer.zero_grad(set_to_none=True)",
     ),
-    inference=Fix("Let the first kernel write its results instead of setting the memory to zero and adding to it."),
+    inference=WRITE_FIRST,
 )
 EMBEDDING_GRADIENTS = Fixes(
-    cuda=Fix("Update only the rows that occur, in one kernel, instead of the whole table."),
+    cuda=UPDATE_ROWS,
     pytorch=Fix(
         "The backward pass of `nn.Embedding` sorts the indices, adds up equal ones and writes a gradient for the whole "
         "table. For large tables use sparse gradients or FBGEMM's fused embeddings, which update only the rows that "
@@ -22,7 +26,7 @@ EMBEDDING_GRADIENTS = Fixes(
         "table = nn.EmbeddingBag(rows, width, sparse=True)      # with torch.optim.SparseAdam or SGD\n"
         "hidden = tokens_embedded + position_weight[:length]     # positions: no embedding, no sort",
     ),
-    inference=Fix("Update only the rows that occur, in one kernel, instead of the whole table."),
+    inference=UPDATE_ROWS,
 )
 CASTS = Fixes(
     cuda=Fix("Keep tensors in one precision, or convert inside the kernels that read them."),
