@@ -30,7 +30,7 @@ NAMES = {"of", "one", "found"}
 HELPERS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "test_language.py"]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
-# A test's name is its subject and what that does: no article, no "what ...", no "... is said".
+# A test's name states a subject and its behaviour. It has no article, no question word and no "said".
 TEST_NAME = re.compile(r"test_(?!(?:a|an|the|what|who|nobody|it)_)(?!.*_(?:said|told|asked_for)(?:_|$))[a-z0-9_]+")
 
 

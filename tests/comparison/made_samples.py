@@ -12,7 +12,7 @@ Each = list[tuple[int, int]]  # launches and ns in each iteration
 
 
 def made_samples(shapes: Mapping[KernelShape, Each], iterations: int = 7) -> KernelSamples:
-    """Return samples of some shapes; an iteration without launches has no row."""
+    """Return samples of some shapes, without rows for iterations that launch nothing."""
     rows = [
         (number, place, *figures)
         for number, each in enumerate(shapes.values())

@@ -218,7 +218,7 @@ def _messages_of_calls(
 
 
 def _sole_kernels(launches: pl.DataFrame, named: pl.Series) -> pl.DataFrame:
-    """Return the kernels of which the next one of the thread has calls of its own; `launches` is by thread and time."""
+    """Return the kernels whose successor on the same thread has its own calls, from `launches` by thread and time."""
     has_calls = pl.col("operation").is_in(named.implode())
     group = has_calls.cum_sum().over("thread").alias("group")
     return (

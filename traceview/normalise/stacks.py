@@ -91,7 +91,7 @@ def _is_time(column: str) -> pl.Expr:
 
 
 def _is_tree(stacks: pl.DataFrame, frames: int) -> bool:
-    """Return whether parents come before children, frames exist, and no stack is deeper than MAX_DEPTH."""
+    """Return whether parents precede their children, all frames exist, and stacks have at most MAX_DEPTH frames."""
     if stacks.is_empty() or stacks["parent"].null_count() or stacks["frame"].null_count():
         return False
     parent, frame = stacks["parent"].to_numpy(), stacks["frame"].to_numpy()

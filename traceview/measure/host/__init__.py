@@ -29,7 +29,7 @@ class HostIdle:
 
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates) -> HostIdle | None:
-        """Return the answers, or None if the capture has no evidence besides CUDA calls."""
+        """Prepare a capture; None if CUDA calls are its only evidence on the host."""
         stacks = StackIndex(trace)
         return None if stacks.is_empty and trace.evidence.events.is_empty() else cls(trace, threads, stacks)
 

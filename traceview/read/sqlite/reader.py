@@ -107,7 +107,7 @@ def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]
     except sqlite3.Error:
         return False  # no row ids
     if last > MAX_CPU_FRAMES:
-        problems.append(f"{table} has more than {MAX_CPU_FRAMES:,} frames and was left out: CPU samples have no stack")
+        problems.append(f"{table} has more than {MAX_CPU_FRAMES:,} frames and was left out; CPU samples lack stacks")
     return bool(last > MAX_CPU_FRAMES)
 
 
