@@ -12,6 +12,7 @@ from traceview.model.columns import Table
 from traceview.model.devices import DevicePart, DeviceUse, HostStates
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, RangeUse, SourceLine
+from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note, ReportInfo, Trace, Window
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class HostTime(Protocol):
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
 
-    def states(self, gaps: pl.DataFrame) -> HostStates:
-        """Return the states of threads in the gaps of a device."""
+    def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
+        """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,7 @@ class Finding:
     cost_per_iteration_ns: int | None = None
     claims: str = "waiting"  # or "compute": idle and exposed time, or compute time that a change makes shorter
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
+    host: HostPlace | None = None  # where the host was in the idle time that it costs, if the capture tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ class SourceLine:
     low_ns: int = column("ns", "low", "Lower end of the confidence interval of the idle time.")
     high_ns: int = column("ns", "high", "Upper end of the confidence interval of the idle time.")
     samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.")
+    node: int = -1  # row of HostEvidence.stacks: the stack with the most of its time
 
     @derived("text", "line", "File and line; function and file of native code.")
     def place(self) -> str:

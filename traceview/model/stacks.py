@@ -42,6 +42,50 @@ EVENTS: Mapping[str, PolarsDataType] = {
 }
 
 
+MAX_STACK = 60  # frames of a finding's stack, the innermost ones
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One function of a call stack."""
+
+    function: str
+    file: str  # as in FRAMES
+    line: int
+    library: bool
+
+    @property
+    def text(self) -> str:
+        """`train (train.py:20)`."""
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{self.function} ({place})" if place else self.function
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    """Where the host was in the idle time that a finding costs (docs/definitions.md).
+
+    Attributes:
+        time_ns: The part of the finding's idle time that it explains.
+        stack: The outermost frame first, at most MAX_STACK frames; empty if no stack was taken.
+        own: The index in `stack` of the innermost frame of the program's code, whose line is the place; the innermost
+            frame of all if the stack has none of the program's code.
+        state: One of HOST_STATES that has at least half of this time; "" if none has or if it is spent in CUDA calls.
+        waits_in: The call with most of the state `waiting`, such as "sem_timedwait", "GIL" or "read (data.bin)".
+    """
+
+    time_ns: int
+    stack: tuple[StackFrame, ...] = ()
+    own: int = 0
+    state: str = ""
+    waits_in: str = ""
+
+    @property
+    def calls(self) -> tuple[StackFrame, ...]:
+        """The functions of libraries below the program's line, the outermost first."""
+        return self.stack[self.own + 1 :]
+
+
 def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
     return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in schema.items()})
 
@@ -57,6 +101,14 @@ class HostEvidence:
     stacks: pl.DataFrame = field(default_factory=lambda: _empty(STACKS))
     samples: pl.DataFrame = field(default_factory=lambda: _empty(SAMPLES))
     events: pl.DataFrame = field(default_factory=lambda: _empty(EVENTS))
+
+    def stack(self, node: int) -> tuple[StackFrame, ...]:
+        """Return the frames of a row of `stacks`, the outermost first, at most MAX_STACK of the innermost."""
+        frames: list[StackFrame] = []
+        while node >= 0 and len(frames) < MAX_STACK:
+            node, frame = self.stacks.row(node)
+            frames.append(StackFrame(*self.frames.row(frame)))
+        return tuple(reversed(frames))
 
     @property
     def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:

@@ -17,7 +17,7 @@ from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
 from traceview.pricing.figures import duration, largest_positions, share
-from traceview.pricing.host_places import HostPlace, host_place
+from traceview.pricing.host_places import FindingPlace, find_place
 from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
 
 RULE_THREADS = 2
@@ -113,7 +113,7 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
 
 
 def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
-    place = host_place(facts.analysis.host_time, draft, grant)
+    place = find_place(facts.analysis, draft, grant)
     # Code that helps to look for an unknown place does not fit a place with advice of its own.
     code = "" if place.advice and TO_FIND.search(draft.advice) else draft.code
     return Finding(
@@ -128,10 +128,11 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
         claims="compute" if len(grant.computing) else "waiting",
+        host=place.place,
     )
 
 
-def _known_place(advice: str, place: HostPlace) -> str:
+def _known_place(advice: str, place: FindingPlace) -> str:
     """Return advice without the words on how to find the place, if it is known."""
     return TO_FIND.sub("Move", advice) if place.where else advice
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from traceview.model.analysis import HostTime
+from traceview.model.analysis import Analysis
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine
+from traceview.model.stacks import HostEvidence, HostPlace
 from traceview.pricing.base import FindingDraft
 from traceview.pricing.figures import duration
 from traceview.pricing.ledger import Grant, IdleClaim
@@ -49,23 +51,32 @@ STATE_WORDS = {
     "off_cpu": "off the CPU",
 }
 
-
-class HostPlace(NamedTuple):
-    """Words for the end of a finding's title, and advice on the place; both may be empty."""
-
-    where: str
-    advice: str
-
-
-NOWHERE = HostPlace("", "")
+# The part of a line's idle time that a finding can be about: outside CUDA calls, inside them, or both.
+LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
+    "host": lambda line: line.host_ns,
+    "calls": lambda line: line.idle_ns - line.host_ns,
+    "both": lambda line: line.idle_ns,
+}
 
 
-def host_place(host_time: HostTime | None, draft: FindingDraft, grant: Grant) -> HostPlace:
+class FindingPlace(NamedTuple):
+    """Words for the end of a finding's title, advice on the place (both may be empty), and the place."""
+
+    where: str = ""
+    advice: str = ""
+    place: HostPlace | None = None
+
+
+NOWHERE = FindingPlace()
+
+
+def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> FindingPlace:
     """Return where the host was in the granted idle time, if the capture tells."""
-    causes = {cause for claim in draft.claims if isinstance(claim, IdleClaim) for cause in claim.causes}
-    if host_time is None or len(grant.idle) == 0 or not causes or causes & NOT_OF_THE_HOST:
+    claims = [claim for claim in draft.claims if isinstance(claim, IdleClaim)]
+    causes = {cause for claim in claims for cause in claim.causes}
+    host_time = analysis.host_time
+    if host_time is None or len(grant.idle) == 0 or causes <= NOT_OF_THE_HOST:
         return NOWHERE
-    is_host = causes == {"host"}
     positions = np.flatnonzero(grant.idle)
     if len(positions) > MAX_GAPS:
         longest = np.argpartition(grant.idle[positions], -MAX_GAPS)[-MAX_GAPS:]
@@ -75,37 +86,54 @@ def host_place(host_time: HostTime | None, draft: FindingDraft, grant: Grant) ->
     total = int(grant.idle[positions].sum())
     if total == 0:
         return NOWHERE
+    share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in claims[0].causes else "both"]
+    lines = host_time.lines([gaps])
+    line = max(lines, key=share, default=None)
     scale = int(grant.idle.sum()) / total
-    return _line_place(host_time.lines([gaps]), total, scale, is_host) or (
-        _state_place(host_time.states(gaps), total, scale) if is_host else NOWHERE
-    )
+    if line is not None and share(line) >= MIN_LINE_SHARE * total and not line.function.startswith("("):
+        time_ns = int(min(share(line), total) * scale)
+        if causes == {"host"}:
+            states = host_time.states(gaps, line)
+            return _host_line(line, time_ns, states, analysis.trace.evidence)
+        mostly = share(line) > MOSTLY * sum(map(share, lines))
+        where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of it at {_words(line)}"
+        return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, analysis.trace.evidence))
+    return _state_place(host_time.states(gaps), total, scale) if causes == {"host"} else NOWHERE
 
 
-def _line_place(lines: tuple[SourceLine, ...], total: int, scale: float, is_host: bool) -> HostPlace | None:
-    """Return the line with the most idle time of the finding's kind, unless it has little or no name."""
-    if not lines:
-        return None
-    times = [line.host_ns if is_host else line.idle_ns - line.host_ns for line in lines]
-    at = max(range(len(lines)), key=times.__getitem__)
-    line = lines[at]
-    if times[at] < MIN_LINE_SHARE * total or line.function.startswith("("):
-        return None
-    place = f"{line.place} ({line.function})" if line.line else line.place
-    advice = _advice(line.stack)
-    if is_host:
-        return HostPlace(f", {duration(int(min(times[at], total) * scale))} of it at {place}", advice)
-    return HostPlace(f", mostly at {place}", advice) if times[at] > MOSTLY * sum(times) else None
+def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence) -> FindingPlace:
+    """Return a line with the state that the thread has there."""
+    state = max(states.ns, key=states.ns.__getitem__)
+    if state == "unattributed" or states.ns[state] < MOSTLY * sum(states.ns.values()):
+        state = ""
+    call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
+    where = f", {duration(time_ns)} of it at {_words(line)}" + (f", waiting in `{call}`" if call else "")
+    advice = _advice(line.stack) or _advice(call or state)
+    return FindingPlace(where, advice, replace(_host_place(line, time_ns, evidence), state=state, waits_in=call))
 
 
-def _state_place(states: HostStates, total: int, scale: float) -> HostPlace:
+def _host_place(line: SourceLine, time_ns: int, evidence: HostEvidence) -> HostPlace:
+    stack = evidence.stack(line.node)
+    own = [at for at, frame in enumerate(stack) if (frame.file, frame.line) == (line.file, line.line)]
+    return HostPlace(time_ns, stack, own[-1] if own else 0)
+
+
+def _words(line: SourceLine) -> str:
+    return f"{line.place} ({line.function})" if line.line else line.place
+
+
+def _state_place(states: HostStates, total: int, scale: float) -> FindingPlace:
     """Return the longest system call or another state that explains the time, if one does."""
     longest = max(states.waits, key=states.waits.__getitem__, default="")
     times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATE_WORDS}}
     name = max(times, key=times.__getitem__)
     if times[name] < MIN_WAIT_SHARE * total:
         return NOWHERE
+    time_ns = int(min(times[name], total) * scale)
     where = STATE_WORDS.get(name, f"in `{name}`")
-    return HostPlace(f", {duration(int(min(times[name], total) * scale))} of it {where}", _advice(name))
+    state, call = (name, "") if name in STATE_WORDS else ("waiting", name)
+    place = HostPlace(time_ns, state=state, waits_in=call)
+    return FindingPlace(f", {duration(time_ns)} of it {where}", _advice(name), place)
 
 
 def _advice(place: str) -> str:

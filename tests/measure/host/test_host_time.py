@@ -175,12 +175,45 @@ def test_finding_names_the_line_and_what_helps_there() -> None:
     ms = 1_000_000
     samples = [(at * ms, at * ms, 0, 0, True, 2 if at < 700 else 3) for at in range(50, 950)]
     program = Program("pytorch", ("pytorch",), training=True, python=True)
-    finding = analyze(replace(host_bound_trace(samples, []), program=program)).findings[0]
+    named = analyze(replace(host_bound_trace(samples, []), program=program))
+    finding = named.findings[0]
     assert finding.id == "host_bound" and finding.title.endswith("ms of it at train.py:20 (train)")
     assert finding.advice.startswith("JSON: ") and "to find it" not in finding.advice
     assert finding.code == ""
+    assert finding.host is not None and [frame.text for frame in finding.host.calls] == ["encode (json/encoder.py:7)"]
+    assert finding.host.stack[finding.host.own].text == "train (train.py:20)"
+    assert "train (train.py:20) > encode (json/encoder.py:7)" in render(named)
     unknown = analyze(replace(host_bound_trace([], []), program=program)).findings[0]
     assert "to find it" in unknown.advice and "gc.disable" in unknown.code
+
+
+def test_finding_names_the_call_in_which_its_line_waits() -> None:
+    """The longest wait of all is at another line, which has less time."""
+    ms = 1_000_000
+    samples = [(at * ms, at * ms, 0, 0, False, 3 if at < 700 else 1) for at in range(50, 950)]
+    events = [(50 * ms, 350 * ms, "waiting", "read", 0), (400 * ms, 690 * ms, "waiting", "futex", 0)]
+    events += [(700 * ms, 940 * ms, "waiting", "futex", 0)]
+    finding = analyze(host_bound_trace(samples, events)).findings[0]
+    assert finding.title.endswith("650 ms of it at train.py:21 (train), waiting in `read`")
+    assert finding.host is not None and (finding.host.state, finding.host.waits_in) == ("waiting", "read")
+    assert finding.host.calls == () and finding.host.time_ns == 649_500_000
+    assert finding.advice.startswith("Files: ")
+
+
+def test_synchronizations_name_their_line() -> None:
+    """The host waits 80 ms in each of 20 synchronizations, 10 ms of them after the GPU is done."""
+    ms = 1_000_000
+    operations, api, samples = [], [], []
+    for step in range(20):
+        at = step * 100 * ms
+        operations.append((at + ms, at + 70 * ms, "compute", 0, 2 * step))
+        api += [(at, at + ms, "api", 0), (at + 2 * ms, at + 80 * ms, "sync", 0)]
+        samples += [(moment, moment, 0, 0, False, 3) for moment in range(at + 2 * ms, at + 80 * ms, ms)]
+        samples += [(moment, moment, 0, 0, True, 2) for moment in range(at + 80 * ms, at + 100 * ms, ms)]
+    analysis = analyze(replace(made_trace(operations, api), evidence=evidence(samples, [])))
+    (finding,) = (finding for finding in analysis.findings if finding.id == "synchronize")
+    assert finding.title.endswith("mostly at train.py:21 (train)")
+    assert finding.host is not None and (finding.host.own, finding.host.state) == (1, "")
 
 
 def test_functions_on_one_line_are_one_row() -> None:

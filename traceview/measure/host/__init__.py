@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from traceview import intervals
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.idle_pieces import idle_by_thread
-from traceview.measure.host.lines import idle_stacks, measure_lines
+from traceview.measure.host.lines import idle_stacks, line_times, measure_lines
 from traceview.measure.host.stack_cells import StackIndex
-from traceview.measure.host.states import measure_states
+from traceview.measure.host.states import StateIndex, measure_states
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine
@@ -26,24 +27,34 @@ class HostIdle:
     trace: Trace
     threads: ThreadStates
     stacks: StackIndex
+    state_index: StateIndex
 
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates) -> HostIdle | None:
         """Prepare a capture; None if CUDA calls are its only evidence on the host."""
         stacks = StackIndex(trace)
-        return None if stacks.is_empty and trace.evidence.events.is_empty() else cls(trace, threads, stacks)
+        return (
+            None
+            if stacks.is_empty and trace.evidence.events.is_empty()
+            else cls(trace, threads, stacks, StateIndex(stacks))
+        )
 
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
         if self.stacks.is_empty:
             return ()
         idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
-        return measure_lines(self.trace.evidence, idle_stacks(self.stacks, idle))
+        return measure_lines(self.stacks, idle_stacks(self.stacks, idle))
 
-    def states(self, gaps: pl.DataFrame) -> HostStates:
-        """Return the states of threads in the gaps of a device."""
+    def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
+        """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
         idle = idle_by_thread(self.trace, self.threads, gaps)
-        return measure_states(self.trace, self.stacks, idle, int(gaps["host"].sum()))
+        if line is None:
+            parts, host_ns = [(part.thread, part.host) for part in idle], int(gaps["host"].sum())
+        else:
+            parts = [(part.thread, line_times(self.stacks, part, line)) for part in idle]
+            host_ns = sum(intervals.length(times) for _, times in parts)
+        return measure_states(self.state_index, parts, host_ns)
 
 
 def with_host_states(host_idle: HostIdle | None, device: DeviceUse) -> DeviceUse:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Intervals
+from traceview.intervals import EMPTY, Coverage, Intervals
 from traceview.measure.host.idle_pieces import ThreadIdle
 from traceview.measure.host.stack_cells import StackCells, StackIndex
-from traceview.model.rows import CALLS, SourceLine, place_text
+from traceview.model.rows import CALLS, SourceLine
 from traceview.model.stacks import HostEvidence
 
 MAX_LINES = 200
@@ -64,14 +64,31 @@ def _stacks_in(all_cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.D
     )
 
 
-def measure_lines(evidence: HostEvidence, stacks: IdleStacks) -> tuple[SourceLine, ...]:
+def line_times(index: StackIndex, part: ThreadIdle, line: SourceLine) -> Intervals:
+    """Return the `host` idle time that a part spends at a line."""
+    frame = index.evidence.stacks["frame"].to_numpy()
+    frames = index.evidence.frames
+    same = (frames["file"] == line.file) & (frames["line"] == line.line)
+    if not line.line:
+        same &= frames["function"] == line.function
+    is_line = np.append(same.to_numpy()[frame[index.own_nodes]], False)  # the last entry stands for no stack
+    left, parts = part.host, [EMPTY]
+    for all_cells in index.sources(part.thread):
+        cells = all_cells.near(left)
+        parts.append(intervals.intersect(left, cells.where(is_line[cells.stacks_in(part.until_launch)])))
+        left = intervals.subtract(left, cells.where(np.ones(len(cells.start), np.bool_)))
+    return intervals.union(*(np.concatenate(sides) for sides in zip(*parts, strict=True)))
+
+
+def measure_lines(index: StackIndex, stacks: IdleStacks) -> tuple[SourceLine, ...]:
     """Return the lines with the most idle time, each with the function of a library where most of it was spent."""
     if stacks.frame.is_empty():
         return ()
+    evidence = index.evidence
     node = stacks.frame["stack"].to_numpy()
     frame = evidence.stacks["frame"].to_numpy()
     named = stacks.frame.with_columns(
-        pl.Series("own", frame[own_nodes(evidence)[node]]), pl.Series("inner", frame[node]), pl.Series("node", node)
+        pl.Series("own", frame[index.own_nodes[node]]), pl.Series("inner", frame[node]), pl.Series("node", node)
     ).join(evidence.frames.with_row_index("own").cast({"own": pl.Int64}), on="own")
     by_inner = named.group_by("file", "line", "function", "own", "inner").agg(
         pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").min()
@@ -89,33 +106,26 @@ def measure_lines(evidence: HostEvidence, stacks: IdleStacks) -> tuple[SourceLin
 
 
 def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples: int) -> SourceLine:
-    idle = int(row["idle_ns"])
+    idle, node = int(row["idle_ns"]), int(row["node"])
     low, high = share_interval(idle / total, samples) if samples else (1.0, 0.0)
     return SourceLine(
         file=str(row["file"]),
         line=int(row["line"]),
         function=str(row["function"]),
-        stack=_library_calls(evidence, int(row["node"])),
+        stack=_library_calls(evidence, node),
         idle_ns=idle,
         host_ns=int(row["host_ns"]),
         low_ns=min(int(low * total), idle),
         high_ns=max(int(high * total), idle),
         samples=int(row["samples"]),
+        node=node,
     )
 
 
 def _library_calls(evidence: HostEvidence, node: int) -> str:
     """Return the library functions between a stack and its line, the outermost first; at most MAX_CALLS of them."""
-    calls: list[str] = []
-    while node >= 0 and len(calls) < MAX_CALLS:
-        parent, frame = evidence.stacks.row(node)
-        function, file, line, library = evidence.frames.row(frame)
-        if not library:
-            break
-        place = place_text(file, line)
-        calls.append(f"{function} ({place})" if place else function)
-        node = parent
-    return CALLS.join(reversed(calls))
+    calls = list(takewhile(lambda frame: frame.library, reversed(evidence.stack(node))))[:MAX_CALLS]
+    return CALLS.join(frame.text for frame in reversed(calls))
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:
@@ -124,13 +134,3 @@ def share_interval(share: float, count: int) -> tuple[float, float]:
     center = (share + Z * Z / (2 * count)) / scale
     half = Z * sqrt(share * (1 - share) / count + Z * Z / (4 * count * count)) / scale
     return max(center - half, 0.0), min(center + half, 1.0)
-
-
-def own_nodes(evidence: HostEvidence) -> NDArray[np.int64]:
-    """Return for each stack its innermost node of the program's own code; the stack itself if it has none."""
-    parent, frame = evidence.stacks["parent"].to_numpy(), evidence.stacks["frame"].to_numpy()
-    library = evidence.frames["library"].to_numpy()[frame]
-    node = np.arange(len(parent))
-    while (outward := library[node] & (parent[node] >= 0)).any():
-        node = np.where(outward, parent[node], node)
-    return np.where(library[node], np.arange(len(parent)), node)

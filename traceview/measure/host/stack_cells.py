@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times, index_ranges, sorted_unique, union
+from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace
 
+# Kinds of stacks: of Python; of system and CUDA calls, for as long as they last; of the CPU sampler.
+PYTHON, CALLS, SAMPLES = "python", "calls", "samples"
 FEW = 8  # search cells near pieces if there are this many times more cells
-# Files that run only while code is compiled; compiled code itself runs below other files of these packages.
+# Files and modules that run only while code is compiled; compiled code runs below other files of these packages.
 COMPILERS = (
     r"^torch/_dynamo/(?:convert_frame|symbolic_convert)\.py|^torch/_inductor/(?:graph|scheduler|codegen/.*)\.py|"
-    r"^triton/compiler/code_generator\.py|^triton/backends/.*compiler\.py|^jax/_src/(?:compiler|interpreters/mlir)\.py"
+    r"^triton/compiler/code_generator\.py|^triton/backends/.*compiler\.py|^jax/_src/(?:compiler|interpreters/mlir)\.py|"
+    r"^lib(?:nvrtc|nvJitLink|nvidia-ptxjitcompiler|nvvm|LLVM)"
 )
 
 
@@ -74,55 +78,88 @@ class StackCells(NamedTuple):
         return union(self.start[chosen], self.end[chosen], ordered=True)
 
 
-@dataclass(frozen=True, slots=True)
 class StackIndex:
-    """The cells of each thread. Nothing is computed for threads that are not asked for."""
+    """The cells of each thread, and what is true of each stack. Each is computed when it is first asked for."""
 
-    trace: Trace
-    _known: dict[tuple[int, bool], StackCells | None] = field(default_factory=dict)
+    def __init__(self, trace: Trace) -> None:
+        self.evidence: HostEvidence = trace.evidence
+        self._process = trace.threads["process"].to_list()
+        self._cells: dict[tuple[int, str], StackCells | None] = {}
 
     @property
     def is_empty(self) -> bool:
         """Return whether the capture has no stacks."""
-        return self.trace.evidence.samples.is_empty()
+        return self.evidence.samples.is_empty()
 
     def sources(self, thread: int) -> Iterator[StackCells]:
         """Yield the cells that tell where a thread was, the best first.
 
         They are its Python stacks, those of the main thread of its process, which waits for it (PyTorch's autograd),
-        and its native stacks.
+        the stacks of its system and CUDA calls, and its CPU samples.
         """
-        candidates = ((thread, True), (self._main_thread(thread), True), (thread, False))
-        for row, python in dict.fromkeys(candidates):
-            cells = None if row is None else self.cells(row, python)
+        main = self._main_threads.get(self._process[thread], thread)
+        for row, kind in dict.fromkeys(((thread, PYTHON), (main, PYTHON), (thread, CALLS), (thread, SAMPLES))):
+            cells = self.cells(row, kind)
             if cells is not None:
                 yield cells
 
-    def cells(self, thread: int, python: bool) -> StackCells | None:
-        """Return the cells of a thread's Python or native stacks; None if it has none."""
-        key = thread, python
-        if key not in self._known:
-            is_python = pl.col("python_thread").is_not_null()
-            own = self.trace.evidence.samples.filter(
-                (pl.col("thread") == thread) & (is_python if python else ~is_python)
-            )
-            self._known[key] = None if own.is_empty() else _cells(own)
-        return self._known[key]
+    def cells(self, thread: int, kind: str) -> StackCells | None:
+        """Return the cells of a thread's stacks of one kind; None if it has none."""
+        key = thread, kind
+        if key not in self._cells:
+            own = self._parts.get(key)
+            self._cells[key] = None if own is None else _calls(own) if kind == CALLS else _cells(own)
+        return self._cells[key]
 
-    def _main_thread(self, thread: int) -> int | None:
-        """Return the thread of the same process with the most Python stacks."""
-        processes = self.trace.threads["process"]
-        same = pl.Series(np.flatnonzero((processes == processes[thread]).to_numpy()), dtype=pl.Int16)
-        samples = self.trace.evidence.samples
-        own = samples.filter(pl.col("python_thread").is_not_null() & pl.col("thread").is_in(same.implode()))
-        return None if own.is_empty() else int(own["thread"].value_counts(sort=True)["thread"][0])
+    @cached_property
+    def own_nodes(self) -> NDArray[np.int64]:
+        """The innermost node of the program's own code of each stack; the stack itself if it has none."""
+        parent, frame = (self.evidence.stacks[name].to_numpy() for name in ("parent", "frame"))
+        library = self.evidence.frames["library"].to_numpy()[frame]
+        node = np.arange(len(parent))
+        while (outward := library[node] & (parent[node] >= 0)).any():
+            node = np.where(outward, parent[node], node)
+        return np.where(library[node], np.arange(len(parent)), node)
+
+    @cached_property
+    def compiles(self) -> NDArray[np.bool_]:
+        """Whether each stack has a frame of a compiler. One more entry, false, stands for no stack."""
+        own = self.evidence.frames["file"].str.contains(COMPILERS).to_numpy()
+        return inherited(self.evidence.stacks, own[self.evidence.stacks["frame"].to_numpy()])
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, str], pl.DataFrame]:
+        """The samples of each thread and kind."""
+        known = self.evidence.samples.filter(pl.col("thread").is_not_null())
+        native = pl.when(pl.col("end") > pl.col("start")).then(pl.lit(CALLS)).otherwise(pl.lit(SAMPLES))
+        kind = pl.when(pl.col("python_thread").is_not_null()).then(pl.lit(PYTHON)).otherwise(native).alias("kind")
+        parts = known.with_columns(kind).partition_by("thread", "kind", as_dict=True)
+        return {(int(thread), str(kind)): part for (thread, kind), part in parts.items()}
+
+    @cached_property
+    def _main_threads(self) -> dict[int, int]:
+        """The thread of each process with the most Python stacks."""
+        counts = sorted((len(part), -thread) for (thread, kind), part in self._parts.items() if kind == PYTHON)
+        return {self._process[-thread]: -thread for _, thread in counts}
+
+
+def _calls(calls: pl.DataFrame) -> StackCells:
+    """Return the cells of calls with a stack. Time in a call inside another belongs to the outer one."""
+    start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
+    own = intervals.own_lengths(start, end)
+    rows = np.flatnonzero(own)
+    return _exact((end - own)[rows], end[rows], calls["stack"].to_numpy()[rows], np.zeros(len(rows), np.bool_))
+
+
+def _exact(start: Times, end: Times, stack: NDArray[np.int32], holds: NDArray[np.bool_]) -> StackCells:
+    return StackCells(start, end, stack, start, holds, start, stack, start, exact=True)
 
 
 def _cells(samples: pl.DataFrame) -> StackCells:
     start, end = samples["start"].to_numpy(), samples["end"].to_numpy()
     stack, holds = samples["stack"].to_numpy(), samples["holds_gil"].fill_null(False).to_numpy()
     if (end > start).any():
-        return StackCells(start, end, stack, start, holds, start, stack, start, exact=True)
+        return _exact(start, end, stack, holds)
     apart = np.diff(start)
     period = int(np.median(apart)) if len(apart) else 0
     middle = start[:-1] + apart // 2
@@ -136,13 +173,6 @@ def _cells(samples: pl.DataFrame) -> StackCells:
     seen = np.where(holds & (run > 0), start[run_end[run]] + period, intervals.BEFORE_ALL)
     before = np.maximum(run_start[run] - 1, 0)
     return StackCells(first, last, stack, start, holds, seen, stack[before], start[before], exact=False)
-
-
-def compiling_stacks(trace: Trace) -> NDArray[np.bool_]:
-    """Return for each stack whether it compiles: a frame belongs to a compiler. One more entry stands for no stack."""
-    evidence = trace.evidence
-    compiles = evidence.frames["file"].str.contains(COMPILERS).to_numpy()
-    return inherited(evidence.stacks, compiles[evidence.stacks["frame"].to_numpy()])
 
 
 def inherited(stacks: pl.DataFrame, own: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -185,6 +185,7 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "advice": finding.advice,
         "code": finding.code,
         "unsure_because": finding.unsure_because,
+        "host": plain_values(finding.host),
         "evidence": [_place(place, analysis) for place in finding.evidence],
     }
 

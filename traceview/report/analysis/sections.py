@@ -21,6 +21,7 @@ from traceview.report.analysis.answer import (
     total_words,
 )
 from traceview.report.format import CAUSE_WORDS, confidence_word, plain
+from traceview.report.json import plain_values
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
 
@@ -163,6 +164,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "code": finding.code,
         "device": finding.device,
         "unsure_because": finding.unsure_because,
+        "host": plain_values(finding.host),
         "evidence": [_place(place, zero) for place in finding.evidence],
     }
 

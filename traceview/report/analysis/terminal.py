@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from traceview.model.analysis import Analysis, Finding
 from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.rows import CALLS
+from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import (
     OUTSIDE,
@@ -25,6 +27,7 @@ from traceview.report.layout import WIDTH, code_lines, cut, width, wrap
 
 BAR = 60
 ANSWERS = 3
+SHOWN_CALLS = 4  # functions of a finding's stack
 IN_ASCII = str.maketrans(
     {
         "█": "#",
@@ -170,8 +173,18 @@ def _heading(number: int, title: str, finding: Finding, total: str) -> list[str]
     return [
         *wrap(title, f"{number}. ", "   "),
         *wrap(f"{finding.severity}: {price(finding, total)}", "   ", "   "),
+        *_host_stack(finding.host),
         *(wrap(f"Unsure: {plain(finding.unsure_because, 400)}", "   ", "   ") if finding.unsure_because else ()),
     ]
+
+
+def _host_stack(place: HostPlace | None) -> list[str]:
+    """Return the program's innermost function and the library's functions below it; [] if there are none."""
+    if place is None or not place.calls:
+        return []
+    texts = [plain(frame.text, 200) for frame in place.stack[place.own :]]
+    shown = texts if len(texts) <= SHOWN_CALLS else [*texts[:2], "…", texts[-1]]
+    return wrap(CALLS.join(shown), "   ", "   ")
 
 
 def _remedy(finding: Finding) -> list[str]:
