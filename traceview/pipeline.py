@@ -109,7 +109,7 @@ def _measure(
         iterations=iterations,
         unmatched=count_unmatched(trace),
         notes=tuple(_notes(trace.info, tables, iterations)),
-        charts=partial(measure_charts, trace, devices, iterations, places, whole=whole),
+        charts=partial(measure_charts, trace, devices, iterations, places, host_idle, whole=whole),
         projected=partial(project_ranges, trace, projection),
         whole=whole,
         host_time=host_idle,

@@ -16,9 +16,9 @@ import polars as pl
 import pytest
 
 from tests.profiling import LOST, run
+from traceview.model.call_tree import CallTree, node_levels
 from traceview.normalise import normalise
 from traceview.read import nsys_json, raw, read_capture
-from traceview.read.call_tree import CallTree, node_levels
 from traceview.read.limits import DecodedSize
 from traceview.read.python_stacks import DOMAIN, json_samples, stack_tables
 

@@ -85,6 +85,34 @@ class PlaceNode:
 
 
 @dataclass(frozen=True, slots=True)
+class StackNode:
+    """A source line of the program, or a function of a library, that stacks share with its callers.
+
+    `parent` is the index of its caller, -1 for none. A run of library calls is one node: `inner` is the innermost of
+    them, and `calls` their number. The figures (StackTimes) include what the node calls.
+    """
+
+    function: str
+    place: str  # file and line of the program, file of a library
+    library: bool
+    parent: int
+    idle_ns: int
+    idle_samples: int
+    thread_ns: int
+    thread_samples: int
+    inner: str = ""
+    calls: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StackTree:
+    """The stacks of a capture as a tree, callers first. If `exact` is false, its times come from samples."""
+
+    nodes: tuple[StackNode, ...] = ()
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
@@ -118,3 +146,4 @@ class Charts:
 
     devices: tuple[DeviceCharts, ...] = ()
     iterations: tuple[IterationBar, ...] = ()
+    stacks: StackTree = StackTree()

@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
+from traceview.model.call_tree import CallTree
 from traceview.model.scopes import FUNCTION
 from traceview.model.stacks import FRAMES, SAMPLES, STACKS
 from traceview.normalise.codes import categories
 from traceview.normalise.source_paths import is_library
-from traceview.read.call_tree import CallTree
 
 NAME = r"^(.*):(\d{1,9}) (.*)$"
 MAX_DEPTH = 1 << 10

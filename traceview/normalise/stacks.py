@@ -11,13 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Coverage, union
+from traceview.model.call_tree import CallTree, Numbers, node_levels
 from traceview.model.stacks import FRAMES, SAMPLES, STACKS
 from traceview.normalise.codes import texts_of
 from traceview.normalise.source_paths import folder_of, is_library, shown_files
 from traceview.normalise.threads import Threads, process_of, without_path
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
-from traceview.read.call_tree import CallTree, Numbers, node_levels
 
 MAIN_ROOTS = ("<module>", "_run_module_as_main", "run_path")  # outermost functions of a program's main thread
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from traceview.model.call_tree import CallTree, Numbers
 from traceview.read import raw
-from traceview.read.call_tree import CallTree, Numbers
 from traceview.read.limits import DecodedSize
 from traceview.read.nsys_json import records
 from traceview.read.source import display_name

@@ -20,6 +20,14 @@ CAUSE_WORDS = {
     "host": "host code outside CUDA (Python, data loading)",
     "unknown": "launch not in the capture",
 }
+STATE_WORDS = {
+    "garbage_collection": "garbage collection",
+    "compiling": "compiling, or loading code",
+    "waiting": "waiting in a system call or for Python's lock",
+    "off_cpu": "not scheduled on a CPU",
+    "running": "running",
+    "unattributed": "unknown",
+}
 
 
 def milliseconds(ns: int) -> str:

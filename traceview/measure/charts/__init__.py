@@ -8,9 +8,11 @@ from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at
 from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.charts.kernels import kernel_groupings
 from traceview.measure.charts.places import place_tree
+from traceview.measure.charts.stacks import stack_tree
+from traceview.measure.host import HostIdle
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured
-from traceview.model.charts import Charts, DeviceCharts
+from traceview.model.charts import Charts, DeviceCharts, StackTree
 from traceview.model.devices import DeviceUse
 from traceview.model.trace import Trace
 
@@ -20,16 +22,19 @@ def measure_charts(
     devices: Sequence[DeviceUse],
     iterations: Iterations | NotMeasured,
     places: Places,
+    host_idle: HostIdle | None,
     *,
     whole: bool = False,
 ) -> Charts:
-    """Return the figures of the charts of every device and of the iterations.
+    """Return the figures of the charts of every device, of the iterations and of the stacks.
 
-    The kernels are those of the steady part, or of the window if `whole`.
+    The kernels and stacks are those of the steady part, or of the window if `whole`.
     """
+    parts = devices if whole else [device.steady for device in devices]
     return Charts(
         devices=tuple(_device_charts(trace, device, places, whole) for device in devices),
         iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
+        stacks=StackTree() if host_idle is None else stack_tree(trace.evidence, host_idle.stack_times(parts)),
     )
 
 

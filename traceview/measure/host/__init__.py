@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 
 from traceview import intervals
@@ -13,9 +14,10 @@ from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.idle_pieces import idle_by_thread
 from traceview.measure.host.lines import idle_stacks, line_times, measure_lines
 from traceview.measure.host.stack_cells import StackIndex
+from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.measure.host.states import StateIndex, measure_states
 from traceview.model.columns import Table
-from traceview.model.devices import DeviceUse, Gaps, HostStates
+from traceview.model.devices import DevicePart, DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine
 from traceview.model.trace import Trace
 
@@ -45,6 +47,12 @@ class HostIdle:
             return ()
         idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
         return measure_lines(self.stacks, idle_stacks(self.stacks, idle))
+
+    def stack_times(self, parts: Sequence[DevicePart]) -> StackTimes:
+        """Return the idle time and the time of threads by stack, in parts of the windows of some devices."""
+        idle = (piece for part in parts for piece in idle_by_thread(self.trace, self.threads, part.gaps.frame))
+        start, end = zip(*((part.window.start, part.window.end) for part in parts), strict=True) if parts else ((), ())
+        return stack_times(self.stacks, idle, intervals.union(np.array(start, np.int64), np.array(end, np.int64)))
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
@@ -84,6 +92,7 @@ LINES = CaptureMeasure(
         row_type=SourceLine,
         note="Where the launching thread was while a GPU was idle. A sampled share has a confidence interval of 95%.",
         shown=("place", "idle_ns", "host_ns", "samples", "function", "inner", "interval"),
+        first=5,
     ),
     _rows,
 )

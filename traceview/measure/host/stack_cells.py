@@ -108,7 +108,7 @@ class StackIndex:
         key = thread, kind
         if key not in self._cells:
             own = self._parts.get(key)
-            self._cells[key] = None if own is None else _calls(own) if kind == CALLS else _cells(own)
+            self._cells[key] = None if own is None else _calls(own) if kind == CALLS else sampled_cells(own)
         return self._cells[key]
 
     @cached_property
@@ -155,7 +155,8 @@ def _exact(start: Times, end: Times, stack: NDArray[np.int32], holds: NDArray[np
     return StackCells(start, end, stack, start, holds, start, stack, start, exact=True)
 
 
-def _cells(samples: pl.DataFrame) -> StackCells:
+def sampled_cells(samples: pl.DataFrame) -> StackCells:
+    """Return the cells of the samples, or of the exactly known stacks, of one thread, in the order of time."""
     start, end = samples["start"].to_numpy(), samples["end"].to_numpy()
     stack, holds = samples["stack"].to_numpy(), samples["holds_gil"].fill_null(False).to_numpy()
     if (end > start).any():

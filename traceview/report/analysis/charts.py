@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from traceview.model.analysis import Analysis, Iteration, Iterations
-from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar
+from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar, StackNode
 from traceview.model.devices import DeviceUse
 from traceview.model.rows import StreamUse
 from traceview.report.analysis.kernels import kernel_section
@@ -39,6 +39,7 @@ def charts(analysis: Analysis, zero: int) -> Json:
     return {
         "devices": [_device(analysis, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
+        "stacks": {"exact": measured.stacks.exact, "nodes": [_stack(node) for node in measured.stacks.nodes]},
     }
 
 
@@ -56,6 +57,15 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
             [plain(node.name, MAX_PLACE_NAME), node.parent, node.count, node.total_ns] for node in measured.places
         ],
         "kernels": kernel_section(analysis, device, measured.kernels, zero),
+    }
+
+
+def _stack(node: StackNode) -> Json:
+    return {
+        **{name: getattr(node, name) for name in ("library", "parent", "calls")},
+        **{name: plain(getattr(node, name), MAX_PLACE_NAME) for name in ("function", "place", "inner")},
+        "idle": [node.idle_ns, node.idle_samples],
+        "thread": [node.thread_ns, node.thread_samples],
     }
 
 

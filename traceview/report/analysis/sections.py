@@ -8,7 +8,7 @@ from typing import Any
 
 from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place
 from traceview.model.columns import Table
-from traceview.model.devices import CAUSES, DevicePart, DeviceUse
+from traceview.model.devices import CAUSES, DevicePart, DeviceUse, HostStates
 from traceview.model.trace import MEMORIES
 from traceview.report.analysis.answer import (
     COUNTED,
@@ -20,13 +20,14 @@ from traceview.report.analysis.answer import (
     speed_lines,
     total_words,
 )
-from traceview.report.format import CAUSE_WORDS, confidence_word, plain
+from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, milliseconds, plain
 from traceview.report.json import plain_values
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
 
 Json = dict[str, Any]
 KERNEL_TABLES = ("kernels", "kernel_families", "modules")
+MAX_WAITS = 6  # named calls of the state `waiting`
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 
@@ -108,7 +109,19 @@ def _view(use: DevicePart, work: Bands, covers: str) -> Json:
         "gap_count": use.gaps.count,
         "parts": _parts(use, work),
         "causes": {cause: use.gaps.causes[cause] for cause in CAUSES},
+        "host_states": _host_states(use.gaps.host_states),
     }
+
+
+def _host_states(states: HostStates) -> list[Json]:
+    """Return the states of the host in its idle time, with the calls that it waits in; none if nothing is known."""
+    known = {state: ns for state, ns in states.ns.items() if ns}
+    waits = [f"{plain(name, 40)} {milliseconds(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS]]
+    return [
+        {"state": STATE_WORDS[state], "ns": ns, "calls": ", ".join(waits) if state == "waiting" else ""}
+        for state, ns in sorted(known.items(), key=lambda item: -item[1])
+        if set(known) != {"unattributed"}
+    ]
 
 
 def _parts(use: DevicePart, work: Bands) -> list[Json]:

@@ -136,6 +136,8 @@ export interface DeviceView {
   parts: { look: Look; word: string; ns: number }[];
   gap_count: number;
   causes: Causes;
+  /** States of the host in its idle time, the longest first; empty if the capture does not tell them. */
+  host_states: { state: string; ns: number; calls: string }[];
 }
 
 /** A table as its measure declares it (traceview/model/columns.py). */

@@ -2,7 +2,7 @@
 import { chartFigures } from "../charts/charts.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { table, tableRow, textColumn, unitColumn } from "../core/table.js";
+import { firstDown, focusHeading, sortedRows, table, tableRow, textColumn, unitColumn } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
@@ -15,8 +15,6 @@ const INSTANCES = ["median", "longest", "first"];
 const LONGEST = 1;
 
 const SHARE = 0;
-
-const TEXTS = ["kernel", "family", "range", "module", "op", "inner op", "line", "direction", "precision"];
 
 export async function showKernels() {
   const { devices } = await chartFigures();
@@ -43,11 +41,11 @@ function kernelTable(kernels) {
     place.querySelector("tbody button")?.setAttribute("tabindex", "0");
   };
   const sortBy = (heading) => {
-    state.down = state.sort === heading ? !state.down : !TEXTS.includes(heading);
+    state.down =
+      state.sort === heading ? !state.down : firstDown(kernelColumns(kernels, state.by), state.by.rows, heading);
     state.sort = heading;
     draw();
-    const heads = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("thead button"));
-    [...heads].find((head) => head.textContent === heading)?.focus();
+    focusHeading(place, heading);
   };
   place.addEventListener("keydown", moveInTable);
   draw();
@@ -214,17 +212,6 @@ function searchText(kernels, by, row) {
 
 function filteredRows(kernels, { by, filter }) {
   return filter ? by.rows.filter((row) => searchText(kernels, by.by, row).includes(filter)) : by.rows;
-}
-
-// Rows without a value come last in both directions.
-function sortedRows(rows, columns, { sort, down }) {
-  const { value } = columns.find(({ heading }) => heading === sort) ?? columns[2];
-  const known = (row) => value(row) !== "";
-  const before = (a, b) => {
-    const [left, right] = [value(a), value(b)];
-    return typeof left === "string" ? left.localeCompare(right) : left - right;
-  };
-  return [...rows].sort((a, b) => Number(known(b)) - Number(known(a)) || (down ? before(b, a) : before(a, b)));
 }
 
 // The buttons of a table are one stop of the Tab key; arrows go between them.

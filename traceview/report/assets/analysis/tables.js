@@ -2,7 +2,7 @@
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { swatch } from "../core/palette.js";
-import { durationColumn, shareColumn, table, textColumn, unitColumn } from "../core/table.js";
+import { durationColumn, shareColumn, sortableTable, table, textColumn, unitColumn } from "../core/table.js";
 import { countText, milliseconds } from "../core/words.js";
 
 function section(heading, note, ...children) {
@@ -22,7 +22,10 @@ export function showTables() {
   const several = page.devices.length > 1;
   const causes = page.devices
     .filter((device) => device.views[0].idle_ns)
-    .map((device) => causesSection(device.views[0], several ? ` on ${device.id}` : ""));
+    .flatMap(({ id, views: [view] }) => {
+      const on = several ? ` on ${id}` : "";
+      return [causesSection(view, on), ...(view.host_states.length ? [statesSection(view, on)] : [])];
+    });
   byId("tables").replaceChildren(
     el("div", { class: "grid" }, ...causes, ...sections.flatMap(({ wide, element }) => (wide ? [] : [element]))),
     ...sections.flatMap(({ wide, element }) => (wide ? [element] : [])),
@@ -44,7 +47,7 @@ function declaredSection(declared) {
   return section(
     title,
     note,
-    table(
+    sortableTable(
       title,
       columns.map((column, place) => unitColumn(column, (row) => row[place])),
       rows,
@@ -82,6 +85,28 @@ function causesSection(view, on) {
         ),
       ],
       rows,
+    ),
+  );
+}
+
+function statesSection(view, on) {
+  const heading = "What the host did in idle time" + on;
+  return section(
+    heading,
+    `The part of the idle time that the host spends outside CUDA calls: ${milliseconds(view.causes.host)}, ${view.covers}.`,
+    table(
+      heading,
+      [
+        textColumn("state", ({ state }) => state),
+        durationColumn("idle", ({ ns }) => ns),
+        shareColumn(
+          "share",
+          ({ ns }) => ns,
+          () => view.causes.host,
+        ),
+        textColumn("calls", ({ calls }) => calls),
+      ],
+      view.host_states,
     ),
   );
 }

@@ -6,6 +6,7 @@ import { copyChart } from "./copies.js";
 import { gapChart } from "./gaps.js";
 import { placeChart } from "./places.js";
 import { showIterationChart } from "./iterations.js";
+import { stackSections } from "./stacks.js";
 import { streamChart } from "./streams.js";
 
 /** @type {{ figures: any }} */
@@ -29,6 +30,7 @@ export async function loadCharts() {
   if (figures.iterations) showIterationChart(figures.iterations);
   const several = figures.devices.length > 1;
   byId("charts").replaceChildren(
+    ...stackSections(figures.stacks),
     ...figures.devices.flatMap((device) => {
       const on = several ? `, ${device.id}` : "";
       const specs = [gapChart, copyChart, streamChart].map((make) => make(device, on));

@@ -3,9 +3,7 @@ import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
 import { countText, milliseconds, percent } from "../core/words.js";
-import { chartLayout, plotlyText } from "./style.js";
-
-const LEVEL_HEIGHT = 26;
+import { icicleHeight, iciclePicture } from "./icicle.js";
 
 export function placeChart(device, on) {
   const nodes = device.places.map(([name, parent, count, ns]) => ({ name, parent, count, ns }));
@@ -16,14 +14,13 @@ export function placeChart(device, on) {
     node.path = outer ? `${outer.path} / ${node.name}` : node.name;
   }
   const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
-  const levels = Math.max(...nodes.map(({ depth }) => depth)) + 1;
   return {
     id: fieldName("chart places " + device.id),
     heading: "Kernel time by module and op" + on,
     note: "Backward kernels count for the module and the op of their forward; where no module is known, ranges stand in its place. Click a part to show it alone, and the line above it to go back. Small parts are left out.",
     items: nodes.map((node) => ({ text: nodeText(node, total), place: null })),
     bare: true,
-    height: (levels + 1) * LEVEL_HEIGHT + 40,
+    height: icicleHeight(nodes),
     picture: () => placePicture(nodes, total),
     table: () => placeTable(nodes, total, on),
   };
@@ -34,24 +31,15 @@ function nodeText({ path, ns, count }, total) {
 }
 
 function placePicture(nodes, total) {
-  const trace = {
-    type: "icicle",
-    ids: nodes.map((_, at) => String(at)),
-    labels: nodes.map(({ name }) => plotlyText(name)),
-    parents: nodes.map(({ parent }) => (parent < 0 ? "" : String(parent))),
-    values: nodes.map(({ ns }) => ns),
-    branchvalues: "total",
-    customdata: nodes.map((_, at) => at),
-    text: nodes.map(({ ns }) => `${milliseconds(ns)}, ${percent(ns, total)}`),
-    textinfo: "label",
-    hovertemplate: "%{label}<br>%{text}<extra></extra>",
-    tiling: { orientation: "v" },
-    pathbar: { thickness: LEVEL_HEIGHT },
-    sort: true,
-    marker: { colors: nodes.map(() => cssColour("--compute")), line: { width: 1, color: cssColour("--card") } },
-  };
-  const margin = { l: 4, r: 4, t: LEVEL_HEIGHT + 6, b: 4 };
-  return { traces: [trace], layout: chartLayout({}, {}, { margin, uniformtext: { minsize: 9, mode: "hide" } }) };
+  return iciclePicture(
+    nodes.map(({ name, parent, ns }) => ({
+      parent,
+      value: ns,
+      label: name,
+      text: `${milliseconds(ns)}, ${percent(ns, total)}`,
+      colour: cssColour("--compute"),
+    })),
+  );
 }
 
 function placeTable(nodes, total, on) {

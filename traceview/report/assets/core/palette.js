@@ -134,7 +134,7 @@ export function readPalette(looks, context) {
 }
 
 // Black or white, whichever has more contrast with the colour (WCAG relative luminance).
-function inkFor(colour) {
+export function inkFor(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => {
     const part = parseInt(colour.slice(at, at + 2), 16) / 255;
     return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;

@@ -209,3 +209,51 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
     under,
   );
 }
+
+/**
+ * A table whose headings sort its rows; their order is the given one at first.
+ *
+ * @param {string} caption
+ * @param {TableColumn[]} columns
+ * @param {any[]} rows
+ * @param {number} most
+ */
+export function sortableTable(caption, columns, rows, most) {
+  const state = { sort: "", down: true },
+    place = el("div", {});
+  const draw = () => {
+    const sort = { heading: state.sort, down: state.down, by };
+    place.replaceChildren(table(caption, columns, sortedRows(rows, columns, state), most, { sort }));
+  };
+  const by = (heading) => {
+    state.down = state.sort === heading ? !state.down : firstDown(columns, rows, heading);
+    state.sort = heading;
+    draw();
+    focusHeading(place, heading);
+  };
+  draw();
+  return place;
+}
+
+// Numbers are first sorted from the largest, texts from A.
+export function firstDown(columns, rows, heading) {
+  const value = columns.find((column) => column.heading === heading)?.value;
+  return !rows.some((row) => typeof value?.(row) === "string" && value(row) !== "");
+}
+
+// Rows without a value come last in both directions.
+export function sortedRows(rows, columns, { sort, down }) {
+  const value = columns.find(({ heading }) => heading === sort)?.value;
+  if (!value) return rows;
+  const known = (row) => value(row) !== "";
+  const before = (a, b) => {
+    const [left, right] = [value(a), value(b)];
+    return typeof left === "string" ? left.localeCompare(right, undefined, { numeric: true }) : left - right;
+  };
+  return [...rows].sort((a, b) => Number(known(b)) - Number(known(a)) || (down ? before(b, a) : before(a, b)));
+}
+
+export function focusHeading(place, heading) {
+  const heads = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("thead button"));
+  [...heads].find((head) => head.textContent === heading)?.focus();
+}

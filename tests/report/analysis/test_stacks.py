@@ -1,0 +1,90 @@
+"""The page shows stacks, source lines and states of the host; made evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator
+
+from tests.measure.host.test_host_time import random_trace
+from tests.report.browser import Opened, opened
+from traceview.model.analysis import Analysis
+from traceview.pipeline import analyze
+from traceview.report.analysis import render
+from traceview.report.format import STATE_WORDS
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyze(random_trace(2, exact=False), whole=True)
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(browser, render(analysis), tmp_path_factory.mktemp("stacks")) as shown:
+        yield shown
+        assert shown.complaints == []
+
+
+def chart(page: Opened, heading: str) -> Locator:
+    figure = page.page.locator(".figure", has=page.page.get_by_role("heading", name=heading))
+    stage = figure.locator(".chart")
+    stage.scroll_into_view_if_needed()
+    stage.and_(page.page.locator("[data-drawn]")).wait_for()
+    return figure
+
+
+def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> None:
+    assert analysis.charts is not None
+    nodes = analysis.charts().stacks.nodes
+    idle, host = "GPU idle time by stack", "Host time by stack"
+    values = "(stage) => stage.data[0].values"
+    assert chart(page, idle).locator(".chart").evaluate(values) == [node.idle_ns for node in nodes if node.idle_ns]
+    chart(page, idle).get_by_role("button", name="host time", exact=True).click()
+    assert not page.page.get_by_role("heading", name=idle).is_visible()
+    assert chart(page, host).locator(".chart").evaluate(values) == [node.thread_ns for node in nodes if node.thread_ns]
+    pressed = chart(page, host).get_by_role("button", name="host time", exact=True)
+    assert pressed.get_attribute("aria-pressed") == "true"
+    assert pressed.evaluate("(button) => button === document.activeElement")
+    chart(page, host).get_by_role("button", name="GPU idle time", exact=True).click()
+    assert page.page.get_by_role("heading", name=idle).is_visible()
+
+
+def test_tip_has_time_samples_and_share(page: Opened, analysis: Analysis) -> None:
+    assert analysis.charts is not None
+    [root] = [node for node in analysis.charts().stacks.nodes if node.parent < 0 and node.idle_ns]
+    figure = chart(page, "GPU idle time by stack")
+    figure.locator(".slice").first.hover()
+    tip = figure.locator(".hoverlayer").text_content() or ""
+    assert f"{root.idle_samples} samples" in tip and "100.0%" in tip and root.place in tip
+    figure.get_by_role("button", name="Table").click()
+    assert figure.locator("tbody tr").count() == sum(node.idle_ns > 0 for node in analysis.charts().stacks.nodes)
+
+
+def table_rows(page: Opened, heading: str) -> list[list[str]]:
+    section = page.page.locator("section", has=page.page.get_by_role("heading", name=heading))
+    return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]
+
+
+def test_states_of_the_host_are_beside_the_idle_causes(page: Opened, analysis: Analysis) -> None:
+    gaps = analysis.devices[0].gaps
+    rows = table_rows(page, "What the host did in idle time")
+    known = sorted(((ns, STATE_WORDS[state]) for state, ns in gaps.host_states.ns.items() if ns), reverse=True)
+    host = gaps.causes["host"]
+    assert [row[:1] + row[2:3] for row in rows] == [[word, f"{100 * ns / host:.1f}%"] for ns, word in known]
+    [waiting] = [row for row in rows if row[0].startswith("waiting")]
+    assert all(f"{name} {ns} ns" in waiting[3] for name, ns in gaps.host_states.waits.items())
+
+
+def test_lines_are_sorted_by_a_heading(page: Opened, analysis: Analysis) -> None:
+    lines = analysis.tables["lines"].rows
+    assert [row[0] for row in table_rows(page, "Lines that made the GPU wait")] == [line.place for line in lines]
+    section = page.page.locator("section", has=page.page.get_by_role("heading", name="Lines that made the GPU wait"))
+    orders = []
+    for _ in range(2):
+        section.get_by_role("button", name="samples").click()
+        orders.append([int(row[3]) for row in table_rows(page, "Lines that made the GPU wait")])
+        assert section.get_by_role("button", name="samples").evaluate("(head) => head === document.activeElement")
+    samples = sorted(line.samples for line in lines)
+    assert orders == [samples[::-1], samples] and section.locator("th[aria-sort=ascending]").inner_text() == "samples"

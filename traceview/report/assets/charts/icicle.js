@@ -1,0 +1,39 @@
+// Icicle (flame) charts: a tree with its root at the top, in which a click on a part shows it alone.
+import { cssColour, inkFor } from "../core/palette.js";
+import { chartLayout, plotlyText } from "./style.js";
+
+const LEVEL_HEIGHT = 24;
+const MOST_LEVELS = 20; // at once; a click on a part shows those below
+
+// The height of the chart of `nodes`, which have a depth.
+export function icicleHeight(nodes) {
+  return (Math.min(MOST_LEVELS, Math.max(...nodes.map(({ depth }) => depth)) + 1) + 1) * LEVEL_HEIGHT + 16;
+}
+
+// Nodes are { label, text, value, parent, colour }; the value includes those of the children, `parent` is an index.
+export function iciclePicture(nodes) {
+  const ink = nodes.map(({ colour }) => inkFor(colour));
+  const trace = {
+    type: "icicle",
+    ids: nodes.map((_, at) => String(at)),
+    labels: nodes.map(({ label }) => plotlyText(label)),
+    parents: nodes.map(({ parent }) => (parent < 0 ? "" : String(parent))),
+    values: nodes.map(({ value }) => value),
+    branchvalues: "total",
+    maxdepth: MOST_LEVELS,
+    customdata: nodes.map((_, at) => at),
+    text: nodes.map(({ text }) => plotlyText(text).replaceAll("\n", "<br>")),
+    textinfo: "label",
+    textposition: "middle left",
+    hovertemplate: "%{label}<br>%{text}<extra></extra>",
+    leaf: { opacity: 1 },
+    insidetextfont: { color: ink },
+    outsidetextfont: { color: ink },
+    tiling: { orientation: "v" },
+    pathbar: { thickness: LEVEL_HEIGHT },
+    sort: true,
+    marker: { colors: nodes.map(({ colour }) => colour), line: { width: 1, color: cssColour("--card") } },
+  };
+  const margin = { l: 4, r: 4, t: LEVEL_HEIGHT + 6, b: 4 };
+  return { traces: [trace], layout: chartLayout({}, {}, { margin, uniformtext: { minsize: 9, mode: "hide" } }) };
+}

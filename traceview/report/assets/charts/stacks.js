@@ -1,0 +1,138 @@
+// Idle time of GPUs and time of threads by stack: two flame charts, of which one is shown.
+import { el } from "../core/dom.js";
+import { cssColour } from "../core/palette.js";
+import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
+import { countText, milliseconds, percent } from "../core/words.js";
+import { chartSection } from "./chart.js";
+import { icicleHeight, iciclePicture } from "./icicle.js";
+
+const FIGURES = {
+  idle: {
+    choice: "GPU idle time",
+    heading: "GPU idle time by stack",
+    of: "of the idle time with a known stack",
+    note: "Where the launching thread was, or the thread that waits for it, while a GPU was idle.",
+  },
+  thread: {
+    choice: "host time",
+    heading: "Host time by stack",
+    of: "of the time of all Python threads",
+    note: "Where the Python threads were all the time, whether they ran or waited.",
+  },
+};
+const NOTE =
+  "The program's own lines are coloured, functions of libraries are grey; a run of library calls is one part. Click a part to show it alone, and the line above it to go back. Small parts are left out.";
+
+// Returns the elements of the charts; none if the capture has no stacks.
+export function stackSections({ nodes, exact }) {
+  const sections = Object.keys(FIGURES)
+    .filter((figure) => nodes.some((node) => node[figure][0]))
+    .map((figure) => ({ figure, element: chartSection(stackChart(nodes, figure, exact)) }));
+  if (sections.length > 1) for (const shown of sections) shown.element.prepend(figureChoice(sections, shown));
+  return show(sections, sections[0]);
+}
+
+// Hides all sections but one, and returns all elements.
+function show(sections, shown) {
+  for (const section of sections) section.element.hidden = section !== shown;
+  return sections.map(({ element }) => element);
+}
+
+function figureChoice(sections, shown) {
+  const button = (section) =>
+    el("button", {
+      type: "button",
+      class: "small",
+      "aria-pressed": String(section === shown),
+      text: FIGURES[section.figure].choice,
+      onclick: () => {
+        show(sections, section);
+        /** @type {HTMLElement} */ (section.element.querySelector("[aria-pressed=true]")).focus();
+      },
+    });
+  return el(
+    "span",
+    { class: "buttons choice", role: "group", "aria-label": "Time that the chart shows" },
+    ...sections.map(button),
+  );
+}
+
+function stackChart(every, figure, exact) {
+  const { heading, of, note } = FIGURES[figure];
+  const nodes = withPaths(every, figure);
+  const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
+  const seen = (node) =>
+    `${milliseconds(node.ns)}, ${percent(node.ns, total)} ${of}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
+  return {
+    id: `chart-stacks-${figure}`,
+    heading,
+    note: `${note} ${NOTE}`,
+    items: nodes.map((node) => ({ text: `${node.path}: ${seen(node)}`, place: null })),
+    bare: true,
+    height: icicleHeight(nodes),
+    picture: () =>
+      iciclePicture(
+        nodes.map((node) => ({
+          parent: node.parent,
+          value: node.ns,
+          label: node.label,
+          text: [...node.details, seen(node)].join("\n"),
+          colour: cssColour(node.library ? "--sunk" : "--idle_host"),
+        })),
+      ),
+    table: () => stackTable(nodes, total, heading, exact),
+  };
+}
+
+// The nodes that have time in a figure, with their labels and callers. A caller has at least the time of its callees.
+function withPaths(every, figure) {
+  const nodes = [],
+    index = [];
+  for (const node of every) {
+    const [ns, samples] = node[figure];
+    index.push(ns ? nodes.length : -1);
+    if (!ns) continue;
+    const caller = node.parent < 0 ? null : nodes[index[node.parent]];
+    const named = `${node.function} (${node.place})`;
+    const label = node.library || !node.place ? runLabel(node) : `${node.place} ${node.function}`;
+    nodes.push({
+      ns,
+      samples,
+      library: node.library,
+      parent: caller ? index[node.parent] : -1,
+      depth: caller ? caller.depth + 1 : 0,
+      label,
+      path: caller ? `${caller.path} / ${label}` : label,
+      details:
+        node.calls > 1
+          ? [`${countText(node.calls)} library calls, from ${named}`, `to ${node.inner}`]
+          : node.library
+            ? [node.place]
+            : [],
+    });
+  }
+  return nodes;
+}
+
+function runLabel({ function: outer, inner, calls }) {
+  if (calls === 1) return outer;
+  return `${outer} ${calls > 2 ? "… " : ""}› ${inner.split(" (")[0]}`;
+}
+
+function stackTable(nodes, total, heading, exact) {
+  return table(
+    heading,
+    [
+      textColumn("callers and line, or function of a library", ({ path }) => path),
+      durationColumn("total", ({ ns }) => ns),
+      shareColumn(
+        "share",
+        ({ ns }) => ns,
+        () => total,
+      ),
+      countColumn(exact ? "times" : "samples", ({ samples }) => samples),
+    ],
+    nodes,
+    50,
+  );
+}
