@@ -10,14 +10,19 @@ from traceview.measure import MEASURES
 from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
 from traceview.measure.charts import measure_charts
-from traceview.measure.devices import count_unmatched, measure_devices, with_longest_gaps, with_steady_part
+from traceview.measure.devices import (
+    count_unmatched,
+    measure_devices,
+    steady_window,
+    with_longest_gaps,
+    with_steady_part,
+)
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host import HostIdle, with_host_states
 from traceview.measure.iterations import measure_iterations
 from traceview.measure.iterations.breakdown import MeasuredDevices
 from traceview.measure.nvtx.projection import project_operations, project_ranges
 from traceview.measure.places.locate import locate_operations
-from traceview.measure.steady import steady_window
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.captures import sample
 from traceview import analyze, intervals
-from traceview.measure import devices, sums
-from traceview.measure.gaps import streams
+from traceview.measure import devices, streams, sums
 from traceview.pricing import figures
 from traceview.pricing.figures import largest_positions
 from traceview.report.analysis.document import to_json

@@ -1,7 +1,7 @@
 """Interval algebra on sorted int64 arrays. Every figure rests on it.
 
-`algebra` holds the operations on unions, `coverage` the length of a union before many moments, `arrays` what both need
-of NumPy, and `equal_rows` which rows are equal.
+`algebra` holds the operations on unions, `coverage` the length of a union before many moments, and `arrays` what both
+need of NumPy, and hashes that find equal rows.
 """
 
 from traceview.intervals.algebra import (
@@ -22,9 +22,20 @@ from traceview.intervals.algebra import (
     union,
     union_length,
 )
-from traceview.intervals.arrays import BLOCK, Rows, Times, blocks, index_ranges, is_sorted, rows_where, sorted_unique
+from traceview.intervals.arrays import (
+    BLOCK,
+    Rows,
+    Times,
+    blocks,
+    first_equal_rows,
+    index_ranges,
+    is_sorted,
+    number_distinct,
+    row_hashes,
+    rows_where,
+    sorted_unique,
+)
 from traceview.intervals.coverage import Coverage, covered_length
-from traceview.intervals.equal_rows import first_equal_rows, number_distinct, row_hashes
 
 __all__ = [
     "BEFORE_ALL",

@@ -1,22 +1,156 @@
-"""What each stream of a device did (docs/definitions.md "Identity" and "Idle gaps")."""
+"""What each stream of a device did (docs/definitions.md "Identity" and "Idle gaps").
+
+The idle gaps of a stream lie between its first and last operation.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Rows
+from traceview.intervals import Coverage, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, DeviceMeasure
-from traceview.measure.gaps.streams import StreamGapContext, stream_gaps
+from traceview.measure.gaps.causes import IdleGaps, attribute
+from traceview.measure.gaps.thread_states import IdleThreadStates, ThreadStates
 from traceview.model.columns import Table
+from traceview.model.devices import CAUSES, Gaps
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace
 
+OTHERS = ("other_compute", "other_communication", "other_copy")
+BLOCK = 1 << 16  # operations of a stream in a block; all at once would need more memory than the device's own gaps
+MAX_PENDING = 2  # blocks that wait while others are measured
+
 POOL_THREADS = 2
+
+Result = TypeVar("Result")
+
+
+class _StreamGapContext(NamedTuple):
+    """What the gaps of all streams of a device are compared with, computed once."""
+
+    idle: IdleGaps
+    threads: IdleThreadStates
+    compute: Coverage
+    communication: Coverage  # without compute at the same time
+    gap_ended_by: Rows  # see IdleGaps
+
+    @classmethod
+    def build(cls, trace: Trace, threads: ThreadStates, device: Activity, idle: IdleGaps) -> _StreamGapContext:
+        """Prepare a device whose idle gaps are `idle`."""
+        return cls(
+            idle,
+            IdleThreadStates.build(threads, idle.gaps),
+            Coverage.from_union(device.compute),
+            Coverage.from_union(intervals.subtract(device.communication, device.compute)),
+            idle.gap_ended_by(len(trace.operations)),
+        )
+
+
+class _GapBlock(NamedTuple):
+    """Some gaps of a stream, in order, and the operation (row of Trace.operations, -1 for none) that ends each."""
+
+    start: Times
+    end: Times
+    operation: Rows
+
+
+def _map_in_pool(
+    pool: Executor, measure: Callable[[_GapBlock], Result], blocks: Iterator[_GapBlock]
+) -> Iterator[Result]:
+    """Yield `measure` of each block in order, with at most MAX_PENDING blocks waiting in memory."""
+    pending: deque[Future[Result]] = deque()
+    for block in blocks:
+        pending.append(pool.submit(measure, block))
+        if len(pending) > MAX_PENDING:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _stream_gaps(trace: Trace, device: Activity, context: _StreamGapContext, members: Rows, pool: Executor) -> Gaps:
+    """Return the gaps of one stream as sums, without a frame. `members` index `device.rows`.
+
+    Work of the device's other streams comes first: other_compute, other_communication and other_copy (which includes
+    memset). `pool` measures blocks of gaps while others are built.
+    """
+    count, total = 0, 0
+    sums = dict.fromkeys((*OTHERS, *CAUSES), 0)
+    is_device_gap = np.zeros(len(context.idle.gaps.start), np.bool_)
+
+    def measure(gaps: _GapBlock) -> tuple[int, int, dict[str, int]]:
+        parts = _attribute_stream_gaps(trace, context, gaps, is_device_gap)
+        return len(gaps.start), int((gaps.end - gaps.start).sum()), parts
+
+    for some, length, parts in _map_in_pool(pool, measure, _gap_blocks(trace, device, members)):
+        count, total = count + some, total + length
+        for name, value in parts.items():
+            sums[name] += value
+    for name, value in zip(CAUSES, _sum_causes(context.idle.causes, is_device_gap), strict=True):
+        sums[name] += value
+    return Gaps(count, total, sums, pl.DataFrame())
+
+
+def _gap_blocks(trace: Trace, device: Activity, members: Rows) -> Iterator[_GapBlock]:
+    """Yield a stream's gaps in blocks. A gap lies between the largest end so far and the next start."""
+    reach = last = int(device.start[members[0]])
+    for first in range(0, len(members), BLOCK):
+        some = members[first : first + BLOCK].astype(np.intp)
+        last = max(last, int(device.end[some].max()))
+        some = some[device.end[some] > device.start[some]]  # an operation without length neither splits nor ends a gap
+        if len(some) == 0:
+            continue
+        start = device.start[some]
+        before = np.maximum.accumulate(np.concatenate([np.array([reach], np.int64), device.end[some]]))
+        reach = int(before[-1])
+        at = np.flatnonzero(start > before[:-1])
+        yield _GapBlock(before[at], start[at], device.rows[some[at]])
+    if last > reach:
+        stream = trace.operations["stream"].to_numpy()
+        same_stream = stream[device.nonempty_rows] == stream[device.rows[members[0]]]
+        end = np.array([last], np.int64)
+        yield _GapBlock(np.array([reach], np.int64), end, device.next_operation(end, same_stream))
+
+
+def _attribute_stream_gaps(
+    trace: Trace, context: _StreamGapContext, gaps: _GapBlock, is_device_gap: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Return the ns of each cause, without the gaps that equal a gap of the device: mark these in `is_device_gap`."""
+    idle = context.idle.gaps
+    place = context.gap_ended_by[gaps.operation]
+    same = place >= 0
+    if len(idle.start):
+        same &= (idle.start[place] == gaps.start) & (idle.end[place] == gaps.end)
+    is_device_gap[place[same]] = True
+    rest = np.flatnonzero(~same)
+    start, end, operation = gaps.start[rest], gaps.end[rest], gaps.operation[rest]
+    compute, communication = (
+        int(union.length_between(start, end).sum()) for union in (context.compute, context.communication)
+    )
+    causes = attribute(trace, context.threads, start, end, operation).sum(axis=1).tolist()
+    # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
+    busy = int((end - start).sum()) - sum(causes)
+    others = (compute, communication, busy - compute - communication)
+    return dict(zip((*OTHERS, *CAUSES), (*others, *causes), strict=True))
+
+
+def _sum_causes(causes: NDArray[np.int64], chosen: NDArray[np.bool_]) -> list[int]:
+    """Add up the causes of the chosen gaps. Where most are chosen, subtract the others from the total."""
+    total = np.zeros(len(causes), np.int64)
+    for block in intervals.blocks(len(chosen)):
+        part, inside = causes[:, block], chosen[block]
+        most = 2 * np.count_nonzero(inside) > len(inside)
+        few = part[:, np.flatnonzero(inside != most)].sum(axis=1)
+        total += part.sum(axis=1) - few if most else few
+    return total.tolist()
 
 
 def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
@@ -24,7 +158,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     trace, device = given.trace, given.activity
     stream = device.select(trace.operations["stream"].to_numpy())
     is_kernel = device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    context = StreamGapContext.build(trace, given.threads, device, given.idle)
+    context = _StreamGapContext.build(trace, given.threads, device, given.idle)
 
     # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
     # all gaps, so gaps are shared out too. They need a pool of their own: threads of the stream pool wait for them.
@@ -41,7 +175,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
 def _measure_stream(
     trace: Trace,
     device: Activity,
-    context: StreamGapContext,
+    context: _StreamGapContext,
     index: int,
     members: Rows,
     is_kernel: NDArray[np.bool_],
@@ -50,7 +184,7 @@ def _measure_stream(
     codes = device.codes[members]
     copies = device.rows[members[codes == COPY]]
     row = trace.streams.row(index, named=True)
-    gaps = stream_gaps(trace, device, context, members, pool)
+    gaps = _stream_gaps(trace, device, context, members, pool)
 
     def busy(chosen: Rows) -> int:
         return intervals.union_length(device.start, device.end, chosen)
