@@ -17,10 +17,9 @@ from tests.made_trace import made_trace
 from traceview import analyze, compare
 from traceview.comparison import throughput
 from traceview.comparison.change import RESAMPLES
-from traceview.comparison.kernels import KernelSamples, KernelShape
+from traceview.comparison.kernels import KernelSamples, KernelShape, iteration_work
 from traceview.comparison.shape import time_shape
 from traceview.comparison.throughput import Series, block_length, mean_change, mean_interval, resampled_deviations
-from traceview.comparison.work import iteration_work
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import CaptureDifference

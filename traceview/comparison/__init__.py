@@ -5,8 +5,7 @@
     throughput.py  the mean time per iteration: block bootstrap and verdict
     change.py      medians per iteration and their bootstrap intervals
     shape.py       peaks and tails of the distribution of iteration times
-    kernels.py     kernels per call and per iteration, by name and launch shape
-    work.py        whether the iterations of two captures do the same work
+    kernels.py     kernels per call and per iteration, and whether the iterations of two captures do the same work
     notes.py       other differences between the captures
     timeline.py    events around the median iteration, for the page
 """
@@ -20,13 +19,12 @@ from pathlib import Path
 
 from traceview.comparison.align import align_borders, align_iterations, choose_cut, iteration_times
 from traceview.comparison.change import LEVEL, MIN_CHANGE, change_between
-from traceview.comparison.kernels import kernel_changes
+from traceview.comparison.kernels import iteration_work, kernel_changes
 from traceview.comparison.notes import comparison_notes, difference_notes
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sample_capture, sample_iterations
 from traceview.comparison.shape import time_shape
 from traceview.comparison.throughput import Series, block_length, judge_time, mean_change, mean_parts
 from traceview.comparison.timeline import median_timelines
-from traceview.comparison.work import iteration_work
 from traceview.errors import RequestError
 from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, IterationSummary

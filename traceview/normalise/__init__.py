@@ -11,9 +11,9 @@ import polars as pl
 from traceview.model.trace import OVERHEAD, Note, ReportInfo, Trace
 from traceview.normalise.api import api_frame, with_pageable_copies
 from traceview.normalise.devices import Devices, devices_of, raw_stream_ids, stream_events, stream_frame
-from traceview.normalise.graph_nodes import kernel_captures, take_graph_nodes
 from traceview.normalise.health import check_health, collect_evidence, with_profiler_overhead
 from traceview.normalise.host_events import host_evidence
+from traceview.normalise.kernels import kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
