@@ -1,17 +1,19 @@
-"""Peak floating-point rates of GPUs by precision, in one table with sources.
+"""Peak floating-point rates of GPUs by precision, and the rates of their links to the host, with sources.
 
-The rates are dense: half of those with sparsity. Sources: NVIDIA's data sheets of HGX B200, GB200 NVL72, H200,
-H100, H800, GH200, A100, A800, A30, A10, A10G (as used by AWS), A40, L4, L40, L40S, RTX 6000 Ada, V100 and T4;
-for RTX A6000 and 3090 the GA102 whitepaper, for 4080 and 4090 the Ada whitepaper, for 5090 the RTX Blackwell
+The floating-point rates are dense: half of those with sparsity. Sources: NVIDIA's data sheets of HGX B200, GB200
+NVL72, H200, H100, H800, GH200, A100, A800, A30, A10, A10G (as used by AWS), A40, L4, L40, L40S, RTX 6000 Ada, V100
+and T4; for RTX A6000 and 3090 the GA102 whitepaper, for 4080 and 4090 the Ada whitepaper, for 5090 the RTX Blackwell
 whitepaper; AMD's data sheet of MI300X. GeForce rates of half precision and fp8 use fp32 accumulation, as PyTorch does:
 half the rate of accumulation in fp16.
 
-`instrument.monitor.peaks` has the same rates, because neither package imports the other; a test compares them.
+`instrument.monitor.peaks` has the same floating-point rates, because neither package imports the other; a test compares
+them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -105,3 +107,26 @@ def peak_flops(device_name: str, precision: str, *, tensor_core: bool = True) ->
     }
     rate = rates.get(precision)
     return None if rate is None else round(rate * TERA)
+
+
+# Rate of large copies from pinned host memory to the GPU, in bytes/ns, by the first GPU name that matches. It is about
+# 87% of the link's 63, 31.5 and 15.8 GB/s (PCIe 5.0, 4.0, 3.0 x16; NVLink-C2C: 450 GB/s). 55.4 GB/s is measured on the
+# H200 (samples/trainer/pinned.sqlite).
+PINNED_RATE: Mapping[str, float] = {
+    "GB200": 350.0,
+    "GH200": 350.0,
+    "H200": 55.4,
+    "H100": 55.0,
+    "B200": 55.0,
+    "A100": 25.0,
+    "L40": 25.0,
+    "A10": 25.0,
+    "V100": 12.5,
+    "T4": 12.5,
+}
+OTHER_PINNED_RATE = 25.0
+
+
+def pinned_rate(gpu: str) -> float:
+    """Return the rate of pinned copies on a GPU of this name, in bytes/ns."""
+    return next((rate for name, rate in PINNED_RATE.items() if name in gpu), OTHER_PINNED_RATE)

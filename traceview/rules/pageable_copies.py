@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Rows
-from traceview.model.links import pinned_rate
+from traceview.model.peaks import pinned_rate
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.accounts import copy_key

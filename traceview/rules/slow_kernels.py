@@ -22,15 +22,19 @@ from traceview.pricing.fixes import Fixes
 from traceview.pricing.ledger import ComputeClaim
 from traceview.rules.advice.compute import (
     ATTENTION,
+    CASTS,
     CHAINS,
+    CONCATENATIONS,
+    EMBEDDING_GRADIENTS,
     FP32_MATRIX,
     FP32_ON_OLD_GPU,
     LAYOUT,
     ODD_DIMENSIONS,
     OPTIMIZER,
     SMALL_PRODUCTS,
+    STRIDED_COPIES,
+    ZEROED_GRADIENTS,
 )
-from traceview.rules.advice.moves import CASTS, CONCATENATIONS, EMBEDDING_GRADIENTS, STRIDED_COPIES, ZEROED_GRADIENTS
 from traceview.speedups import FINDABLE, SPEEDUPS, Estimate, Speedup
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
-from traceview.model.links import pinned_rate
+from traceview.model.peaks import pinned_rate
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.whatif.constants import KERNEL_GAP, LAUNCH_LATENCY, STAGING_RATE
 from traceview.whatif.graph import (
