@@ -170,6 +170,34 @@ def _experts_batch(after: bool) -> Step:
     return step
 
 
+@program("moe-batch", "batch")
+def _moe_batch(after: bool) -> Step:
+    experts, layers, width = 32, 8, 512
+    first, second = (
+        torch.randn(layers, experts, a, b, device="cuda", dtype=BF16) * a**-0.5
+        for a, b in ((width, 4 * width), (4 * width, width))
+    )
+    embedding = torch.randn(1000, width, device="cuda", dtype=BF16)
+    tokens = torch.randint(1000, (experts, 64), device="cuda")
+
+    def products(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        if after:
+            return torch.bmm(rows, weights)
+        out = rows.new_empty(*rows.shape[:2], weights.shape[2])
+        for row, weight, part in zip(rows, weights, out, strict=True):
+            torch.mm(row, weight, out=part)
+        return out
+
+    def step(_index: int) -> None:
+        hidden = embedding[tokens]
+        for up, down in zip(first, second, strict=True):
+            inner = nn.functional.gelu(products(nn.functional.layer_norm(hidden, (width,)), up))
+            hidden = hidden + products(inner, down)
+        nn.functional.log_softmax(hidden @ embedding.T, -1).argmax(-1)
+
+    return step
+
+
 @program("activations-compile", "compile")
 def _activations_compile(after: bool) -> Step:
     values = torch.randn(64, 1024, 1024, device="cuda")
@@ -270,8 +298,8 @@ def main() -> None:
     if len(sys.argv) < 3:
         print("\n".join(f"{name}: {changes}" for name, (changes, _) in PROGRAMS.items()))
         return
-    ms = run(PROGRAMS[sys.argv[1]][1](sys.argv[2] == "after"))
-    print(json.dumps({"program": sys.argv[1], "variant": sys.argv[2], "ms_per_step": round(ms, 3)}))
+    times = run(PROGRAMS[sys.argv[1]][1](sys.argv[2] == "after"))
+    print(json.dumps({"program": sys.argv[1], "variant": sys.argv[2], **times}))
 
 
 if __name__ == "__main__":

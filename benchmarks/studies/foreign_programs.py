@@ -6,21 +6,24 @@ program has the variants `before` and `after`; `traceview whatif` on the capture
     nsys profile -t cuda,nvtx -s none --cpuctxsw=none -c cudaProfilerApi --capture-range-end=stop -o NAME.before \
         python benchmarks/studies/foreign_programs.py NAME before
 
-Each run prints its time per step. `python benchmarks/studies/foreign_programs.py` lists the programs and the changes.
+Each run prints its times: STEPS steps before the capture, then STEPS captured ones (an environment variable, 20 if
+not set). `python benchmarks/studies/foreign_programs.py` lists the programs and the changes.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-STEPS, WARM_UP, LOG_EVERY = 20, 10, 10
+STEPS, WARM_UP, LOG_EVERY = int(os.environ.get("STEPS", "20")), 10, 10
 Step = Callable[[int], object]
 PROGRAMS: dict[str, tuple[str, Callable[[bool], Step]]] = {}
 
@@ -308,8 +311,93 @@ def lstm_sync(after: bool) -> Step:
     return step
 
 
-def lightning_run(after: bool) -> float:
-    """Train the MNIST network with Lightning's Trainer, from ordinary or pinned memory; return ms a step."""
+@program("decode-sync", "sync")
+def decode_sync(after: bool) -> Step:
+    """A GPT-2 that generates token by token, and looks for the end of all texts after each or every tenth token."""
+    from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config()).cuda().eval().half().requires_grad_(False)
+    tokens, cache = torch.randint(50257, (4, 1), device="cuda"), DynamicCache()
+    finished = torch.zeros(4, 1, dtype=torch.bool, device="cuda")
+
+    def step(index: int) -> None:
+        nonlocal tokens
+        logits = model(tokens, past_key_values=cache, use_cache=True).logits
+        tokens = logits[:, -1:].argmax(-1)
+        finished.logical_or_(tokens == 50256)
+        if not after or index % LOG_EVERY == 0:
+            finished.all().item()
+
+    return step
+
+
+class Window:
+    """Times STEPS steps before a capture and STEPS captured ones, without a synchronization between steps."""
+
+    def __init__(self, wait: Callable[[], object] | None = None) -> None:
+        """`wait` waits for work that is not PyTorch's; without it, events note the GPU's time of each step too."""
+        self.wait, self.has_events = wait or torch.cuda.synchronize, not wait
+        self.done, self.parts = -WARM_UP, []
+
+    def step_done(self) -> bool:
+        """Note the end of a step; return whether it was the last one."""
+        self.done += 1
+        if self.done >= 0 and self.done % STEPS == 0:
+            self.turn()
+        elif self.done > 0:
+            self.mark()
+        return self.done == 2 * STEPS
+
+    def mark(self) -> None:
+        """Note the host's time, and the GPU's by an event."""
+        self.host.append(time.perf_counter())
+        if not self.has_events:
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.events.append(event)
+
+    def turn(self) -> None:
+        """End a part, start or stop the capture, and begin the next part."""
+        if self.done:
+            self.mark()
+            self.wait()
+            self.parts.append(self.part(time.perf_counter()))
+        self.wait()
+        if self.done == STEPS:
+            torch.cuda.cudart().cudaProfilerStart()
+        if self.done == 2 * STEPS:
+            torch.cuda.cudart().cudaProfilerStop()
+        self.host, self.events = [], []
+        self.mark()
+        self.wait()
+        self.host[0] = time.perf_counter()
+
+    def part(self, end: float) -> dict[str, object]:
+        """Return ms a step up to the synchronization at the end, and each step's by the host and by the GPU."""
+        return {
+            "ms_per_step": round((end - self.host[0]) * 1000 / STEPS, 4),
+            "host_ms": [round((b - a) * 1000, 3) for a, b in itertools.pairwise(self.host)],
+            "gpu_ms": [round(a.elapsed_time(b), 3) for a, b in itertools.pairwise(self.events)],
+        }
+
+    def times(self) -> dict[str, object]:
+        """Return the times of the captured part, and those before the capture as `uncaptured`."""
+        uncaptured, captured = self.parts
+        return {**captured, "steps": STEPS, "uncaptured": uncaptured}
+
+
+def run(step: Step) -> dict[str, object]:
+    """Warm up, time STEPS steps, capture STEPS more, and return the times."""
+    window = Window()
+    for index in range(WARM_UP + 2 * STEPS):
+        step(index)
+        window.step_done()
+    return window.times()
+
+
+def lightning_run(after: bool) -> dict[str, object]:
+    """Train the MNIST network with Lightning's Trainer, from ordinary or pinned memory."""
     import lightning
 
     class Module(lightning.LightningModule):
@@ -324,52 +412,103 @@ def lightning_run(after: bool) -> float:
             return torch.optim.SGD(self.parameters(), 0.01)
 
     class Capture(lightning.Callback):
-        def on_train_batch_start(self, *arguments: object) -> None:
-            index = arguments[3]
-            if index == WARM_UP:
-                torch.cuda.synchronize()
-                torch.cuda.cudart().cudaProfilerStart()
-                self.start = time.perf_counter()
-            if index == WARM_UP + STEPS:
-                torch.cuda.synchronize()
-                self.ms = (time.perf_counter() - self.start) * 1000 / STEPS
-                torch.cuda.cudart().cudaProfilerStop()
+        def __init__(self) -> None:
+            self.window = Window()
 
-    data = torch.utils.data.TensorDataset(torch.randn(40 * 1024, 16384), torch.randint(10, (40 * 1024,)))
-    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), 1024, drop_last=True)
+        def on_train_batch_end(self, trainer: lightning.Trainer, *_arguments: object) -> None:
+            trainer.should_stop = self.window.step_done()
+
+    data = torch.utils.data.TensorDataset(torch.randn(10 * 1024, 16384), torch.randint(10, (10 * 1024,)))
+    sampler = [range(at, at + 1024) for at in range(0, len(data), 1024)] * (2 + 2 * STEPS // 10)
     loader = torch.utils.data.DataLoader(data, sampler=sampler, batch_size=None, pin_memory=after)
     capture = Capture()
     trainer = lightning.Trainer(
-        max_steps=WARM_UP + STEPS + 2, accelerator="gpu", devices=1, logger=False, callbacks=[capture],
+        max_steps=WARM_UP + 2 * STEPS, accelerator="gpu", devices=1, logger=False, callbacks=[capture],
         enable_checkpointing=False, enable_progress_bar=False,
     )  # fmt: skip
     trainer.fit(Module(), loader)
-    return capture.ms
+    return capture.window.times()
 
 
-def run(step: Step) -> float:
-    """Warm up, capture STEPS steps between two synchronizations, and return ms a step."""
-    for index in range(WARM_UP):
-        step(index)
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStart()
-    start = time.perf_counter()
-    for index in range(WARM_UP, WARM_UP + STEPS):
-        step(index)
-    torch.cuda.synchronize()
-    elapsed = time.perf_counter() - start
-    torch.cuda.cudart().cudaProfilerStop()
-    return elapsed * 1000 / STEPS
+def trainer_run(after: bool) -> dict[str, object]:
+    """Train a 6-layer GPT-2 with the Trainer of Hugging Face; AdamW tensor by tensor in groups, or fused."""
+    import transformers
+
+    class Capture(transformers.TrainerCallback):
+        def __init__(self) -> None:
+            self.window = Window()
+
+        def on_step_end(self, _arguments: object, _state: object, control: Any, **_more: object) -> None:
+            control.should_training_stop = self.window.step_done()
+
+    class Texts(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 4096
+
+        def __getitem__(self, index: int) -> dict[str, Tensor]:
+            tokens = torch.arange(512) * (index + 1) % 50257
+            return {"input_ids": tokens, "labels": tokens}
+
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=6))
+    capture = Capture()
+    arguments = transformers.TrainingArguments(
+        output_dir="trainer_output", per_device_train_batch_size=8, max_steps=WARM_UP + 2 * STEPS, bf16=True,
+        optim="adamw_torch_fused" if after else "adamw_torch", report_to=[], save_strategy="no", disable_tqdm=True,
+        logging_steps=LOG_EVERY,
+    )  # fmt: skip
+    transformers.Trainer(model, arguments, train_dataset=Texts(), callbacks=[capture]).train()
+    return capture.window.times()
+
+
+def jax_run(after: bool) -> dict[str, object]:
+    """Train a small network compiled by JAX; the loss is read in each or in every tenth step."""
+    import jax
+    from jax import numpy as jnp
+
+    sizes = [1024] * 9
+    keys = jax.random.split(jax.random.key(0), len(sizes))
+    weights = [jax.random.normal(key, (a, b)) * a**-0.5 for key, a, b in zip(keys, sizes, sizes[1:], strict=False)]
+    inputs = jax.random.normal(keys[-1], (512, 1024))
+
+    def loss(weights: list[Any], inputs: Any) -> Any:
+        hidden = inputs
+        for weight in weights:
+            hidden = jax.nn.gelu(hidden @ weight) + hidden
+            hidden = hidden / jnp.sqrt((hidden**2).mean(-1, keepdims=True) + 1e-5)
+        return ((hidden - inputs) ** 2).mean()
+
+    @jax.jit
+    def update(weights: list[Any], moments: list[Any], inputs: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss)(weights, inputs)
+        moments = [0.9 * moment + gradient for moment, gradient in zip(moments, gradients, strict=True)]
+        return [w - 0.01 * moment for w, moment in zip(weights, moments, strict=True)], moments, value
+
+    torch.cuda.init()
+    moments, value = [jnp.zeros_like(weight) for weight in weights], None
+    window = Window(lambda: jax.block_until_ready((weights, value)))
+    for index in range(WARM_UP + 2 * STEPS):
+        weights, moments, value = update(weights, moments, inputs)
+        if not after or index % LOG_EVERY == 0:
+            float(value)
+        window.step_done()
+    return window.times()
+
+
+LIBRARY_RUNS = {
+    "lightning-pin": ("pin", lightning_run),
+    "trainer-fused": ("fused-optimizer", trainer_run),
+    "jax-sync": ("sync", jax_run),
+}
 
 
 def main() -> None:
     """Run one program, or list all."""
     if len(sys.argv) < 3:
-        print("\n".join(f"{name}: {changes}" for name, (changes, _) in PROGRAMS.items()), "\nlightning-pin: pin")
+        print("\n".join(f"{name}: {changes}" for name, (changes, _) in (PROGRAMS | LIBRARY_RUNS).items()))
         return
     name, after = sys.argv[1], sys.argv[2] == "after"
-    ms = lightning_run(after) if name == "lightning-pin" else run(PROGRAMS[name][1](after))
-    print(json.dumps({"program": name, "variant": sys.argv[2], "ms_per_step": round(ms, 3)}))
+    times = LIBRARY_RUNS[name][1](after) if name in LIBRARY_RUNS else run(PROGRAMS[name][1](after))
+    print(json.dumps({"program": name, "variant": sys.argv[2], **times}))
 
 
 if __name__ == "__main__":
