@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
-from traceview.measure.charts import measure_charts
 from traceview.measure.devices import (
     count_unmatched,
     measure_devices,
@@ -30,6 +30,9 @@ from traceview.model.trace import Note, ReportInfo, Trace, Window
 from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.rules import with_findings
+
+if TYPE_CHECKING:
+    from traceview.model.charts import Charts
 
 Progress = Callable[[str, float], None]
 
@@ -114,11 +117,18 @@ def _measure(
         iterations=iterations,
         unmatched=count_unmatched(trace),
         notes=tuple(_notes(trace.info, tables, iterations)),
-        charts=partial(measure_charts, trace, devices, iterations, places, host_idle, whole=whole),
+        charts=partial(_measure_charts, trace, devices, iterations, places, host_idle, whole=whole),
         projected=partial(project_ranges, trace, projection),
         whole=whole,
         host_time=host_idle,
     )
+
+
+def _measure_charts(*given: Any, **options: Any) -> Charts:
+    """Return `measure_charts`, whose modules are imported only for a page."""
+    from traceview.measure.charts import measure_charts
+
+    return measure_charts(*given, **options)
 
 
 def _notes(info: ReportInfo, tables: Mapping[str, Table], iterations: Iterations | NotMeasured) -> Iterator[Note]:

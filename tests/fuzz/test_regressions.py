@@ -24,8 +24,8 @@ from traceview.errors import ReportError, RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.read.parquet.directory import suppressed_stderr
-from traceview.report.analysis import render
 from traceview.report.analysis.document import document
+from traceview.report.analysis.page import render
 from traceview.report.comparison.document import document as compare_document
 from traceview.whatif import predict
 

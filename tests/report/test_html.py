@@ -24,7 +24,7 @@ from tests.formulas import FORMULAS, NO_FORMULAS
 from tests.report.browser import Opened, opened
 from tests.report.hostile import IMAGE, SCRIPT, hostile_trace
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.assets import EXPORT, IMPORT, escaped_json
 
 COMMENTS = re.compile(r"/\*\*?.*?\*/", re.DOTALL)  # types in them are written import("...")

@@ -152,7 +152,7 @@ def measure_report(
 
 def _to_html(analysis: Analysis, detail: int | None) -> str:
     """Return the page; print a warning where it exceeds --detail."""
-    from traceview.report.analysis import DETAIL, render
+    from traceview.report.analysis.page import DETAIL, render
     from traceview.report.format import size
 
     html = render(analysis, DETAIL if detail is None else detail)

@@ -63,7 +63,7 @@ def whatif(
     check_outputs((report,), (html_path, json_path))
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze
-    from traceview.report.analysis import render as render_page
+    from traceview.report.analysis.page import render as render_page
     from traceview.report.whatif import render, to_json
     from traceview.whatif import data_parallel
     from traceview.whatif import whatif as run

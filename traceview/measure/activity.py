@@ -104,27 +104,35 @@ class Activity:
         return following
 
 
-class PartKernels(NamedTuple):
-    """The kernels of a device's part: their times, clipped, with ascending starts, and their rows of Trace.shapes.
+class ShapeSums(NamedTuple):
+    """The kernels of a device's part, summed over each of Trace.shapes: their number and their lengths in ns.
 
-    `rows` are their indices into the Activity.
+    A shape without kernels has the count 0. `overlap` tells whether a kernel starts before the previous one ends.
     """
 
-    rows: Rows
-    start: Times
-    end: Times
-    shape: NDArray[np.uint32]
+    counts: Times
+    total: Times
+    low: Times
+    high: Times
+    overlap: bool
 
     @classmethod
-    def from_activity(cls, trace: Trace, work: Activity) -> PartKernels:
-        """Collect the kernels."""
-        source = work.select(trace.operations["source"].to_physical().to_numpy())
-        rows = intervals.rows_where(source == KERNEL)
-        return cls(rows, work.start[rows], work.end[rows], work.select(trace.operations["shape"].to_numpy())[rows])
-
-    def overlap(self) -> bool:
-        """Return whether a kernel starts before the previous one ends."""
-        return bool((self.start[1:] < self.end[:-1]).any())
+    def from_activity(cls, trace: Trace, work: Activity) -> ShapeSums:
+        """Sum the kernels."""
+        shapes = work.select(trace.operations["shape"].to_numpy())
+        size = len(trace.shapes)
+        counts, total, high = np.zeros((3, size), np.int64)
+        low = np.full(size, np.iinfo(np.int64).max)
+        overlap, before = False, intervals.BEFORE_ALL
+        for block in intervals.blocks(len(shapes)):
+            rows = np.flatnonzero(shapes[block])  # shape 0 stands for work that is not a kernel
+            shape, start, end = shapes[block][rows].astype(np.intp), work.start[block][rows], work.end[block][rows]
+            overlap |= bool((start < np.append(before, end[:-1])[: len(end)]).any())
+            before = int(end[-1]) if len(end) else before
+            counts += np.bincount(shape, minlength=size)
+            for sums, combine in ((total, np.add), (low, np.minimum), (high, np.maximum)):
+                combine.at(sums, shape, end - start)
+        return cls(counts, total, low, high, overlap)
 
 
 def device_activity(trace: Trace, device: int) -> Activity | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from traceview.measure.activity import Activity, PartKernels
+from traceview.measure.activity import Activity, ShapeSums
 from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.nvtx.projection import Projection
@@ -34,9 +34,9 @@ class PartInput:
     places: Places  # the place in the program that launches each operation
 
     @cached_property
-    def kernels(self) -> PartKernels:
-        """The kernels of the window or its part, collected once for all measures."""
-        return PartKernels.from_activity(self.trace, self.activity)
+    def kernels(self) -> ShapeSums:
+        """The kernels of the window or its part by launch shape, summed once for all measures."""
+        return ShapeSums.from_activity(self.trace, self.activity)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class DeviceFacts:
     This is the steady part, or the whole window if Analysis.whole. `use`, `activity`, `copies` and the gaps have
     nothing else. `steady` is the steady part, or the whole window without iterations, and `steady_gaps` are
     the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
-    `kernels` collects the compute kernels of `activity` at its first call; their `places` index `activity`.
+    `kernels` has the compute kernels of `activity`; their `places` index `activity`.
     """
 
     use: DeviceUse
@@ -49,7 +49,7 @@ class DeviceFacts:
     gap_operation: Rows
     gap_thread: NDArray[np.int16]
     steady_gaps: slice
-    kernels: Callable[[], KernelSequence]
+    kernels: KernelSequence
 
     def gaps_at(self, moments: Times) -> Times:
         """Return the gap that contains each moment (the gap's end included), or -1."""
@@ -238,5 +238,5 @@ def _device_facts(analysis: Analysis, use: DeviceUse, known: Activity | None) ->
         gap_operation=frame["operation"].fill_null(-1).to_numpy(),
         gap_thread=frame["thread"].fill_null(-1).to_numpy(),
         steady_gaps=slice(*np.searchsorted(gap_start, (steady.start, steady.end)).tolist()),
-        kernels=cache(partial(KernelSequence.from_rows, analysis.trace, use.device, work.rows)),
+        kernels=KernelSequence.from_rows(analysis.trace, use.device, work.rows),
     )

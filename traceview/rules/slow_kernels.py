@@ -129,7 +129,7 @@ def slow_kernels(facts: CaptureFacts) -> Iterator[FindingDraft]:
 
 def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup: Speedup) -> Iterator[FindingDraft]:
     """Yield the finding of a change that applies. Its estimate, several arrays over all kernels, is freed on return."""
-    kernels = device.kernels()
+    kernels = device.kernels
     estimate = speedup.estimate(kernels)
     if not isinstance(estimate, Estimate):
         return

@@ -34,7 +34,7 @@ MIN_SHARE_OF_SHAPE = 0.001  # of the compute: waves are computed for the shapes 
 def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield for each device a finding on small grids and one on nearly empty last waves, where they take time."""
     for device in facts.devices:
-        kernels = device.kernels()
+        kernels = device.kernels
         if not kernels.sms:
             continue
         idle = np.nan_to_num(1 - kernels.blocks / kernels.sms, nan=0.0)  # of each shape
@@ -60,7 +60,7 @@ def _drafts(
     facts: CaptureFacts, device: DeviceFacts, idle: Factors, kind: str, fix: Fix, waves: Factors | None = None
 ) -> Iterator[FindingDraft]:
     """Yield a finding on the kernels that leave SMs idle, if they take time. `idle` is a fraction for each shape."""
-    kernels = device.kernels()
+    kernels = device.kernels
     chosen = np.flatnonzero((idle >= MIN_IDLE)[kernels.shape] & (kernels.ns >= MIN_NS))
     if kernels.ns[chosen].sum() < MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
         return

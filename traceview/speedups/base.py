@@ -82,7 +82,7 @@ class KernelSequence:
 
     def _select(self, shapes: list[bool]) -> Mask:
         """Return the kernels whose shape is chosen; without a look at each kernel where none is."""
-        return np.array(shapes, np.bool_)[self.shape] if any(shapes) else np.zeros(len(self.shape), np.bool_)
+        return np.array(shapes, np.bool_).take(self.shape) if any(shapes) else np.zeros(len(self.shape), np.bool_)
 
     def runs(self, members: Mask) -> tuple[Times, Times]:
         """Return the first and one past the last index of each run of members that follow each other on a stream."""

@@ -63,14 +63,12 @@ def _with_attention(kernels: KernelSequence, estimate: Estimate) -> Estimate:
     attention = np.flatnonzero(kernels.in_families("attention"))
     if not len(attention):
         return estimate
-    rows = np.concatenate([estimate.rows, attention])
-    order = np.argsort(rows)
+    at = np.searchsorted(estimate.rows, attention)
     low, middle, high = (
-        np.concatenate([left, np.full(len(attention), slower)])[order]
-        for left, slower in zip(estimate.factors, COMPILED_ATTENTION, strict=True)
+        np.insert(left, at, slower) for left, slower in zip(estimate.factors, COMPILED_ATTENTION, strict=True)
     )
-    gone = np.concatenate([estimate.gone, np.zeros(len(attention), np.bool_)])[order]
-    return Estimate(rows[order], low, middle, high, gone, estimate.detail)
+    rows, gone = np.insert(estimate.rows, at, attention), np.insert(estimate.gone, at, False)
+    return Estimate(rows, low, middle, high, gone, estimate.detail)
 
 
 def sdpa(kernels: KernelSequence) -> Estimate | str:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.timeline.rows import LOOKS
 
 Colour = NDArray[np.float64]

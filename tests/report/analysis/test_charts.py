@@ -16,7 +16,7 @@ from tests.captures import shared
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis, Iterations
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.timeline.build import origin
 
 PICTURE = "(stage) => ({ data: stage.data.map(({ name, x, y, z, type }) => ({ name, x, y, z, type })) })"

@@ -12,7 +12,7 @@ from tests.captures import PUBLIC, shared
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 
 SAMPLES = ["serial", "dual", "quad", "ddp2", "cudagraph"]
 PAINTED = """() => {

@@ -15,7 +15,7 @@ from tests.report.browser import Opened, opened
 from traceview import Analysis, analyze
 from traceview.model.charts import KernelGroup, KernelInstance
 from traceview.model.kernels import KernelPlace
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.timeline.build import origin
 
 

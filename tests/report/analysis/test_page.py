@@ -11,7 +11,7 @@ from tests.report.analysis.test_sections import repeated
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 
 
 @pytest.mark.parametrize("detail", [2_800_000, 3_000_000, 4_000_000])

@@ -18,7 +18,7 @@ from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
 from traceview.model.analysis import Analysis, Finding, Place
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
 from traceview.report.timeline.bands import bands
 

@@ -11,7 +11,7 @@ from tests.measure.host.test_host_time import random_trace
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.format import STATE_WORDS
 
 

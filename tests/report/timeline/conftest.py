@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 
 
 @pytest.fixture(scope="module")

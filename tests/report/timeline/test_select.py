@@ -14,7 +14,7 @@ from tests.report.browser import READY, Opened, opened
 from traceview import intervals
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.analysis import render
+from traceview.report.analysis.page import render
 from traceview.report.timeline.build import origin
 
 KIND = "(kind) => traceview.board.shown.find((row) => row.kind === kind && row.lanes.length)"

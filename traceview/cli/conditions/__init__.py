@@ -6,7 +6,6 @@ kernel:"NAME" or kernel:"NAME".FIGURE, where NAME is a short name or a label; al
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -61,9 +60,16 @@ class Condition:
         raise RequestError(f"--fail-if {self.text!r}: {reason}")
 
 
+def _similar(name: str, names: Collection[str], cutoff: float) -> list[str]:
+    """Return up to three of the names, those most like `name`; `cutoff` is the least similarity, 0 to 1."""
+    import difflib  # for errors alone
+
+    return difflib.get_close_matches(name, names, n=3, cutoff=cutoff)
+
+
 def unknown_kernel(name: str, names: Collection[str]) -> str:
     """Return the error of a name that no kernel has, with similar names."""
-    close = difflib.get_close_matches(name, sorted(set(names)), n=3, cutoff=0.5)
+    close = _similar(name, sorted(set(names)), 0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "the kernel table lists the names"
     return f'--fail-if kernel:"{name}": no kernel has this name; {hint}'
 
@@ -93,7 +99,7 @@ def parse_condition(
         if condition.kernel[1] not in kernels:
             condition.refuse(f'unknown figure {condition.kernel[1]!r}; use kernel:"NAME"{" or .".join(kernels)}')
     elif quantity not in quantities:
-        close = difflib.get_close_matches(quantity, quantities, n=3, cutoff=0.6)
+        close = _similar(quantity, quantities, 0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {known or ', '.join(quantities)}"
         condition.refuse(f"unknown quantity {quantity!r}; {hint}")
     return condition

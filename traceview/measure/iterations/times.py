@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from traceview.intervals import BEFORE_ALL, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
@@ -78,20 +79,21 @@ def finish_times(trace: Trace, process: int, start: Times, devices: Collection[i
     `start` are the starts of the iterations of a process, `devices` rows of Trace.devices. Copies do not count, because
     a prefetched batch belongs to the next iteration. Return None if an iteration launches nothing.
     """
-    operations, calls = trace.operations, trace.api["start"].to_numpy()
-    launch = operations["launch"].fill_null(-1).to_numpy()
-    chosen = (operations["class"].to_physical().to_numpy() <= max(COMPUTE, COMMUNICATION)) & (launch >= 0)
-    for column, values in (("process", [process]), ("device", list(devices))):
-        chosen &= np.isin(operations[column].to_numpy(), values)
+    calls = trace.api["start"].to_numpy()
+    work = trace.operations.lazy().filter(
+        pl.col("class").to_physical() <= max(COMPUTE, COMMUNICATION),
+        pl.col("launch").is_not_null(),
+        pl.col("process") == process,
+        pl.col("device").is_in(list(devices)),
+    )
+    launched = work.select("launch", "end").collect()
     # Number the calls by iteration, so that an operation needs one look-up.
     borders = np.searchsorted(calls, start, side="left")
     iteration_of_call = np.repeat(np.arange(-1, len(start)), np.diff(borders, prepend=0, append=len(calls)))
-    iteration = iteration_of_call[launch[chosen]]
-    ends = operations["end"].to_numpy()[chosen]
-    inside = iteration >= 0
-    if (np.bincount(iteration[inside], minlength=len(start)) == 0).any():
+    # The last entry stands for work before the first iteration, number -1.
+    finish = np.full(len(start) + 1, BEFORE_ALL)
+    np.maximum.at(finish, iteration_of_call.take(launched["launch"].to_numpy()), launched["end"].to_numpy())
+    if (finish[:-1] == BEFORE_ALL).any():
         return None
-    finish = np.full(len(start), BEFORE_ALL)
-    np.maximum.at(finish, iteration[inside], ends[inside])
-    latest: Times = np.maximum.accumulate(finish)
+    latest: Times = np.maximum.accumulate(finish[:-1])
     return latest

@@ -11,10 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.base import PartInput, PartMeasure
-from traceview.measure.kernels.families import FAMILY_NAMES, KernelKind, kernel_kind
+from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.measure.kernels.occupancy import SmLimits, occupancy
 from traceview.model.columns import Table
 from traceview.model.kernels import KernelFamily, KernelUse
@@ -36,18 +35,17 @@ def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
 
 def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
-    kernels = given.kernels
-    codes = [FAMILY_NAMES.index(kind.family) for kind in shape_kinds(given.trace.shapes)]
-    families = np.array(codes, np.uint8)[kernels.shape]
-    count = np.bincount(families)
-    total = _combine(np.add, families, kernels.end - kernels.start, len(FAMILY_NAMES), 0)
-    overlap = kernels.overlap()
+    kernels, work = given.kernels, given.activity
+    families = np.array([kind.family for kind in shape_kinds(given.trace.shapes)])
+    shape = work.select(given.trace.operations["shape"].to_numpy())
     rows = []
-    for code in np.flatnonzero(count).tolist():
-        busy = total[code]
-        if overlap:
-            busy = intervals.union_length(kernels.start, kernels.end, intervals.rows_where(families == code))
-        rows.append(KernelFamily(FAMILY_NAMES[code], int(count[code]), int(total[code]), int(busy)))
+    for family in np.unique(families[kernels.counts > 0]).tolist():
+        members = (families == family) & (kernels.counts > 0)
+        count, total = (int(sums[members].sum()) for sums in (kernels.counts, kernels.total))
+        busy = total
+        if kernels.overlap:
+            busy = intervals.union_length(work.start, work.end, intervals.rows_where(members[shape]))
+        rows.append(KernelFamily(family, count, total, busy))
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
 
 
@@ -75,27 +73,19 @@ def kernel_totals(trace: Trace, device: int, window: Window, shapes: Sequence[in
 def _totals_by_shape(given: PartInput) -> pl.DataFrame:
     """Return the launch shapes with count, total_ns, min_ns and max_ns, the costliest first."""
     kernels, shapes = given.kernels, given.trace.shapes
-    ns, size = kernels.end - kernels.start, len(shapes)
     # Shapes differ in static and in dynamic shared memory; rows only in their sum.
-    shape = shape_identities(shapes)[kernels.shape]
-    sums = pl.DataFrame(
-        {
-            "count": np.bincount(shape, minlength=size),
-            "total_ns": _combine(np.add, shape, ns, size, 0),
-            "min_ns": _combine(np.minimum, shape, ns, size, np.iinfo(np.int64).max),
-            "max_ns": _combine(np.maximum, shape, ns, size, 0),
-        }
+    sums = (
+        pl.DataFrame(
+            {"count": kernels.counts, "total_ns": kernels.total, "min_ns": kernels.low, "max_ns": kernels.high}
+        )
+        .with_columns(shape=shape_identities(shapes))
+        .filter(pl.col("count") > 0)
+        .group_by("shape")
+        .agg(pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max())
     )
-    used = pl.concat([shapes.with_row_index("shape"), sums], how="horizontal").filter(pl.col("count") > 0)
+    used = shapes.with_row_index("shape").join(sums, on="shape")
     dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
     return used.sort(["total_ns", "shape"], descending=[True, False]).with_columns(*dimensions)
-
-
-def _combine(operation: np.ufunc, group: NDArray[np.integer[Any]], values: Times, size: int, initial: int) -> Times:
-    """Return `operation` over the values of each group; `initial` for a group without any."""
-    combined = np.full(size, initial, np.int64)
-    operation.at(combined, group, values)
-    return combined
 
 
 def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:

@@ -57,7 +57,6 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("elementwise", r"(^|::)(add|mul|sub|relu|gelu|silu|tanh|sigmoid|swiglu|axpy|saxpy|scal)(_|$|<)"),
     ("elementwise", r"foreach|_act_|rotary|rope_|quantize_|bin_bcast|unary_op_kernel|SubTensorOp"),
 )  # fmt: skip
-FAMILY_NAMES = (*dict.fromkeys(name for name, _ in FAMILIES), "custom")
 _COMPILED = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 
 # Matrix kernels: (pattern, precision, whether they use tensor cores), the first that occurs decides.

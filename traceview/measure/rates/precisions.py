@@ -54,10 +54,10 @@ def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecis
 def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
     """Return SUMS of the device's operations for each of Trace.shapes; `kinds` is the result of _matrix_kinds."""
     work, size = given.activity, len(kinds)
-    shape, ns = work.select(given.trace.operations["shape"].to_numpy()), work.end - work.start
     sums: dict[str, NDArray[Any]] = {name: np.zeros(size) for name in SUMS}
-    sums["count"], sums["total_ns"] = (np.bincount(shape, weights, size) for weights in (None, ns))
+    sums["count"], sums["total_ns"] = given.kernels.counts, given.kernels.total
     if not given.trace.sizes.flops.is_empty():
+        shape, ns = work.select(given.trace.operations["shape"].to_numpy()), work.end - work.start
         all_rates, all_known = _flops_per_ns(given.trace, kinds)
         rates: NDArray[np.float64] = work.select(all_rates)
         sums["flops"] = np.bincount(shape, rates * ns, size)

@@ -8,7 +8,3 @@ terminal.py   the summary
 document.py   the JSON document
 ../timeline/  the rows of the timeline and their packed marks
 """
-
-from traceview.report.analysis.page import DETAIL, render
-
-__all__ = ["DETAIL", "render"]
