@@ -15,6 +15,7 @@ from traceview.normalise.health import check_health, collect_evidence, with_prof
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.kernels import kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
+from traceview.normalise.native_stacks import take_stacked_calls
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
 from traceview.normalise.ranges import ranges_frame, with_library_calls
@@ -46,12 +47,12 @@ def normalise(capture: RawCapture) -> Trace:
     threads, capture_end = Threads.from_tables(tables), _capture_end(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
-    nodes = take_graph_nodes(tables)
+    nodes, stacked = take_graph_nodes(tables), take_stacked_calls(tables)
     api, links, unlinked, shapes, devices, streams = _calls_and_operations(info.file, tables, shapes_apart, threads)
     operations = with_launches(unlinked, links)
     (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     scopes = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes
-    host = host_evidence(tables, threads, ranges, operations, scopes)
+    host = host_evidence(tables, threads, ranges, operations, scopes, stacked)
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     checks = list(check_health(evidence, api, links, operations, ranges))
     sizes = work_sizes(tables, threads, operations, api)

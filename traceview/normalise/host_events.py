@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
 from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.normalise.codes import categories, texts_of
 from traceview.normalise.function_stacks import function_stacks
-from traceview.normalise.stacks import joined_stacks, native_stacks, python_stacks
+from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
+from traceview.normalise.stacks import joined_stacks, python_stacks
 from traceview.normalise.threads import Threads
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
@@ -26,6 +27,7 @@ def host_evidence(
     ranges: pl.DataFrame,
     operations: pl.DataFrame,
     scopes: pl.DataFrame,
+    stacked: Sequence[StackedCalls],
 ) -> HostEvidence:
     """Return what the capture holds about the threads that call CUDA or annotate. Removes its tables from `tables`.
 
@@ -34,7 +36,8 @@ def host_evidence(
     if not operations.is_empty() and raw.CPU_SAMPLES in tables:
         during = pl.col("start").is_between(operations["start"].min(), operations["end"].max())
         tables[raw.CPU_SAMPLES] = tables[raw.CPU_SAMPLES].filter(during)
-    sources = (python_stacks(tables, threads), native_stacks(tables, threads, operations), function_stacks(scopes))
+    sources = [python_stacks(tables, threads), native_stacks(tables, threads, operations), function_stacks(scopes)]
+    sources += [call_stacks(calls, tables, threads, operations) for calls in stacked]
     stacks = [source for source in sources if source]
     events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
     for name in (*SOURCES, raw.CPU_STACKS, raw.PYTHON_STACKS, raw.PYTHON_FRAMES):

@@ -1,30 +1,27 @@
-"""Stacks of Python and of native code: frames without paths, and the threads that the samples belong to."""
+"""Python stacks: frames without paths, and the threads that the samples belong to."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Coverage, union
-from traceview.model.call_tree import CallTree, Numbers, node_levels
+from traceview.model.call_tree import Numbers, node_levels
 from traceview.model.stacks import FRAMES, SAMPLES, STACKS
 from traceview.normalise.codes import texts_of
 from traceview.normalise.source_paths import folder_of, is_library, shown_files
-from traceview.normalise.threads import Threads, process_of, without_path
+from traceview.normalise.threads import Threads, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
 
 MAIN_ROOTS = ("<module>", "_run_module_as_main", "run_path")  # outermost functions of a program's main thread
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-LIBRARY_MODULE = r"\.so(?:\.[\d.]+)?$|\.dll$|^\[|vmlinux|^python[\d.]*$"
 MAX_DEPTH = 1 << 10  # frames of a stack; Python's default limit of recursion is 1000
 MAX_PYTHON_THREADS = 1 << 10
-UNRESOLVED = "(unresolved)"  # a function whose name nsys does not know
 TORCH_NAME = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.*)$")
 
 Flags = NDArray[np.bool_]
@@ -37,7 +34,7 @@ def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads) -> StackFra
         tables.get(name, pl.DataFrame()) for name in (raw.PYTHON_SAMPLES, raw.PYTHON_STACKS, raw.PYTHON_FRAMES)
     )
     in_tree = pl.col("stack").is_between(0, len(stacks) - 1)
-    samples = samples.filter(_is_time("start") & _is_time("end") & in_tree) if len(samples) else samples
+    samples = samples.filter(is_time("start") & is_time("end") & in_tree) if len(samples) else samples
     if samples.is_empty() or not _is_tree(stacks, len(frames)):
         return None
     functions, files, lines = _texts(frames, tables)
@@ -45,30 +42,6 @@ def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads) -> StackFra
     names, library = shown_files(pl.Series(files), _program_folders(files, parent, frame))
     shown = pl.DataFrame({"function": functions, "file": names, "line": lines, "library": library}, schema=dict(FRAMES))
     return shown, stacks.cast(dict(STACKS)), _samples(samples, threads, _is_main(functions, parent, frame))  # type: ignore[arg-type]
-
-
-def native_stacks(tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame) -> StackFrames | None:
-    """Return frames, stacks and samples of the CPU sampler, of known threads; None if the capture has none.
-
-    Only samples that are near idle time of a GPU get a stack.
-    """
-    samples = tables.get(raw.CPU_SAMPLES, pl.DataFrame())
-    if samples.is_empty():
-        return None
-    samples = samples.with_columns(threads.rows(samples["globalTid"]).alias("thread"))
-    samples = samples.filter(_is_time("start") & (pl.col("thread") >= 0))
-    if samples.is_empty():
-        return None
-    frames, stacks, leaf = _native_tree(tables, samples.filter(_near_idle(samples["start"], operations))["id"])
-    columns = samples.join(leaf, on="id", how="left").select(
-        "start",
-        pl.col("start").alias("end"),
-        "thread",
-        pl.lit(None).alias("python_thread"),
-        pl.lit(None).alias("holds_gil"),
-        pl.col("stack").fill_null(-1),
-    )
-    return frames, stacks, columns.cast(dict(SAMPLES))  # type: ignore[arg-type]
 
 
 def joined_stacks(parts: Sequence[StackFrames]) -> StackFrames:
@@ -86,7 +59,8 @@ def joined_stacks(parts: Sequence[StackFrames]) -> StackFrames:
     return pl.concat(frames), pl.concat(stacks), pl.concat(samples).sort("start", maintain_order=True)
 
 
-def _is_time(column: str) -> pl.Expr:
+def is_time(column: str) -> pl.Expr:
+    """Return whether a column holds a possible time."""
     return pl.col(column).is_between(-MAX_TIME, MAX_TIME)
 
 
@@ -161,50 +135,3 @@ def _samples(samples: pl.DataFrame, threads: Threads, is_main: Flags) -> pl.Data
 def _typed(columns: pl.DataFrame) -> pl.DataFrame:
     holds = (pl.col("holdsGil") > 0).alias("holds_gil")
     return columns.with_columns(holds).select(list(SAMPLES)).cast(dict(SAMPLES)).sort("start", maintain_order=True)  # type: ignore[arg-type]
-
-
-def _near_idle(moments: pl.Series, operations: pl.DataFrame) -> pl.Series:
-    """Return whether some GPU is idle near each moment: as near as the sample before or after it."""
-    at = moments.to_numpy()
-    around = int(np.median(np.abs(np.diff(np.sort(at))))) + 1 if len(at) > 1 else 1
-    near = np.zeros(len(at), np.bool_)
-    device = operations["device"].to_numpy()
-    for number in np.flatnonzero(np.bincount(device)).tolist():
-        start, end = (operations[name].to_numpy()[device == number] for name in ("start", "end"))
-        busy = Coverage.from_union(union(start, end, ordered=True))
-        near |= busy.length_between(at - around, at + around) < 2 * around
-    return pl.Series(near)
-
-
-def _native_tree(tables: Mapping[str, pl.DataFrame], used: pl.Series) -> StackFrames:
-    """Return frames and stacks of native code, and the innermost node (`stack`) of each sample (`id`)."""
-    chains = tables.get(raw.CPU_STACKS, pl.DataFrame())
-    empty = (pl.DataFrame(schema=dict(FRAMES)), pl.DataFrame(schema=dict(STACKS)))
-    if not chains.is_empty():
-        if chains["id"].n_unique() > used.len():
-            chains = chains.filter(pl.col("id").is_in(used.implode()))
-        if not _is_ordered(chains):
-            chains = chains.sort("id", "stackDepth")
-        if chains["id"].len() > MAX_DEPTH:
-            chains = chains.filter(pl.int_range(pl.len()).over("id") < MAX_DEPTH)
-    if chains.is_empty():
-        return *empty, pl.DataFrame(schema={"id": pl.Int64, "stack": pl.Int32})
-    depths = chains.group_by("id", maintain_order=True).len("depth")
-    numbers = chains.select(pl.col("symbol", "module").fill_null(-1)).to_numpy()
-    tree = CallTree.from_chains(np.ascontiguousarray(numbers), depths["depth"].cast(pl.Int64).to_numpy())
-    symbols, modules = (texts_of(pl.Series(tree.frames[:, column]), dict(tables)) for column in (0, 1))
-    symbols = [UNRESOLVED if symbol.startswith("0x") else symbol for symbol in symbols]
-    files = [without_path(module) for module in modules]
-    frames = pl.DataFrame({"function": symbols, "file": files, "line": 0}).with_columns(
-        pl.col("file").str.contains(LIBRARY_MODULE).alias("library")
-    )
-    stacks = pl.DataFrame({"parent": tree.parent, "frame": tree.frame})
-    leaf = pl.DataFrame({"id": depths["id"], "stack": tree.leaf})
-    return frames.cast(dict(FRAMES)), stacks.cast(dict(STACKS)), leaf  # type: ignore[arg-type]
-
-
-def _is_ordered(chains: pl.DataFrame) -> bool:
-    """Return whether the frames of each sample come together, the innermost first."""
-    number, depth = (chains[name].fill_null(0).to_numpy() for name in ("id", "stackDepth"))
-    same = number[1:] == number[:-1]
-    return bool((number[1:] >= number[:-1]).all() and (depth[1:][same] >= depth[:-1][same]).all())

@@ -12,7 +12,7 @@ import numpy as np
 from traceview.model.analysis import Analysis
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine
-from traceview.model.stacks import HostEvidence, HostPlace
+from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.pricing.base import FindingDraft
 from traceview.pricing.figures import duration
 from traceview.pricing.ledger import Grant, IdleClaim
@@ -88,9 +88,9 @@ def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> Finding
         return NOWHERE
     share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in claims[0].causes else "both"]
     lines = host_time.lines([gaps])
-    line = max(lines, key=share, default=None)
+    line = max(filter(_names_who, lines), key=share, default=None)
     scale = int(grant.idle.sum()) / total
-    if line is not None and share(line) >= MIN_LINE_SHARE * total and not line.function.startswith("("):
+    if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:
             states = host_time.states(gaps, line)
@@ -99,6 +99,11 @@ def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> Finding
         where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of it at {_words(line)}"
         return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, analysis.trace.evidence))
     return _state_place(host_time.states(gaps), total, scale) if causes == {"host"} else NOWHERE
+
+
+def _names_who(line: SourceLine) -> bool:
+    """Return whether a line tells more than that the thread is in the C library, the system, or an unknown function."""
+    return bool(line.line) or not (line.function.startswith("(") or re.search(SYSTEM_MODULE, line.file))
 
 
 def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence) -> FindingPlace:
@@ -114,7 +119,8 @@ def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: Hos
 
 def _host_place(line: SourceLine, time_ns: int, evidence: HostEvidence) -> HostPlace:
     stack = evidence.stack(line.node)
-    own = [at for at, frame in enumerate(stack) if (frame.file, frame.line) == (line.file, line.line)]
+    keys = [(frame.file, frame.line, line.line or frame.function) for frame in stack]
+    own = [at for at, key in enumerate(keys) if key == (line.file, line.line, line.line or line.function)]
     return HostPlace(time_ns, stack, own[-1] if own else 0)
 
 

@@ -28,11 +28,16 @@ SYSTEM_CALLS = "OSRT_API"
 SCHEDULING = "SCHED_EVENTS"
 CPU_SAMPLES = "COMPOSITE_EVENTS"
 CPU_STACKS = "SAMPLING_CALLCHAINS"
+# The stacks of long system and CUDA calls, and the column of a call with the id of its stack.
+SYSTEM_STACKS = "OSRT_CALLCHAINS"
+CUDA_STACKS = "CUDA_CALLCHAINS"
+STACK_ID = "callchainId"
+NATIVE_STACKS = (CPU_STACKS, SYSTEM_STACKS, CUDA_STACKS)
 # Python call stacks, which nsys exports as binary payloads of NVTX marks, and torch.profiler as events.
 PYTHON_SAMPLES = "TRACEVIEW_PYTHON_SAMPLES"
 PYTHON_STACKS = "TRACEVIEW_PYTHON_STACKS"
 PYTHON_FRAMES = "TRACEVIEW_PYTHON_FRAMES"
-STACKS = (CPU_STACKS, PYTHON_SAMPLES, PYTHON_STACKS, PYTHON_FRAMES)  # names of functions and files of the program
+STACKS = (*NATIVE_STACKS, PYTHON_SAMPLES, PYTHON_STACKS, PYTHON_FRAMES)  # names of functions and files of the program
 MPI = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 OPENACC = (
     "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH",
@@ -112,7 +117,7 @@ TABLES: Mapping[str, WantedColumns] = {
     MEMCPY: WantedColumns((*ON_A_STREAM, "bytes", "copyKind"), ("srcKind", "dstKind")),
     MEMSET: WantedColumns(ON_A_STREAM, ("bytes",)),
     GRAPH: WantedColumns(ON_A_STREAM, ("graphId",)),
-    RUNTIME: WantedColumns(("start", "end", "globalTid", "correlationId", "nameId"), health=("returnValue",)),
+    RUNTIME: WantedColumns(("start", "end", "globalTid", "correlationId", "nameId"), health=("returnValue", STACK_ID)),
     SYNCHRONIZATION: WantedColumns(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
     CUDA_EVENT: WantedColumns(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
     NVTX: WantedColumns(
@@ -127,9 +132,7 @@ TABLES: Mapping[str, WantedColumns] = {
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
     GRAPH_NODES: WantedColumns(("start", "globalTid", GRAPH_NODE), health=("originalGraphNodeId",)),
-    SCOPES: WantedColumns(
-        ("start", "end", "globalTid", "nameId", "kind", "backward"), ("sequence", "forward_thread")
-    ),
+    SCOPES: WantedColumns(("start", "end", "globalTid", "nameId", "kind", "backward"), ("sequence", "forward_thread")),
     MATH: WantedColumns(("start", "end", "globalTid", "flops")),
     MESSAGES: WantedColumns(
         ("correlationId", "globalPid", "nameId", "textId", "groupSize", "elementType", "sentBytes", "receivedBytes")
@@ -146,10 +149,10 @@ TABLES: Mapping[str, WantedColumns] = {
     "TARGET_INFO_NVTX_CUDA_STREAM": WantedColumns((), ("streamId", "processId", "contextId", "name"), ("name",)),
     THREAD_NAMES: WantedColumns(("nameId", "globalTid")),
     PROCESSES: WantedColumns(("globalPid",), ("name",), ("name",)),
-    SYSTEM_CALLS: WantedColumns(("start", "end", "globalTid", "nameId")),
+    SYSTEM_CALLS: WantedColumns(("start", "end", "globalTid", "nameId"), (STACK_ID,)),
     SCHEDULING: WantedColumns(("start", "isSchedIn", "globalTid")),
     CPU_SAMPLES: WantedColumns(("id", "start", "globalTid")),
-    CPU_STACKS: WantedColumns(("id", "symbol", "module", "stackDepth")),
+    **dict.fromkeys(NATIVE_STACKS, WantedColumns(("id", "symbol", "module", "stackDepth"))),
     PYTHON_SAMPLES: WantedColumns(("start", "end", "globalTid", "category", "holdsGil", "stack")),
     PYTHON_STACKS: WantedColumns(("parent", "frame")),
     PYTHON_FRAMES: WantedColumns(("functionId", "fileId", "line")),

@@ -112,7 +112,7 @@ REMOVED: Mapping[str, str] = {
     "ThreadNames": "threads of other programs",
     "DIAGNOSTIC_EVENT": "messages with paths or settings",
     raw.STRINGS: "texts that no kept row uses",
-    **dict.fromkeys((*raw.STACKS, "CUDA_CALLCHAINS", "OSRT_CALLCHAINS"), _STACKS),
+    **dict.fromkeys(raw.STACKS, _STACKS),
     **dict.fromkeys(("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "NVTX payloads"),
 }
 NOT_NEEDED = "not needed for any figure"

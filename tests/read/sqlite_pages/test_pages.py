@@ -112,6 +112,19 @@ def test_converted_columns_are_left_to_sqlite(tmp_path: Path, column: str) -> No
     connection.close()
 
 
+@pytest.mark.parametrize("end", ["", "WITHOUT ROWID"])
+def test_key_of_two_columns_is_not_the_rowid(tmp_path: Path, end: str) -> None:
+    """Call chains have such a key. Without rowids their records would be in the order of the key."""
+    path = tmp_path / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE t (a INTEGER, b INTEGER, c INTEGER, PRIMARY KEY (b, c)) {end}")
+    connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [(1, 9, 8), (2, 3, 4)])
+    connection.commit()
+    decoded = read_integers(path, connection, "t", ["a", "b", "c"])
+    assert (decoded is None) if end else (decoded is not None and decoded.rows() == [(1, 9, 8), (2, 3, 4)])
+    connection.close()
+
+
 def test_added_columns_are_left_to_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "made.sqlite"
     connection = sqlite3.connect(path)

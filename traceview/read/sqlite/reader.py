@@ -16,14 +16,17 @@ from traceview.read.limits import DecodedSize
 from traceview.read.nccl_payloads import PAYLOAD_SCHEMAS, has_nccl, nccl_calls
 from traceview.read.python_stacks import has_samples, sqlite_samples
 from traceview.read.raw import (
-    CPU_STACKS,
+    CUDA_STACKS,
     GRAPH_NODE,
     GRAPH_NODES,
     KERNEL,
+    NATIVE_STACKS,
     NOT_A_TIME,
     NVTX,
+    RUNTIME,
     SHAPE,
     SHAPE_COLUMNS,
+    STACK_ID,
     STRINGS,
     TABLES,
     TIMES,
@@ -47,7 +50,9 @@ from traceview.read.sqlite.write import product_of
 from traceview.read.sqlite_pages import IntegerColumn, TableDecoder, table_decoder
 
 BATCH_ROWS = 200_000
-MAX_CPU_FRAMES = 1_000_000
+MAX_NATIVE_FRAMES = 5_000_000
+# Columns that mean something only together with another table.
+ONLY_WITH = ((KERNEL, GRAPH_NODE, GRAPH_NODES), (RUNTIME, STACK_ID, CUDA_STACKS))
 DECODER_THREADS = 2  # large tables decoded at once, while SQLite reads another
 
 
@@ -99,16 +104,16 @@ def read_sqlite(path: str | Path) -> RawCapture:
 
 
 def _is_too_long(connection: sqlite3.Connection, table: str, problems: list[str]) -> bool:
-    """Return whether a table is not worth its time: millions of frames only name the places of CPU samples."""
-    if table != CPU_STACKS:
+    """Return whether a table is not worth its time: millions of frames only name places."""
+    if table not in NATIVE_STACKS:
         return False
     try:
         last = connection.execute(f"SELECT max(rowid) FROM {table}").fetchone()[0] or 0
     except sqlite3.Error:
         return False  # no row ids
-    if last > MAX_CPU_FRAMES:
-        problems.append(f"{table} has more than {MAX_CPU_FRAMES:,} frames and was left out; CPU samples lack stacks")
-    return bool(last > MAX_CPU_FRAMES)
+    if last > MAX_NATIVE_FRAMES:
+        problems.append(f"{table} has more than {MAX_NATIVE_FRAMES:,} frames and was left out")
+    return bool(last > MAX_NATIVE_FRAMES)
 
 
 def _read_tables(
@@ -120,8 +125,9 @@ def _read_tables(
     """
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: columns_of(connection, name) for name in names}
-    if GRAPH_NODES not in names and KERNEL in present:
-        present[KERNEL] = [column for column in present[KERNEL] if column != GRAPH_NODE]
+    for table, column, other in ONLY_WITH:
+        if other not in names and table in present:
+            present[table] = [name for name in present[table] if name != column]
     columns = {
         name: wanted_columns(present[name], name, notes[name], file=display_name(path), remedy=EXPORT_AGAIN)
         for name in names

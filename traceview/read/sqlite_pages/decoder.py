@@ -79,8 +79,10 @@ def table_decoder(
 def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
     """Return all columns in the order of a record; None if records may differ from the declared columns."""
     layout = connection.execute("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
-    # A primary key may be the rowid or the order of the table, and a generated column may not be stored.
-    if any(key or hidden for _, _, key, hidden in layout):
+    # A primary key of one column may be the rowid, a generated column may not be stored, and a table without rowids
+    # has an index under its own name and another layout.
+    ordered = connection.execute("SELECT 1 FROM pragma_index_info(?)", (table,)).fetchone()
+    if any(hidden for *_, hidden in layout) or sum(key > 0 for _, _, key, _ in layout) == 1 or ordered:
         return None
     # A REAL column stores whole numbers as integers, but SQLite returns floats.
     if any(name in wanted and REAL_TYPE.search(kind) for name, kind, _, _ in layout):
