@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,19 +36,6 @@ class CallTree(NamedTuple):
     def from_calls(cls, parent: Numbers, frames: Numbers, level: Numbers) -> CallTree:
         """Return the tree of calls; `parent` is the caller's row (-1 for none), `level` the number of callers."""
         return _unified(parent, frames, level, np.arange(len(parent)))
-
-    @classmethod
-    def merge(cls, trees: Sequence[CallTree]) -> tuple[CallTree, Numbers]:
-        """Return one tree of several, and its node for each of their nodes, which are numbered through."""
-        offsets = np.cumsum([0, *(len(tree.parent) for tree in trees)])
-        pairs = list(zip(trees, offsets.tolist(), strict=False))
-        parent = np.concatenate([np.where(tree.parent < 0, -1, tree.parent + offset) for tree, offset in pairs])
-        frames = np.concatenate([tree.frames[tree.frame] for tree in trees])
-        level = np.concatenate([tree.levels() for tree in trees])
-        nodes = np.arange(len(parent))
-        whole = _unified(parent, frames, level, nodes)
-        stacks = np.concatenate([tree.leaf + offset for tree, offset in pairs])
-        return whole._replace(leaf=whole.leaf[stacks]), whole.leaf
 
     def levels(self) -> Numbers:
         """Return the number of callers of each node. A caller comes before what it calls."""

@@ -9,7 +9,8 @@ the sampling thread; its category numbers the sampled Python thread.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ MARK = 34  # eventType
 PAYLOAD = "binaryData"
 BASE64 = r"([A-Za-z0-9+/]{40,}={0,2})"
 BATCH_ROWS = 20_000  # stacks of about 1 kB
+Block = tuple[pl.DataFrame, Sequence[bytes | str | None]]  # marks with COLUMNS, and the payload of each
 
 
 def has_samples(nvtx: pl.DataFrame | None) -> bool:
@@ -44,78 +46,100 @@ def has_samples(nvtx: pl.DataFrame | None) -> bool:
     return bool(((nvtx["eventType"] == raw.DOMAIN_CREATED) & (nvtx["text"] == DOMAIN)).any())
 
 
-def sqlite_samples(connection: sqlite3.Connection, name: str) -> dict[str, pl.DataFrame]:
-    """Return the Python samples of a SQLite export as tables; {} if it was made without their payloads."""
+def sqlite_samples(connection: sqlite3.Connection, nvtx: pl.DataFrame, name: str) -> dict[str, pl.DataFrame]:
+    """Return the Python samples of a SQLite export as tables; {} if it was made without their payloads.
+
+    `nvtx` is the table as it was read, in the order of its rows.
+    """
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({raw.NVTX})")}
-    if not {*COLUMNS, PAYLOAD} <= present:
+    if PAYLOAD not in present or not {*COLUMNS, "domainId"} <= set(nvtx.columns):
         return {}
-    return stack_tables(_mark_rows(connection), DecodedSize(name))
+    domain = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == DOMAIN))["domainId"]
+    marks = nvtx.filter(pl.col("eventType") == MARK).select(*COLUMNS, pl.col("domainId").is_in(domain.implode()))
+    return stack_tables(_mark_blocks(connection, marks), DecodedSize(name))
 
 
-def _mark_rows(connection: sqlite3.Connection) -> Iterator[pl.DataFrame]:
-    """Yield marks with a payload: a blob, or a text that contains it in base64."""
-    integers = ", ".join(f"CASE typeof({name}) WHEN 'integer' THEN {name} END" for name in COLUMNS)
-    cursor = connection.execute(
-        f"SELECT {integers}, typeof({PAYLOAD}) = 'blob', CAST({PAYLOAD} AS BLOB) FROM {raw.NVTX} NOT INDEXED "
-        f"WHERE eventType = {MARK} AND {PAYLOAD} IS NOT NULL"
-    )
-    schema = {**dict.fromkeys(COLUMNS, pl.Int64), "blob": pl.Int64, "stack": pl.Binary}
+def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterator[Block]:
+    """Yield marks with their payloads: blobs, or texts that contain them in base64. An export has one of both.
+
+    `marks` has COLUMNS and, as `domainId`, whether a mark is a sample.
+    """
+    query = f"SELECT {{}} FROM {raw.NVTX} NOT INDEXED WHERE eventType = {MARK}"
+    first = connection.execute(query.format(f"typeof({PAYLOAD})") + f" AND {PAYLOAD} IS NOT NULL").fetchone()
+    if first is None:
+        return
+    cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN CAST({PAYLOAD} AS BLOB) END"), first)
+    at = 0
     while rows := cursor.fetchmany(BATCH_ROWS):
-        marks = pl.DataFrame(rows, schema=schema, orient="row")
-        text = pl.col("stack").cast(pl.String, strict=False).str.extract(BASE64).str.decode("base64", strict=False)
-        yield marks.select(*COLUMNS, pl.when(pl.col("blob") == 1).then("stack").otherwise(text).alias("stack"))
+        block = marks[at : at + len(rows)]
+        payloads = [payload if own else None for (payload,), own in zip(rows, block["domainId"], strict=True)]
+        yield block.select(COLUMNS), payloads if first == ("blob",) else _texts(payloads)
+        at += len(rows)
+
+
+def _texts(payloads: list[bytes | None]) -> list[str | None]:
+    return pl.Series(payloads, dtype=pl.Binary).cast(pl.String, strict=False).str.extract(BASE64).to_list()
 
 
 def json_samples(path: Path) -> dict[str, pl.DataFrame]:
     """Return the Python samples of a JSON export as tables. Raises DamagedExportError or ReportError."""
-    return stack_tables(_mark_frames(path), DecodedSize(display_name(path)))
+    return stack_tables(_json_blocks(path), DecodedSize(display_name(path)))
 
 
-def _mark_frames(path: Path) -> Iterator[pl.DataFrame]:
+def _json_blocks(path: Path) -> Iterator[Block]:
     for events in records(path, "NvtxEvent", FIELDS, '"BinaryData"'):
-        payload = pl.col("Payload").struct.field("BinaryData").list.first().struct.field("Data")
-        yield events.select(
-            pl.col("Timestamp").cast(pl.Int64, strict=False).alias("start"),
-            pl.col("GlobalTid").cast(pl.Int64, strict=False).alias("globalTid"),
-            pl.col("Category").cast(pl.Int64, strict=False).alias("category"),
-            payload.alias("stack"),
-        ).with_columns(pl.col("stack").str.decode("base64", strict=False))
+        numbers = {"Timestamp": "start", "GlobalTid": "globalTid", "Category": "category"}
+        events = events.drop_nulls("Category")  # NCCL's payloads have none
+        payload = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
+        yield (
+            events.select(pl.col(field).cast(pl.Int64, strict=False).alias(name) for field, name in numbers.items()),
+            payload.to_list(),
+        )
 
 
-def stack_tables(marks: Iterable[pl.DataFrame], size: DecodedSize) -> dict[str, pl.DataFrame]:
-    """Return PYTHON_SAMPLES, PYTHON_STACKS and PYTHON_FRAMES of marks with COLUMNS and `stack` (Binary).
+def stack_tables(blocks: Iterable[Block], size: DecodedSize) -> dict[str, pl.DataFrame]:
+    """Return PYTHON_SAMPLES, PYTHON_STACKS and PYTHON_FRAMES of blocks of marks.
 
-    Equal stacks of a frame of marks are decoded once, and all frames share one tree. Payloads of another form are left
-    out. Raises ReportError above the limit of `size`.
+    Equal payloads are decoded once. Payloads of another form are left out. Raises ReportError above the limit of
+    `size`.
     """
-    samples, trees, nodes = [], [], 0
-    for block in marks:
-        kept = block.drop_nulls(("start", "stack")).filter(
-            (pl.col("stack").bin.size() >= MIN_BYTES) & (pl.col("stack").bin.size() % 8 == 0)
-        )
-        if kept.is_empty():
-            continue
-        distinct = kept.select("stack").unique(maintain_order=True).with_row_index("which")
-        tree, flags = _decoded(distinct["stack"])
-        which = kept.join(distinct, on="stack", how="left", maintain_order="left")["which"].to_numpy()
-        samples.append(
-            kept.select(*COLUMNS).with_columns(
-                pl.Series("holdsGil", (flags[which] & HOLDS_GIL) // HOLDS_GIL, dtype=pl.Int64),
-                pl.Series("stack", tree.leaf[which] + nodes, dtype=pl.Int64),
-            )
-        )
-        trees.append(tree)
-        nodes += len(tree.parent)
-        size.add(8 * (5 * len(kept) + 5 * len(tree.parent)))
-    if not samples:
+    samples = []
+    numbers: dict[bytes | str | None, int] = {None: 0}
+    for marks, payloads in blocks:
+        before = len(numbers)
+        # A dictionary is several times faster here than a join of polars on binary columns.
+        which = [numbers.setdefault(payload, len(numbers)) for payload in payloads]
+        samples.append(marks.with_columns(pl.Series("which", which, dtype=pl.Int64)))
+        new = sum(len(payload) for payload in islice(numbers, before, None) if payload is not None)
+        size.add(8 * 6 * len(marks) + 2 * new)
+    stacks = _binary(list(numbers))
+    good = (stacks.bin.size() >= MIN_BYTES) & (stacks.bin.size() % 8 == 0)
+    rows = np.flatnonzero(good.fill_null(False).to_numpy())
+    if len(rows) == 0:
         return {}
-    merged, moved = CallTree.merge(trees)
-    table = pl.concat(samples).with_columns(pl.col("start").alias("end"))
+    tree, flags = _decoded(stacks[rows])
+    node, holds = np.full(len(stacks), -1, np.int64), np.zeros(len(stacks), np.int64)
+    node[rows], holds[rows] = tree.leaf, (flags & HOLDS_GIL) // HOLDS_GIL
+    table = pl.concat(samples)
+    chosen = table["which"].to_numpy()
+    table = table.select(
+        *COLUMNS,
+        pl.col("start").alias("end"),
+        pl.Series("holdsGil", holds[chosen]),
+        pl.Series("stack", node[chosen]),
+    )
     return {
-        raw.PYTHON_SAMPLES: table.with_columns(pl.Series("stack", moved[table["stack"].to_numpy()], dtype=pl.Int64)),
-        raw.PYTHON_STACKS: pl.DataFrame({"parent": merged.parent, "frame": merged.frame}).cast(pl.Int64),
-        raw.PYTHON_FRAMES: pl.DataFrame(merged.frames, schema=list(raw.TABLES[raw.PYTHON_FRAMES].needed)),
+        raw.PYTHON_SAMPLES: table.filter((pl.col("stack") >= 0) & pl.col("start").is_not_null()),
+        raw.PYTHON_STACKS: pl.DataFrame({"parent": tree.parent, "frame": tree.frame}).cast(pl.Int64),
+        raw.PYTHON_FRAMES: pl.DataFrame(tree.frames, schema=list(raw.TABLES[raw.PYTHON_FRAMES].needed)),
     }
+
+
+def _binary(payloads: list[bytes | str | None]) -> pl.Series:
+    """Return payloads as Binary: texts are base64."""
+    if any(isinstance(payload, str) for payload in payloads):
+        return pl.Series(payloads, dtype=pl.String).str.decode("base64", strict=False)
+    return pl.Series(payloads, dtype=pl.Binary)
 
 
 def _decoded(stacks: pl.Series) -> tuple[CallTree, Numbers]:

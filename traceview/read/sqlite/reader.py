@@ -96,7 +96,7 @@ def read_sqlite(path: str | Path) -> RawCapture:
         names = [table for table in TABLES if table in present and not _is_too_long(connection, table, problems)]
         tables, shapes = _read_tables(connection, path, names, problems)
         if has_samples(tables.get(NVTX)):
-            tables |= sqlite_samples(connection, name)
+            tables |= sqlite_samples(connection, tables[NVTX], name)
         if has_nccl(tables.get(NVTX)) or PAYLOAD_SCHEMAS in present:
             tables |= nccl_calls(connection, name)
         version, schema = versions(connection, present)
