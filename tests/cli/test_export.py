@@ -14,6 +14,7 @@ from tests.captures import ROOT, sample
 from tests.cli.command import Command, in_a_process
 from tests.export.decode import decode
 from tests.export.sums import add_up, idle_sums
+from traceview.cli.export import NAMES
 from traceview.export import FORMATS, collect
 from traceview.export.tables import CSV_FILES
 from traceview.model.devices import CAUSES
@@ -29,15 +30,26 @@ def report(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("form", "made"), [(form.name, f"my.run{form.suffix}") for form in FORMATS])
+STACKS = ("speedscope", "collapsed", "collapsed-host")
+
+
+@pytest.mark.parametrize("form", STACKS)
+def test_formats_of_stacks_need_stacks(form: str, report: Path, traceview: Command) -> None:
+    code, out, error = traceview("export", report, "--format", form)
+    assert (code, out) == (2, "") and error.count("\n") == 1 and "the capture has no" in error
+    assert [path.name for path in report.parent.iterdir()] == [report.name]
+
+
+FORMS = [(form.name, f"my.run{form.suffix}") for form in FORMATS if form.name not in STACKS]
+
+
+@pytest.mark.parametrize(("form", "made"), FORMS)
 def test_default_output_is_beside_the_report(form: str, made: str, report: Path, traceview: Command) -> None:
     assert traceview("export", report, "--format", form) == (0, f"{report.parent / made}\n", "")
     assert sorted(path.name for path in report.parent.iterdir()) == sorted([report.name, made])
 
 
 def test_choices_are_the_formats() -> None:
-    from traceview.cli.export import NAMES
-
     assert tuple(form.name for form in FORMATS) == NAMES
 
 
@@ -55,7 +67,7 @@ def test_standard_output(report: Path, traceview: Command) -> None:
 
 
 REFUSED = [
-    (["--format", "json"], "unknown format 'json'; choose one of perfetto, chrome, csv, parquet"),
+    (["--format", "json"], f"unknown format 'json'; choose one of {', '.join(NAMES)}"),
     (["--until", "300ms"], "No such option '--until'"),
     ([], "Missing option '--format'"),
     (["--format", "csv", "-o", "-"], "--format csv writes a folder of tables, not standard output"),

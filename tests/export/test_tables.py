@@ -9,15 +9,21 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.captures import ALL, ROOT, sample, shared
+from tests.captures import ALL, H200, PUBLIC, ROOT, sample, shared
 from tests.export.hostile import hostile_export
 from tests.formulas import FORMULAS, NO_FORMULAS
 from traceview.export import FORMATS, collect
 from traceview.export.tables import TABLES, escape_formulas
+from traceview.measure import MEASURES
+from traceview.model.columns import field_names
 from traceview.model.devices import CAUSES
+from traceview.model.kernels import size_text
 from traceview.pipeline import analyze, open_trace
+from traceview.report.json import plain_values
 
-CSV, PARQUET = FORMATS[2:]
+CSV, PARQUET = FORMATS[-2:]
+EXPORTED = {table.name for table in TABLES} - {"streams"}
+DECLARED = {measure.table.name: measure.table for measure in MEASURES if measure.table.name in EXPORTED}
 
 
 def parquet(path: Path, folder: Path) -> dict[str, pl.DataFrame]:
@@ -66,7 +72,7 @@ def test_csv_equals_parquet(tmp_path: Path) -> None:
         with (tmp_path / "csv" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             header, *rows = csv.reader(file)
         assert header == frame.columns
-        texts = frame.with_columns(pl.all().cast(pl.String)).fill_null("")
+        texts = escape_formulas(frame).with_columns(pl.all().cast(pl.String)).fill_null("")
         assert [tuple(row) for row in rows] == texts.rows()
 
 
@@ -104,6 +110,10 @@ def test_escaping_is_reversible() -> None:
 def test_every_column_is_documented(tmp_path: Path) -> None:
     manual = (ROOT / "docs" / "export.md").read_text()
     for name, frame in parquet(sample("cudagraph.sqlite"), tmp_path).items():
+        if name in DECLARED:
+            declared = field_names(DECLARED[name].row_type)
+            assert tuple(frame.columns) in (declared, ("device", *declared)) and f"`{name}`" in manual
+            continue
         section = manual.split(f"### {name}\n")[1].split("\n#")[0]
         listed = [
             cell.strip(" `")
@@ -113,3 +123,22 @@ def test_every_column_is_documented(tmp_path: Path) -> None:
         ]
         expected = [column for column in frame.columns if column not in {f"{cause}_ns" for cause in CAUSES}]
         assert [column for column in listed if column != "CAUSE_ns"] == expected
+
+
+@pytest.mark.parametrize("name", [H200[3], PUBLIC[4]])
+def test_declared_tables_equal_those_of_the_analysis(name: str, tmp_path: Path) -> None:
+    path = shared(name)
+    tables = parquet(path, tmp_path)
+    analysis = analyze(path, whole=True)
+    assert (len(tables["lines"]) > 0) == (name in PUBLIC)
+    for table in DECLARED:
+        for device in analysis.devices:
+            rows = analysis.tables[table].rows if table == "lines" else device.tables[table].rows
+            frame = tables[table] if table == "lines" else tables[table].filter(device=device.id).drop("device")
+            wanted = [plain_values(row) for row in rows]
+            texts = [
+                {key: size_text(tuple(value)) if isinstance(value, list) else value for key, value in row.items()}
+                for row in wanted
+                if isinstance(row, dict)
+            ]
+            assert frame.to_dicts() == texts

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceview.export import Format
     from traceview.model.trace import Trace
 
-NAMES = ("perfetto", "chrome", "csv", "parquet")
+NAMES = ("perfetto", "chrome", "speedscope", "collapsed", "collapsed-host", "csv", "parquet")
 
 
 def _format(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -35,7 +35,7 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
     metavar="FORMAT",
     callback=_format,
     shell_complete=lambda _context, _option, begun: [name for name in NAMES if name.startswith(begun)],
-    help="perfetto, chrome, csv or parquet.",
+    help="perfetto, chrome, speedscope, collapsed, collapsed-host, csv or parquet.",
 )
 @click.option(
     "--output",
@@ -74,6 +74,8 @@ def export(
     """Convert REPORT to the format of another tool.
 
     perfetto and chrome write a file for ui.perfetto.dev or chrome://tracing; csv and parquet write a folder of tables.
+    speedscope and collapsed write the idle time of GPUs by stack for speedscope.app and flame graph tools;
+    collapsed-host writes the time of Python threads, which speedscope has too.
     """
     if range_name is not None and (start, end) != (None, None):
         raise RequestError("--range and --from/--to narrow the same window; use one of them")

@@ -4,7 +4,8 @@ contents.py  the events of an export, narrowed to a window and a device
 slices.py    all events as slices of tracks (tracks.py), and the copy throughput
 perfetto.py  Perfetto's native trace, in protobuf's wire format (wire.py)
 chrome.py    the Trace Event Format
-tables.py    the normalised frames as flat tables: CSV and Parquet
+stacks.py    time by stack: speedscope's format, and collapsed stacks
+tables.py    the normalised frames and the declared tables as flat tables: CSV and Parquet
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.export import chrome, perfetto, tables
+from traceview.export import chrome, perfetto, stacks, tables
 from traceview.export.contents import ExportContents, collect
 from traceview.files import check_file, check_folder, new_folder, write_pieces
 
@@ -65,6 +66,9 @@ Format = FileFormat | FolderFormat
 FORMATS: tuple[Format, ...] = (
     FileFormat("perfetto", ".pftrace", perfetto.pieces),
     FileFormat("chrome", ".trace.json", chrome.pieces),
+    FileFormat("speedscope", ".speedscope.json", stacks.speedscope),
+    FileFormat("collapsed", ".collapsed.txt", stacks.collapsed_idle),
+    FileFormat("collapsed-host", ".collapsed-host.txt", stacks.collapsed_host),
     FolderFormat("csv", ".csv-tables", tables.write_csv, tables.CSV_FILES),
     FolderFormat("parquet", ".parquet-tables", tables.write_parquet, tables.PARQUET_FILES),
 )

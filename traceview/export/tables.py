@@ -1,12 +1,13 @@
-"""The normalised frames as flat tables, written as CSV (for spreadsheets) or Parquet (for pandas and polars).
+"""The normalised frames and the tables of measures as CSV (for spreadsheets) or Parquet (for pandas and polars).
 
-Columns in ns end in `_ns`; times are on the capture's clock. The first column of a table is the row number in the full
-capture. A column of the same name in another table refers to it.
+Columns in ns end in `_ns`; times are on the capture's clock. The first column of a frame's table is the row number in
+the full capture. A column of the same name in another table refers to it. Tables of measures have the columns of the
+JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +15,26 @@ import polars as pl
 from polars import selectors as cs
 
 from traceview.export.contents import ExportContents
+from traceview.measure import MEASURES
+from traceview.measure.base import CaptureMeasure
 from traceview.measure.devices import measure_devices
+from traceview.measure.host import LINES, HostIdle
 from traceview.measure.nvtx.projection import project_operations
 from traceview.measure.places.locate import locate_operations
+from traceview.model.columns import Table, Unit, columns, field_names
 from traceview.model.devices import CAUSES, DeviceUse
+from traceview.model.kernels import size_text
 
 DEVICE_FIGURES = ("kernel_count", "busy_ns", "compute_ns", "communication_ns", "idle_ns")
 STREAM_FIGURES = (
     *("label", "kernel_count", "copy_count", "operation_count", "bytes"),
     *("busy_ns", "compute_ns", "communication_ns", "copy_ns", "gap_count", "gap_ns"),
 )
+UNIT_TYPES: Mapping[Unit, type[pl.DataType]] = {
+    **dict.fromkeys(("text", "code", "size"), pl.String),
+    **dict.fromkeys(("fraction", "ratio", "bytes_per_ns", "flops", "flops_per_s"), pl.Float64),
+    "flag": pl.Boolean,
+}
 # Row numbers and ids have the same type in all tables, so that any program can join them.
 COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
 # The same rule as in the page's export.js. Spreadsheets strip leading white space and control characters.
@@ -124,6 +135,33 @@ def _threads(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.Da
     )
 
 
+def _measured(name: str) -> ExportTable:
+    """Return the table of a measure of each device, with a column that names the device."""
+
+    def build(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+        frames = [_declared_frame(use.tables[name]).insert_column(0, pl.lit(use.id).alias("device")) for use in devices]
+        return pl.concat(frames) if frames else pl.DataFrame(schema={"device": pl.String})
+
+    return ExportTable(name, build)
+
+
+def _lines(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
+    host_idle = HostIdle.build(contents.trace, contents.host)
+    rows = () if host_idle is None else host_idle.lines([use.gaps.frame for use in devices])
+    return _declared_frame(LINES.table.with_rows(rows))
+
+
+def _declared_frame(table: Table) -> pl.DataFrame:
+    """Return the rows of a declared table with its fields as columns; a size becomes a text, `132x2`."""
+    fields = set(field_names(table.row_type))
+    declared = {column.name: column.unit for column in columns(table.row_type) if column.name in fields}
+    values = {
+        name: [size_text(getattr(row, name)) if unit == "size" else getattr(row, name) for row in table.rows]
+        for name, unit in declared.items()
+    }
+    return pl.DataFrame(values, schema={name: UNIT_TYPES.get(unit, pl.Int64) for name, unit in declared.items()})
+
+
 TABLES = (
     ExportTable("operations", _operations),
     ExportTable("api", _api),
@@ -132,6 +170,12 @@ TABLES = (
     ExportTable("streams", _streams),
     ExportTable("devices", _devices),
     ExportTable("threads", _threads),
+    ExportTable("lines", _lines),
+    *(
+        _measured(measure.table.name)
+        for measure in MEASURES
+        if not isinstance(measure, CaptureMeasure) and measure.table.in_json and measure.table.name != "streams"
+    ),
 )
 CSV_FILES = tuple(f"{table.name}.csv" for table in TABLES)
 PARQUET_FILES = tuple(f"{table.name}.parquet" for table in TABLES)

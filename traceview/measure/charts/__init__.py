@@ -13,7 +13,7 @@ from traceview.measure.host import HostIdle
 from traceview.measure.places.locate import Places
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.charts import Charts, DeviceCharts, StackTree
-from traceview.model.devices import DeviceUse
+from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.trace import Trace
 
 
@@ -30,12 +30,17 @@ def measure_charts(
 
     The kernels and stacks are those of the steady part, or of the window if `whole`.
     """
-    parts = devices if whole else [device.steady for device in devices]
+    parts: Sequence[DevicePart] = devices if whole else [device.steady for device in devices]
     return Charts(
         devices=tuple(_device_charts(trace, device, places, whole) for device in devices),
         iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
-        stacks=StackTree() if host_idle is None else stack_tree(trace.evidence, host_idle.stack_times(parts)),
+        stacks=StackTree() if host_idle is None else _stacks(host_idle, parts),
     )
+
+
+def _stacks(host_idle: HostIdle, parts: Sequence[DevicePart]) -> StackTree:
+    times = host_idle.stack_times([part.gaps.frame for part in parts], [part.window for part in parts])
+    return stack_tree(host_idle.trace.evidence, times)
 
 
 def _device_charts(trace: Trace, device: DeviceUse, places: Places, whole: bool) -> DeviceCharts:

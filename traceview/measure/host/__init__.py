@@ -17,9 +17,9 @@ from traceview.measure.host.stack_cells import StackIndex
 from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.measure.host.states import StateIndex, measure_states
 from traceview.model.columns import Table
-from traceview.model.devices import DevicePart, DeviceUse, Gaps, HostStates
+from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class HostIdle:
         idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
         return measure_lines(self.stacks, idle_stacks(self.stacks, idle))
 
-    def stack_times(self, parts: Sequence[DevicePart]) -> StackTimes:
-        """Return the idle time and the time of threads by stack, in parts of the windows of some devices."""
-        idle = (piece for part in parts for piece in idle_by_thread(self.trace, self.threads, part.gaps.frame))
-        start, end = zip(*((part.window.start, part.window.end) for part in parts), strict=True) if parts else ((), ())
-        return stack_times(self.stacks, idle, intervals.union(np.array(start, np.int64), np.array(end, np.int64)))
+    def stack_times(self, gaps: Sequence[pl.DataFrame], windows: Sequence[Window]) -> StackTimes:
+        """Return the idle time by stack in the gaps of some devices, and the time of threads inside their windows."""
+        idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
+        start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
+        return stack_times(self.stacks, idle, intervals.union(start, end))
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
