@@ -5,6 +5,7 @@
     throughput.py  the mean time per iteration: block bootstrap and verdict
     change.py      medians per iteration and their bootstrap intervals
     shape.py       peaks and tails of the distribution of iteration times
+    lines.py       source lines that made the GPU wait, per iteration
     kernels.py     kernels per call and per iteration, and whether the iterations of two captures do the same work
     notes.py       other differences between the captures
     timeline.py    events around the median iteration, for the page
@@ -20,8 +21,17 @@ from pathlib import Path
 from traceview.comparison.align import align_borders, align_iterations, choose_cut, iteration_times
 from traceview.comparison.change import LEVEL, MIN_CHANGE, change_between
 from traceview.comparison.kernels import iteration_work, kernel_changes
+from traceview.comparison.lines import LineSamples, line_changes, sample_lines
 from traceview.comparison.notes import comparison_notes, difference_notes
-from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS, Sample, sample_capture, sample_iterations
+from traceview.comparison.sample import (
+    COUNTS,
+    HOST_FIGURES,
+    PARTS,
+    Sample,
+    align_capture,
+    sample_capture,
+    sample_iterations,
+)
 from traceview.comparison.shape import time_shape
 from traceview.comparison.throughput import Series, block_length, judge_time, mean_change, mean_parts
 from traceview.comparison.timeline import median_timelines
@@ -99,6 +109,7 @@ class _Side:
     analysis: Analysis
     medians: Sample
     means: Sample
+    lines: LineSamples | None  # idle time by line, of the iterations of `means`
 
     @property
     def time(self) -> Series:
@@ -133,10 +144,10 @@ def _iteration_unit(analyses: Sequence[Analysis]) -> str:
 def _side(file: str, analysis: Analysis, host: IterationTimes | None, cut: str) -> _Side:
     if cut == "whole" or host is None:
         whole = sample_capture(analysis)
-        return _Side(file, analysis, whole, whole)
-    medians = sample_iterations(analysis, align_iterations(host, cut))
-    means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, align_borders(host))
-    return _Side(file, analysis, medians, means)
+        return _Side(file, analysis, whole, whole, sample_lines(analysis, align_capture(analysis)))
+    medians, at = sample_iterations(analysis, align_iterations(host, cut)), align_borders(host)
+    means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, at)
+    return _Side(file, analysis, medians, means, sample_lines(analysis, at))
 
 
 def _number_equal_names(files: Sequence[str]) -> list[str]:
@@ -194,6 +205,7 @@ def _compare_sides(
         idle=change("idle"),
         host=tuple(change(name) for name in HOST_FIGURES),
         kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change, LEVEL),
+        lines=line_changes(base.lines, side.lines, old, new, min_change),
     )
     return replace(difference, notes=difference_notes(before, difference))
 

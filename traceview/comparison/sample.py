@@ -67,8 +67,6 @@ def sample_capture(analysis: Analysis) -> Sample:
     if not analysis.devices:
         raise RequestError(f"{analysis.info.file}: no iterations and no GPU work, so there is nothing to compare")
     gpus = len(analysis.devices)
-    start = min(device.window.start for device in analysis.devices)
-    end = max(device.window.end for device in analysis.devices)
     wall = sum(device.window.length for device in analysis.devices) // gpus
     parts = {name: sum(_device_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
     parts["no_gpu"] = 0  # the analysis has no device without work
@@ -80,10 +78,16 @@ def sample_capture(analysis: Analysis) -> Sample:
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
         figures |= _sync_totals(kind, use)
     figures |= _launch_totals(analysis)
-    start_array, end_array = _single(start), _single(end)
-    at = AlignedIterations(start_array, end_array, start_array, end_array, skipped=0)
+    at = align_capture(analysis)
     kernels = sample_kernels(analysis, at, [device.device for device in analysis.devices])
-    return Sample(_single(wall), start_array, 0, {name: _single(value) for name, value in figures.items()}, kernels)
+    return Sample(_single(wall), at.start, 0, {name: _single(value) for name, value in figures.items()}, kernels)
+
+
+def align_capture(analysis: Analysis) -> AlignedIterations:
+    """Return the time from the first to the last GPU work as one iteration."""
+    start = _single(min(device.window.start for device in analysis.devices))
+    end = _single(max(device.window.end for device in analysis.devices))
+    return AlignedIterations(start, end, start, end, skipped=0)
 
 
 def _analyzed_activities(analysis: Analysis) -> tuple[Activity, ...]:

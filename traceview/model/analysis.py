@@ -45,6 +45,9 @@ class HostTime(Protocol):
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
 
+    def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the parts of this idle time by line: file, line, function, moment and idle_ns."""
+
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
 

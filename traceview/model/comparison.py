@@ -114,6 +114,21 @@ class KernelChange:
 
 
 @dataclass(frozen=True, slots=True)
+class LineChange:
+    """A source line, and the idle time of a GPU per iteration while the launching thread was there.
+
+    `idle` compares means; a change below the least share of the base's time that counts is noise. `line` is that of the
+    second capture where it has the line, and `line_before` that of the base: a line may have moved in its function.
+    """
+
+    file: str
+    function: str
+    line: int | None
+    line_before: int | None
+    idle: FigureChange
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureDifference:
     """One capture compared with the base.
 
@@ -138,6 +153,7 @@ class CaptureDifference:
     idle: FigureChange
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
     kernels: tuple[KernelChange, ...]  # the largest cost first
+    lines: tuple[LineChange, ...] = ()  # the largest change first; empty unless both captures have stacks
     notes: tuple[Note, ...] = ()
 
     def figures(self) -> Mapping[str, FigureChange]:

@@ -12,7 +12,7 @@ from traceview import intervals
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.idle_pieces import idle_by_thread
-from traceview.measure.host.lines import idle_stacks, line_times, measure_lines
+from traceview.measure.host.lines import idle_cells, idle_stacks, line_times, measure_lines
 from traceview.measure.host.stack_cells import StackIndex
 from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.measure.host.states import StateIndex, measure_states
@@ -53,6 +53,13 @@ class HostIdle:
         idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
         start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
         return stack_times(self.stacks, idle, intervals.union(start, end))
+
+    def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the parts of the idle time in the gaps of some devices by line (see model.HostTime)."""
+        idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
+        cells, evidence = idle_cells(self.stacks, idle).frame, self.trace.evidence
+        frame = evidence.stacks["frame"].to_numpy()[self.stacks.own_nodes[cells["stack"].to_numpy()]]
+        return cells.select("moment", "idle_ns").hstack(evidence.frames.select("file", "line", "function")[frame])
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""

@@ -31,6 +31,13 @@ class IdleStacks(NamedTuple):
 
 def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
     """Return the stacks of idle time. Each nanosecond belongs to one stack or to none."""
+    frame, exact = idle_cells(index, idle)
+    counted = frame.with_columns(pl.lit(1, pl.Int64).alias("samples"))
+    return IdleStacks(counted.group_by("stack").agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort("stack"), exact)
+
+
+def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
+    """Return the parts of the idle time by stack, with their `moment` (when the sample was due) and no `samples`."""
     rows, exact = [], True
     for part in idle:
         left = part.until_launch
@@ -40,9 +47,8 @@ def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
             rows.append(_stacks_in(cells, left, part))
             exact &= cells.exact
             left = intervals.subtract(left, cells.where(np.ones(len(cells.start), np.bool_)))
-    schema = {"stack": pl.Int32, "idle_ns": pl.Int64, "host_ns": pl.Int64, "samples": pl.Int64}
-    frame = pl.concat(rows) if rows else pl.DataFrame(schema=schema)
-    return IdleStacks(frame.group_by("stack").sum().sort("stack"), exact)
+    schema = {"stack": pl.Int32, "moment": pl.Int64, "idle_ns": pl.Int64, "host_ns": pl.Int64}
+    return IdleStacks(pl.concat(rows) if rows else pl.DataFrame(schema=schema), exact)
 
 
 def _stacks_in(all_cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
@@ -51,16 +57,13 @@ def _stacks_in(all_cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.D
     stack = cells.stacks_in(part.until_launch)
     chosen = np.flatnonzero((inside > 0) & (stack >= 0))
     own = Coverage.from_union(intervals.intersect(left, part.host))
-    return (
-        pl.DataFrame(
-            {
-                "stack": stack[chosen],
-                "idle_ns": inside[chosen],
-                "host_ns": own.length_between(cells.start[chosen], cells.end[chosen]),
-            }
-        )
-        .group_by("stack")
-        .agg(pl.col("idle_ns", "host_ns").sum(), pl.len().cast(pl.Int64).alias("samples"))
+    return pl.DataFrame(
+        {
+            "stack": stack[chosen],
+            "moment": cells.moment[chosen],
+            "idle_ns": inside[chosen],
+            "host_ns": own.length_between(cells.start[chosen], cells.end[chosen]),
+        }
     )
 
 

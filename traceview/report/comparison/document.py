@@ -45,6 +45,11 @@ def _against(against: CaptureDifference) -> Json:
         "idle": _change(against.idle),
         "host": {change.name: _change(change) for change in against.host},
         "kernels": [_kernel(kernel) for kernel in against.kernels],
+        "lines": [
+            {name: getattr(line, name) for name in ("file", "function", "line", "line_before")}
+            | {"idle": _change(line.idle)}
+            for line in against.lines
+        ],
         "notes": plain_values(against.notes),
     }
 

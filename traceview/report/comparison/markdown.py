@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison
 from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence
-from traceview.report.comparison.tables import TextTable, host_table, kernel_table, part_table
+from traceview.report.comparison.tables import TextTable, host_table, kernel_table, line_table, part_table
 from traceview.report.format import plain
 
 SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|~@&"})
@@ -33,7 +33,7 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
     yield ""
     yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(against.capture, comparison.cut)}."
     yield ""
-    for table in (host_table(against), kernel_table(against, top)):
+    for table in (host_table(against), line_table(against, top), kernel_table(against, top)):
         if table.rows:
             yield from (f"<details><summary>{_text(table.title)}</summary>", "", *_table(table), "", "</details>", "")
 

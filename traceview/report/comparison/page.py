@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline
 from traceview.report.assets import COMPARISON, escaped_json
 from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence
-from traceview.report.comparison.tables import host_table, kernel_table, part_table
+from traceview.report.comparison.tables import TextTable, host_table, kernel_table, line_table, part_table
 from traceview.report.format import plain
 
 MAX_KERNEL_ROWS = 400
@@ -28,11 +30,15 @@ def _against(comparison: Comparison, against: CaptureDifference) -> dict[str, ob
         "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
         "accounts": sentence(accounts(against)),
         "how": compared(against.capture, comparison.cut),
-        "tables": [
-            {"title": table.title, "head": table.head, "rows": table.rows}
-            for table in (part_table(against), host_table(against), kernel_table(against, MAX_KERNEL_ROWS))
-        ],
+        "tables": [{"title": table.title, "head": table.head, "rows": table.rows} for table in _tables(against)],
     }
+
+
+def _tables(against: CaptureDifference) -> Iterator[TextTable]:
+    yield from (part_table(against), host_table(against))
+    if against.lines:
+        yield line_table(against, MAX_KERNEL_ROWS)
+    yield kernel_table(against, MAX_KERNEL_ROWS)
 
 
 def render(comparison: Comparison) -> str:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange
+from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange, LineChange
 from traceview.model.kernels import size_text
+from traceview.model.rows import place_text
 from traceview.report.comparison.phrases import interval, own_share, part_words, shown_parts, signed
 from traceview.report.format import microseconds, milliseconds, plain
 
@@ -73,6 +74,35 @@ def _whole_milliseconds(ns: float) -> str:
 def count_text(value: float) -> str:
     """Return a mean number of events: `300`, `1.10`."""
     return f"{value:,.{0 if value == int(value) else 2}f}"
+
+
+def line_table(against: CaptureDifference, top: int) -> TextTable:
+    """Return the source lines whose idle time changed beyond the noise, the largest change first."""
+    rows = [(line_name(line), *_change(line.idle)) for line in shown_lines(against)[:top]]
+    head = ("", "before", "after", "difference", "95% interval", "")
+    return TextTable("lines", f"Lines that made the GPU wait (means): {line_counts(against)}", head, rows, code=True)
+
+
+def shown_lines(against: CaptureDifference) -> tuple[LineChange, ...]:
+    """Return the lines whose idle time changed beyond the noise."""
+    return tuple(line for line in against.lines if line.idle.verdict != "noise")
+
+
+def line_counts(against: CaptureDifference) -> str:
+    """Return how many lines changed: `1 more, 2 less, 12 within noise`."""
+    tally = Counter(line.idle.verdict for line in against.lines)
+    words = {"more": "more", "less": "less", "unjudged": "not judged", "noise": "within noise"}
+    return ", ".join(f"{tally[verdict]} {word}" for verdict, word in words.items() if tally[verdict])
+
+
+def line_name(line: LineChange) -> str:
+    """Return `train.py:20 (step)`, also `train.py:18 → 20 (step)`; native code has no lines."""
+    known = [number for number in dict.fromkeys((line.line_before, line.line)) if number]
+    if not known:
+        return plain(f"{line.function} ({line.file})", 300)
+    return plain(
+        f"{place_text(line.file, known[0])}{''.join(f' → {number}' for number in known[1:])} ({line.function})", 300
+    )
 
 
 def kernel_table(against: CaptureDifference, top: int) -> TextTable:

@@ -26,8 +26,11 @@ from traceview.report.comparison.tables import (
     host_rows,
     kernel_counts,
     kernel_name,
+    line_counts,
+    line_name,
     per_call,
     shown_kernels,
+    shown_lines,
 )
 from traceview.report.format import milliseconds, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, wrap
@@ -35,6 +38,8 @@ from traceview.report.layout import WIDTH, cut, left, short_names, wrap
 COLUMNS = 3
 NAME = 20
 NAME_OF_KERNEL = 34
+NAME_OF_LINE = 26
+MAX_LINES = 5
 CELL = (WIDTH - NAME) // (COLUMNS + 1)
 
 
@@ -56,6 +61,7 @@ def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
     yield _verdict(against, comparison.cut)
     yield _parts(against, "The whole capture" if comparison.cut == "whole" else "Mean per iteration")
     yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
+    yield _lines(against, top)
     yield _kernels(against, top)
     yield _notes(comparison)
 
@@ -108,6 +114,18 @@ def _host(against: CaptureDifference, title: str) -> list[str]:
     return [f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}", *rows] if rows else []
 
 
+def _lines(against: CaptureDifference, top: int) -> list[str]:
+    """Return the lines that changed most, as many as the terminal shows of an analysis."""
+    if not against.lines:
+        return []
+    lines = shown_lines(against)[: min(top, MAX_LINES)]
+    whole = [line_name(line) for line in lines]
+    fitting = [name if len(name) <= NAME_OF_LINE else name.partition(" (")[0] for name in whole]
+    names = short_names(fitting, NAME_OF_LINE)
+    title = wrap(f"Lines that made the GPU wait, mean per iteration: {line_counts(against)}", "", "  ")
+    return [*title, *(_time(name, line.idle).rstrip() for name, line in zip(names, lines, strict=True))]
+
+
 def _kernels(against: CaptureDifference, top: int) -> list[str]:
     kernels = shown_kernels(against)
     title = wrap(f"Kernels: {kernel_counts(against)}", "", "  ")
@@ -148,8 +166,8 @@ def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
         if parts:
             yield wrap(f"{_file(against.capture)}: {parts}", "", "  ")
     for against in comparison.against:
-        lines = _kernels(against, min(top, 3))
-        yield [*wrap(f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
+        for lines in filter(None, (_lines(against, min(top, 3)), _kernels(against, min(top, 3)))):
+            yield [*wrap(f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
     yield _notes(comparison)
 
 
