@@ -16,6 +16,8 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import Trace
 from traceview.normalise.api import without_suffix
 from traceview.pipeline import analyze, open_trace
+from traceview.read.formats import read_capture
+from traceview.read.raw import STRINGS
 
 SERIAL, GRAPH = "torch_profiler/serial.json.gz", "torch_profiler/graph.json.gz"
 # Traces that cannot be copied here (for example those of Holistic Trace Analysis) are tested in their own folder.
@@ -33,6 +35,11 @@ def check(path: Path) -> Trace:
     copies = trace.operations.filter(pl.col("source").cast(pl.String) == "memcpy")
     assert sum(size * count for (size, _), count in plain.copies.items()) == copies["bytes"].sum()
     return trace
+
+
+@pytest.mark.parametrize("name", [SERIAL, GRAPH])
+def test_every_read_numbers_names_alike(name: str) -> None:
+    assert read_capture(sample(name)).tables[STRINGS].equals(read_capture(sample(name)).tables[STRINGS])
 
 
 @pytest.mark.parametrize("name", [SERIAL, GRAPH])

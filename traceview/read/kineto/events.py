@@ -142,7 +142,7 @@ def _decoded_pieces(pieces: Iterable[bytes]) -> Iterator[pl.DataFrame]:
 
 def _name_indices(texts: pl.Series, indices: dict[str, int], size: DecodedSize) -> pl.Series:
     """Return each text's index in `indices`, to which new texts are added; null for null."""
-    unique = texts.unique().drop_nulls()
+    unique = texts.unique(maintain_order=True).drop_nulls()  # the order numbers the names, and every read must agree
     size.add(int(unique.str.len_bytes().sum()))
     own = [indices.setdefault(text, len(indices)) for text in unique.to_list()]
     coded = pl.DataFrame({"text": unique, "index": pl.Series(own, dtype=pl.Int64)})

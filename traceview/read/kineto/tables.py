@@ -77,7 +77,7 @@ def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl
     return present | {
         "ThreadNames": _thread_names(frames[METADATA], identity, names),
         "TARGET_INFO_GPU": _gpu_table(gpus),
-        raw.STRINGS: _strings(names, kernels["name"].unique()),
+        raw.STRINGS: _strings(names, kernels["name"].unique().sort()),
     }
 
 
