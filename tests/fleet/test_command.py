@@ -225,7 +225,7 @@ def on_cluster(out: Path, address: str, *arguments: object) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def test_cluster_with_tls(tmp_path: Path) -> None:
+def test_cluster_with_tls(traceview: Command, tmp_path: Path) -> None:
     cert, key = certificate(tmp_path / "ours")
     other_cert, other_key = certificate(tmp_path / "another")
     out = tmp_path / "out.json"
@@ -241,7 +241,7 @@ def test_cluster_with_tls(tmp_path: Path) -> None:
             (("--tls-ca-file", cert, "--tls-cert", other_cert, "--tls-key", key), "not PEM files that belong together"),
             ((), "TLS needs certificates"),
         ):
-            code, printed = on_cluster(out, address, *arguments)
+            code, _, printed = traceview("fleet", sample("ddp2.sqlite"), "-q", "--scheduler", address, *arguments)
             assert (code, printed.count("\n")) == (2, 1) and words in printed, printed
     assert other_key.is_file()
 
