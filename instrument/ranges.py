@@ -129,7 +129,7 @@ def phase(name: str, *, color: str | int | None = None, payload: float | None = 
 def annotate_collections() -> Iterator[None]:
     """Put a range around each garbage collection while the block runs: "gc generation 2".
 
-    The range is on the thread that collects, so `traceview` tells how long a GPU waits for collections.
+    The range is on the thread that collects, so `traceview` shows how long a GPU waits for collections.
     """
     own = [annotate(f"gc generation {generation}") for generation in range(len(gc.get_threshold()))]
 

@@ -27,7 +27,7 @@ def test_export_versions_have_the_same_figures() -> None:
     older, newer = (figures(sample(name)) for name in NAMES)
     assert older.pop("report")["schema_version"] == "3.7.2"
     assert newer.pop("report")["schema_version"] == "3.11.1"
-    # The versions differ in the drivers that they support, and a note tells which.
+    # The versions differ in the drivers that they support, and a note names them.
     ids = [note["id"] for note in newer["notes"]]
     assert ids.count("driver_too_new") == 1
     del newer["notes"][ids.index("driver_too_new")]

@@ -92,7 +92,7 @@ def _measure(
     whole: bool,
     flops_per_iteration: int | None,
 ) -> Analysis:
-    """Return the analysis without findings. What only measures need is freed on return."""
+    """Return the analysis without findings. Data that only measures need is freed on return."""
     threads = ThreadStates.from_trace(trace)
     projection = project_operations(trace)
     places = locate_operations(trace, projection)
@@ -132,7 +132,7 @@ def _measure_charts(*given: Any, **options: Any) -> Charts:
 
 
 def _notes(info: ReportInfo, tables: Mapping[str, Table], iterations: Iterations | NotMeasured) -> Iterator[Note]:
-    """Yield what the capture lost, what was left out of it, and what is not measured."""
+    """Yield notes on what the capture lost, what was left out of it, and what is not measured."""
     yield from info.health
     yield from (Note("left_out", problem) for problem in info.problems)
     lost_ranges = any(note.id == "lost_ranges" for note in info.health)

@@ -18,7 +18,7 @@ from instrument.diagnose.records import Cost, StageResult
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 
-MIN_COST_FRACTION = 0.05  # of an iteration; smaller costs are not worth a change
+MIN_COST_FRACTION = 0.05  # share of an iteration; smaller costs are not worth a change
 
 
 @dataclass(frozen=True, slots=True)

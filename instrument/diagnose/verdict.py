@@ -17,7 +17,7 @@ from instrument.diagnose.costs import (
 from instrument.diagnose.next_capture import capture_commands
 from instrument.diagnose.records import Bound, Cost, Diagnosis, Remedy, StageResult
 
-MAX_SPREAD_FRACTION = 0.2  # of an iteration, between the slowest and the fastest round of a stage
+MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference between the slowest and the fastest round
 MAX_WORKERS = 32
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 REFERENCE_MB = 25.0  # torch's default, large enough to use the full bandwidth
-MIN_COST_FRACTION = 0.02  # of a step; smaller costs are not reported
-GOOD_SCALING = 0.95  # of the ideal speed-up; above it nothing is reported
+MIN_COST_FRACTION = 0.02  # share of a step; smaller costs are not reported
+GOOD_SCALING = 0.95  # share of the ideal speed-up; above it nothing is reported
 
 
 @dataclass(frozen=True, slots=True)

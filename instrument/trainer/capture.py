@@ -11,7 +11,7 @@ import torch
 
 from instrument.config.schema import Capture
 
-FIRST_LOST_VERSION = (0, 2, 12)  # of nvtx, with nsys 2022.4 to 2024.2
+FIRST_LOST_VERSION = (0, 2, 12)  # first version of nvtx that nsys 2022.4 to 2024.2 does not record
 # Environment variables that nsys sets in the programs it starts.
 NSYS_VARIABLES = ("NSYS_PROFILING_SESSION_ID", "NVTX_INJECTION64_PATH")
 

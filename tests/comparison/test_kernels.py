@@ -68,7 +68,7 @@ def shape(grid: int, name: str = "k") -> KernelShape:
         ([(2, 200)] * 8, [(4, 400)] * 8, "changed"),
         ([(2, 200)] * 8, [(4, 480)] * 8, "slower"),
         ([(2, 2000)] * 8, [(2, 2002)] * 8, "same"),
-        ([(2, 200)] * 3, [(2, 240)] * 3, "changed"),  # too few iterations to tell noise
+        ([(2, 200)] * 3, [(2, 240)] * 3, "changed"),  # too few iterations to judge noise
         ([(2, 190), (2, 210)] * 4, [(2, 191), (2, 210)] * 4, "same"),
     ],
 )

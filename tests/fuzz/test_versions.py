@@ -86,7 +86,7 @@ def _apply(path: Path, statement: str) -> None:
         change(path, statement)
 
 
-# What follows from the limits of a GPU, such as its number of SMs: its list of GPUs alone tells them.
+# Figures that follow from the limits of a GPU, such as its number of SMs, which only the list of GPUs has.
 BY_LIMITS = {"blocks_per_sm", "waves", "occupancy", "occupancy_limit", "peak_flops_per_s"}
 
 

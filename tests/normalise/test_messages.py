@@ -27,7 +27,7 @@ def test_messages_of_a_real_run_with_payloads(tmp_path: Path, column: str, paylo
         assert (reduce.count, reduce.message_bytes, reduce.group) == (73, 4096, f"{COMMUNICATOR:016x}")
         assert reduce.algorithm_bandwidth == pytest.approx(4096 / reduce.median_ns, abs=1e-6)
         assert (reduce.group_size, reduce.bus_bandwidth) == (None, None)
-        # What a rank receives in an all-gather depends on the number of ranks, which no payload tells here.
+        # What a rank receives in an all-gather depends on the number of ranks, which no payload contains here.
         assert (rows["all_gather"].message_bytes, rows["broadcast"].bus_factor) == (None, 1)
     assert not any(note.id == "unknown_messages" for note in analysis.notes)
 

@@ -37,7 +37,7 @@ SAMPLES = {
     "scenarios/graph_nodes.sqlite": ("pytorch", False, True),
     "scenarios/managed.sqlite": ("cuda", None, True),  # CuPy
     "scenarios/many_streams.sqlite": ("pytorch", False, True),
-    "scenarios/p2p.sqlite": ("cuda", None, True),  # a library's kernel alone: nothing tells who called it
+    "scenarios/p2p.sqlite": ("cuda", None, True),  # a library's kernel alone: its caller is unknown
     "torch_profiler/graph.json.gz": ("pytorch", True, True),
     "torch_profiler/serial.json.gz": ("pytorch", True, True),
     "trainer/ddp.sqlite": ("pytorch", True, True),

@@ -51,7 +51,7 @@ class _LazyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest `traceview analyze FILE` when a capture stands in place of a command."""
+        """Suggest `traceview analyze FILE` if the command is the name of a file."""
         name = args[0]
         if name not in COMMANDS and (name.endswith((".sqlite", ".nsys-rep")) or Path(name).is_file()):
             ctx.fail(f"{name} is not a command; did you mean: traceview analyze {name}")

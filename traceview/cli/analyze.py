@@ -162,7 +162,7 @@ def _to_html(analysis: Analysis, detail: int | None) -> str:
 
 
 def _chosen_top(top: int) -> int | None:
-    """Return --top if the user gives it: without it, each table has a length of its own."""
+    """Return --top if the user gives it, else None: then each table has its own length."""
     source = click.get_current_context().get_parameter_source("top")
     return None if source is ParameterSource.DEFAULT else top
 

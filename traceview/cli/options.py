@@ -94,7 +94,7 @@ def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
 
 
 def _choose_nsys(context: click.Context, _option: click.Parameter, name: str | None) -> None:
-    """Make this command call the nsys of this name."""
+    """Set the nsys program that this command calls."""
     if name is not None:
         from traceview.read.nsys_rep import CHOSEN
 

@@ -60,8 +60,8 @@ def compare(
 ) -> Comparison:
     """Compare `after` and each of `more` with `before`, the base.
 
-    A report is a path, a Trace or an Analysis. `iteration`, `skip` and `device` are those of analyze() and do not
-    apply to an Analysis. `cut` selects where iterations end: at their NVTX ranges ("range"), when the GPU has
+    A report is a path, a Trace or an Analysis. `iteration`, `skip` and `device` have the meaning of analyze(), and do
+    not apply to an Analysis. `cut` selects where iterations end: at their NVTX ranges ("range"), when the GPU has
     finished them ("gpu"), or depending on the captures ("auto", see align.py). Wall-time changes below the share
     `min_change` of the base's wall time count as noise. `progress` is called at each step.
 
@@ -103,7 +103,7 @@ def _analyze(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A capture in a comparison: the sample that medians are of, and the sample that means are of."""
+    """A capture in a comparison: the samples from which medians and means are computed."""
 
     file: str
     analysis: Analysis

@@ -5,8 +5,8 @@ the range is the iteration. Otherwise the host runs ahead: its ranges are short 
 contains all the waiting, so their median is meaningless. Then an iteration lasts from the end of the previous
 iteration's work on the GPU to the end of its own.
 
-Medians need one cut for all captures. The mean time per iteration does not: it is that of each capture's analysis
-(measure/iterations/times.py), from border to border, so that it contains the time between ranges.
+Medians need one cut for all captures. The mean time per iteration needs none: it comes from each capture's analysis
+(measure/iterations/times.py), which measures from border to border, so that it contains the time between ranges.
 """
 
 from __future__ import annotations

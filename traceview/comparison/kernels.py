@@ -1,7 +1,7 @@
 """Compare kernels, per call and per iteration, matched by name and launch shape first, then by name.
 
-A change of precision, library or fusion changes kernels, and the step is still the same. If the kernels that both
-captures have are all launched k times as often, an iteration of one capture is k iterations of the other.
+A change of precision, library or fusion changes the kernels of a step, but not its work. If one capture launches all
+kernels that both captures have k times as often, an iteration of this capture is k iterations of the other.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from traceview.model.trace import SOURCES, Trace
 
 Floats = NDArray[np.float64]
 
-MAX_SHAPES = 16  # of a name: a name with more launch shapes, which follow the data, is compared as a whole
-SAME = 0.1  # counts that differ by a smaller share are equal
+MAX_SHAPES = 16  # launch shapes per name; a name with more, which depend on the data, is compared as a whole
+SAME = 0.1  # counts that differ by less than this share are equal
 MIN_MULTIPLE = 1.5
-MIN_COMMON = 0.5  # of the launches of both captures: names that both have
-MIN_AGREEING = 0.8  # of the launches of common names: names whose counts have the same ratio
+MIN_COMMON = 0.5  # share of the launches whose names both captures have
+MIN_AGREEING = 0.8  # share of these launches whose names have the same ratio of counts
 
 
 class KernelShape(NamedTuple):
-    """Kernels of one name and launch shape. A size that a capture does not hold, as of a whole graph, is ()."""
+    """Kernels of one name and launch shape. A size that a capture does not hold, such as that of a graph, is ()."""
 
     name: str
     label: str
@@ -123,8 +123,8 @@ def kernel_changes(
 ) -> tuple[KernelChange, ...]:
     """Compare kernels, the largest change of GPU time per iteration first.
 
-    Shapes that both captures have are compared one by one, all others of a name together. A change below the share
-    `min_change` counts as none.
+    Launch shapes that both captures have are compared one by one; the other shapes of a name are compared together. A
+    change below the share `min_change` counts as none.
     """
     changes = [
         _kernel_change(shape, (before.samples(old), after.samples(new)), min_change, level)

@@ -14,7 +14,7 @@ from traceview.model.trace import Note
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
 MIN_COMMON_LAUNCHES = 0.5
-MIN_LAUNCH_CHANGE = 0.05  # of the launches per iteration; a smaller change is not stated
+MIN_LAUNCH_CHANGE = 0.05  # share of the launches per iteration; a smaller change is not stated
 
 
 def comparison_notes(

@@ -1,4 +1,4 @@
-"""Figures of every steady iteration of a capture, or of a whole capture: one array per figure, in ns or counts."""
+"""The figures of each steady iteration of a capture, or of the whole capture: one array per figure, in ns or counts."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from traceview.model.comparison import TimeShape
 MIN_VALUES = 8
 # A uniform distribution loses 75% of its variance by the best split, a normal one 64%.
 MIN_REMOVED_VARIANCE = 0.85
-MIN_PEAK_SHARE = 0.1  # of the iterations, in each of two peaks
-MIN_DISTANCE = 0.2  # of the mean, between two peaks
-TAIL_FACTOR = 1.5  # longer than this times the median: the limit of the warm-up
-MIN_TAIL_TIME = 0.05  # of the time, beyond the median of each iteration in the tail
+MIN_PEAK_SHARE = 0.1  # share of the iterations in each of two peaks
+MIN_DISTANCE = 0.2  # distance between two peaks, as a share of the mean
+TAIL_FACTOR = 1.5  # an iteration longer than this times the median is in the tail; warm-up has the same limit
+MIN_TAIL_TIME = 0.05  # share of the time that the tail takes beyond the median
 QUANTILES = (5, 25, 50, 75, 95)
 
 

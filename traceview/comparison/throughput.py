@@ -1,11 +1,11 @@
 """The change of the mean time per iteration, with a block bootstrap.
 
 Iterations are autocorrelated: a loader with two workers delivers every second batch late, a clock falls for many
-iterations. The bootstrap therefore resamples blocks of consecutive iterations (circular, so that each iteration occurs
-equally often). Their length follows from the autocorrelation (Politis and White 2004, with the correction of Patton,
-Politis and White 2009). A resampled mean of few blocks varies too little; its deviation from the mean is scaled by
-sqrt(k / (k - 1)) and a random factor that turns the normal distribution into Student's t with k - 1 degrees of freedom
-for k blocks. So few iterations give a wide interval.
+iterations. The bootstrap therefore resamples blocks of consecutive iterations, which wrap around at the end, so that
+each iteration occurs equally often. Their length follows from the autocorrelation (Politis and White 2004, with the
+correction of Patton, Politis and White 2009). A resampled mean of few blocks varies too little; its deviation from the
+mean is scaled by sqrt(k / (k - 1)) and a random factor that turns the normal distribution into Student's t with k - 1
+degrees of freedom for k blocks. So few iterations give a wide interval.
 
 The seed is fixed, the draws depend only on the numbers of iterations and blocks, and each of two sets of draws is used
 once for each capture, so swapping the captures negates the interval.
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 MIN_PERIODS = 5  # times from one iteration to the next; fewer have no interval
 PERIODIC = 0.6  # correlation of values one period apart
 MIN_BLOCKS = 5  # fewer do not show how they vary
-MAX_BLOCKS = 200  # in a resample; more do not change the distribution of its mean
+MAX_BLOCKS = 200  # blocks in a resample; more do not change the distribution of its mean
 
 
 class Deviations(NamedTuple):

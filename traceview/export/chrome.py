@@ -92,8 +92,8 @@ class _TrackNumbers:
         devices = len(trace.devices)
         self._first = 0 if all(process >= devices for process in processes) else max(processes) + 1
         self._taken: set[tuple[int, int]] = set()
-        self.at: list[str] = []  # by Track.id - 1: '"pid":0,"tid":7'
-        self.arguments: list[str] = []  # by Track.id - 1: the first arguments of its slices
+        self.at: list[str] = []  # the item at Track.id - 1 is such as '"pid":0,"tid":7'
+        self.arguments: list[str] = []  # the item at Track.id - 1 has the first arguments of the track's slices
 
     def name_events(self, tracks: Sequence[Track]) -> Iterator[bytes]:
         """Number the new tracks, and yield the events that name them."""

@@ -142,7 +142,7 @@ def _track_ids(track_id: Callable[..., int], *keys: Times) -> Times:
 
 
 def _host_slices(builder: SliceBuilder, flows: tuple[Times, Times]) -> tuple[Columns, Columns]:
-    """Return the slices of ranges and of calls. Events that do not nest in their thread's track go to tracks beside."""
+    """Return the slices of ranges and of calls. Events that do not nest go to extra tracks of their thread."""
     contents = builder.contents
     start, end, thread = (
         np.concatenate([contents.ranges[name].to_numpy(), contents.api[name].to_numpy()]).astype(np.int64)

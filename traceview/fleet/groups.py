@@ -12,10 +12,10 @@ from traceview.intervals import Times
 
 # One rank sends or receives: it does not wait for the others, and they do not end together.
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
-MIN_COLLECTIVES_FOR_CLOCKS = 4  # to compare the clocks of two reports
+MIN_COLLECTIVES_FOR_CLOCKS = 4  # fewer collectives do not compare the clocks of two reports
 # The ends of one collective on two H200 with a common clock differ by less than this (docs/fleet.md "Clocks").
 MAX_END_DIFFERENCE_NS = 50_000
-TRANSFER_SHARE = 20  # or by a twentieth of the transfer, if that is longer
+TRANSFER_SHARE = 20  # a twentieth of the transfer is the tolerance, if that is longer
 
 
 def split_by_common_ends(

@@ -15,8 +15,8 @@ from traceview.model.fleet import Heat, Rank, RankResult
 
 ABSENT = -1
 MAX_ITERATIONS = 4000  # distinct iterations of all ranks together
-MIN_ITERATIONS = 3  # to judge a rank
-STANDARD_ERROR = 1.2533 * 1.4826  # of a median, in median absolute deviations, for normal scatter
+MIN_ITERATIONS = 3  # a rank with fewer is not judged
+STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median absolute deviation, if scatter is normal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def build_heat(
 
 
 def measure_lags(heat: Heat, sets: Times) -> Lags:
-    """Compare each rank's own time, iteration by iteration, with the median own time of the others of its set."""
+    """Compare each rank's own time with the median own time of the other ranks of its set, iteration by iteration."""
     own = heat.own[:, heat.steady == 1]
     difference = np.zeros(own.shape, np.float64)
     for column in range(own.shape[1]):
@@ -136,7 +136,7 @@ class TimeParts:
 
 
 def time_parts(rank: RankResult, steady: Times) -> TimeParts:
-    """Return the means over a rank's steady iterations, or the sums of its window if it has none.
+    """Return the means over a rank's steady iterations, or the sums over its window if it has no iterations.
 
     `steady` are the numbers of the steady iterations. Means add up to the wall time; medians would not.
     """

@@ -1,4 +1,4 @@
-"""What to change about a rank that holds the others up, in the words of its kind of program."""
+"""Advice on a rank that delays the others, for each kind of program."""
 
 from __future__ import annotations
 

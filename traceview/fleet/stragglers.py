@@ -16,7 +16,7 @@ from traceview.model.program import Program
 
 KERNELS = "kernels"
 EXTRA_KERNEL_SHARE = 50  # one kernel in this many beyond the others' count is extra work
-MIN_WAIT_FRACTION = 0.03  # of the ranks' time; a shorter wait gives no advice
+MIN_WAIT_FRACTION = 0.03  # part of the ranks' time; a shorter wait gives no advice
 
 
 def _cause_getter(place: int) -> Callable[[Rank], int]:

@@ -73,7 +73,7 @@ def work(path: str, job: Job) -> bytes:
         return serialize(str(error).removeprefix(f"{display_name(Path(path))}: "))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic in polars is no Exception; one report must not end the fleet
+    except BaseException as error:  # PanicException of polars does not derive from Exception; the fleet must go on
         if is_out_of_memory(error):
             return serialize("not enough memory to read it")
         return serialize(f"internal error ({type(error).__name__})")

@@ -1,7 +1,7 @@
 """Interval algebra on sorted int64 arrays. Every figure rests on it.
 
-`algebra` holds the operations on unions, `coverage` the length of a union before many moments, and `arrays` what both
-need of NumPy, and hashes that find equal rows.
+`algebra` holds the operations on unions, `coverage` the length of a union before many moments, and `arrays` the
+functions on arrays that both use, with hashes that find equal rows.
 """
 
 from traceview.intervals.algebra import (

@@ -1,4 +1,4 @@
-"""Unions of intervals: what two of them have in common, and the gaps between their members.
+"""Operations on unions of intervals: intersection, difference, gaps and lengths.
 
 All intervals are half-open, [start, end), in ns. An `Intervals` that these functions return is a union: sorted and
 disjoint, without empty members; touching members are merged. A parameter called `members` must be a union. No function
@@ -37,7 +37,7 @@ def union(start: Times, end: Times, *, ordered: bool = False) -> Intervals:
 
 
 def own_lengths(start: Times, end: Times) -> Times:
-    """Return the part of each interval, by ascending `start`, that no earlier one covers; their sum is the union's."""
+    """Return the ns of each interval that no earlier one covers, by ascending `start`; they add up to the union."""
     if len(start) == 0:
         return EMPTY.start
     reach = np.maximum.accumulate(end)
@@ -93,7 +93,7 @@ def complement(members: Intervals, start: int, end: int) -> Intervals:
 
 
 def gaps_between(members: Intervals, start: int, end: int) -> tuple[Intervals, slice]:
-    """Return the parts of [start, end) that a union inside it does not cover, and which members end these parts.
+    """Return the parts of [start, end) that a union inside it does not cover, and the member that ends each part.
 
     Member number `len(members.start)` stands for `end`.
     """

@@ -1,4 +1,4 @@
-"""How much of a union lies before a moment or inside many queries."""
+"""The length of a union before moments and inside queries, for many at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMBER_SEARCH_RATIO = 32  # when members are this many times fewer than queries,
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A union with running lengths: it answers how much of the union lies before any moment.
+    """A union with running lengths, for the length of the union before any moment.
 
     `starts` are the members' starts. `running` is the length of all members before each member, and the total as one
     more entry.

@@ -79,7 +79,7 @@ class Activity:
         return np.append(running, np.arange(first, last))
 
     def idle_gaps(self) -> tuple[Intervals, Rows]:
-        """Return the gaps, which are the maximal parts of the window without GPU work, and the row that ends each."""
+        """Return the gaps (maximal parts of the window without GPU work), and the row of the operation after each."""
         gaps, members = intervals.gaps_between(self.busy, self.window.start, self.window.end)
         if members.stop <= len(self.busy_rows):
             return gaps, self.busy_rows[members]
@@ -218,7 +218,7 @@ def active_devices(trace: Trace, only: str | None = None) -> tuple[Activity, ...
 
 
 def no_gpu_work(trace: Trace) -> str:
-    """Return what a capture without GPU work holds, and the remedy; the profiler lost the work if calls launch some."""
+    """Return the contents of a capture without GPU work, and the remedy; if calls launch work, the profiler lost it."""
     lost = any(note.id == "lost_launches" for note in trace.info.health)
     again = "its profiler got no events from the GPU; use a newer driver and nsys" if lost else "capture it"
     how = capture_advice(trace.info.profiler).gpu

@@ -1,6 +1,6 @@
 """The kinds of measure. Each combines a function from typed frames to rows with a table that declares columns.
 
-A PartMeasure runs for the window of each GPU and for its steady part, a DeviceMeasure for its window alone, a
+A PartMeasure runs for the window of each GPU and for its steady part, a DeviceMeasure for its window only, and a
 CaptureMeasure once for the capture.
 """
 

@@ -80,7 +80,7 @@ def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
 
 
 def _longest_candidates(length: Times, top: int) -> Times:
-    """Return rows that include the `top` longest and all rows as long as the last of these, which time will order."""
+    """Return rows that include the `top` longest and all rows as long as the shortest of these."""
     starts = np.arange(0, len(length), LONGEST_BLOCK)
     if not 0 < top <= len(starts):
         return np.arange(len(length) if top > 0 else 0)

@@ -1,4 +1,4 @@
-"""How much of the copies and of the communication overlaps compute (docs/definitions.md "Overlap")."""
+"""The parts of copies and communication that overlap compute (docs/definitions.md "Overlap")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each stream of a device did (docs/definitions.md "Identity" and "Idle gaps").
+"""The work and the idle gaps of each stream of a device (docs/definitions.md "Identity" and "Idle gaps").
 
 The idle gaps of a stream lie between its first and last operation.
 """
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 class _StreamGapContext(NamedTuple):
-    """What the gaps of all streams of a device are compared with, computed once."""
+    """Data of a device that the gaps of all its streams need, computed once."""
 
     idle: IdleGaps
     threads: IdleThreadStates
@@ -123,7 +123,7 @@ def _gap_blocks(trace: Trace, device: Activity, members: Rows) -> Iterator[_GapB
 def _attribute_stream_gaps(
     trace: Trace, context: _StreamGapContext, gaps: _GapBlock, is_device_gap: NDArray[np.bool_]
 ) -> dict[str, int]:
-    """Return the ns of each cause, without the gaps that equal a gap of the device: mark these in `is_device_gap`."""
+    """Return the ns of each cause. Gaps that equal a gap of the device are left out, and marked in `is_device_gap`."""
     idle = context.idle.gaps
     place = context.gap_ended_by[gaps.operation]
     same = place >= 0
@@ -161,7 +161,7 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     context = _StreamGapContext.build(trace, given.threads, device, given.idle)
 
     # NumPy releases the interpreter lock in searches and sorts, which take most of the time. One stream may have nearly
-    # all gaps, so gaps are shared out too. They need a pool of their own: threads of the stream pool wait for them.
+    # all gaps, so its gaps are measured in parallel too, in a separate pool: threads of the stream pool wait for it.
     with ThreadPoolExecutor(POOL_THREADS) as gap_pool, ThreadPoolExecutor(POOL_THREADS) as stream_pool:
 
         def measure(index: int) -> StreamUse:

@@ -1,4 +1,4 @@
-"""Waits: blocking calls of one thread without a launch between them, and the GPU idle time that each costs.
+"""Waits (blocking calls of one thread without a launch between them) and the GPU idle time that each costs.
 
 docs/definitions.md "Synchronization" has the definitions. A moment inside several calls belongs to the call that
 began first, and a restart gap does not include moments inside calls, so each idle ns counts once.
@@ -34,7 +34,7 @@ class ProcessGpus:
 
 @dataclass(frozen=True, slots=True)
 class BlockingCalls:
-    """Blocking calls in the order of Trace.api: their times inside the window, and when they really returned.
+    """Blocking calls in the order of Trace.api: their times inside the window, and when they returned.
 
     `wait` is the number of the wait that each call belongs to, `blocked` the length of the call inside the window.
     """

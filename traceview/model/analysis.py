@@ -95,7 +95,7 @@ class Iteration:
     exposed_d2h_ns: int
     exposed_communication_ns: int
     idle_ns: int
-    idle: Mapping[str, int]  # by cause
+    idle: Mapping[str, int]  # idle ns by cause
     blocked_ns: int
     kernel_count: int
 
@@ -111,13 +111,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class IterationCandidate:
-    """A phase that repeats: the iterations themselves, or what else could be called so."""
+    """A phase that repeats: the iterations, or another phase that could be the iteration."""
 
     name: str
     source: str  # "range" or "period"
     count: int
     time_ns: int  # the mean time from one to the next
-    share_fraction: float  # of the GPU time that its process launches
+    share_fraction: float  # part of the GPU time that its process launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class Iterations:
 
     range: str
     source: str  # "range" or "period"
-    confidence: float  # 0 to 1: whether this is what repeats
+    confidence: float  # 0 to 1: certainty that this is the unit that repeats
     time_ns: int  # the mean time from one counted iteration to the next, which every report states
-    steady: Window  # from the first counted iteration to the last
+    steady: Window  # the time from the first counted iteration to the last
     candidates: tuple[IterationCandidate, ...]  # other phases that repeat
     thread: int
     process_id: int
@@ -146,7 +146,7 @@ class Iterations:
 
 @dataclass(frozen=True, slots=True)
 class IterationSummary:
-    """What the iterations of a capture are, and the mean time of one, for reports that compare or predict it."""
+    """The source of a capture's iterations and their mean time, for reports that compare or predict it."""
 
     source: str  # "range", "period" or "none"
     confidence: float | None
@@ -182,11 +182,11 @@ class Finding:
     advice: str
     code: str = ""  # example code
     device: str | None = None
-    cost_fraction: float = 0.0  # of the device's time that findings cover
+    cost_fraction: float = 0.0  # part of the device's time that findings cover
     cost_per_iteration_ns: int | None = None
-    claims: str = "waiting"  # or "compute": idle and exposed time, or compute time that a change makes shorter
+    claims: str = "waiting"  # "waiting": idle and exposed time; "compute": compute time that a change makes shorter
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
-    host: HostPlace | None = None  # where the host was in the idle time that it costs, if the capture tells
+    host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
 
 
 @dataclass(frozen=True, slots=True)

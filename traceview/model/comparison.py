@@ -65,8 +65,8 @@ class ComparedCapture:
     count: int  # compared iterations
     skipped: int  # warm-up, and a first iteration whose start on the GPU is unknown
     wall_ns: tuple[int, ...]
-    start_ns: tuple[int, ...]  # of each iteration, on the capture's clock
-    shape: TimeShape  # of the times from one iteration to the next
+    start_ns: tuple[int, ...]  # start of each iteration on the capture's clock
+    shape: TimeShape  # distribution of the times from one iteration to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class KernelChange:
 
     `per_call` has the mean GPU time of a call: `mean_before` and `mean_after` over all calls, its medians and interval
     over the means of the iterations. A kernel is slower or faster by this figure, beyond the noise. It changed if only
-    the number of its calls or its time per iteration did, or if there are too few iterations to tell noise.
+    the number of its calls or its time per iteration did, or if there are too few iterations to judge noise.
     """
 
     name: str  # short name
-    label: str  # for a generic kernel with the operation that its template names
+    label: str  # the short name; for a generic kernel, with the operation that its template names
     grid: tuple[int, ...] | None  # None for several shapes, and where a capture does not hold them
     block: tuple[int, ...] | None
     status: str  # one of STATUSES
@@ -187,7 +187,7 @@ class Comparison:
     against: tuple[CaptureDifference, ...]
     cut: str  # one of CUTS: how the time of every capture is cut into iterations
     cut_why: str
-    level: float  # of the confidence intervals: 0.95
+    level: float  # confidence level of the intervals: 0.95
     min_change: float  # changes of the mean time below this share of the base's count as noise
     notes: tuple[Note, ...] = ()
     # Builds the timelines, in the order of the captures, when a page is written.

@@ -1,4 +1,4 @@
-"""GPUs: their work, how much of it overlaps, and why they were idle, in their window and in its steady part."""
+"""GPUs: their work, its overlap, and the causes of their idle time, in their window and in its steady part."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class DevicePart:
     tables: Mapping[str, Table]  # the result of every PartMeasure, by name; in the window also of every DeviceMeasure
 
     def figures(self) -> dict[str, Any]:
-        """Return the fields of a part, also of a device: those that its steady part has too."""
+        """Return the fields of DevicePart by name, also for a DeviceUse."""
         return {field.name: getattr(self, field.name) for field in fields(DevicePart)}
 
     @property

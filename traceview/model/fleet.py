@@ -201,7 +201,7 @@ class Straggler:
 
     rank: int
     lag: int
-    share: float  # of the own time of a typical iteration of its set
+    share: float  # part of the own time of a typical iteration of the rank's set
     part: str
     part_lag: int
     more_kernels: int

@@ -17,7 +17,7 @@ def size_text(sizes: tuple[int, ...] | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """Kernels of one name and launch shape. What the capture does not hold or the name does not tell is None."""
+    """Kernels of one name and launch shape. None stands for data that the capture or the name does not contain."""
 
     name: str = column("code", "short name", "Name without namespaces, templates and parameters.")
     demangled: str | None = column("code", "full name", "Name with namespaces, templates and parameters.")
@@ -49,7 +49,7 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlace:
-    """Kernels of one name that one place in the program launches. What the capture does not tell is None."""
+    """Kernels of one name that one place in the program launches. None stands for data that the capture lacks."""
 
     kernel: str = column("code", "kernel", "Name, as `label` in the table of kernels.")
     family: str | None = column("text", "family", "What the kernel computes, from its name.")
@@ -72,7 +72,7 @@ class KernelPlace:
 
 @dataclass(frozen=True, slots=True)
 class ModuleUse:
-    """Kernels of one op in one module, in one direction. What the capture does not tell is None."""
+    """Kernels of one op in one module, in one direction. None stands for data that the capture lacks."""
 
     place: str = column("text", "module and op", "Path of the module, and the outermost op below it.")
     direction: str | None = column("text", "direction", "forward, backward or optimizer.")

@@ -1,4 +1,4 @@
-"""What of a model runs on a host thread: its ops, its modules and the Python functions that call them."""
+"""The scopes of a host thread: the ops and modules of a model, and the Python functions that call them."""
 
 from __future__ import annotations
 

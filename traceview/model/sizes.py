@@ -1,4 +1,4 @@
-"""How much work operations do, where the capture tells it: floating-point operations, and messages of collectives.
+"""The amount of work of operations, where the capture states it: floating-point operations, messages of collectives.
 
 `WorkSizes.calls` are the host's calls of NCCL with known communicators, ascending by start.
 """
@@ -21,12 +21,12 @@ COLLECTIVES = (
 FLOPS: Mapping[str, PolarsDataType] = {
     "operation": pl.Int32,  # row of Trace.operations: a kernel that a call of an op launches
     "call": pl.Int32,  # numbers the calls of ops
-    "flops": pl.Int64,  # of the whole call
+    "flops": pl.Int64,  # operations of the whole call
 }
 MARKS: Mapping[str, PolarsDataType] = {
     "time": pl.Int64,
     "process": pl.Int32,
-    "flops": pl.Int64,  # of an iteration on each GPU
+    "flops": pl.Int64,  # operations of an iteration on each GPU
 }
 CALLS: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
@@ -51,7 +51,7 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class WorkSizes:
-    """The sizes of work that a capture tells; each frame is empty if it tells none."""
+    """The sizes of work that a capture states; each frame is empty if it states none."""
 
     flops: pl.DataFrame = field(default_factory=lambda: _empty(FLOPS))
     marks: pl.DataFrame = field(default_factory=lambda: _empty(MARKS))

@@ -1,4 +1,4 @@
-"""What a capture holds on the host's side besides CUDA calls: Python stacks, CPU samples, system calls, scheduling."""
+"""Data on the host apart from CUDA calls: Python stacks, CPU samples, system calls, scheduling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAMES: Mapping[str, PolarsDataType] = {
     "function": pl.String,
     "file": pl.String,  # relative to its package or the program's folder; "" for built-in functions
     "line": pl.Int32,  # 0 if unknown
-    "library": pl.Boolean,  # of an installed package or of Python itself, not of the program
+    "library": pl.Boolean,  # whether the function belongs to an installed package or to Python, not to the program
 }
 STACKS: Mapping[str, PolarsDataType] = {
     "parent": pl.Int32,  # row of HostEvidence.stacks: the caller; -1 at the outermost frame
@@ -28,7 +28,7 @@ STACKS: Mapping[str, PolarsDataType] = {
 SAMPLES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,  # equals `start` for a sample; later for a stack that is known exactly
-    "thread": pl.Int16,  # row of Trace.threads; null if the capture does not tell which one it is
+    "thread": pl.Int16,  # row of Trace.threads; null if the thread is unknown
     "python_thread": pl.Int16,  # numbers the Python threads of a capture; null for a sample of native code
     "holds_gil": pl.Boolean,  # null if unknown
     "stack": pl.Int32,  # row of HostEvidence.stacks: its innermost frame; -1 if unknown
@@ -94,7 +94,7 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class HostEvidence:
-    """Stacks as a tree, when threads had them, and events that tell what a thread did.
+    """Stacks as a tree, when threads had them, and events with the states of threads.
 
     `samples` and `events` are sorted by start.
     """

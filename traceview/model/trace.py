@@ -161,7 +161,7 @@ class ReportInfo:
     schema_version: str | None
     tables: Mapping[str, int]  # rows of each table that was read
     problems: tuple[str, ...] = ()  # one line each: what is missing or left out
-    profiler: str = "nsys"  # or "torch.profiler"
+    profiler: str = "nsys"  # "nsys" or "torch.profiler"
     health: tuple[Note, ...] = ()
     passed: tuple[str, ...] = ()
 

@@ -49,12 +49,12 @@ MAX_NAMED_CALLS = 4
 MAX_NAME_LETTERS = 60
 GPU_FIGURES = ("busy", "compute", "copies", "communication", "idle", "iterations", "host.sync")
 
-Check = Note | str  # a defect, or a line on what is right
+Check = Note | str  # a defect, or a line on a check that found none
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the checks need of the raw tables: small frames, made before the tables are freed.
+    """Small frames that the checks need from the raw tables, made before the tables are freed.
 
     Attributes:
         diagnostics: The texts of the profiler's own diagnostics; None if the export has none.

@@ -1,4 +1,4 @@
-"""What host threads did besides CUDA calls: system calls, scheduling, the interpreter lock, loading, collections."""
+"""Events of host threads apart from CUDA calls: system calls, scheduling, interpreter lock, loading, collections."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def host_evidence(
     scopes: pl.DataFrame,
     stacked: Sequence[StackedCalls],
 ) -> HostEvidence:
-    """Return what the capture holds about the threads that call CUDA or annotate. Removes its tables from `tables`.
+    """Return the stacks and events of threads that call CUDA or annotate. Removes their tables from `tables`.
 
-    Samples of native code are kept where GPUs work or wait; a program's start has many.
+    Samples of native code before the first and after the last GPU work are left out: a program's start has many.
     """
     if not operations.is_empty() and raw.CPU_SAMPLES in tables:
         during = pl.col("start").is_between(operations["start"].min(), operations["end"].max())

@@ -77,7 +77,7 @@ def _without_failed(calls: pl.DataFrame, failed: pl.DataFrame | None) -> pl.Data
 
 
 def _are_queued(calls: pl.DataFrame, operations: pl.DataFrame) -> pl.Series:
-    """Return which calls came after the last launch with work, while the GPU was still busy with earlier work."""
+    """Return a mask of the calls after the last launch with work, made while the GPU was busy with earlier work."""
     if calls.is_empty():
         return pl.Series([], dtype=pl.Boolean)
     last = operations.group_by("process").agg(pl.col("launch").max(), pl.col("end").max())

@@ -48,7 +48,7 @@ class ProgramNames:
 
     @cached_property
     def marked_texts(self) -> pl.Series:
-        """The texts that any mark may match: of a million texts, all marks together take the time of a few."""
+        """The texts that any mark may match: one search for all marks, so that each mark then searches few texts."""
         patterns = [mark.pattern for mark in (*MARKS, *PYTHON_MARKS, *TRAINING_MARKS) if mark.names == "texts"]
         starts = self.texts.str.slice(0, MAX_SEARCHED)
         return self.texts.filter(starts.str.contains("|".join(f"(?:{pattern})" for pattern in patterns)))
@@ -149,7 +149,7 @@ PYTHON_MARKS = (
     Mark("python", "texts", r"^\S*(libpython\d|/lib/python\d)", "libraries of Python"),
 )
 BACKWARD = "Backward|backward|FusedAdam"
-# Namespaces of libraries whose kernels tell the kind of program; redaction keeps them in hashed names.
+# Namespaces of libraries whose kernels determine the kind of program; redaction keeps them in hashed names.
 NAMESPACES = r"\b(at::native|onnxruntime|nvinfer1|tensorflow|Kokkos|RAJA|deep_ep)::"
 TRAINING = r"(?i)backward|bprop|_bwd|bwd_|dgrad|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
 TRAINING_MARKS = (
@@ -172,7 +172,8 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
     for mark in marks:
         signs.setdefault(mark.framework, mark.evidence)
     if "gcc" in signs:
-        # GCC names kernels of both alike. Its OpenMP runtime waits for the context, its OpenACC runtime for a stream.
+        # GCC gives kernels of both the same names. Its OpenMP runtime waits for the context, its OpenACC runtime for a
+        # stream.
         in_context = "openacc" not in signs and names.texts.is_in(["cuCtxSynchronize"]).any()
         signs.setdefault("openmp" if in_context else "openacc", signs.pop("gcc"))
     if "openmp" in signs and signs.get("openacc") == OPENACC_KERNELS:
@@ -195,7 +196,7 @@ def find_program(names: ProgramNames, operations: pl.DataFrame, is_torch_trace: 
 
 
 def _main_kind(signs: Mapping[str, str], names: ProgramNames, operations: pl.DataFrame) -> str:
-    """Return the first of KINDS with a sign; of several MODELS with kernels the one with most kernel time."""
+    """Return the first of KINDS with a sign. If several MODELS have kernels, return the one with most kernel time."""
     kernel_time = {
         name: _kernel_time(name, names, operations)
         for name in MODELS

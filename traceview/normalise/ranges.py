@@ -73,7 +73,7 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
 
 
 def _are_modules(ranges: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
-    """Return which ranges belong to the category of modules of their domain."""
+    """Return a mask of the ranges in the module category of their domain."""
     keys = ["process", "domainId", "category"]
     named = events.filter(pl.col("eventType") == raw.CATEGORY_NAMED, pl.col("name") == MODULE_CATEGORY)
     if named.is_empty():

@@ -1,4 +1,4 @@
-"""Ops, modules and functions (model/scopes.py): of a trace of torch.profiler, and of NVTX ranges that stand for them.
+"""Ops, modules and functions (model/scopes.py), from a trace of torch.profiler or from NVTX ranges around them.
 
 An NVTX range is an op if its name has the form of `emit_nvtx` (`aten::addmm, seq = 12, op_id = 3, sizes = [...]`).
 It is a module if its category is called `module`, as in the ranges of instrument.annotate_module, or if its name is
@@ -72,7 +72,7 @@ def range_scopes(ranges: pl.DataFrame, in_category: pl.Series) -> NamedRanges:
 
 
 def _names(texts: list[str]) -> pl.DataFrame:
-    """Return what the names of ranges tell: range_name (folded), name (of the scope), sequence, is_op, is_module."""
+    """Return the parts of the names of ranges: range_name (folded), name (of the scope), sequence, is_op, is_module."""
     names = pl.DataFrame({"text": texts}, schema={"text": pl.String})
     marked, module = pl.col("text").str.contains(OP_MARK), pl.col("text").str.extract(MODULE_NAME)
     parts = pl.col("text").str.extract_groups(OP_PARTS).struct

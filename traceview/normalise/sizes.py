@@ -44,7 +44,7 @@ KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 def work_sizes(
     tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame, api: pl.DataFrame
 ) -> WorkSizes:
-    """Return the sizes that the tables tell; `operations` and `api` are the frames of the Trace."""
+    """Return the sizes in the tables; `operations` and `api` are the frames of the Trace."""
     sizes = WorkSizes(marks=_marks(tables))
     if len(math := tables.get(raw.MATH, pl.DataFrame())):
         sizes = replace(sizes, flops=_flops(math, threads, operations, api))

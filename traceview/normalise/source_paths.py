@@ -1,4 +1,4 @@
-"""File names of stack frames without what they tell about a machine or its user."""
+"""File names of stack frames without the parts that identify a machine or its user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import polars as pl
 # Everything up to the folder of installed packages, or of Python's own modules.
 INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 STANDARD = re.compile(r"^.*[/\\]lib(?:64)?[/\\]python\d+\.\d+[/\\]|^.*[/\\]python\d+\.zip[/\\]", re.IGNORECASE)
-# torch.profiler writes paths relative to sys.path, so that only well-known packages tell a library from a program.
+# torch.profiler writes paths relative to sys.path, so that only well-known packages can be recognised as libraries.
 PACKAGES = re.compile(
     r"^(?:torch|torchvision|torchaudio|torchdata|transformers|accelerate|datasets|tokenizers|timm|lightning|"
     r"pytorch_lightning|deepspeed|triton|jax|jaxlib|flax|tensorflow|keras|numpy|pandas|PIL|cv2|sklearn|scipy|"
     r"ray|dask|vllm|sglang|megatron|apex|xformers|flash_attn|tqdm|wandb|json|logging|threading|multiprocessing|"
     r"concurrent|asyncio|importlib|contextlib|queue|selectors|subprocess|random|typing|functools|enum|re)(?:[/\\]|\.py$)"
 )
-KEPT_FOLDERS = 1  # of a file outside the program's folder
+KEPT_FOLDERS = 1  # folders in the name of a file outside the program's folder
 
 
 def shown_files(paths: pl.Series, program_folders: frozenset[str]) -> tuple[list[str], list[bool]]:

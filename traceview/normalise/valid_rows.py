@@ -182,7 +182,7 @@ def _without_deep_ranges(table: str, frame: pl.DataFrame, problems: Problems) ->
 
 
 def _depths(thread: Times, start: Times, end: Times) -> Times:
-    """Return how many ranges are open on a range's thread when the range starts, itself included."""
+    """Return how many ranges are open on a range's thread when the range starts, including the range."""
     count = len(start)
     at = np.concatenate([end, start])
     change = np.repeat(np.array([-1, 1], np.int64), count)

@@ -1,4 +1,4 @@
-"""What a device's accounts hold at first: its exposed work by kind, and the compute time of each operation."""
+"""The initial accounts of a device: its exposed work by kind, and the compute time of each operation."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class DeviceFacts:
         return sum_columns(columns) if columns else None
 
     def compute_to_hide(self, kinds: Collection[str]) -> int:
-        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies gives."""
+        """Return the ns of compute that no copy of these kinds overlaps: the most that hiding these copies can save."""
         overlapped = dict.fromkeys(kinds, 0)
         for copies in self.use.copies:
             if copies.kind in overlapped:

@@ -43,7 +43,7 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
 
 
 def _ledger(device: DeviceFacts) -> Ledger:
-    """Open the accounts of the time that a device lost. Nothing is lost when its work is done."""
+    """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
     work = exposed_work(device.activity, device.copies)
     return Ledger.from_gaps(device.use.gaps, work, own_compute(device.activity), _end_of_work(device, work))
 
@@ -114,7 +114,7 @@ def _price(device: DeviceFacts, grant: Grant) -> _Price:
 
 def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
     place = find_place(facts.analysis, draft, grant)
-    # Code that helps to look for an unknown place does not fit a place with advice of its own.
+    # Code that helps to find an unknown place is left out if the place is known.
     code = "" if place.advice and TO_FIND.search(draft.advice) else draft.code
     return Finding(
         id=draft.id,

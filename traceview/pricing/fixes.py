@@ -1,4 +1,4 @@
-"""What to change, by the kind of program: a fix for CUDA, and others where a kind has its own way."""
+"""Fixes by the kind of program: one for CUDA, and others for kinds that need a different change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every reader returns: the tables of nsys's SQLite export, under their own names and column names."""
+"""The result of every reader: the tables of nsys's SQLite export, with nsys's names of tables and columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OPENACC = (
 MATH = "TORCH_OPS"
 SCOPES = "TORCH_SCOPES"
 GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
-GRAPH_NODE = "graphNodeId"  # of a kernel; read if GRAPH_NODES tells when nodes were captured
+GRAPH_NODE = "graphNodeId"  # column of kernels; read if the table GRAPH_NODES has the captures of nodes
 MESSAGES = "COLLECTIVES"
 NCCL_CALLS = "NCCL_CALLS"
 
@@ -61,7 +61,7 @@ DOMAIN_CREATED = 75
 
 ON_A_STREAM = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
-# The columns that tell kernels apart, besides when and where they run.
+# The columns in which the launches of kernels differ, apart from times, streams and ids.
 SHAPE_COLUMNS = (
     *("shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),

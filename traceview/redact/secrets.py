@@ -18,10 +18,10 @@ from traceview.normalise.program import BACKWARD, NAMESPACES
 from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
 
-PHASE_WORDS = (COUNTER_WORDS, PART_WORDS)  # that tell iterations from their parts
+PHASE_WORDS = (COUNTER_WORDS, PART_WORDS)  # words in the names of iterations and of their parts
 
 LETTERS = "bcdfghjkmnpqtvwz"  # they cannot spell a word that rules search for in range names
-MAX_ROUNDS = 4  # a replacement may reveal another secret beside it
+MAX_ROUNDS = 4  # a replacement may reveal another secret next to it
 _ANY = "|".join(f"(?:{shape.core})" for shape in SHAPES)
 _SENSITIVE_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|AUTH|WEBHOOK|DSN|COOKIE", re.IGNORECASE)
 _USER_OR_HOST_VARIABLE = re.compile(r"(?:USER|LOGNAME|USERNAME|HOSTNAME|SUDO_USER)", re.IGNORECASE)

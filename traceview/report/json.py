@@ -12,7 +12,7 @@ from traceview.model.columns import field_names
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-DIGITS = 6  # of a fraction after the point
+DIGITS = 6  # digits of a fraction after the point
 
 
 def plain_values(value: object, keys: Mapping[str, str] | None = None) -> Json:

@@ -6,8 +6,8 @@ allocated for each batch. cudaMalloc and cudaFree also wait for the GPU.
 Remedy: allocate before the loop and let the caching allocator keep its memory.
 
 Claims the idle cause `memory` of the steady gaps (of all gaps in a capture without iterations) and the restart gaps of
-the calls, at most the cost of implicitly synchronizing calls. A call that only queues its work, as cudaMallocAsync
-does, costs at most its length.
+the calls, at most the cost of implicitly synchronizing calls. A call that only queues its work, such as
+cudaMallocAsync, costs at most its length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies take longer than the compute that could hide them.
 
 Symptom: copies are exposed for longer than the kernels run.
-Cause: each byte is used too little on the GPU: data goes back and forth between kernels, or the kernels are short.
+Cause: the GPU computes too little with each byte: data goes back and forth between kernels, or kernels are short.
 Remedy: keep data on the GPU, or send fewer bytes. Overlap helps only as far as there is compute.
 
 Many copies of the same sizes in each iteration of an inference are the weights of layers that do not fit (offloading):
@@ -27,9 +27,9 @@ from traceview.rules.advice.copies import COPY_BOUND
 from traceview.rules.pageable_copies import pageable, pinned_remainder
 
 KINDS = ("h2d", "d2h", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")  # a copy on the device is work of its SMs
-MIN_NAMED = 0.1  # of the exposed time
+MIN_NAMED = 0.1  # share of the exposed time
 MIN_WEIGHTS = 8  # copies to the GPU in an iteration, more than a batch has
-MIN_REPEATED = 0.9  # of these copies have a size that occurs in each iteration
+MIN_REPEATED = 0.9  # share of these copies whose size occurs in each iteration
 
 
 def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:

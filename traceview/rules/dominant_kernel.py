@@ -19,7 +19,7 @@ from traceview.normalise.codes import categories
 from traceview.pricing.base import CaptureFacts, DeviceFacts
 from traceview.pricing.figures import duration, quantity, share
 
-MIN_COMPUTE = 0.8  # of the steady part
+MIN_COMPUTE = 0.8  # share of the steady part
 
 
 def dominant_kernel(facts: CaptureFacts) -> Iterator[Note]:

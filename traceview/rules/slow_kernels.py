@@ -147,7 +147,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         advice=f"{estimate.detail}. Expected saving: {least} to {most} of kernel time, alone. {fix.advice}",
         code=fix.code,
         change=speedup.name if speedup in SPEEDUPS else "",
-        # What the change makes slower is taken from what it saves.
+        # Subtract the time of kernels that the change makes slower.
         claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], saved[shorter] * (net / gross)),),
         place_label=speedup.title,
     )

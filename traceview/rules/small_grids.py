@@ -4,8 +4,8 @@ Symptom: blocks per SM below 1, or a few waves of which the last has few blocks.
 Cause: too little parallel work in a launch, or a tile size that does not divide it.
 Remedy: more blocks, larger inputs, other tiles, or independent kernels side by side.
 
-A kernel is at most as much faster as it leaves SMs idle, so claims that part of its compute time that no earlier
-finding claims. Kernels below MIN_NS are limited by their launch.
+A kernel can gain at most the share of SMs that it leaves idle. Claims this part of its compute time, if no earlier
+finding does. Kernels below MIN_NS are limited by their launch.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from traceview.speedups import KernelSequence
 from traceview.speedups.base import MATRIX, Factors
 
 MIN_NS = 10_000
-MIN_IDLE = 0.25  # of the SMs
+MIN_IDLE = 0.25  # share of the SMs
 MIN_SHARE_OF_COMPUTE = 0.03
 TILED = (*MATRIX, "fused", "custom")  # families whose tiles sizes or code choose; libraries choose the others' blocks
-MIN_SHARE_OF_SHAPE = 0.001  # of the compute: waves are computed for the shapes that matter
+MIN_SHARE_OF_SHAPE = 0.001  # share of the compute; waves are computed for shapes with more
 
 
 def small_grids(facts: CaptureFacts) -> Iterator[FindingDraft]:
-    """Yield for each device a finding on small grids and one on nearly empty last waves, where they take time."""
+    """Yield a finding on small grids and one on nearly empty last waves for each device that loses time to them."""
     for device in facts.devices:
         kernels = device.kernels
         if not kernels.sms:
             continue
-        idle = np.nan_to_num(1 - kernels.blocks / kernels.sms, nan=0.0)  # of each shape
+        idle = np.nan_to_num(1 - kernels.blocks / kernels.sms, nan=0.0)  # by row of Trace.shapes
         yield from _drafts(facts, device, idle, "small_grid", SMALL_GRID.choose(facts.program))
         waves = _waves(facts.analysis.trace, device, kernels)
         tiled = np.array([kind.family in TILED for kind in kernels.kinds], np.bool_)

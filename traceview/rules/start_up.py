@@ -22,7 +22,7 @@ from traceview.pricing.figures import duration, share
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.host import START_UP
 
-MIN_OUTSIDE = 0.01  # of the window; a shorter time outside the steady part is not worth a note
+MIN_OUTSIDE = 0.01  # share of the window; a shorter time outside the steady part is not worth a note
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 

@@ -22,7 +22,7 @@ from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
 from traceview.rules.advice.host import SYNCHRONIZE
 
-MIN_CALLS = 10  # in a capture without iterations
+MIN_CALLS = 10  # fewest calls that count in a capture without iterations
 
 
 def synchronize(facts: CaptureFacts) -> Iterator[FindingDraft]:

@@ -244,7 +244,7 @@ def failures(conditions: Iterable[Condition], analysis: Analysis) -> Iterator[st
 
 
 def _comparable(condition: Condition, value: Value) -> Decimal:
-    """Return the figure in the condition's terms: a percentage of the total, or ns or a count."""
+    """Return the figure in the unit of the condition: a percentage of the total, ns or a count."""
     if condition.unit != "%":
         return Decimal(value.figure)
     return Decimal(100 * value.figure) / value.total if value.total else Decimal(0)

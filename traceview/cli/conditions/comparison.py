@@ -3,8 +3,8 @@
 A condition applies to the change: after minus before, per iteration. `time` is the mean time per iteration. Other times
 are medians, and host figures means (a call in every tenth iteration has a median of 0). `%` refers to the base's mean
 time for `time`, to its count for a count, and else to its median wall time. A decrease is negative: `time > -10%` holds
-unless AFTER is 10% faster. A time of kernels is the mean per iteration, or per call, and its `%` the base's time of
-these kernels. Only `--fail-on-regression` considers noise.
+unless AFTER is 10% faster. A time of kernels is the mean per iteration, or per call, and its `%` refers to the
+base's time of these kernels. Only `--fail-on-regression` considers noise.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _rank_failures(condition: Condition, fleet: Fleet) -> Iterator[str]:
 
 
 def _comparable(condition: Condition, value: int, rank: Rank) -> Decimal:
-    """Return a time in the condition's terms: a percentage, or ns."""
+    """Return a time in the unit of the condition: a percentage or ns."""
     if condition.unit != "%":
         return Decimal(value)
     total = rank.typical if condition.quantity in SHARES_OF_TYPICAL else rank.wall

@@ -1,4 +1,4 @@
-"""How long a thread was in CUDA calls, looked up in the trace's own columns without a copy of millions of calls."""
+"""The time that a thread spends in CUDA calls, from the trace's own columns, without a copy of millions of calls."""
 
 from __future__ import annotations
 

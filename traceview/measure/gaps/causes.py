@@ -1,4 +1,4 @@
-"""Why a device or stream was idle: each ns of each gap has exactly one cause (docs/definitions.md "Idle gaps")."""
+"""The causes of idle time: each ns of each gap has exactly one cause (docs/definitions.md "Idle gaps")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each host thread was doing over time: the profiler's overhead, a CUDA call of some role, or other code.
+"""The state of each host thread over time: profiler overhead, a CUDA call of some role, or other code.
 
 Gaps are attributed by cumulative times. `ThreadStates` counts all time, `IdleThreadStates` counts only the time inside
 a device's idle gaps; both implement `CountedStates`.
@@ -107,7 +107,7 @@ class ThreadCalls:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStates:
-    """What every thread that called CUDA was doing; all time counts."""
+    """The states of every thread that called CUDA; all time counts."""
 
     threads: Mapping[int, ThreadCalls]
     profiler: Coverage
@@ -153,7 +153,7 @@ class _GapCalls(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IdleThreadStates:
-    """What threads were doing; only the time inside a device's idle gaps counts."""
+    """The states of threads; only the time inside a device's idle gaps counts."""
 
     states: ThreadStates
     gaps: Intervals

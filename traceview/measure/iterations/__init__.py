@@ -1,4 +1,4 @@
-"""The iterations of a run, and what the time of each consists of (docs/definitions.md "Iterations")."""
+"""The iterations of a run, and the parts of the time of each (docs/definitions.md "Iterations")."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WARM_UP_PERIOD = Fraction(7, 5)
 # One more leading iteration is warm-up if it stands out from later ones that are alike: 1.1 times their median, and
 # ten times their median deviation above it.
 MIN_ALIKE, MIN_OUTLIER, OUTLIER_SPREADS = 4, 1.1, 10
-MAX_WARM_UP = 3  # or a quarter of all periods
+MAX_WARM_UP = 3  # periods; a quarter of all periods, if that is more
 UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 MAX_PROCESSES = 4  # whose launches are searched for a period
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)

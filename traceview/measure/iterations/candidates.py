@@ -21,7 +21,7 @@ from traceview.model.trace import Trace
 MIN_REPEATS = 3
 MAX_LISTED_NAMES = 5
 MIN_ACTIVE = 0.9  # share of a candidate's ranges that launch GPU work
-MIN_SHARE = 0.2  # of the GPU work that the process launches, by time or count
+MIN_SHARE = 0.2  # share of the GPU work that the process launches, by time or count
 MIN_LISTED_SHARE = 0.01
 MAX_PHASES = 24  # phases that are compared with each other
 MIN_NESTED, MIN_NESTED_SHARE = 10, 0.9
@@ -42,7 +42,7 @@ class Phase(NamedTuple):
     start: Times
     end: Times
     active: float  # share of the ranges that launch GPU work
-    time_share: float  # of the GPU time that the process launches
+    time_share: float  # share of the GPU time that the process launches
     count_share: float
 
     @property
@@ -52,12 +52,12 @@ class Phase(NamedTuple):
 
     @property
     def confidence(self) -> float:
-        """How sure it is that the phase, if it qualifies, is the iteration."""
+        """The confidence, 0 to 1, that the phase is the iteration, if it qualifies."""
         return self.active * (0.5 + min(self.time_share, 0.5))
 
     @property
     def candidate(self) -> IterationCandidate:
-        """The phase as reports show it."""
+        """The phase in the form that reports show."""
         time = int(self.start[-1] - self.start[0]) // (len(self.start) - 1)
         return IterationCandidate(self.ranges.name, "range", len(self.start), time, self.time_share)
 
@@ -122,7 +122,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
 
 
 def range_phases(trace: Trace, ranges: pl.DataFrame, projection: Projection) -> list[Phase]:
-    """Return the phases that repeat and launch GPU work, the largest share first, of equals the outermost first.
+    """Return the phases that repeat and launch GPU work, the largest share first; among equals, the outermost first.
 
     `ranges` is model.RANGES with the column `row`.
     """

@@ -1,4 +1,4 @@
-"""What a process launches, in launch order: the sequence in which iterations without ranges repeat."""
+"""The launches of a process in launch order: a sequence in which iterations without ranges repeat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
 
-MAX_NODES = 1000  # counts of nodes that tell CUDA graphs apart
+MAX_NODES = 1000  # CUDA graphs with different numbers of nodes, up to this number, are different launches
 H2D, D2H = KINDS.index("h2d"), KINDS.index("d2h")
 KERNEL, GRAPH, SYNC = SOURCES.index("kernel"), SOURCES.index("graph"), ROLES.index("sync")
 
@@ -39,7 +39,7 @@ class LaunchSequence:
     thread: NDArray[np.int16]
 
     def by_stream(self) -> LaunchSequence:
-        """Return the same launches, told apart by stream as well."""
+        """Return the same launches, with different symbols for launches on different streams."""
         kinds = self.symbol * (int(self.stream.max()) + 1) + self.stream
         return replace(self, symbol=np.unique(kinds, return_inverse=True)[1])
 

@@ -62,12 +62,12 @@ class PeriodLevel:
 
     @property
     def worth(self) -> float:
-        """The score, less if the repetitions are irregular or not alike."""
+        """The score, reduced if the repetitions are irregular or differ."""
         return self.score * min(1.0, self.quality / GOOD_QUALITY)
 
     @property
     def quality(self) -> float:
-        """How regular and alike the repetitions are."""
+        """The product of regularity and similarity."""
         return self.regularity * self.similarity
 
 

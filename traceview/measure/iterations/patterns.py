@@ -21,7 +21,7 @@ CONTENT = {2: 8, 7: 4}
 MIN_CONTENT = 2
 MIN_REPEATS = 3
 MAX_ANCHORS = 32
-MIN_SPACED_SHARE = 0.15  # of the sequence, at about the anchor's median distance
+MIN_SPACED_SHARE = 0.15  # share of the sequence that lies between anchors at about their median distance
 SPACING = 4  # distances within 1/4 of the median are regular
 DISTANCE_STEP = 1.05  # anchors whose median distances differ by less stand for one another
 SKETCH = 16  # random codes
@@ -113,7 +113,7 @@ def _regular_patterns(
 
 
 def content_length(hashes: Mapping[int, Patterns]) -> int:
-    """Return how many launches the patterns have that long repetitions are compared by."""
+    """Return the length, in launches, of the patterns by which long repetitions are compared."""
     kinds = np.count_nonzero(np.bincount(hashes[1]))
     return next((length for most, length in CONTENT.items() if kinds <= most), MIN_CONTENT)
 

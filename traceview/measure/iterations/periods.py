@@ -21,7 +21,7 @@ MAX_COMPARED = 48  # iterations whose pauses are compared
 MAX_COMPARED_LAUNCHES = 1 << 16
 MIN_CONFIDENCE = 0.5
 MAX_TRIED = 3  # levels, until one is confident
-SLACK = 0.08  # of an iteration, for launches that are inserted or missing
+SLACK = 0.08  # share of an iteration's launches that may be inserted or missing
 MAX_PAUSE_RATIO = 4  # the pause before complete iterations may be shorter than the longest one by this
 MIN_SAME, MAX_SAME = 0.5, 1.2  # occurrences in each iteration of the pattern that begins it
 PATTERN_SHIFT = 40
@@ -29,7 +29,7 @@ MIN_LISTED_WORTH, MAX_LISTED = 0.25, 4
 MAX_SHORT, SHORT_CONFIDENCE = 4, 0.75  # a period of so few launches may be part of an iteration
 DOUBT_OUTSIDE = 1.5  # weight of the work outside the repetitions
 MIN_PAUSE = 1000  # ns
-MIN_JUMP, MIN_REGULAR = 2, 0.9  # of pauses between groups over those inside, and share of groups of the typical size
+MIN_JUMP, MIN_REGULAR = 2, 0.9  # pauses between groups over pauses inside, and share of groups of the typical size
 MAX_LAYERS, MIN_LAYER, MAX_LAYER = 128, 3, 128  # layers of a model, launches of a layer
 MAX_TALKING_LAYERS = 0.1
 
@@ -92,7 +92,7 @@ def _cut(sequence: LaunchSequence, level: PeriodLevel) -> Period:
 
 
 def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last: Times) -> float:
-    """Return how sure it is that the repetitions are iterations: few, unequal or short ones may be something else.
+    """Return the confidence, 0 to 1, that the repetitions are iterations: few, unequal or short ones may not be.
 
     Few repetitions in a small part of the run prove less than as many that are the run.
     """
@@ -123,7 +123,7 @@ def _are_layers(sequence: LaunchSequence, level: PeriodLevel, period: Period) ->
 def _grouped_by_pause(sequence: LaunchSequence, period: Period) -> Period:
     """Return the groups of short repetitions that longer pauses separate, if these have regular sizes; else the period.
 
-    The launches of a loop around a loop are alike, and only the pause tells them apart.
+    A loop around a loop has the same launches in each pass, so only the pause between two passes separates them.
     """
     pause = np.concatenate([np.zeros(1, np.int64), sequence.pauses()])[period.first]
     ordered = np.maximum(np.sort(pause[1:])[len(pause) // 3 :], MIN_PAUSE)
@@ -260,7 +260,7 @@ def period_name(sequence: LaunchSequence, names: pl.Series, first: int, last: in
 
 
 def level_candidate(sequence: LaunchSequence, names: pl.Series, level: PeriodLevel) -> IterationCandidate:
-    """Return a level that is not the iteration as reports show it."""
+    """Return a level that is not the iteration in the form that reports show."""
     first, last = level.places[0], level.places[-1]
     middle = len(level.places) // 2
     return IterationCandidate(

@@ -50,7 +50,7 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
 
 
 def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
-    """Return what the names of Trace.shapes tell; the row of other operations has the label ""."""
+    """Return the kinds of Trace.shapes, from their names; the row of other operations has the label ""."""
     return [kernel_kind(*names) for names in shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows()]
 
 
@@ -105,7 +105,7 @@ def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> 
 
 
 def waves_of_shapes(trace: Trace, device: int, rows: Sequence[int]) -> dict[int, float]:
-    """Return the waves on a device of launch shapes, `rows` of Trace.shapes, for which the capture tells them."""
+    """Return the waves of launch shapes on a device by their row of Trace.shapes, where the capture states them."""
     limits, known = _sm_limits(trace, device), {}
     for row in rows:
         shape = trace.shapes.row(row, named=True)
@@ -141,7 +141,7 @@ def _fill(
     registers: int | None,
     shared_bytes: int | None,
 ) -> dict[str, Any]:
-    """Return how the launch fills the device; None for what the capture does not tell."""
+    """Return how the launch fills the device; None where the capture lacks the data."""
     fields: dict[str, Any] = dict.fromkeys(("blocks_per_sm", "waves", "occupancy", "occupancy_limit"))
     if limits is None or grid is None:
         return fields
@@ -173,7 +173,7 @@ def _sm_limits(trace: Trace, device: int) -> SmLimits | None:
 
 
 def _rest(rest: pl.DataFrame, total: int) -> KernelUse:
-    """Return one row for many kernels, with their figures alone."""
+    """Return one row for many kernels: only their figures, without names and shapes."""
     count, ns, low, high = rest.select(
         pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max()
     ).row(0)

@@ -1,7 +1,7 @@
 """What a kernel computes, from its name: family, precision and use of tensor cores (docs/definitions.md "Kernels").
 
 Names are those of cuBLAS, cuDNN, CUTLASS, FlashAttention, PyTorch, JAX, TensorRT, vLLM, ggml, CuPy and the compilers,
-from Volta to Blackwell, and of the libraries of AMD GPUs. What a name does not tell is None.
+from Volta to Blackwell, and of the libraries of AMD GPUs. Anything that a name does not contain is None.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _MATRIX_UNITS: tuple[tuple[re.Pattern[str], str | None, bool], ...] = tuple(
     )
 )  # fmt: skip
 _MATRIX_FAMILIES = frozenset({"gemm", "convolution", "attention"})
-# Families that may use tensor cores although their names do not tell it. The others only move or combine elements.
+# Families that may use tensor cores although their names do not say so. The others only move or combine elements.
 _UNKNOWN_FAMILIES = frozenset({"custom", "fused"})
 _LIBRARIES = re.compile(r"at::native|cudnn::|cub::|thrust::|^cupy_|c10::|nccl|^triton_(poi|red|per)_|_fusion(_\d+)?$")
 _ELEMENT_TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -125,9 +125,9 @@ _GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply_kern
 
 @dataclass(frozen=True, slots=True)
 class KernelKind:
-    """What a name tells about a kernel; None means that the name does not tell it."""
+    """The kind of a kernel, from its name; None where the name does not contain it."""
 
-    label: str  # a name that tells generic kernels apart
+    label: str  # a name that differs between the uses of a generic kernel
     family: str
     precision: str | None
     tensor_core: bool | None

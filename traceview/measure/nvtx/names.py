@@ -1,4 +1,4 @@
-"""Names of ranges: which belong to libraries, and which differ only in a counter (docs/definitions.md "Iterations")."""
+"""Names of ranges: names of libraries, and names that differ only in a counter (docs/definitions.md "Iterations")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NVTX ranges were open at a moment on a thread, for many moments at once.
+"""The NVTX ranges that are open at a moment on a thread, for many moments at once.
 
 `Nesting` answers by moment. `Stretches` cuts each thread's time where ranges open or close, so that millions of calls
 need one binary search each.

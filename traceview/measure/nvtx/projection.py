@@ -1,4 +1,4 @@
-"""Which NVTX ranges each GPU operation belongs to (docs/definitions.md "NVTX projected on the GPU")."""
+"""The NVTX ranges that each GPU operation belongs to (docs/definitions.md "NVTX projected on the GPU")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traceview.model.trace import PROJECTED, Trace
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The ranges of each GPU operation: those that are open when it is launched.
+    """The ranges of each GPU operation, which are the ranges open at its launch.
 
     A run is a sequence of operations that belong to the same stretch. `begin` is the first row of Trace.operations of
     each run. `stretch` is a run's stretch, 0 where it belongs to no range. `via_process` marks runs whose launching

@@ -20,8 +20,8 @@ Value = TypeVar("Value", bound=np.generic)
 class LaunchPlaces(NamedTuple):
     """The place of each launch as codes; -1 where it is unknown. `paths` and `names` are the texts of the codes."""
 
-    module: Times  # in `paths`
-    op: Times  # these in `names`
+    module: Times  # row of `paths`
+    op: Times  # row of `names`, as for the next two
     inner_op: Times
     line: Times
     is_backward: NDArray[np.bool_]

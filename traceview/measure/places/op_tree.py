@@ -1,4 +1,4 @@
-"""Ops as trees: what encloses an op, and the forward op that created a backward op."""
+"""Ops as trees: the ops around an op, and the forward op that created a backward op."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNRECORDED = "torch::autograd::CppNode<"
 class OpTree:
     """Ops in the order of `nesting`; -1 stands for no op.
 
-    `backward` is the innermost op of autograd's backward that encloses an op, itself included. `forward` is the op
+    `backward` is the innermost op of autograd's backward that encloses an op or is the op included. `forward` is the op
     that created a backward op, or the last one before it where `is_unrecorded`; -1 if it is unknown. `has_gradients`
     marks ops that autograd records or runs.
     """

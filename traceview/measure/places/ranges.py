@@ -1,4 +1,4 @@
-"""The ranges of each operation that are neither ops nor modules, and the direction that a range's name tells."""
+"""The ranges of each operation that are neither ops nor modules, and the direction in the name of a range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traceview.measure.places.op_tree import enum_texts
 from traceview.model.trace import Trace
 
 DIRECTIONS = FORWARD, BACKWARD, OPTIMIZER = ("forward", "backward", "optimizer")
-# Names that say what a range is; the first that matches decides.
+# Names of ranges that state a direction; the first pattern that matches decides.
 DIRECTION_NAMES = {
     OPTIMIZER: r"^(?i:optimi[sz]er([ _.]?step)?)$|^Optimizer\.(step|zero_grad)#",
     FORWARD: r"^(?i:forward|fwd)([ _]?(?i:pass|step))?$",
@@ -39,7 +39,7 @@ class RangePlaces(NamedTuple):
     stacks: pl.DataFrame
 
     def per_operation(self) -> RangePlaces:
-        """Return the same with one operation in each run."""
+        """Return the same ranges with one operation in each run."""
         return RangePlaces(
             length=np.ones(int(self.length.sum()), np.int64),
             stack=np.repeat(self.stack, self.length),
@@ -102,7 +102,7 @@ def _stacks(projection: Projection, names: pl.Series) -> tuple[Times, pl.DataFra
 
 
 def _directions(projection: Projection, names: pl.Series) -> Times:
-    """Return the direction of each run: that of its innermost range whose name tells one."""
+    """Return the direction of each run, from the name of its innermost range that names one."""
     texts = enum_texts(names)
     codes = np.full(len(texts), -1, np.int64)
     for name, pattern in reversed(DIRECTION_NAMES.items()):
@@ -112,9 +112,9 @@ def _directions(projection: Projection, names: pl.Series) -> Times:
         return direction
     used, number = np.unique(projection.stretch, return_inverse=True)
     index, row = projection.stretches.open_ranges(used)
-    told = codes[names.to_physical().to_numpy()[row]]
-    known = np.flatnonzero(told >= 0)
+    named = codes[names.to_physical().to_numpy()[row]]
+    known = np.flatnonzero(named >= 0)
     first_index, first = np.unique(index[known], return_index=True)
     direction_of = np.full(len(used), -1, np.int64)
-    direction_of[first_index] = told[known[first]]
+    direction_of[first_index] = named[known[first]]
     return direction_of[number]

@@ -16,7 +16,7 @@ from traceview.model.columns import Table
 from traceview.model.kernels import KernelPlace, ModuleUse
 
 MAX_PLACES = 500
-MAX_PAIRS = 1 << 20  # of a place and a shape, for which sums are kept in an array
+MAX_PAIRS = 1 << 20  # pairs of a place and a shape; up to so many sums are kept in one array
 ELSEWHERE = "(no module and no op)"
 KEYS = ("kernel", "family", *PLACE)
 

@@ -1,1 +1,1 @@
-"""How fast kernels compute and communicate, where the capture tells how much they do."""
+"""Rates of computation and communication, where the capture states the amount of work."""

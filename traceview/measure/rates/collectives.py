@@ -18,7 +18,8 @@ from traceview.model.trace import Trace
 
 MAX_COLLECTIVES = 200
 KEYS = ("collective", "group", "group_size", "element_type", "message_bytes")
-# What the name of a kernel of NCCL tells: ncclDevKernel_AllReduce_Sum_bf16_RING_LL, ncclKernel_AllGather_RING_LL_...
+# Kernels of NCCL have their kind and type in their names: ncclDevKernel_AllReduce_Sum_bf16_RING_LL,
+# ncclKernel_AllGather_RING_LL_...
 KINDS = {
     "AllReduce": "all_reduce",
     "ReduceScatter": "reduce_scatter",
@@ -85,7 +86,7 @@ def bus_factor(collective: str, ranks: int | None) -> float | None:
 
 
 def parallelism(group: str | None) -> str | None:
-    """Return the parallelism that the name of a process group tells first."""
+    """Return the first parallelism in the name of a process group."""
     matches = ((pattern.search(group or ""), name) for name, pattern in PARALLELISMS)
     first = min(((match.start(), name) for match, name in matches if match), default=None)
     return first and first[1]
@@ -95,12 +96,12 @@ def _messages(trace: Trace, rows: Any) -> pl.DataFrame:
     """Return KEYS for kernels, which are rows of Trace.operations: from their messages, else from their names."""
     names = trace.operations["name"][rows].cast(pl.String)
     unique = names.unique().to_list()
-    told = {name: _kind_and_type(name) for name in unique}
+    parts = {name: _kind_and_type(name) for name in unique}
     plain = pl.DataFrame(
         {
             "operation": pl.Series(rows, dtype=pl.Int32),
-            "named": names.replace_strict({name: kind for name, (kind, _) in told.items()}, return_dtype=pl.String),
-            "typed": names.replace_strict({name: kind for name, (_, kind) in told.items()}, return_dtype=pl.String),
+            "named": names.replace_strict({name: kind for name, (kind, _) in parts.items()}, return_dtype=pl.String),
+            "typed": names.replace_strict({name: kind for name, (_, kind) in parts.items()}, return_dtype=pl.String),
         }
     )
     sized = trace.sizes.messages.with_columns(pl.col("collective").cast(pl.String))

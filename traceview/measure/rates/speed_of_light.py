@@ -18,20 +18,21 @@ from traceview.model.trace import Trace
 
 GIGA = 10**9
 NO_FLOPS = (
-    "the capture does not tell FLOPs; give those of an iteration on one GPU: --flops-per-iteration X, "
+    "the capture does not state FLOPs; give those of an iteration on one GPU: --flops-per-iteration X, "
     'or write a mark in each iteration: torch.cuda.nvtx.mark("flops_per_iteration X")'
 )
 NO_SHAPES = (
     "the trace has no shapes of ops: profile(record_shapes=True), or give the FLOPs of an iteration on one GPU: "
     "--flops-per-iteration X"
 )
-LEAST_KNOWN = 0.5  # of the time of matrix kernels; with less, the known FLOPs say little about the program
+LEAST_KNOWN = 0.5  # share of the time of matrix kernels; below it, the known FLOPs say little about the program
 FEW_SHAPES = (
-    "shapes tell the FLOPs of {:.0%} of the time of matrix kernels; give those of an iteration: --flops-per-iteration X"
+    "FLOPs are known from shapes for only {:.0%} of the time of matrix kernels; give those of an iteration: "
+    "--flops-per-iteration X"
 )
 NO_ITERATIONS = "FLOPs of an iteration are known, but not the iterations: name their range with --iteration"
 NO_PEAK = "the peak of this GPU in the precision of its matrix kernels is not known"
-NO_PRECISION = "the names of the matrix kernels do not tell their precision"
+NO_PRECISION = "the names of the matrix kernels do not contain their precision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def _known_fraction(rows: Sequence[MatrixPrecision]) -> float | None:
 
 
 def _at_peak_ns(rows: Sequence[MatrixPrecision], flops: int | None) -> int | None:
-    """Return the time that `flops` take if `rows` tell how they divide into precisions, each at its peak.
+    """Return the time that `flops` take if each precision of `rows` runs at its own peak.
 
     It is None if a peak is work.
     """

@@ -126,7 +126,7 @@ COUNTS: dict[str, Callable[[Sizes, Inputs], int]] = {
 
 @lru_cache(maxsize=MAX_SIGNATURES)
 def op_flops(name: str, sizes: str, inputs: str) -> int | None:
-    """Return the operations of an op; None if its inputs do not tell them.
+    """Return the operations of an op; None if they do not follow from its inputs.
 
     `sizes` and `inputs` are JSON: `Input Dims` and `Concrete Inputs` of the trace, which may lack the second ("").
     """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from traceview.read.limits import MAX_TEXT
 
 BLOCK_BYTES = 8 << 20
-MAX_DOCUMENT_BYTES = 16 << 20  # before the events and after them, each
+MAX_DOCUMENT_BYTES = 16 << 20  # limit for the text before the events, and for the text after them
 MAX_DEPTH = 64  # events have two levels; a parser may crash at a hundred thousand
 MAX_BASE_NS = 1 << 62
 # Limits of an SM, and their columns in nsys's TARGET_INFO_GPU. Of threads, the column counts warps.

@@ -1,7 +1,7 @@
 """The ops, modules and Python functions of a trace.
 
 torch.profiler writes ops always, and modules and functions with with_stack=True. A module's name has a number for each
-instance of its class. Functions of PyTorch and of Python's plumbing are left out: they are not the program's.
+instance of its class. Functions of PyTorch and of Python's standard library are left out: they are not the program's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCHEMA = pl.Struct(
     | {"args": pl.Struct(dict.fromkeys(("Sequence number", "Fwd thread id"), pl.String))}
 )
 COLUMNS = ("pid", "tid", "start", "end", "name", "kind", "backward", "sequence", "forward_thread")
-MAX_PATH_PARTS = 2  # of a path that is not relative to a package or to the program's folder
+MAX_PATH_PARTS = 2  # parts that are kept of a path that is not relative to a package or to the program's folder
 
 
 def scope_events(

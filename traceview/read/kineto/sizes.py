@@ -119,7 +119,7 @@ def math_table(ops: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
 def message_table(messages: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
     """Return raw.MESSAGES: the messages of kernels, with the arguments of the op where the kernel has none.
 
-    An external id that several kernels share does not tell which part of the message each of them sends.
+    If several kernels share an external id, it is unknown which part of the message each of them sends.
     """
     kernels = messages.filter(pl.col("is_kernel") == 1)
     own = kernels.filter(pl.col("name").is_not_null())

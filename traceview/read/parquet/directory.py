@@ -31,7 +31,7 @@ from traceview.read.sqlite.database import META_TABLES, version_text
 from traceview.read.sqlite.write import write_sqlite
 
 EXPORT_AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
-END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
+END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end of an Arrow stream
 MAX_ROWS_PER_BYTE, MIN_SUSPICIOUS_ROWS = 16, 100_000  # real tables stay far below
 STDERR = 2
 

@@ -20,7 +20,7 @@ UNPACKED_SIZE, PACKED_SIZE, KINDS = 2, 3, (5, 7, 8)  # a page's sizes; headers o
 DICTIONARY = 7
 ENCODING = {5: 2, 8: 4}  # the field with the encoding of the values, for data pages of versions 1 and 2
 SHARED_PREFIXES = 7  # DELTA_BYTE_ARRAY: each value may begin with all of the value before
-VALUE_BYTES = 8  # of a decoded number, and the least of a text
+VALUE_BYTES = 8  # size of a decoded number, and smallest size of a text
 
 
 def check_pages(path: Path) -> dict[str, int]:

@@ -18,7 +18,7 @@ MEAN_WORDS = (
     "The verdict is on the mean time from one iteration to the next. Its interval covers the iterations of these "
     "captures; two captures of the same program can differ by more"
 )
-MIN_NAMED_SHARE = 0.05  # of the difference; smaller parts are not named
+MIN_NAMED_SHARE = 0.05  # share of the difference; smaller parts are not named
 PART_WORDS = {"other": "d2d copies, memsets", "no_gpu": "host only, no GPU", "twice": "overlap of two parts"}
 
 

@@ -11,7 +11,7 @@ from traceview.report.format import milliseconds, percent, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, wrap
 
 NAME = 22
-LAST = 13  # of the rank that is last most often
+LAST = 13  # width of the column with the rank that is last most often
 CELL = 8
 COLUMNS = ("wall", "own", "lag", "compute", "copies", "idle", "wait")
 MAX_RANKS = 12  # shown one by one; also bounds the notes
