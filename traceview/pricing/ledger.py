@@ -48,7 +48,7 @@ class ComputeClaim:
     computes and no operation that started earlier still does.
     """
 
-    rows: Times
+    rows: Times | Rows
     fractions: NDArray[np.float64]
 
 
@@ -94,7 +94,7 @@ class Grant:
     exposed: Intervals
     idle_grants: tuple[IdleGrant, ...]
     exposed_grants: tuple[tuple[str, Intervals], ...]
-    computing: Times = field(default_factory=lambda: EMPTY.start)
+    computing: Times | Rows = field(default_factory=lambda: EMPTY.start)
     compute: Times = field(default_factory=lambda: EMPTY.start)
 
     @property
@@ -164,7 +164,8 @@ class Ledger:
         """Return what is left of the claims, earlier claims first, up to a total. The accounts do not change."""
         idle_grants: list[IdleGrant] = []
         exposed_grants: list[tuple[str, Intervals]] = []
-        computing, compute = EMPTY.start, EMPTY.start
+        computing: Times | Rows = EMPTY.start
+        compute = EMPTY.start
         for claim in claims:
             if isinstance(claim, ComputeClaim):
                 computing = claim.rows
@@ -186,7 +187,7 @@ class Ledger:
             for cause in idle_grant.ns:
                 self.idle[cause] = idle_grant.remainder(cause, self.idle[cause])
         if len(grant.computing):
-            self.compute = self.compute.copy()
+            self.compute = self.compute.copy() if self.compute is self.own_compute else self.compute
             self.compute[grant.computing] -= grant.compute
         for key, times in grant.exposed_grants:
             all_of_it = times is self.exposed[key]

@@ -134,9 +134,10 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
     if not isinstance(estimate, Estimate):
         return
     fix = subject.fixes.choose(facts.program)
-    saved, ns = 1 - estimate.middle, kernels.ns[estimate.rows]
-    shorter = saved > 0
-    gross, net = float((ns[shorter] * saved[shorter]).sum()), float((ns * saved).sum())
+    ns = kernels.ns[estimate.rows]
+    shorter = estimate.middle < 1
+    saved = ns * (1 - estimate.middle)
+    gross, net = float(saved[shorter].sum()), float(saved.sum())
     if net <= 0:
         return
     least, most = (duration(max(float((ns * (1 - left)).sum()), 0.0)) for left in (estimate.high, estimate.low))
@@ -148,6 +149,6 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts, subject: _Subject, speedup
         code=fix.code,
         change=speedup.name if speedup in SPEEDUPS else "",
         # Subtract the time of kernels that the change makes slower.
-        claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], saved[shorter] * (net / gross)),),
+        claims=(ComputeClaim(kernels.places[estimate.rows[shorter]], (1 - estimate.middle[shorter]) * (net / gross)),),
         place_label=speedup.title,
     )

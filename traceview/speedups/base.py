@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Rows, Times
+from traceview.intervals import Rows, Times, rows_where
 from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.model.trace import CLASSES, SOURCES, Trace
 
@@ -35,7 +35,7 @@ class KernelSequence:
     if unknown.
     """
 
-    places: Times
+    places: Rows
     ns: Times
     stream: NDArray[np.int16]
     shape: NDArray[np.uint32]
@@ -50,7 +50,7 @@ class KernelSequence:
         """Collect the compute kernels among `rows` of Trace.operations, which all run on one device."""
         work = trace.operations.select("class", "source")[rows]
         is_compute = work["class"].to_physical().to_numpy() == COMPUTE
-        places = np.flatnonzero(is_compute & (work["source"].to_physical().to_numpy() == KERNEL))
+        places = rows_where(is_compute & (work["source"].to_physical().to_numpy() == KERNEL))
         chosen = trace.operations.select("start", "end", "stream", "shape")[rows[places]]
         names = tuple(trace.shapes.select(pl.col("name", "demangled").fill_null("")).iter_rows())
         blocks = trace.shapes.select(pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z"))["grid_x"]

@@ -46,29 +46,24 @@ def compile_chains(kernels: KernelSequence) -> Estimate | str:
     first, last = first[long], last[long]
     total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
     length = last - first
-    rows = index_ranges(first, length)
-    low, middle, high = (
-        np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), length)
-        for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
-    )
-    gone = np.ones(len(rows), np.bool_)
-    gone[np.cumsum(length) - length] = False
     share = total.sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{len(rows):,} kernels in {len(first):,} chains take {share:.0%} of the kernel time"
-    return _with_attention(kernels, Estimate(rows, low, middle, high, gone, detail))
-
-
-def _with_attention(kernels: KernelSequence, estimate: Estimate) -> Estimate:
-    """Return the estimate of compiled chains with the kernels of attention, which become slower."""
+    detail = f"{int(length.sum()):,} kernels in {len(first):,} chains take {share:.0%} of the kernel time"
+    left = [
+        np.clip(times * longest / np.maximum(total, 1), floor, 1.0)
+        for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
+    ]
+    # Kernels of attention become slower: each is a chain by itself.
     attention = np.flatnonzero(kernels.in_families("attention"))
-    if not len(attention):
-        return estimate
-    at = np.searchsorted(estimate.rows, attention)
+    first, length = np.append(first, attention), np.append(length, np.ones(len(attention), np.int64))
+    order = np.argsort(first)
+    first, length = first[order], length[order]
     low, middle, high = (
-        np.insert(left, at, slower) for left, slower in zip(estimate.factors, COMPILED_ATTENTION, strict=True)
+        np.repeat(np.append(chains, np.full(len(attention), slower))[order], length)
+        for chains, slower in zip(left, COMPILED_ATTENTION, strict=True)
     )
-    rows, gone = np.insert(estimate.rows, at, attention), np.insert(estimate.gone, at, False)
-    return Estimate(rows, low, middle, high, gone, estimate.detail)
+    gone = np.ones(int(length.sum()), np.bool_)
+    gone[np.cumsum(length) - length] = False
+    return Estimate(index_ranges(first, length), low, middle, high, gone, detail)
 
 
 def sdpa(kernels: KernelSequence) -> Estimate | str:
