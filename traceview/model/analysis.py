@@ -48,6 +48,12 @@ class HostTime(Protocol):
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the parts of this idle time by line: file, line, function, moment and idle_ns."""
 
+    def thread_stacks(self) -> pl.DataFrame:
+        """Return the stacks of threads by time: start, end, stack (row of HostEvidence.stacks) and thread.
+
+        A sample stands for the time nearest to it. A thread has its Python stacks; without these, its CPU samples.
+        """
+
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
 

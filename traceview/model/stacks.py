@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -111,6 +113,24 @@ class HostEvidence:
             node, frame = self.stacks.row(node)
             frames.append(StackFrame(*self.frames.row(frame)))
         return tuple(reversed(frames))
+
+    def own_nodes(self) -> NDArray[np.int64]:
+        """Return the node of each stack that is its place: the innermost one of the program's own code.
+
+        Without such code it is the outermost node in a native library of more than the system, else the stack itself.
+        """
+        parent, frame = (self.stacks[name].to_numpy() for name in ("parent", "frame"))
+        frames = self.frames
+        library = frames["library"].to_numpy()[frame]
+        names_who = (frames["line"] == 0) & (frames["file"] != "") & ~frames["file"].str.contains(SYSTEM_MODULE)
+        candidate = names_who.to_numpy()[frame]
+        node = np.arange(len(parent))
+        best = node.copy()
+        while (outward := library[node] & (parent[node] >= 0)).any():
+            best = np.where(candidate[node], node, best)
+            node = np.where(outward, parent[node], node)
+        best = np.where(candidate[node], node, best)
+        return np.where(library[node], best, node)
 
     @property
     def tables(self) -> tuple[tuple[str, pl.DataFrame, Mapping[str, PolarsDataType]], ...]:

@@ -13,7 +13,8 @@ STANDARD = re.compile(r"^.*[/\\]lib(?:64)?[/\\]python\d+\.\d+[/\\]|^.*[/\\]pytho
 PACKAGES = re.compile(
     r"^(?:torch|torchvision|torchaudio|torchdata|transformers|accelerate|datasets|tokenizers|timm|lightning|"
     r"pytorch_lightning|deepspeed|triton|jax|jaxlib|flax|tensorflow|keras|numpy|pandas|PIL|cv2|sklearn|scipy|"
-    r"ray|dask|vllm|sglang|megatron|apex|xformers|flash_attn|tqdm|wandb|json|logging|threading|multiprocessing|"
+    r"ray|dask|vllm|sglang|flashinfer|diffusers|peft|trl|safetensors|huggingface_hub|sympy|matplotlib|requests|"
+    r"typing_extensions|_distutils_hack|megatron|apex|xformers|flash_attn|tqdm|wandb|json|logging|threading|multiprocessing|"
     r"concurrent|asyncio|importlib|contextlib|queue|selectors|subprocess|random|typing|functools|enum|re)(?:[/\\]|\.py$)"
 )
 KEPT_FOLDERS = 1  # folders in the name of a file outside the program's folder

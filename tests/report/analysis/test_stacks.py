@@ -88,3 +88,26 @@ def test_lines_are_sorted_by_a_heading(page: Opened, analysis: Analysis) -> None
         assert section.get_by_role("button", name="samples").evaluate("(head) => head === document.activeElement")
     samples = sorted(line.samples for line in lines)
     assert orders == [samples[::-1], samples] and section.locator("th[aria-sort=ascending]").inner_text() == "samples"
+
+
+def test_sample_shows_its_stack(page: Opened, analysis: Analysis) -> None:
+    place = """() => {
+      const { board, view, page } = traceview;
+      const row = board.shown.find(({ kind }) => kind === "sample");
+      const marks = traceview.marksIn(row.lanes[0].exact);
+      const i = Array.from(marks.name).findIndex((name) => page.names[name].endsWith(" train"));
+      const box = document.getElementById("canvas").getBoundingClientRect();
+      const x = box.left + ((marks.start[i] - view.from) / (view.to - view.from)) * view.width;
+      return [x, box.top + row.y - document.getElementById("scroll").scrollTop + row.h / 2, i];
+    }"""
+    page.reset()
+    page.page.locator("#timeline").scroll_into_view_if_needed()
+    x, y, _ = page.evaluate(place)
+    page.page.mouse.move(x + 1, y)
+    page.page.mouse.move(x, y)
+    page.settle()
+    tip = page.page.locator("#tip")
+    frames = tip.locator("dd.lines").inner_text().splitlines()
+    assert tip.locator("b").inner_text() in frames and frames[-1] == "train.py:1 <module>"
+    page.page.mouse.click(x, y)
+    assert page.page.locator("#panel dd.lines").inner_text().splitlines() == frames

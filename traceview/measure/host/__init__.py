@@ -13,13 +13,15 @@ from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.idle_pieces import idle_by_thread
 from traceview.measure.host.lines import idle_cells, idle_stacks, line_times, measure_lines
-from traceview.measure.host.stack_cells import StackIndex
+from traceview.measure.host.stack_cells import PYTHON, SAMPLES, StackIndex
 from traceview.measure.host.stack_times import StackTimes, stack_times
 from traceview.measure.host.states import StateIndex, measure_states
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine
 from traceview.model.trace import Trace, Window
+
+THREAD_STACKS = ("start", "end", "stack", "thread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ class HostIdle:
         cells, evidence = idle_cells(self.stacks, idle).frame, self.trace.evidence
         frame = evidence.stacks["frame"].to_numpy()[self.stacks.own_nodes[cells["stack"].to_numpy()]]
         return cells.select("moment", "idle_ns").hstack(evidence.frames.select("file", "line", "function")[frame])
+
+    def thread_stacks(self) -> pl.DataFrame:
+        """Return the time that each stack of a thread stands for (see model.HostTime)."""
+        parts = []
+        for thread in range(len(self.trace.threads)):
+            cells = self.stacks.cells(thread, PYTHON) or self.stacks.cells(thread, SAMPLES)
+            if cells is not None:
+                columns = {"start": cells.start, "end": cells.end, "stack": cells.stack}
+                parts.append(pl.DataFrame(columns).filter(pl.col("stack") >= 0).with_columns(thread=pl.lit(thread)))
+        return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times, index_ranges, sorted_unique, union
-from traceview.model.stacks import SYSTEM_MODULE, HostEvidence
+from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace
 
 # Kinds of stacks: of Python; of system and CUDA calls, for as long as they last; of the CPU sampler.
@@ -113,22 +113,8 @@ class StackIndex:
 
     @cached_property
     def own_nodes(self) -> NDArray[np.int64]:
-        """The node of each stack that is its place: the innermost one of the program's own code.
-
-        Without such code it is the outermost node in a native library of more than the system, else the stack itself.
-        """
-        parent, frame = (self.evidence.stacks[name].to_numpy() for name in ("parent", "frame"))
-        frames = self.evidence.frames
-        library = frames["library"].to_numpy()[frame]
-        names_who = (frames["line"] == 0) & (frames["file"] != "") & ~frames["file"].str.contains(SYSTEM_MODULE)
-        candidate = names_who.to_numpy()[frame]
-        node = np.arange(len(parent))
-        best = node.copy()
-        while (outward := library[node] & (parent[node] >= 0)).any():
-            best = np.where(candidate[node], node, best)
-            node = np.where(outward, parent[node], node)
-        best = np.where(candidate[node], node, best)
-        return np.where(library[node], best, node)
+        """HostEvidence.own_nodes."""
+        return self.evidence.own_nodes()
 
     @cached_property
     def compiles(self) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from traceview.model.rows import StreamUse
 from traceview.report.analysis.kernels import kernel_section
 from traceview.report.format import plain
 from traceview.report.timeline.bands import COPY_CLASSES
+from traceview.report.timeline.samples import SampleStacks
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120
@@ -40,6 +41,7 @@ def charts(analysis: Analysis, zero: int) -> Json:
         "devices": [_device(analysis, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
         "stacks": {"exact": measured.stacks.exact, "nodes": [_stack(node) for node in measured.stacks.nodes]},
+        "samples": SampleStacks.from_evidence(analysis.trace.evidence).json(analysis.trace.evidence),
     }
 
 

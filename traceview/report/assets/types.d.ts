@@ -28,6 +28,7 @@ export interface Marks {
   operations?: Column;
   host_memory?: Column;
   correlation?: Column;
+  stack?: Column;
   waited?: Column;
   starved?: Column;
   refill?: Column;

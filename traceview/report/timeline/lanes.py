@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from traceview.model.trace import ROLES
 from traceview.report.timeline.bands import work_codes
 from traceview.report.timeline.marks import ALL, Marks, NameColumn, Names, Rows, counted
 from traceview.report.timeline.rows import LOOKS, Group, TimelineRow
+from traceview.report.timeline.samples import sample_marks
 
 MAX_DEPTH = 11
 COSTS = ("waited", "starved", "refill")
@@ -109,13 +110,14 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class HostLanes:
-    """All NVTX ranges and API calls as marks, thread by thread."""
+    """All NVTX ranges, API calls and stack samples as marks, thread by thread."""
 
     analysis: Analysis
     ranges: Owners
     range_name: NameColumn
     calls: Owners
     call_name: NameColumn
+    samples: Mapping[int, Marks]  # by thread
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, names: Names) -> HostLanes:
@@ -127,6 +129,7 @@ class HostLanes:
             names.column(ranges["name"]),
             Owners.from_frame(analysis, calls, "thread"),
             names.column(calls["name"]),
+            sample_marks(analysis, names),
         )
 
     def groups(self) -> Iterator[Group]:
@@ -147,6 +150,10 @@ class HostLanes:
             yield TimelineRow(
                 "call", f"t:{thread}", label, f"API {tid}", (calls,), len(calls), process=process, part=part
             )
+        if thread in self.samples:
+            marks = self.samples[thread]
+            row, text = f"k:{thread}", f"{label}, stacks"
+            yield TimelineRow("sample", row, text, "samples", (marks,), len(marks), process=process, part=part)
         ranges = self._ranges(self.ranges.rows_of(thread))
         for depth, lane in enumerate(by_depth(ranges)):
             text = f"{label}, NVTX" if depth == 0 else ""

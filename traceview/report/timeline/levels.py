@@ -220,7 +220,7 @@ def coarser(level: Level, zero: int) -> Level:
     return Level(level.shift + 1, merged(level.marks, zero, level.shift + 1))
 
 
-HOST_KINDS = ("call", "range")
+HOST_KINDS = ("call", "range", "sample")
 
 
 @dataclass(frozen=True, slots=True)

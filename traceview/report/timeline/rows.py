@@ -19,6 +19,7 @@ LOOKS = (
     *WORK_CLASSES,
     *(f"call_{role}" for role in ROLES),
     "range",
+    "sample",
     "iteration",
     "skipped",
     *(f"idle_{cause}" for cause in CAUSES),
@@ -44,7 +45,7 @@ class TimelineRow:
     A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
     """
 
-    kind: str  # ruler, overlap, idle, stream, range, call, projected
+    kind: str  # ruler, overlap, idle, stream, range, call, sample, projected
     id: str
     label: str
     note: str

@@ -99,7 +99,7 @@ def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
     return {name: columns.add(values) for name, values in sums.items() if values.any()}
 
 
-SEARCHED = ("ruler", "stream", "call", "range")
+SEARCHED = ("ruler", "stream", "call", "range", "sample")
 MAX_PLACES_OF_NAME = 128
 MAX_PLACES = 120_000  # of all names
 

@@ -1,5 +1,5 @@
 // The tables of kernels: grouped, sorted and filtered by the reader; times of single kernels lead to the timeline.
-import { chartFigures } from "../charts/charts.js";
+import { chartFigures } from "../charts/figures.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { firstDown, focusHeading, sortedRows, table, tableRow, textColumn, unitColumn } from "../core/table.js";

@@ -28,7 +28,9 @@ import { showNotes, showTables } from "./tables.js";
 
 function showLegend() {
   const used = new Set(page.timeline.used);
-  const looks = page.looks.filter((look) => used.has(look) && !["range", "iteration", "skipped"].includes(look));
+  const looks = page.looks.filter(
+    (look) => used.has(look) && !["range", "sample", "iteration", "skipped"].includes(look),
+  );
   byId("legend").replaceChildren(...looks.map((look) => el("span", {}, swatch(look), lookWord(look))));
 }
 

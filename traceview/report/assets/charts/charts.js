@@ -1,22 +1,13 @@
 // All charts of the page.
-import { inflateElement } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { chartSection, charts, drawChart } from "./chart.js";
 import { copyChart } from "./copies.js";
+import { chartFigures } from "./figures.js";
 import { gapChart } from "./gaps.js";
 import { placeChart } from "./places.js";
 import { showIterationChart } from "./iterations.js";
 import { stackSections } from "./stacks.js";
 import { streamChart } from "./streams.js";
-
-/** @type {{ figures: any }} */
-const unpacked = { figures: null };
-
-// The figures of charts and of tables of kernels.
-export async function chartFigures() {
-  unpacked.figures ??= JSON.parse(new TextDecoder().decode(await inflateElement("charts-data")));
-  return unpacked.figures;
-}
 
 export async function loadCharts() {
   const figures = await chartFigures();

@@ -4,10 +4,13 @@ import { chartLayout, plotlyText } from "./style.js";
 
 const LEVEL_HEIGHT = 24;
 const MOST_LEVELS = 20; // at once; a click on a part shows those below
+const VISIBLE = 0.004; // of the width
 
-// The height of the chart of `nodes`, which have a depth.
+// The height of the chart of `nodes`, which have a depth and a time; levels with slivers alone get no room.
 export function icicleHeight(nodes) {
-  return (Math.min(MOST_LEVELS, Math.max(...nodes.map(({ depth }) => depth)) + 1) + 1) * LEVEL_HEIGHT + 16;
+  const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
+  const visible = nodes.filter(({ ns }) => ns >= VISIBLE * total).map(({ depth }) => depth);
+  return (Math.min(MOST_LEVELS, Math.max(...visible) + 1) + 1) * LEVEL_HEIGHT + 16;
 }
 
 // Nodes are { label, text, value, parent, colour }; the value includes those of the children, `parent` is an index.

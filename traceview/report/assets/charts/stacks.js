@@ -114,9 +114,10 @@ function withPaths(every, figure) {
   return nodes;
 }
 
-function runLabel({ function: outer, inner, calls }) {
-  if (calls === 1) return outer;
-  return `${outer} ${calls > 2 ? "… " : ""}› ${inner.split(" (")[0]}`;
+function runLabel({ function: outer, place, inner, calls }) {
+  if (calls > 1) return `${outer} ${calls > 2 ? "… " : ""}› ${inner.split(" (")[0]}`;
+  const file = place.split("/").at(-1);
+  return file ? `${outer} (${file})` : outer;
 }
 
 function stackTable(nodes, total, heading, exact) {

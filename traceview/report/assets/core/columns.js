@@ -41,7 +41,7 @@ export function runningSum(values) {
   return found;
 }
 
-const SIGNED = new Set(["correlation", "host_memory"]);
+const SIGNED = new Set(["correlation", "host_memory", "stack"]);
 
 /**
  * @param {ArrayBuffer} buffer

@@ -14,6 +14,7 @@ export const LOOK_WORDS = {
   call_memory: "allocation or free",
   call_api: "other CUDA call",
   range: "NVTX range",
+  sample: "stack of the thread",
   iteration: "iteration",
   skipped: "skipped iteration",
 };

@@ -135,8 +135,9 @@ function drawSource(context, box, source, wide, ratio) {
   }
 }
 
+// Whether the marks of a row have a colour for each name.
 function isRange(kind) {
-  return kind === "range" || kind === "projected";
+  return kind === "range" || kind === "projected" || kind === "sample";
 }
 
 function drawMark(context, box, source, i, x, w) {

@@ -1,4 +1,5 @@
 // The mark under the pointer, and its details.
+import { loadedFigures } from "../charts/figures.js";
 import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
@@ -54,7 +55,25 @@ export function detailRows({ item, marks, i }) {
       if (marks[cause]?.[i]) rows.push([page.cause_words[cause], duration(marks[cause][i])]);
   if (item.label && item.kind !== "idle") rows.push([item.kind === "stream" ? "stream" : "row", item.label]);
   if (marks.correlation?.[i]) rows.push(["correlation", String(marks.correlation[i])]);
+  if (marks.stack?.[i]) rows.push(["stack", stackText(marks.stack[i])]);
   return rows;
+}
+
+const MOST_FRAMES = 24;
+
+// The frames of a stack, a line each, the innermost first.
+function stackText(number) {
+  const stacks = loadedFigures()?.samples;
+  if (!stacks) return "";
+  const frames = [];
+  for (let at = number; at; at = stacks.caller[at - 1]) frames.push(stacks.frames[stacks.frame[at - 1]]);
+  const more = frames.length - MOST_FRAMES;
+  return more > 1 ? [...frames.slice(0, MOST_FRAMES), `${more} more`].join("\n") : frames.join("\n");
+}
+
+// A value of a list of facts; a stack has a line for each frame.
+export function factValue(text) {
+  return el("dd", { class: text.includes("\n") ? "lines" : null, text });
 }
 
 export function headline({ item, marks, i }) {
@@ -74,7 +93,7 @@ function showTip(event) {
   const tip = byId("tip");
   tip.hidden = !hit;
   if (!hit) return;
-  const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", { text: word }), el("dd", { text: value })]);
+  const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", { text: word }), factValue(value)]);
   tip.replaceChildren(el("b", { text: headline(hit) }), el("dl", {}, ...pairs));
   const left =
     event.clientX + 16 + tip.offsetWidth > innerWidth ? event.clientX - tip.offsetWidth - 12 : event.clientX + 16;

@@ -10,6 +10,7 @@ const HEIGHTS = {
   stream: 22,
   call: 20,
   range: 17,
+  sample: 17,
   projected: 17,
   more: 22,
 };
@@ -45,6 +46,7 @@ const ROW_WORDS = {
   stream: "stream",
   call: "api calls cuda",
   range: "nvtx ranges",
+  sample: "stack samples lines",
   projected: "nvtx ranges on the gpu",
 };
 

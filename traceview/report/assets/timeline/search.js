@@ -29,7 +29,7 @@ async function lookUp(text) {
   search.places.sort((a, b) => a.start - b.start || a.end - b.end);
 }
 
-const SEARCHED = new Set(["ruler", "stream", "call", "range"]);
+const SEARCHED = new Set(["ruler", "stream", "call", "range", "sample"]);
 
 function searchMarks(row, marks, fitting) {
   for (let i = 0; i < (marks?.n ?? 0); i++)

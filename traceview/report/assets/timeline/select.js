@@ -4,7 +4,7 @@ import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { duration } from "../core/words.js";
 import { bringInSight } from "./go.js";
-import { detailRows, headline } from "./hover.js";
+import { detailRows, factValue, headline } from "./hover.js";
 import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
 import { showHint, showPanel } from "./panel.js";
@@ -124,7 +124,7 @@ function showSelected() {
     el(
       "dl",
       { class: "facts-list" },
-      ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), el("dd", { text: value }))),
+      ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), factValue(value))),
     ),
   );
 }
