@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity, active_devices, window_of_range
@@ -27,9 +27,12 @@ from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.trace import Note, ReportInfo, Trace, Window
+from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.read import read_capture
+from traceview.read.calibration import costs_beside
 from traceview.rules import with_findings
+from traceview.whatif.unprofiled import with_unprofiled_time
 
 if TYPE_CHECKING:
     from traceview.model.charts import Charts
@@ -56,6 +59,8 @@ def analyze(
     top: int = 10,
     whole: bool = False,
     flops_per_iteration: int | None = None,
+    costs: ProfilerCosts | Literal["auto"] | None = "auto",
+    unprofiled_ns: int | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Measure a capture and find what costs GPU time.
@@ -64,8 +69,9 @@ def analyze(
     `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
     iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
-    GPU, for its speed of light. `progress` is called before each step with its name and the fraction that is
-    done.
+    GPU, for its speed of light. `costs` is what the profiler adds to calls: by default the calibration beside the
+    report, or an estimate; with None the profiler's part stays unknown. `unprofiled_ns` is a measured time of an
+    iteration without it. `progress` is called before each step with its name and the fraction that is done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """
@@ -80,6 +86,10 @@ def analyze(
     activities = active_devices(trace, device)
     analysis = _measure(trace, activities, iteration, skip, top, whole, flops_per_iteration)
     report_step("find", 0.9)
+    if costs == "auto":
+        costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
+    if costs is not None:
+        analysis = with_unprofiled_time(analysis, costs, unprofiled_ns)
     return with_findings(analysis, activities)
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 from tests.captures import sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
+from traceview.pipeline import analyze as analyze_capture
 from traceview.whatif import data_parallel, measured, predict
 from traceview.whatif.build import build
 from traceview.whatif.constants import HIGH, LOW, MIDDLE, power_limits, reduce_rate
 from traceview.whatif.graph import RUN
 from traceview.whatif.power import with_clock
 from traceview.whatif.select import Selection, select
+
+# Runs under the profiler, so that predictions are exact.
+analyze = partial(analyze_capture, costs=None)
 
 
 @cache

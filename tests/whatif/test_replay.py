@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -13,12 +13,15 @@ from tests.captures import sample
 from tests.made_trace import made_trace
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
-from traceview.pipeline import analyze
+from traceview.pipeline import analyze as analyze_capture
 from traceview.whatif import predict, whatif
 from traceview.whatif.build import build
 from traceview.whatif.graph import RUN, STREAM, DependencyGraph, Edges, GraphCalls, MachineFacts, Operations
 from traceview.whatif.replay import CycleError, path_times, replay
 from traceview.whatif.select import Selection, select
+
+# Runs under the profiler, so that predictions are exact.
+analyze = partial(analyze_capture, costs=None)
 
 
 def chain(lengths: list[int], gaps: list[int]) -> DependencyGraph:

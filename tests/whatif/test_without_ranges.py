@@ -6,6 +6,7 @@ Hand-made traces, and samples whose ranges are removed while their iterations st
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pytest
@@ -16,10 +17,13 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.model.whatif import WhatIf
-from traceview.pipeline import analyze
+from traceview.pipeline import analyze as analyze_capture
 from traceview.whatif import predict, whatif
 from traceview.whatif.build import build
 from traceview.whatif.select import Selection, select
+
+# Runs under the profiler, so that predictions are exact.
+analyze = partial(analyze_capture, costs=None)
 
 US = 1000
 

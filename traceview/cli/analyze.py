@@ -21,7 +21,9 @@ from traceview.cli.options import (
     REPORT,
     analysis_options,
     fail_if_option,
+    given_ns,
     parse_size,
+    profiler_costs,
 )
 from traceview.cli.outputs import can_print, print_error, print_out, progress, write_results
 from traceview.errors import RequestError
@@ -136,6 +138,8 @@ def measure_report(
     start: str | None,
     end: str | None,
     range_name: str | None,
+    calibration: Path | None,
+    unprofiled_ms: float | None,
     **options: Any,
 ) -> Analysis:
     """Read and measure a report with the options of `analysis_options`. Raises TraceviewError."""
@@ -145,9 +149,12 @@ def measure_report(
     from traceview.pipeline import analyze as run
     from traceview.pipeline import open_trace
 
+    costs = profiler_costs(report, calibration)
     step("read", 0.0)
     trace = open_trace(report)
-    return run(trace, window=window_of_times(trace, start, end), range_name=range_name, progress=step, **options)
+    window = window_of_times(trace, start, end)
+    given: dict[str, Any] = {"costs": costs, "unprofiled_ns": given_ns(unprofiled_ms)}
+    return run(trace, window=window, range_name=range_name, progress=step, **given, **options)
 
 
 def _to_html(analysis: Analysis, detail: int | None) -> str:

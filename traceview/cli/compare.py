@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceview.cli.options import (
+    CALIBRATION,
     CAPTURE,
     DEVICE,
     FILE,
@@ -17,6 +18,7 @@ from traceview.cli.options import (
     QUIET,
     SKIP,
     fail_if_option,
+    given_ns,
     reading_options,
     top_option,
 )
@@ -77,6 +79,14 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
     help="Ignore changes of the mean time below PERCENT.",
 )
 @top_option("Length of the list of kernels.")
+@CALIBRATION
+@click.option(
+    "--unprofiled-ms",
+    multiple=True,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MS",
+    help="The measured time of an iteration without the profiler; once for each capture, in their order.",
+)
 @fail_if_option("time > 3%")
 @click.option(
     "--fail-on-regression",
@@ -98,6 +108,8 @@ def compare(
     cut: str,
     min_change: float,
     top: int,
+    calibration: Path | None,
+    unprofiled_ms: tuple[float, ...],
     conditions: tuple[str, ...],
     fail_on_regression: bool,
     quiet: bool,
@@ -109,6 +121,7 @@ def compare(
     """
     from traceview.cli.conditions.comparison import failures, parse
     from traceview.comparison import compare as run
+    from traceview.read.calibration import read_calibration
 
     checks = tuple(parse(condition) for condition in conditions)
     reports = (before, after, *more)
@@ -123,6 +136,8 @@ def compare(
             device=device,
             cut=cut,
             min_change=min_change / 100,
+            costs="auto" if calibration is None else read_calibration(calibration),
+            unprofiled_ns=[given for ms in unprofiled_ms if (given := given_ns(ms)) is not None],
             progress=step,
         )
         failed = [f"--fail-if {line}" for line in failures(checks, comparison)]

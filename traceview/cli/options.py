@@ -7,11 +7,14 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from traceview.cli import CAPTURES
+
+if TYPE_CHECKING:
+    from traceview.model.unprofiled import ProfilerCosts
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -131,6 +134,37 @@ def reading_options(command: Decorated) -> Decorated:
     return _NSYS(_MAX_DECODED(command))
 
 
+CALIBRATION = click.option(
+    "--calibration",
+    type=FILE,
+    metavar="FILE",
+    help="What nsys adds to calls: a file of `traceview calibrate`.  [default: the one beside the report]",
+)
+_UNPROFILED = click.option(
+    "--unprofiled-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MS",
+    help="The measured time of an iteration without the profiler, in place of an estimate.",
+)
+
+
+def profiler_options(command: Decorated) -> Decorated:
+    """Add the options on what the profiler costs."""
+    return CALIBRATION(_UNPROFILED(command))
+
+
+def profiler_costs(report: Path, calibration: Path | None) -> ProfilerCosts:
+    """Return what the profiler adds to the calls of a report. Raises ReportError."""
+    from traceview.read.calibration import costs_beside, read_calibration
+
+    return costs_beside(report) if calibration is None else read_calibration(calibration)
+
+
+def given_ns(unprofiled_ms: float | None) -> int | None:
+    """Return --unprofiled-ms in ns."""
+    return None if unprofiled_ms is None else max(round(unprofiled_ms * 1e6), 1)
+
+
 _FROM = click.option(
     "--from",
     "start",
@@ -160,6 +194,18 @@ _TOP = top_option("Length of the longest lists. Totals do not change.")
 
 def analysis_options(command: Decorated) -> Decorated:
     """Add the options that change the figures of an analysis."""
-    for option in (reading_options, _TOP, _FLOPS, _WHOLE, SKIP, ITERATION, DEVICE, _RANGE, _TO, _FROM):
+    for option in (
+        reading_options,
+        profiler_options,
+        _TOP,
+        _FLOPS,
+        _WHOLE,
+        SKIP,
+        ITERATION,
+        DEVICE,
+        _RANGE,
+        _TO,
+        _FROM,
+    ):
         command = option(command)
     return command

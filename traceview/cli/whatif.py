@@ -6,7 +6,19 @@ from pathlib import Path
 
 import click
 
-from traceview.cli.options import FILE, ITERATION, JSON, QUIET, REPORT, SKIP, parse_size, reading_options
+from traceview.cli.options import (
+    FILE,
+    ITERATION,
+    JSON,
+    QUIET,
+    REPORT,
+    SKIP,
+    given_ns,
+    parse_size,
+    profiler_costs,
+    profiler_options,
+    reading_options,
+)
 from traceview.cli.outputs import can_print, print_out, progress
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout, write_text
@@ -33,6 +45,7 @@ from traceview.files import check_outputs, is_stdout, write_text
     metavar="SIZE",
     help="Size of the gradients that --ranks averages per step: usually 4 bytes per parameter.",
 )
+@profiler_options
 @reading_options
 @QUIET
 def whatif(
@@ -44,6 +57,8 @@ def whatif(
     faster: tuple[str, ...],
     ranks: int | None,
     gradients: int | None,
+    calibration: Path | None,
+    unprofiled_ms: float | None,
     quiet: bool,
 ) -> None:
     """Predict the duration of an iteration of REPORT after each change, and what bounds it then.
@@ -69,7 +84,8 @@ def whatif(
     from traceview.whatif import whatif as run
 
     with progress(quiet) as step:
-        analysis = analyze(report, iteration=iteration, skip=skip, progress=step)
+        costs, given = profiler_costs(report, calibration), given_ns(unprofiled_ms)
+        analysis = analyze(report, iteration=iteration, skip=skip, costs=costs, unprofiled_ns=given, progress=step)
         step("predict", 0.95)
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
         result = run(analysis, faster_kernels=faster_kernels or None, more=more)

@@ -13,10 +13,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 from traceview.comparison.align import align_borders, align_iterations, choose_cut, iteration_times
 from traceview.comparison.change import LEVEL, MIN_CHANGE, change_between
@@ -38,8 +39,9 @@ from traceview.comparison.timeline import median_timelines
 from traceview.errors import RequestError
 from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
-from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange
+from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, IterationWork
 from traceview.model.trace import Trace
+from traceview.model.unprofiled import ProfilerCosts
 from traceview.pipeline import Progress, analyze
 
 __all__ = ["compare", "compare_analyses"]
@@ -56,22 +58,31 @@ def compare(
     device: str | None = None,
     cut: str = "auto",
     min_change: float = MIN_CHANGE,
+    costs: ProfilerCosts | Literal["auto"] | None = "auto",
+    unprofiled_ns: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare `after` and each of `more` with `before`, the base.
 
-    A report is a path, a Trace or an Analysis. `iteration`, `skip` and `device` have the meaning of analyze(), and do
-    not apply to an Analysis. `cut` selects where iterations end: at their NVTX ranges ("range"), when the GPU has
-    finished them ("gpu"), or depending on the captures ("auto", see align.py). Wall-time changes below the share
-    `min_change` of the base's wall time count as noise. `progress` is called at each step.
+    A report is a path, a Trace or an Analysis. `iteration`, `skip`, `device` and `costs` are those of analyze() and do
+    not apply to an Analysis; `unprofiled_ns` has a value for each report, or none. `cut` selects where iterations end:
+    at their NVTX ranges ("range"), when the GPU has finished them ("gpu"), or depending on the captures ("auto", see
+    align.py). Wall-time changes below the share `min_change` of the base's wall time count as noise. `progress` is
+    called at each step.
 
     Raises TraceviewError (see errors.py) if a capture cannot be read or there is nothing to compare.
     """
     _check_options(cut, min_change)
     analyses = []
     reports = (before, after, *more)
+    if len(unprofiled_ns) not in (0, len(reports)):
+        raise RequestError(
+            f"{len(unprofiled_ns)} times without the profiler for {len(reports)} captures: give one each"
+        )
     for index, report in enumerate(reports):
-        analyses.append(_analyze(report, iteration, skip, device, progress, index, len(reports)))
+        given = {"costs": costs, "unprofiled_ns": unprofiled_ns[index] if unprofiled_ns else None}
+        options = {"iteration": iteration, "skip": skip, "device": device, **given}
+        analyses.append(_analyze(report, options, progress, index, len(reports)))
     return compare_analyses(analyses, cut=cut, min_change=min_change)
 
 
@@ -82,15 +93,7 @@ def _check_options(cut: str, min_change: float) -> None:
         raise RequestError(f"invalid min_change {min_change}: use a share from 0 to 1, for example 0.01")
 
 
-def _analyze(
-    report: Report,
-    iteration: str | None,
-    skip: int | None,
-    device: str | None,
-    progress: Progress | None,
-    index: int,
-    count: int,
-) -> Analysis:
+def _analyze(report: Report, options: Mapping[str, Any], progress: Progress | None, index: int, count: int) -> Analysis:
     if isinstance(report, Analysis):
         return report
 
@@ -98,7 +101,7 @@ def _analyze(
         if progress is not None:
             progress(f"{name} ({index + 1} of {count})", (index + done) / count)
 
-    return analyze(report, iteration=iteration, skip=skip, device=device, progress=step)
+    return analyze(report, **options, progress=step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,7 @@ class _Side:
         return Series(self.means.wall, block_length(self.means.wall))
 
 
-def compare_analyses(
-    analyses: Sequence[Analysis], *, cut: str = "auto", min_change: float = MIN_CHANGE
-) -> Comparison:
+def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", min_change: float = MIN_CHANGE) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
     files = _number_equal_names([analysis.info.file for analysis in analyses])
     iterations = [iteration_times(analysis) for analysis in analyses]
@@ -159,8 +160,9 @@ def _capture(side: _Side, cut: str) -> ComparedCapture:
     analysis, sample, iterations = side.analysis, side.medians, side.analysis.iterations
     if isinstance(iterations, Iterations) and cut != "whole":
         name, described = iterations.range, IterationSummary.build(iterations)
+        unprofiled = None if iterations.unprofiled is None else iterations.unprofiled.times
     else:
-        name, described = None, IterationSummary("none", None, None)
+        name, described, unprofiled = None, IterationSummary("none", None, None), None
     return ComparedCapture(
         file=side.file,
         nsys_version=analysis.info.nsys_version,
@@ -172,6 +174,7 @@ def _capture(side: _Side, cut: str) -> ComparedCapture:
         wall_ns=tuple(sample.wall.tolist()),
         start_ns=tuple(sample.start.tolist()),
         shape=time_shape(side.means.wall),
+        unprofiled_ns=unprofiled,
     )
 
 
@@ -206,8 +209,15 @@ def _compare_sides(
         host=tuple(change(name) for name in HOST_FIGURES),
         kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change, LEVEL),
         lines=line_changes(base.lines, side.lines, old, new, min_change),
+        unprofiled_ratio=_unprofiled_ratio(before, after, work),
     )
     return replace(difference, notes=difference_notes(before, difference))
+
+
+def _unprofiled_ratio(before: ComparedCapture, after: ComparedCapture, work: IterationWork) -> float | None:
+    if before.unprofiled_ns is None or after.unprofiled_ns is None or not work.is_same:
+        return None
+    return _ratio(after.unprofiled_ns["mean"], before.unprofiled_ns["mean"])
 
 
 def _ratio(after: int, before: int) -> float | None:

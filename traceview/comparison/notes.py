@@ -14,6 +14,7 @@ from traceview.model.trace import Note
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
 MIN_COMMON_LAUNCHES = 0.5
+MIN_PROFILER_DIFFERENCE = 0.05  # of an iteration: profilers that cost more alike get no note
 MIN_LAUNCH_CHANGE = 0.05  # share of the launches per iteration; a smaller change is not stated
 
 
@@ -25,6 +26,7 @@ def comparison_notes(
         "period": _period_notes(files, analyses) if cut != "whole" else (),
         "hardware": _hardware_notes(files, analyses),
         "profiler": _profiler_notes(files, analyses),
+        "profiler_cost": _profiler_cost_notes(files, analyses) if cut != "whole" else (),
         "time_between": _notes_on_time_between(files, iterations) if cut == "range" else (),
         "whole_graphs": _graph_notes(files, analyses),
         "processes": _process_notes(files, analyses),
@@ -80,6 +82,23 @@ def _profiler_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Itera
     for file, profiler in zip(files[1:], others, strict=True):
         if profiler != base:
             yield f"{file} was captured with {profiler}, {files[0]} with {base}: profiler overhead may differ"
+
+
+def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+    base, *others = (_profiler_share(analysis) for analysis in analyses)
+    for file, share in zip(files[1:], others, strict=True):
+        if base is not None and share is not None and abs(share - base) >= MIN_PROFILER_DIFFERENCE:
+            yield (
+                f"the profiler takes about {share:.0%} of an iteration of {file}, {base:.0%} of one of {files[0]}: "
+                "compare the times without it; verdicts are on measured times"
+            )
+
+
+def _profiler_share(analysis: Analysis) -> float | None:
+    iterations = analysis.iterations
+    if not isinstance(iterations, Iterations) or iterations.unprofiled is None or not iterations.time_ns:
+        return None
+    return max(1 - iterations.unprofiled.mean_ns / iterations.time_ns, 0.0)
 
 
 def _profiler(analysis: Analysis) -> str:

@@ -14,6 +14,7 @@ from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, RangeUse, SourceLine
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note, ReportInfo, Trace, Window
+from traceview.model.unprofiled import UnprofiledTime
 
 if TYPE_CHECKING:
     from traceview.model.charts import Charts
@@ -148,6 +149,7 @@ class Iterations:
     wall_ns: Spread
     spreads: Mapping[str, Spread]  # one per ns field of Iteration
     per_iteration: tuple[Iteration, ...]
+    unprofiled: UnprofiledTime | None = None  # an estimate; None if the capture gives none
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,8 @@ class Finding:
     cost_fraction: float = 0.0  # part of the device's time that findings cover
     cost_per_iteration_ns: int | None = None
     claims: str = "waiting"  # "waiting": idle and exposed time; "compute": compute time that a change makes shorter
+    unprofiled_cost_ns: int | None = None  # the cost without the profiler, an estimate; findings are ordered by it
+    unprofiled_cost_per_iteration_ns: int | None = None
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
     host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
 

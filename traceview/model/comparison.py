@@ -67,6 +67,7 @@ class ComparedCapture:
     wall_ns: tuple[int, ...]
     start_ns: tuple[int, ...]  # start of each iteration on the capture's clock
     shape: TimeShape  # distribution of the times from one iteration to the next
+    unprofiled_ns: Mapping[str, int] | None = None  # mean, low and high of an iteration without the profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ class CaptureDifference:
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
     kernels: tuple[KernelChange, ...]  # the largest cost first
     lines: tuple[LineChange, ...] = ()  # the largest change first; empty unless both captures have stacks
+    unprofiled_ratio: float | None = None  # the same without the profiler, an estimate
     notes: tuple[Note, ...] = ()
 
     def figures(self) -> Mapping[str, FigureChange]:

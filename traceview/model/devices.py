@@ -74,6 +74,7 @@ class Gaps:
     frame: pl.DataFrame
     longest: tuple[Gap, ...] = ()
     host_states: HostStates = NO_HOST_STATES  # measured for devices, not for streams
+    profiler: Mapping[str, int] | None = None  # estimate: the ns of each cause that a run without the profiler lacks
 
 
 @dataclass(frozen=True, slots=True)

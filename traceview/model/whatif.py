@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from traceview.model.analysis import IterationSummary
 from traceview.model.trace import Note, ReportInfo
+from traceview.model.unprofiled import UnprofiledTime
 
 PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "call", "wait")
 
@@ -53,7 +54,8 @@ class NotApplicable:
 class WhatIf:
     """Everything that `traceview whatif` shows.
 
-    `measured_ns` is Iterations.time_ns, `replayed_ns` the time that the unchanged model predicts.
+    `measured_ns` is Iterations.time_ns, `replayed_ns` the time that the unchanged model predicts. If `unprofiled` is
+    known, predictions are for runs without the profiler.
     """
 
     info: ReportInfo
@@ -63,12 +65,18 @@ class WhatIf:
     modelled: int  # counted iterations in the model
     measured_ns: int
     replayed_ns: int
+    unprofiled: UnprofiledTime | None
     path: Mapping[str, int]
     spans: tuple[PathSpan, ...]
     predictions: tuple[Prediction, ...]  # each change alone, best first
     together: tuple[Prediction, ...]  # one more change each time, best first
     left_out: tuple[NotApplicable, ...]
     notes: tuple[Note, ...]
+
+    @property
+    def base_ns(self) -> int:
+        """The time without a change that predictions are compared with."""
+        return self.measured_ns if self.unprofiled is None else self.unprofiled.mean_ns
 
     @property
     def error(self) -> float:

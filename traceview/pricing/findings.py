@@ -13,6 +13,7 @@ from traceview import intervals
 from traceview.intervals import Intervals
 from traceview.measure.activity import COMPUTE
 from traceview.model.analysis import Finding, NotMeasured, Place
+from traceview.model.devices import Gaps
 from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
@@ -38,8 +39,13 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
     pairs = [result for result in priced if not isinstance(result, Note)]
     findings = [replace(finding, unsure_because=_doubt(draft, doubts)) for draft, finding in pairs]
-    findings.sort(key=lambda finding: -finding.cost_ns)
+    findings.sort(key=lambda finding: -_decisive_cost(finding))
     return tuple(findings), notes
+
+
+def _decisive_cost(finding: Finding) -> int:
+    """Return the cost that findings are ordered by: without the profiler if that is known."""
+    return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
 
 
 def _ledger(device: DeviceFacts) -> Ledger:
@@ -94,22 +100,39 @@ def _doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Price:
-    """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time."""
+    """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
+
+    `profiler` is the part of the price that a run without the profiler does not pay, None if it is unknown. `severity`
+    is that of the share without the profiler if it is known.
+    """
 
     total: int
     gaps: int
     steady: int
     share: float
+    profiler: int | None
+    severity: str
 
 
 def _price(device: DeviceFacts, grant: Grant) -> _Price:
-    total, whole = grant.total, device.use.window.length
+    total, whole, profiler = grant.total, device.use.window.length, _profiler_part(device.use.gaps, grant)
+    left = whole - sum((device.use.gaps.profiler or {}).values())
     return _Price(
         total=total,
         gaps=grant.gaps,
         steady=grant.total_inside(device.steady_gaps, device.steady),
         share=total / whole if whole else 0.0,
+        profiler=profiler,
+        severity=severity_from_share((total - (profiler or 0)) / left if left else 0.0),
     )
+
+
+def _profiler_part(gaps: Gaps, grant: Grant) -> int | None:
+    """Return the part of a grant that a run without the profiler does not lose; None if it is unknown."""
+    if gaps.profiler is None:
+        return None
+    granted = ((cause, int(ns.sum())) for idle in grant.idle_grants for cause, ns in idle.ns.items())
+    return sum(ns * gaps.profiler[cause] // max(gaps.causes[cause], 1) for cause, ns in granted)
 
 
 def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
@@ -118,7 +141,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
     code = "" if place.advice and TO_FIND.search(draft.advice) else draft.code
     return Finding(
         id=draft.id,
-        severity=severity_from_share(price.share),
+        severity=price.severity,
         title=_fill_in(draft.title, price) + place.where,
         evidence=draft.evidence or _largest_places(facts, draft.device, grant, draft.place_label),
         cost_ns=price.total,
@@ -127,6 +150,8 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         device=draft.device.use.id,
         cost_fraction=price.share,
         cost_per_iteration_ns=_cost_per_iteration(facts, price),
+        unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
+        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(facts, price),
         claims="compute" if len(grant.computing) else "waiting",
         host=place.place,
     )
@@ -143,6 +168,14 @@ def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
     if isinstance(iterations, NotMeasured) or not facts.counted or not price.steady:
         return None
     return min(price.steady // facts.counted, iterations.time_ns)
+
+
+def _unprofiled_cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:
+    """Return the mean cost in an iteration without the profiler, at most the time of an iteration then."""
+    iterations, each = facts.analysis.iterations, _cost_per_iteration(facts, price)
+    if isinstance(iterations, NotMeasured) or iterations.unprofiled is None or price.profiler is None or each is None:
+        return None
+    return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
 
 
 def _prediction(facts: CaptureFacts, draft: FindingDraft) -> str:

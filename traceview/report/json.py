@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import TypeAlias
 
 from traceview.model.columns import field_names
+from traceview.model.unprofiled import UnprofiledTime
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -34,6 +35,13 @@ def plain_values(value: object, keys: Mapping[str, str] | None = None) -> Json:
 def rounded(value: float | None) -> float | None:
     """Return a fraction rounded to DIGITS."""
     return None if value is None else round(value, DIGITS)
+
+
+def unprofiled_values(time: UnprofiledTime | None) -> dict[str, Json]:
+    """Return the time of an iteration without the profiler, its range, and what it rests on."""
+    if time is None:
+        return {"unprofiled_ns": None, "unprofiled_source": None}
+    return {"unprofiled_ns": {**time.times}, "unprofiled_source": time.source}
 
 
 def indented_text(document: Json) -> str:

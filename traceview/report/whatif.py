@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from traceview.model.whatif import Prediction, WhatIf
+from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.format import milliseconds, percent, plain
-from traceview.report.json import Json, indented_text, plain_values, rounded
+from traceview.report.json import Json, indented_text, plain_values, rounded, unprofiled_values
 from traceview.report.layout import WIDTH, cut, left, wrap
 
 SCHEMA_VERSION = 1
@@ -29,6 +30,7 @@ def document(result: WhatIf) -> dict[str, Json]:
         "counted": result.counted,
         "modelled": result.modelled,
         "measured_ns": result.measured_ns,
+        **unprofiled_values(result.unprofiled),
         "replayed_ns": result.replayed_ns,
         "replay_error": rounded(result.error),
         "path_ns": plain_values(result.path),
@@ -64,7 +66,7 @@ def _parts(result: WhatIf) -> Iterator[list[str]]:
     yield wrap(
         f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} per iteration (mean of "
         f"{result.counted} iterations, {_source(result)}); the model of {result.modelled} of them "
-        f"predicts {milliseconds(result.replayed_ns)} ({result.error:+.2%})"
+        f"predicts {milliseconds(result.replayed_ns)} ({result.error:+.2%}){unprofiled_words(result.unprofiled)}"
     )
     yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
     yield _changes("Each change alone", result, result.predictions)
@@ -104,7 +106,7 @@ def _changes(title: str, result: WhatIf, rows: Sequence[Prediction]) -> list[str
         return [f"{title}: none applies"]
     lines = [f"{title:<48}{'predicted':>11}{'':>3}{'range':>18}"]
     for prediction in rows:
-        gain = f"{prediction.iteration_ns / result.measured_ns - 1:+.0%}"
+        gain = f"{prediction.iteration_ns / result.base_ns - 1:+.0%}"
         between = f"{_bare(prediction.low_ns)} to {_bare(prediction.high_ns)}"
         lines.append(
             f"  {left(plain(prediction.title, 100), 46)}{milliseconds(prediction.iteration_ns):>11}"

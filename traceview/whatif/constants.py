@@ -87,16 +87,17 @@ class Constants:
     all_waits: bool = True  # every wait of an iteration can be removed, or only the longest
     # Fraction of the time to fill a pinned buffer that the loop still spends if it prepares the batch itself.
     fills: float = 1.0
+    profiler: int = 1  # index of Bounds: what the profiler adds to calls, which a run without it does not spend
 
 
 MIDDLE = Constants()
 LOW = Constants(
     rate=1.05, graph_gap=100, beside_copy=0, host=0.85, element=3_000, beside_slow=0, power=0, room=3_000, filled=1,
-    reduce_rate=1.3, reduce_slow=0.15, speedup=0, loading=0, reads=1, fills=0,
+    reduce_rate=1.3, reduce_slow=0.15, speedup=0, loading=0, reads=1, fills=0, profiler=2,
 )  # fmt: skip
 HIGH = Constants(
     rate=0.9, graph_gap=700, beside_copy=3_000, fused=0.5, host=1.15, element=0, beside_slow=0.03, power=1, room=0,
-    filled=0, reduce_rate=0.7, reduce_slow=0.5, speedup=2, loading=0.06, reads=0, all_waits=False,
+    filled=0, reduce_rate=0.7, reduce_slow=0.5, speedup=2, loading=0.06, reads=0, all_waits=False, profiler=0,
 )  # fmt: skip
 # The GPU times of two captures of a program differ by this fraction.
 CAPTURE_NOISE = 0.02

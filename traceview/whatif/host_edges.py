@@ -96,8 +96,11 @@ def _copied_bytes(trace: Trace, calls: GraphCalls) -> Times:
 def _loading_ranges(trace: Trace, selection: Selection) -> Intervals:
     """Return the ranges named after loading that launch no kernel: an iteration may be called `batch 7`."""
     named = _ranges_matching(trace, selection, LOADING)
+    if not len(named.start):
+        return named
     kernels = trace.operations.filter(pl.col("class") == "compute")["launch"].drop_nulls().to_numpy()
-    launches = np.sort(trace.api["start"].to_numpy()[kernels])
+    launches = trace.api["start"].to_numpy()[kernels]
+    launches = np.sort(launches[(launches >= named.start[0]) & (launches < named.end[-1])])
     idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
     return Intervals(named.start[idle], named.end[idle])
 

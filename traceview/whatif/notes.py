@@ -41,6 +41,16 @@ def host_notes(outcomes: Sequence[ChangedRun]) -> tuple[str, ...]:
     return (f"kernels do not limit it: they take {times}, and the host's time differs between runs",)
 
 
+def _profiler_notes(model: RunModel) -> tuple[Note, ...]:
+    if model.graphs:
+        text = "predictions are for runs without the profiler; compare them with such runs, not with captures"
+        return (Note("profiler", text),)
+    return (
+        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
+        *_overhead_notes(model),
+    )
+
+
 def _overhead_notes(model: RunModel) -> tuple[Note, ...]:
     share = model.graph.facts.overhead
     if share < MIN_OVERHEAD:
@@ -72,7 +82,6 @@ def model_notes(model: RunModel) -> tuple[Note, ...]:
             f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a "
             f"launch to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
         ),
-        Note("profiler", "host times are as measured under the profiler; without it the host is faster"),
-        *_overhead_notes(model),
+        *_profiler_notes(model),
         *(UNNAMED if model.selection.summary.source == "period" else ()),
     )

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceview.intervals import length, union
+from traceview.model.trace import Trace
+from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.whatif.changes.base import GraphChange
-from traceview.whatif.constants import Constants
+from traceview.whatif.constants import MIDDLE, Constants
 from traceview.whatif.graph import GAP, RUN, DependencyGraph
 from traceview.whatif.power import with_clock
 from traceview.whatif.replay import COUNTED, Replay, path_times, replay
 from traceview.whatif.select import Selection
+from traceview.whatif.unprofiled import without_profiler
 
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path."""
+    """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
+
+    `graphs` are those without the profiler by Constants.profiler, where predictions are for a run without it; `graph`
+    is the middle one then, and the iteration time that of such a run.
+    """
 
     graph: DependencyGraph
     base: Replay
     selection: Selection
     host: int
+    graphs: tuple[DependencyGraph, ...] = ()
 
     @classmethod
     def build(cls, graph: DependencyGraph, selection: Selection) -> RunModel:
@@ -31,9 +39,16 @@ class RunModel:
         base = replay(graph)
         return cls(graph, base, selection, _host_time(path_times(graph, base)))
 
+    def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
+        """Return the model of the same run without the profiler."""
+        bounds = range(len(Bounds._fields))
+        graphs = tuple(without_profiler(trace, self.graph, time.costs, bound) for bound in bounds)
+        model = RunModel.build(graphs[MIDDLE.profiler], replace(self.selection, measured_ns=time.mean_ns))
+        return replace(model, graphs=graphs)
+
     @property
     def measured(self) -> int:
-        """The mean time per iteration of the capture."""
+        """The mean time per iteration of the capture, or of the run without the profiler."""
         return self.selection.measured_ns
 
     @property
@@ -53,7 +68,7 @@ class ChangedRun:
 
 def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: Constants) -> ChangedRun | str:
     """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
-    graph = model.graph
+    graph = model.graphs[constants.profiler] if model.graphs else model.graph
     for change in changes:
         changed = change.apply(graph, constants)
         if isinstance(changed, str):

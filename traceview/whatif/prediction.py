@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
+from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.report.format import milliseconds
 from traceview.speedups import SPEEDUPS
@@ -37,7 +38,7 @@ def whatif(
     faster_kernels: Mapping[str, float] | None = None,
     more: Sequence[GraphChange] = (),
 ) -> WhatIf | NotMeasured:
-    """Predict each change alone, and several changes together.
+    """Predict each change alone, and several changes together, without the profiler if its cost is known.
 
     `faster_kernels` maps kernel names to speedups; by default the kernel with the most time gets a speedup of 2. `more`
     are further changes, each predicted alone.
@@ -48,7 +49,8 @@ def whatif(
     model = _model(analysis)
     if isinstance(model, str):
         return NotMeasured(model)
-    graph, base, selection = model.graph, model.base, model.selection
+    measured_model, model = model, _without_profiler(analysis, model)
+    graph, base, selection = measured_model.graph, measured_model.base, measured_model.selection
     kernels = _faster_kernels(analysis.trace, graph, faster_kernels)
     changes = _changes_for(analysis)
     alone, left_out = _each_alone(model, (*changes, *kernels, *more))
@@ -59,6 +61,7 @@ def whatif(
         counted=selection.steady,
         modelled=selection.last - selection.first,
         measured_ns=selection.measured_ns,
+        unprofiled=_unprofiled(analysis),
         replayed_ns=base.per_iteration,
         path=path_times(graph, base),
         spans=path_spans(analysis.trace, graph, base),
@@ -72,6 +75,8 @@ def whatif(
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphChange] = ()) -> Prediction:
     """Predict the named changes (`GraphChange.name`) together, with `more` applied after them.
 
+    The prediction is for a run without the profiler if its cost is known, which `analyze(..., costs=None)` prevents.
+
     Raises RequestError if a name is unknown, if a change does not apply, if the capture has no iterations, or if
     their times are contradictory.
     """
@@ -82,6 +87,7 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphCha
     model = _model(analysis)
     if isinstance(model, str):
         raise RequestError(f"{analysis.info.file}: {model}")
+    model = _without_profiler(analysis, model)
     chosen = (change.for_program(analysis.program) or change for name, change in known.items() if name in names)
     prediction = _prediction(model, [*chosen, *more])
     if isinstance(prediction, str):
@@ -118,6 +124,16 @@ def _model(analysis: Analysis) -> RunModel | str:
         early = int(np.count_nonzero(ops.start[launched] < calls.start[ops.call[launched]]))
         example = f": {early} of {len(ops.row)} operations start before the calls that launched them" if early else ""
         return f"the times of its iterations are contradictory{example}; export the report again, or capture again"
+
+
+def _unprofiled(analysis: Analysis) -> UnprofiledTime | None:
+    return analysis.iterations.unprofiled if isinstance(analysis.iterations, Iterations) else None
+
+
+def _without_profiler(analysis: Analysis, model: RunModel) -> RunModel:
+    """Return the model of the run without the profiler, or the same model if the profiler's cost is unknown."""
+    time = _unprofiled(analysis)
+    return model if time is None else model.without_profiler(analysis.trace, time)
 
 
 def _faster_kernels(

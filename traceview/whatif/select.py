@@ -41,8 +41,11 @@ class Selection:
     measured_ns: int
 
 
-def select(analysis: Analysis) -> Selection | str:
-    """Return the iterations whose time is closest to the mean of the capture, or the reason why there are none."""
+def select(analysis: Analysis, operations: int = MAX_OPERATIONS) -> Selection | str:
+    """Return the iterations whose time is closest to the mean of the capture, or the reason why there are none.
+
+    They have at most `operations` operations if one iteration does not have more.
+    """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
         return iterations.reason
@@ -58,7 +61,7 @@ def select(analysis: Analysis) -> Selection | str:
     first, last = _first_steady(finish, start, int(steady[0]), int(steady[-1]) + 1), int(steady[-1]) + 1
     if not first and last > 2:
         first = 1  # counted iterations follow a modelled one
-    chosen = _closest_to_mean(finish, counts, first, last, iterations.time_ns)
+    chosen = _closest_to_mean(finish, counts, first, last, iterations.time_ns, operations)
     return Selection(
         process=iterations.process_id,
         range=iterations.range,
@@ -126,9 +129,11 @@ def _first_steady(finish: Times, start: Times, first: int, last: int) -> int:
     return first + int(np.argmin(late)) + 1
 
 
-def _closest_to_mean(finish: Times, counts: Times, first: int, last: int, measured: int) -> tuple[int, int]:
+def _closest_to_mean(
+    finish: Times, counts: Times, first: int, last: int, measured: int, operations: int
+) -> tuple[int, int]:
     per = max(1, int(counts[first:last].mean()))
-    length = int(np.clip(MAX_OPERATIONS // per, 1, max(MAX_ITERATIONS, FEW_OPERATIONS // per)))
+    length = int(np.clip(operations // per, 1, max(MAX_ITERATIONS, FEW_OPERATIONS // per)))
     if length >= last - first:
         return first, last
     lows = np.arange(first + 1, last - length + 1)

@@ -184,6 +184,8 @@ def test_missing_measures_have_reasons() -> None:
         "source": "none",
         "confidence": 0.0,
         "time_ns": None,
+        "unprofiled_ns": None,
+        "unprofiled_source": None,
         "count": 0,
         "skipped": 0,
         "candidates": [],

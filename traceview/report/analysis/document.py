@@ -9,7 +9,7 @@ from operator import attrgetter
 from traceview.model.analysis import Analysis, Finding, Iteration, Iterations, NotMeasured, Place, Spread, SyncUse
 from traceview.model.columns import Table
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse, Gap, HostStates
-from traceview.report.json import Json, plain_values, rounded, row_text
+from traceview.report.json import Json, plain_values, rounded, row_text, unprofiled_values
 
 SCHEMA_VERSION = 1
 ITERATION_FIELDS = tuple(field.name for field in fields(Iteration))
@@ -81,6 +81,7 @@ def _steady(use: DevicePart) -> Json:
         "exposed_communication_ns": use.communication.exposed_ns,
         "idle_ns": use.idle_ns,
         "causes": dict(use.gaps.causes),
+        "profiler_ns": plain_values(use.gaps.profiler),
         **_host_states(use.gaps.host_states),
         **_tables(use.tables),
     }
@@ -135,6 +136,7 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
             "source": "none",
             "confidence": 0.0,
             "time_ns": None,
+            **unprofiled_values(None),
             "count": 0,
             "skipped": 0,
             "candidates": [],
@@ -150,6 +152,7 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         "source": iterations.source,
         "confidence": rounded(iterations.confidence),
         "time_ns": iterations.time_ns,
+        **unprofiled_values(iterations.unprofiled),
         "process_id": iterations.process_id,
         "count": iterations.count,
         "skipped": iterations.skipped,
@@ -181,6 +184,8 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "cost_ns": finding.cost_ns,
         "cost_fraction": rounded(finding.cost_fraction),
         "cost_per_iteration_ns": finding.cost_per_iteration_ns,
+        "unprofiled_cost_ns": finding.unprofiled_cost_ns,
+        "unprofiled_cost_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
         "claims": finding.claims,
         "advice": finding.advice,
         "code": finding.code,

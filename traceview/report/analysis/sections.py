@@ -19,6 +19,7 @@ from traceview.report.analysis.answer import (
     span,
     speed_lines,
     total_words,
+    unprofiled_words,
 )
 from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, milliseconds, plain
 from traceview.report.json import plain_values
@@ -173,6 +174,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "cost_ns": finding.cost_ns,
         "fraction": finding.cost_fraction,
         "per_iteration_ns": finding.cost_per_iteration_ns,
+        "unprofiled_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
         "advice": finding.advice,
         "code": finding.code,
         "device": finding.device,
@@ -204,6 +206,7 @@ def _iterations(iterations: Iterations | NotMeasured) -> Json:
         "source": iterations.source,
         "confidence": confidence_word(iterations.confidence),
         "time_ns": iterations.time_ns,
+        "unprofiled": unprofiled_words(iterations.unprofiled),
         "candidates": [asdict(candidate) for candidate in iterations.candidates],
         "process": iterations.process_id,
         "count": iterations.count,

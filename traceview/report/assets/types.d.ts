@@ -114,6 +114,7 @@ export interface Finding {
   cost_ns: number;
   fraction: number;
   per_iteration_ns: number | null;
+  unprofiled_per_iteration_ns: number | null;
   advice: string;
   code: string;
   device: string | null;
@@ -160,6 +161,8 @@ export interface Iterations {
   source: "range" | "period";
   confidence: "high" | "medium" | "low";
   time_ns: number;
+  /** "; without the profiler about 9.9 ms (...)", or "". */
+  unprofiled: string;
   candidates: { name: string; source: string; count: number; time_ns: number; share_fraction: number }[];
   count: number;
   skipped: number;

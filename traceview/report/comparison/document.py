@@ -36,6 +36,7 @@ def _against(against: CaptureDifference) -> Json:
         "ratio": rounded(against.ratio),
         "ratio_low": rounded(against.ratio_low),
         "ratio_high": rounded(against.ratio_high),
+        "unprofiled_ratio": rounded(against.unprofiled_ratio),
         "time": _change(against.time),
         "mean_parts": {part.name: _change(part) for part in against.mean_parts},
         "work": plain_values(against.work),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison
-from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence
+from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence, unprofiled_words
 from traceview.report.comparison.tables import TextTable, host_table, kernel_table, line_table, part_table
 from traceview.report.format import plain
 
@@ -26,6 +26,8 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
     yield f"### {_code(comparison.base.file)} → {_code(against.capture.file)}: {against.verdict}"
     yield ""
     yield _text(sentence(headline(against, comparison.cut)))
+    if unprofiled := unprofiled_words(comparison.base, against):
+        yield _text(sentence(unprofiled))
     if parts := accounts(against):
         yield _text(sentence(parts))
     yield ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline
 from traceview.report.assets import COMPARISON, escaped_json
-from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence
+from traceview.report.comparison.phrases import accounts, compared, headline, notes, sentence, unprofiled_words
 from traceview.report.comparison.tables import TextTable, host_table, kernel_table, line_table, part_table
 from traceview.report.format import plain
 
@@ -28,7 +28,9 @@ def _against(comparison: Comparison, against: CaptureDifference) -> dict[str, ob
         "file": plain(against.capture.file, 200),
         "verdict": against.verdict,
         "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
-        "accounts": sentence(accounts(against)),
+        "accounts": " ".join(
+            map(sentence, filter(None, (unprofiled_words(comparison.base, against), accounts(against))))
+        ),
         "how": compared(against.capture, comparison.cut),
         "tables": [{"title": table.title, "head": table.head, "rows": table.rows} for table in _tables(against)],
     }

@@ -79,6 +79,15 @@ def difference(against: CaptureDifference) -> str:
     return f"{relative(against.ratio)} (95% interval {relative(against.ratio_low)} to {relative(against.ratio_high)})"
 
 
+def unprofiled_words(base: ComparedCapture, against: CaptureDifference) -> str:
+    """Return the change without the profiler; empty where it is unknown."""
+    before, after = base.unprofiled_ns, against.capture.unprofiled_ns
+    if before is None or after is None or against.unprofiled_ratio is None:
+        return ""
+    times = f"about {milliseconds(before['mean'])}, now {milliseconds(after['mean'])}"
+    return f"without the profiler {times}, {relative(against.unprofiled_ratio)}"
+
+
 def headline(against: CaptureDifference, cut: str) -> str:
     """Return the verdict as one sentence without file names."""
     what = "the whole capture" if cut == "whole" else "an iteration"

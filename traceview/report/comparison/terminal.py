@@ -18,6 +18,7 @@ from traceview.report.comparison.phrases import (
     relative,
     shown_parts,
     signed,
+    unprofiled_words,
 )
 from traceview.report.comparison.tables import (
     HOST_WORDS,
@@ -58,7 +59,7 @@ def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
         f"  before  {compared(comparison.base, comparison.cut)}",
         f"  after   {compared(against.capture, comparison.cut)}",
     ]
-    yield _verdict(against, comparison.cut)
+    yield _verdict(comparison.base, against, comparison.cut)
     yield _parts(against, "The whole capture" if comparison.cut == "whole" else "Mean per iteration")
     yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
     yield _lines(against, top)
@@ -70,10 +71,11 @@ def _file(capture: ComparedCapture) -> str:
     return plain(capture.file, 60)
 
 
-def _verdict(against: CaptureDifference, cut_mode: str) -> list[str]:
-    parts = accounts(against)
+def _verdict(base: ComparedCapture, against: CaptureDifference, cut_mode: str) -> list[str]:
+    parts, unprofiled = accounts(against), unprofiled_words(base, against)
     return [
         *wrap(_capitalized(headline(against, cut_mode)), "", "  "),
+        *(wrap(_capitalized(unprofiled), "  ", "    ") if unprofiled else []),
         *(wrap(_capitalized(parts), "  ", "    ") if parts else []),
         *([] if cut_mode == "whole" else wrap(_capitalized(median_words(against)), "  ", "    ")),
     ]

@@ -175,7 +175,13 @@ export function findingCost(finding) {
     " · ",
     el("span", { title: `of the ${page.total}`, text: `${(100 * finding.fraction).toFixed(1)}%` }),
   );
-  if (finding.per_iteration_ns !== null) parts.push(` · ${milliseconds(finding.per_iteration_ns)} per iteration`);
+  if (finding.per_iteration_ns !== null) {
+    const unprofiled = finding.unprofiled_per_iteration_ns ?? finding.per_iteration_ns;
+    const without = milliseconds(unprofiled);
+    const title = `measured; without the profiler about ${without}`;
+    const both = unprofiled === finding.per_iteration_ns ? "" : ` (${without.replace(" ms", "")})`;
+    parts.push(" · ", el("span", { title, text: `${milliseconds(finding.per_iteration_ns)}${both} per iteration` }));
+  }
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
   if (finding.unsure_because) parts.push(el("span", { class: "soft", text: ` · Unsure: ${finding.unsure_because}` }));

@@ -38,6 +38,11 @@ function findingsTable() {
         (one) => one.per_iteration_ns ?? "",
         (one) => (one.per_iteration_ns === null ? "-" : milliseconds(one.per_iteration_ns)),
       ),
+      durationColumn(
+        "unprofiled, per iteration",
+        (one) => one.unprofiled_per_iteration_ns ?? "",
+        (one) => (one.unprofiled_per_iteration_ns === null ? "-" : milliseconds(one.unprofiled_per_iteration_ns)),
+      ),
       countColumn("places", (one) => one.evidence.length),
       csvColumn("id", (one) => one.id),
       csvColumn("advice", (one) => one.advice),

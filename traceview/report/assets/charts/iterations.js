@@ -29,7 +29,8 @@ export function showIterations() {
     (other) => `${other.name} (${countText(other.count)} of ${milliseconds(other.time_ns)})`,
   );
   const text =
-    `${countText(found.count)} of ${milliseconds(found.time_ns)}: ${origin}; confidence ${found.confidence}${aside}.` +
+    `${countText(found.count)} of ${milliseconds(found.time_ns)}${found.unprofiled}: ${origin}; ` +
+    `confidence ${found.confidence}${aside}.` +
     (also.length ? ` Also repeating: ${also.join(", ")}.` : "");
   each.replaceChildren(
     el("p", { class: "soft", text }),
