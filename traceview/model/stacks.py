@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,13 +107,15 @@ class HostEvidence:
     samples: pl.DataFrame = field(default_factory=lambda: _empty(SAMPLES))
     events: pl.DataFrame = field(default_factory=lambda: _empty(EVENTS))
 
+    def callers(self, node: int) -> Iterator[StackFrame]:
+        """Yield the frame of a row of `stacks`, then those of its callers; none for -1."""
+        while node >= 0:
+            node, frame = self.stacks.row(node)
+            yield StackFrame(*self.frames.row(frame))
+
     def stack(self, node: int) -> tuple[StackFrame, ...]:
         """Return the frames of a row of `stacks`, the outermost first, at most MAX_STACK of the innermost."""
-        frames: list[StackFrame] = []
-        while node >= 0 and len(frames) < MAX_STACK:
-            node, frame = self.stacks.row(node)
-            frames.append(StackFrame(*self.frames.row(frame)))
-        return tuple(reversed(frames))
+        return tuple(islice(self.callers(node), MAX_STACK))[::-1]
 
     def own_nodes(self) -> NDArray[np.int64]:
         """Return the node of each stack that is its place: the innermost one of the program's own code.

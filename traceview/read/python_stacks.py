@@ -68,7 +68,8 @@ def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterato
     first = connection.execute(query.format(f"typeof({PAYLOAD})") + f" AND {PAYLOAD} IS NOT NULL").fetchone()
     if first is None:
         return
-    cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN CAST({PAYLOAD} AS BLOB) END"), first)
+    value = PAYLOAD if first == ("blob",) else f"CAST({PAYLOAD} AS BLOB)"
+    cursor = connection.execute(query.format(f"CASE typeof({PAYLOAD}) WHEN ? THEN {value} END"), first)
     at = 0
     while rows := cursor.fetchmany(BATCH_ROWS):
         block = marks[at : at + len(rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,12 +49,31 @@ def test_real_captures(name: str) -> None:
     assert equals_sqlite_result(sample("dual.sqlite") if name.startswith("samples") else shared(name))
 
 
-def test_sqlite_reads_only_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows_in_order", [True, False])
+def test_sqlite_reads_only_the_texts(rows_in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are read alone, and only where there are some if the numbers of rows tell their positions."""
     read: dict[str, list[str]] = {}
     slowly = reader._read_with_sqlite
-    monkeypatch.setattr(reader, "_read_with_sqlite", lambda *of: read.update({of[1]: of[2]}) or slowly(*of))
+    monkeypatch.setattr(reader, "_read_with_sqlite", lambda *given: read.update({given[1]: given[2]}) or slowly(*given))
+    if not rows_in_order:
+        monkeypatch.setattr(reader, "_sparse_text", lambda *_: None)
     assert len(read_sqlite(sample("dual.sqlite")).tables[raw.NVTX]) > 100
-    assert read[raw.NVTX] == ["text"] and raw.KERNEL not in read
+    assert read.get(raw.NVTX) == (None if rows_in_order else ["text"]) and raw.KERNEL not in read
+
+
+@pytest.mark.parametrize("removed", [None, 1, 3, 6])
+def test_texts_of_a_table_with_missing_rows(removed: int | None, tmp_path: Path) -> None:
+    """Without one of its rows, the numbers of the others are not their positions."""
+    path = build_export(tmp_path / "made.sqlite", nvtx=[Nvtx(text=text) for text in ("a", None, b"x", "b", None, "c")])
+    with sqlite3.connect(path) as export:
+        export.execute("DELETE FROM NVTX_EVENTS WHERE rowid = ?", (removed,))
+    assert equals_sqlite_result(path)
+    expected = ["a", None, None, "b", None, "c"]
+    if removed is not None:
+        del expected[removed - 1]
+    capture = read_sqlite(path)
+    assert capture.tables[raw.NVTX]["text"].to_list() == expected
+    assert any("wrong type" in line for line in capture.problems) == (removed != 3)
 
 
 @settings(max_examples=40, deadline=None)

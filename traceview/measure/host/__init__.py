@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -11,7 +11,7 @@ import polars as pl
 from traceview import intervals
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
-from traceview.measure.host.idle_pieces import idle_by_thread
+from traceview.measure.host.idle_pieces import ThreadIdle, idle_by_thread
 from traceview.measure.host.lines import idle_cells, idle_stacks, line_times, measure_lines
 from traceview.measure.host.stack_cells import PYTHON, SAMPLES, StackIndex
 from traceview.measure.host.stack_times import StackTimes, stack_times
@@ -22,6 +22,7 @@ from traceview.model.rows import SourceLine
 from traceview.model.trace import Trace, Window
 
 THREAD_STACKS = ("start", "end", "stack", "thread")
+MAX_RECENT = 2  # frames of gaps whose idle time is kept: those of a window and of its steady part
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +33,41 @@ class HostIdle:
     threads: ThreadStates
     stacks: StackIndex
     state_index: StateIndex
+    recent: list[tuple[pl.DataFrame, tuple[ThreadIdle, ...]]] = field(default_factory=list, repr=False)
 
     @classmethod
     def build(cls, trace: Trace, threads: ThreadStates) -> HostIdle | None:
         """Prepare a capture; None if CUDA calls are its only evidence on the host."""
+        if trace.evidence.samples.is_empty() and trace.evidence.events.is_empty():
+            return None
         stacks = StackIndex(trace)
-        return (
-            None
-            if stacks.is_empty and trace.evidence.events.is_empty()
-            else cls(trace, threads, stacks, StateIndex(stacks))
-        )
+        return cls(trace, threads, stacks, StateIndex(stacks))
+
+    def _idle(self, gaps: pl.DataFrame) -> tuple[ThreadIdle, ...]:
+        """Return the idle time of each launching thread in gaps; the most recent results are kept."""
+        known = next((parts for frame, parts in self.recent if frame is gaps), None)
+        if known is not None:
+            return known
+        parts = tuple(idle_by_thread(self.trace, self.threads, gaps))
+        self.recent[:] = [*self.recent[1 - MAX_RECENT :], (gaps, parts)]
+        return parts
 
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
         if self.stacks.is_empty:
             return ()
-        idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
+        idle = (part for frame in gaps for part in self._idle(frame))
         return measure_lines(self.stacks, idle_stacks(self.stacks, idle))
 
     def stack_times(self, gaps: Sequence[pl.DataFrame], windows: Sequence[Window]) -> StackTimes:
         """Return the idle time by stack in the gaps of some devices, and the time of threads inside their windows."""
-        idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
+        idle = (part for frame in gaps for part in self._idle(frame))
         start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
         return stack_times(self.stacks, idle, intervals.union(start, end))
 
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the parts of the idle time in the gaps of some devices by line (see model.HostTime)."""
-        idle = (part for frame in gaps for part in idle_by_thread(self.trace, self.threads, frame))
+        idle = (part for frame in gaps for part in self._idle(frame))
         cells, evidence = idle_cells(self.stacks, idle).frame, self.trace.evidence
         frame = evidence.stacks["frame"].to_numpy()[self.stacks.own_nodes[cells["stack"].to_numpy()]]
         return cells.select("moment", "idle_ns").hstack(evidence.frames.select("file", "line", "function")[frame])
@@ -75,7 +84,7 @@ class HostIdle:
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
-        idle = idle_by_thread(self.trace, self.threads, gaps)
+        idle = self._idle(gaps)
         if line is None:
             parts, host_ns = [(part.thread, part.host) for part in idle], int(gaps["host"].sum())
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import sqrt
 from typing import NamedTuple
 
@@ -44,15 +44,15 @@ def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
         for cells in index.sources(part.thread):
             if len(left.start) == 0:
                 break
-            rows.append(_stacks_in(cells, left, part))
+            near = cells.near(left)
+            rows.append(_stacks_in(near, left, part))
             exact &= cells.exact
-            left = intervals.subtract(left, cells.where(np.ones(len(cells.start), np.bool_)))
+            left = intervals.subtract(left, near.all)
     schema = {"stack": pl.Int32, "moment": pl.Int64, "idle_ns": pl.Int64, "host_ns": pl.Int64}
     return IdleStacks(pl.concat(rows) if rows else pl.DataFrame(schema=schema), exact)
 
 
-def _stacks_in(all_cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
-    cells = all_cells.near(left)
+def _stacks_in(cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
     stack = cells.stacks_in(part.until_launch)
     chosen = np.flatnonzero((inside > 0) & (stack >= 0))
@@ -79,7 +79,7 @@ def line_times(index: StackIndex, part: ThreadIdle, line: SourceLine) -> Interva
     for all_cells in index.sources(part.thread):
         cells = all_cells.near(left)
         parts.append(intervals.intersect(left, cells.where(is_line[cells.stacks_in(part.until_launch)])))
-        left = intervals.subtract(left, cells.where(np.ones(len(cells.start), np.bool_)))
+        left = intervals.subtract(left, cells.all)
     return intervals.union(*(np.concatenate(sides) for sides in zip(*parts, strict=True)))
 
 
@@ -93,8 +93,10 @@ def measure_lines(index: StackIndex, stacks: IdleStacks) -> tuple[SourceLine, ..
     named = stacks.frame.with_columns(
         pl.Series("own", frame[index.own_nodes[node]]), pl.Series("inner", frame[node]), pl.Series("node", node)
     ).join(evidence.frames.with_row_index("own").cast({"own": pl.Int64}), on="own")
-    by_inner = named.group_by("file", "line", "function", "own", "inner").agg(
-        pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").min()
+    by_inner = (
+        named.sort("idle_ns", "node", descending=[True, False])
+        .group_by("file", "line", "function", "own", "inner", maintain_order=True)
+        .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").first())
     )
     # A line may belong to several functions, such as a generator inside another; native code has functions alone.
     native = pl.when(pl.col("line") == 0).then("function").alias("native")
@@ -127,8 +129,8 @@ def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples
 
 def _library_calls(evidence: HostEvidence, node: int) -> str:
     """Return the library functions between a stack and its line, the outermost first; at most MAX_CALLS of them."""
-    calls = list(takewhile(lambda frame: frame.library, reversed(evidence.stack(node))))[:MAX_CALLS]
-    return CALLS.join(frame.text for frame in reversed(calls))
+    calls = islice(takewhile(lambda frame: frame.library, evidence.callers(node)), MAX_CALLS)
+    return CALLS.join(frame.text for frame in reversed(list(calls)))
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:

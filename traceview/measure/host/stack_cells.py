@@ -73,6 +73,11 @@ class StackCells(NamedTuple):
         at_launch = (self.since >= start) & (self.moment < end) & (self.seen >= end)
         return np.where(at_launch, self.before, self.stack)
 
+    @property
+    def all(self) -> Intervals:
+        """The union of all cells."""
+        return union(self.start, self.end, ordered=True)
+
     def where(self, chosen: NDArray[np.bool_]) -> Intervals:
         """Return the union of some cells."""
         return union(self.start[chosen], self.end[chosen], ordered=True)

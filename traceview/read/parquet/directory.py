@@ -104,9 +104,7 @@ def _all_tables(folder: Path) -> Iterator[tuple[str, pl.DataFrame]]:
         yield path.stem, _read_columns(path, _read_columns(path, None, size).columns, size)
 
 
-def _read_table(
-    path: Path, table: str, wanted: WantedColumns, size: DecodedSize, problems: list[str]
-) -> pl.DataFrame:
+def _read_table(path: Path, table: str, wanted: WantedColumns, size: DecodedSize, problems: list[str]) -> pl.DataFrame:
     """Read a table's wanted columns as integers and texts; rows with a value of another type are counted."""
     present = _read_columns(path, None, size)
     columns = wanted_columns(present.columns, table, problems, file=size.name, remedy=EXPORT_AGAIN)

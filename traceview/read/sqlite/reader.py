@@ -205,12 +205,38 @@ def _read_table(
     texts = [column for column in columns if column in TABLES[table].text]
     if not texts:
         return frame
+    if len(texts) == 1 and (text := _sparse_text(connection, table, texts[0], len(frame), problems)) is not None:
+        return frame.with_columns(text).select(columns)
     notes: list[str] = []
     text_frame = _read_with_sqlite(connection, table, texts, notes)
     if len(text_frame) != len(frame):
         return _read_with_sqlite(connection, table, columns, problems)
     problems.extend(notes)
     return pl.concat([frame, text_frame], how="horizontal").select(columns)
+
+
+def _sparse_text(
+    connection: sqlite3.Connection, table: str, column: str, count: int, problems: list[str]
+) -> pl.Series | None:
+    """Read a text column of `count` rows that is null in most; None unless the rows are numbered from 1."""
+    ends = (f'(SELECT {end}(_rowid_) FROM "{table}")' for end in ("min", "max"))
+    if connection.execute(f"SELECT {', '.join(ends)}").fetchone() != (1, count):
+        return None
+    typed = _typed_column(column, "text")
+    cursor = connection.execute(f'SELECT _rowid_, {typed} FROM "{table}" NOT INDEXED WHERE "{column}" IS NOT NULL')
+    values: list[str | None] = [None] * count
+    wrong = 0
+    while rows := cursor.fetchmany(BATCH_ROWS):
+        wrong += sum(text is None for _, text in rows)
+        for number, text in rows:
+            values[number - 1] = text
+    if wrong:
+        problems.append(_wrong_type(table, wrong))
+    return pl.Series(column, values, dtype=pl.String)
+
+
+def _wrong_type(table: str, count: int) -> str:
+    return f"{table}: {count} rows have a value of the wrong type; the value is ignored"
 
 
 def _read_with_sqlite(
@@ -234,7 +260,7 @@ def _read_with_sqlite(
         frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
     query = f'SELECT count(*) FROM "{table}" WHERE {" OR ".join(wrong) or "0"}'
     if count := int(connection.execute(query).fetchone()[0]):
-        problems.append(f"{table}: {count} rows have a value of the wrong type; the value is ignored")
+        problems.append(_wrong_type(table, count))
     return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
 
 
