@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 EXIT_CHECK_FAILED = 1
 EPILOG = """\b
-TIME is 120ms or 1.5s: counted from the first GPU work; or whole ns or @8.25s:
-a time on the capture's clock, as in the JSON and in nsys.
+TIME is 120ms or 1.5s after the start of the first GPU work, or a time on the
+capture's clock, as in the JSON and in nsys: whole ns, or @8.25s.
 
 \b
 EXPR is QUANTITY OPERATOR NUMBER, where OPERATOR is one of > >= < <= == !=

@@ -78,7 +78,7 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
     metavar="PERCENT",
     help="Ignore changes of the mean time below PERCENT.",
 )
-@top_option("Length of the list of kernels.")
+@top_option("Maximum number of kernels in the list.")
 @CALIBRATION
 @click.option(
     "--unprofiled-ms",

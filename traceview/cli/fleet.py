@@ -82,7 +82,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @click.option("--tls-ca-file", type=PEM, help="Certificate authority of a tls:// cluster (PEM).")
 @click.option("--tls-cert", type=PEM, help="Certificate of this client (PEM).")
 @click.option("--tls-key", type=PEM, help="Private key of this client (PEM).  [default: in --tls-cert]")
-@top_option("Length of the lists.")
+@top_option("Maximum number of rows in each list.")
 @fail_if_option("straggler > 5%")
 @reading_options
 @QUIET

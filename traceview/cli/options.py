@@ -181,7 +181,7 @@ _RANGE = click.option(
 _WHOLE = click.option(
     "--whole",
     is_flag=True,
-    help="Cover the whole window, not only the iterations, in findings, shares, bars and --fail-if.",
+    help="Use the whole window, not only the iterations, for findings, shares, bars and --fail-if.",
 )
 _FLOPS = click.option(
     "--flops-per-iteration",
@@ -189,7 +189,7 @@ _FLOPS = click.option(
     callback=parse_flops,
     help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
 )
-_TOP = top_option("Length of the longest lists. Totals do not change.")
+_TOP = top_option("Maximum number of rows in each list. Totals do not change.")
 
 
 def analysis_options(command: Decorated) -> Decorated:

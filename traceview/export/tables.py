@@ -37,7 +37,7 @@ UNIT_TYPES: Mapping[Unit, type[pl.DataType]] = {
 }
 # Row numbers and ids have the same type in all tables, so that any program can join them.
 COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cast(pl.Int64))
-# The same rule as in the page's export.js. Spreadsheets strip leading white space and control characters.
+# The same rule as in the page's assets/core/export.js. Spreadsheets strip leading white space and control characters.
 FORMULA = r"^(?:['\t\r\n]|[\s\x00-\x1f\x{200b}\x{feff}]*[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}])"
 
 

@@ -34,7 +34,7 @@ Role = pl.Enum(ROLES)
 
 # A column of type pl.Enum (the class) accepts any set of categories; `.to_physical()` returns the codes. Integers have
 # the smallest type that fits: a capture has tens of millions of rows here, but few devices, streams and threads
-# (normalise/plausible.py has their limits).
+# (normalise/valid_rows.py has their limits).
 OPERATIONS: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
