@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # In a container there is neither a sandbox nor a GPU; the rest keeps the browser itself off the network.
@@ -94,3 +94,12 @@ def opened(
         yield result
     finally:
         context.close()
+
+
+def chart(page: Opened, heading: str) -> Locator:
+    """Return the figure under a heading, after its chart is drawn."""
+    figure = page.page.locator(".figure", has=page.page.get_by_role("heading", name=heading))
+    stage = figure.locator(".chart")
+    stage.scroll_into_view_if_needed()
+    stage.and_(page.page.locator("[data-drawn]")).wait_for()
+    return figure

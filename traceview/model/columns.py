@@ -34,7 +34,7 @@ Unit = Literal[
     "flag",
     "size",
 ]
-Value = TypeVar("Value")
+Row = TypeVar("Row")
 
 METADATA_KEY = "traceview.column"
 
@@ -71,6 +71,11 @@ def derived(unit: Unit, title: str, description: str) -> Callable[[Callable[[Any
         return declared
 
     return declare
+
+
+def partial_row(row_type: type[Row], **figures: Any) -> Row:
+    """Return a row with these figures, such as one for all rows beyond a limit; its other fields are None."""
+    return row_type(**{field.name: None for field in dataclasses.fields(row_type)} | figures)  # type: ignore[arg-type]
 
 
 def field_names(row_type: type) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator
 
 from tests.captures import shared
-from tests.report.browser import Opened, opened
+from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis, Iterations
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
@@ -39,15 +39,6 @@ def page(shared_page: Opened) -> Iterator[Opened]:
     shared_page.settle()
     yield shared_page
     assert shared_page.complaints == []
-
-
-def chart(page: Opened, heading: str) -> Locator:
-    """Return the figure under a heading, after its chart is drawn."""
-    figure = page.page.locator(".figure", has=page.page.get_by_role("heading", name=heading))
-    stage = figure.locator(".chart")
-    stage.scroll_into_view_if_needed()
-    stage.and_(page.page.locator("[data-drawn]")).wait_for()
-    return figure
 
 
 def drawn(page: Opened, heading: str) -> list[dict[str, Any]]:

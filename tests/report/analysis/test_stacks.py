@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator
+from playwright.sync_api import Browser
 
 from tests.measure.host.test_host_time import random_trace
-from tests.report.browser import Opened, opened
+from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
@@ -25,14 +25,6 @@ def page(browser: Browser, analysis: Analysis, tmp_path_factory: pytest.TempPath
     with opened(browser, render(analysis), tmp_path_factory.mktemp("stacks")) as shown:
         yield shown
         assert shown.complaints == []
-
-
-def chart(page: Opened, heading: str) -> Locator:
-    figure = page.page.locator(".figure", has=page.page.get_by_role("heading", name=heading))
-    stage = figure.locator(".chart")
-    stage.scroll_into_view_if_needed()
-    stage.and_(page.page.locator("[data-drawn]")).wait_for()
-    return figure
 
 
 def test_switch_between_idle_and_host_time(page: Opened, analysis: Analysis) -> None:

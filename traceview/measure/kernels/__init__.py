@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from traceview.measure.activity import overlaps_window
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.measure.kernels.occupancy import SmLimits, occupancy
-from traceview.model.columns import Table
+from traceview.model.columns import Table, partial_row
 from traceview.model.kernels import KernelFamily, KernelUse
 from traceview.model.trace import Trace, Window
 
@@ -178,8 +177,7 @@ def _rest(rest: pl.DataFrame, total: int) -> KernelUse:
         pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max()
     ).row(0)
     name = f"({len(rest)} other kernels)"
-    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(KernelUse)}
-    return KernelUse(**(fields | _figures(count, ns, low, high, total) | {"name": name, "label": name}))
+    return partial_row(KernelUse, name=name, label=name, **_figures(count, ns, low, high, total))
 
 
 KERNELS = PartMeasure(

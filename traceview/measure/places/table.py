@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import numpy as np
 import polars as pl
 
@@ -12,7 +9,7 @@ from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels import rounded_share, shape_kinds
 from traceview.measure.places.locate import PLACE
 from traceview.measure.sums import sums_by_owner
-from traceview.model.columns import Table
+from traceview.model.columns import Table, partial_row
 from traceview.model.kernels import KernelPlace, ModuleUse
 
 MAX_PLACES = 500
@@ -80,10 +77,9 @@ def _kernel_names(given: PartInput) -> pl.DataFrame:
 
 def _rest(rest: pl.DataFrame, total: int) -> KernelPlace:
     """Return one row for many places."""
-    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(KernelPlace)}
     count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
-    given = {"kernel": f"({len(rest)} other places)", "count": count, "total_ns": ns, "share": rounded_share(ns, total)}
-    return KernelPlace(**(fields | given))
+    name = f"({len(rest)} other places)"
+    return partial_row(KernelPlace, kernel=name, count=count, total_ns=ns, share=rounded_share(ns, total))
 
 
 KERNEL_PLACES = PartMeasure(

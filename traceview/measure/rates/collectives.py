@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -12,7 +11,7 @@ import polars as pl
 from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.measure.kernels import DIGITS
-from traceview.model.columns import Table
+from traceview.model.columns import Table, partial_row
 from traceview.model.rates import Collective
 from traceview.model.trace import Trace
 
@@ -143,11 +142,11 @@ def _bandwidth(size: int | None, ns: float, factor: float | None) -> float | Non
 
 def _rest(rest: pl.DataFrame) -> Collective:
     """Return one row for many kinds of messages."""
-    fields: dict[str, Any] = {field.name: None for field in dataclasses.fields(Collective)}
     count, total, least = rest.select(pl.col("count", "total_ns").sum(), pl.col("min_ns").min()).row(0)
     name = f"({len(rest)} other sizes)"
-    figures = {"collective": name, "count": count, "total_ns": total, "median_ns": total // count, "min_ns": least}
-    return Collective(**(fields | figures))
+    return partial_row(
+        Collective, collective=name, count=count, total_ns=total, median_ns=total // count, min_ns=least
+    )
 
 
 COLLECTIVES = PartMeasure(
