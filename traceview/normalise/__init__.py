@@ -52,7 +52,11 @@ def normalise(capture: RawCapture) -> Trace:
     operations = with_launches(unlinked, links)
     (ranges, scopes), thread_frame = ranges_frame(tables, threads, capture_end), threads.frame(tables)
     scopes = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes
-    host = host_evidence(tables, threads, ranges, operations, scopes, stacked)
+    host = host_evidence(
+        *(tables, threads, ranges, operations, scopes, stacked),
+        callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
+        names=thread_frame["name"].to_list(),
+    )
     names = ProgramNames.from_tables(tables, thread_frame, operations, ranges)
     checks = list(check_health(evidence, api, links, operations, ranges))
     sizes = work_sizes(tables, threads, operations, api)

@@ -10,13 +10,15 @@ from traceview.model.stacks import EVENTS, HostEvidence
 from traceview.normalise.codes import categories, texts_of
 from traceview.normalise.function_stacks import function_stacks
 from traceview.normalise.native_stacks import StackedCalls, call_stacks, native_stacks
-from traceview.normalise.stacks import joined_stacks, python_stacks
+from traceview.normalise.stacks import ThreadEvidence, joined_stacks, python_stacks
 from traceview.normalise.threads import Threads
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
 
 LOADING = {2: "just-in-time compilation", 6: "module loading", 7: "lazy function loading"}  # overheadType
 GIL_DOMAIN = "GIL Trace"
+HOLDS_LOCK = "holds the GIL"
+NO_EVENTS = pl.DataFrame(schema={**EVENTS, "name": pl.String})
 COLLECTION = r"(?i)^(?:python )?(?:gc\b|garbage)"  # names of ranges around garbage collections
 SOURCES = (raw.SYSTEM_CALLS, raw.SCHEDULING, raw.CUPTI_OVERHEAD, raw.CPU_SAMPLES, raw.PYTHON_SAMPLES)
 
@@ -28,6 +30,8 @@ def host_evidence(
     operations: pl.DataFrame,
     scopes: pl.DataFrame,
     stacked: Sequence[StackedCalls],
+    callers: Sequence[int],
+    names: Sequence[str],
 ) -> HostEvidence:
     """Return the stacks and events of threads that call CUDA or annotate. Removes their tables from `tables`.
 
@@ -36,18 +40,24 @@ def host_evidence(
     if not operations.is_empty() and raw.CPU_SAMPLES in tables:
         during = pl.col("start").is_between(operations["start"].min(), operations["end"].max())
         tables[raw.CPU_SAMPLES] = tables[raw.CPU_SAMPLES].filter(during)
-    sources = [python_stacks(tables, threads), native_stacks(tables, threads, operations), function_stacks(scopes)]
+    events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
+    held = [frame.filter(pl.col("name") == HOLDS_LOCK) for frame in events if frame["state"][0] == "running"]
+    known = ThreadEvidence(pl.concat([*held, NO_EVENTS]).sort("start"), callers, names)
+    sources = [
+        python_stacks(tables, threads, known),
+        native_stacks(tables, threads, operations),
+        function_stacks(scopes),
+    ]
     sources += [call_stacks(calls, tables, threads, operations) for calls in stacked]
     stacks = [source for source in sources if source]
-    events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
     for name in (*SOURCES, raw.CPU_STACKS, raw.PYTHON_STACKS, raw.PYTHON_FRAMES):
         tables.pop(name, None)
     evidence = HostEvidence(*joined_stacks(stacks)) if stacks else HostEvidence()
     if not events:
         return evidence
     table = pl.concat(events).sort("start", "end")
-    names = pl.Enum(table["name"].unique(maintain_order=True))
-    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table.cast({"name": names}))
+    distinct = pl.Enum(table["name"].unique(maintain_order=True))
+    return HostEvidence(evidence.frames, evidence.stacks, evidence.samples, table.cast({"name": distinct}))
 
 
 def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -113,6 +123,6 @@ def _lock_events(tables: dict[str, pl.DataFrame], threads: Threads) -> Iterator[
     )
     texts = pl.Series(texts_of(own["textId"], tables), dtype=pl.String) if "textId" in own.columns else own["text"]
     named = _with_thread(own, threads).with_columns(pl.coalesce("text", pl.lit(texts)).alias("label"))
-    for word, state, name in (("Waiting", "waiting", "GIL"), ("Holding", "running", "holds the GIL")):
+    for word, state, name in (("Waiting", "waiting", "GIL"), ("Holding", "running", HOLDS_LOCK)):
         chosen = named.filter(pl.col("label").str.starts_with(word))
         yield _events(chosen.with_columns(pl.lit(name).alias("name")), state)

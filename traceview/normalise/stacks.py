@@ -5,30 +5,45 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview.model.call_tree import Numbers, node_levels
 from traceview.model.stacks import FRAMES, SAMPLES, STACKS
 from traceview.normalise.codes import texts_of
 from traceview.normalise.source_paths import folder_of, is_library, shown_files
-from traceview.normalise.threads import Threads, process_of
+from traceview.normalise.threads import Threads, process_ids, process_of
 from traceview.normalise.valid_rows import MAX_TIME
 from traceview.read import raw
 
 MAIN_ROOTS = ("<module>", "_run_module_as_main", "run_path")  # outermost functions of a program's main thread
+THREAD_ROOT = "_bootstrap"  # outermost function of a thread of the module threading
+AUTOGRAD = "pt_autograd"  # names of PyTorch's threads begin so
+THREAD_KEY = ("process", "category")
+MOSTLY = 0.5
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 MAX_DEPTH = 1 << 10  # frames of a stack; Python's default limit of recursion is 1000
 MAX_PYTHON_THREADS = 1 << 10
 TORCH_NAME = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.*)$")
 
-Flags = NDArray[np.bool_]
 StackFrames = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 
 
-def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads) -> StackFrames | None:
+class ThreadEvidence(NamedTuple):
+    """What assigns numbered Python threads to threads of the system.
+
+    `held` tells when threads (rows, by start) held the interpreter lock, if nsys traced it; `callers` has the rows of
+    threads that call CUDA, and `names` the name of each thread.
+    """
+
+    held: pl.DataFrame
+    callers: Sequence[int]
+    names: Sequence[str]
+
+
+def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads, known: ThreadEvidence) -> StackFrames | None:
     """Return frames, stacks and samples of Python; None if the capture has none."""
     samples, stacks, frames = (
         tables.get(name, pl.DataFrame()) for name in (raw.PYTHON_SAMPLES, raw.PYTHON_STACKS, raw.PYTHON_FRAMES)
@@ -41,7 +56,8 @@ def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads) -> StackFra
     parent, frame = stacks["parent"].to_numpy(), stacks["frame"].to_numpy()
     names, library = shown_files(pl.Series(files), _program_folders(files, parent, frame))
     shown = pl.DataFrame({"function": functions, "file": names, "line": lines, "library": library}, schema=dict(FRAMES))
-    return shown, stacks.cast(dict(STACKS)), _samples(samples, threads, _is_main(functions, parent, frame))  # type: ignore[arg-type]
+    root = _root_functions(functions, parent, frame)[samples["stack"].to_numpy()]
+    return shown, stacks.cast(dict(STACKS)), _samples(samples.with_columns(root), threads, known)  # type: ignore[arg-type]
 
 
 def joined_stacks(parts: Sequence[StackFrames]) -> StackFrames:
@@ -102,34 +118,72 @@ def _program_folders(paths: Sequence[str], parent: Numbers, frame: Numbers) -> f
     return frozenset(folder_of(paths[row]) for row in outermost.tolist()) - {""}
 
 
-def _is_main(functions: Sequence[str], parent: Numbers, frame: Numbers) -> Flags:
-    """Return for each stack node whether its outermost frame is that of a main thread."""
+def _root_functions(functions: Sequence[str], parent: Numbers, frame: Numbers) -> pl.Series:
+    """Return the outermost function of each stack node, as `root`."""
     root = np.arange(len(parent))
     while (inside := parent[root] >= 0).any():
         root = np.where(inside, parent[root], root)
-    main = np.array([function in MAIN_ROOTS for function in functions], np.bool_)
-    return np.take(main, frame[root])
+    return pl.Series("root", functions, dtype=pl.String)[frame[root]]
 
 
-def _samples(samples: pl.DataFrame, threads: Threads, is_main: Flags) -> pl.DataFrame:
-    """Return SAMPLES. nsys numbers Python threads: the one that runs the script is the main thread."""
+def _samples(samples: pl.DataFrame, threads: Threads, known: ThreadEvidence) -> pl.DataFrame:
+    """Return SAMPLES. nsys numbers Python threads, and does not name their system threads."""
     if samples["category"].null_count() == len(samples):
         thread = threads.rows(samples["globalTid"])
         columns = samples.with_columns(thread.alias("thread"), thread.alias("python_thread"))
         return _typed(columns.filter(pl.col("thread") >= 0))
-    columns = samples.with_columns(
-        process_of("globalTid").alias("process"),
-        pl.Series("is_main", is_main[samples["stack"].to_numpy()]),
-        pl.col("category").fill_null(0),
+    columns = samples.with_columns(process_of("globalTid").alias("process"), pl.col("category").fill_null(0))
+    groups = (
+        columns.group_by("process", "category")
+        .agg(
+            pl.col("root").is_in(MAIN_ROOTS).mean().alias("is_main"),
+            (pl.col("root") == THREAD_ROOT).mean().alias("is_made_by_python"),
+            pl.len().alias("count"),
+        )
+        .sort("count", "process", "category", descending=[True, False, False])[:MAX_PYTHON_THREADS]
     )
-    groups = columns.group_by("process", "category").agg(pl.col("is_main").mean(), pl.len().alias("count"))
-    groups = groups.sort("count", descending=True)[:MAX_PYTHON_THREADS]
-    main = groups.filter(pl.col("is_main") > 0.5).sort("count", descending=True).unique("process", keep="first")
+    main = groups.filter(pl.col("is_main") > MOSTLY).unique("process", keep="first", maintain_order=True)
     rows = [threads.main_row(process) for process in main["process"].to_list()]
-    main = main.select("process", "category", pl.Series("thread", rows, dtype=pl.Int16))
-    numbers = groups.sort("process", "category").select("process", "category").with_row_index("python_thread")
-    columns = columns.join(main, on=["process", "category"], how="left").join(numbers, on=["process", "category"])
-    return _typed(columns)
+    owners = main.select(*THREAD_KEY, pl.Series("thread", rows, dtype=pl.Int16))
+    owners = pl.concat([owners, _by_lock(columns.join(owners, on=THREAD_KEY, how="anti"), threads, known.held)])
+    rest = groups.join(owners, on=THREAD_KEY, how="anti")
+    owners = pl.concat([owners, _by_kind(rest, threads, known, owners["thread"].drop_nulls().to_list())])
+    numbers = groups.sort(THREAD_KEY).select(THREAD_KEY).with_row_index("python_thread")
+    return _typed(columns.join(owners, on=THREAD_KEY, how="left").join(numbers, on=THREAD_KEY))
+
+
+def _by_lock(samples: pl.DataFrame, threads: Threads, held: pl.DataFrame) -> pl.DataFrame:
+    """Return the thread of each Python thread: the one that holds the lock in most samples that hold it."""
+    processes = pl.Series(process_ids(threads.global_tid.to_numpy()), dtype=pl.Int32)
+    holders = held.select("start", pl.col("end").alias("until"), "thread").with_columns(
+        processes.gather(held["thread"].cast(pl.UInt32)).alias("process")
+    )
+    at = samples.filter(pl.col("holdsGil") > 0).sort("start").select(*THREAD_KEY, "start")
+    holding = at.join_asof(holders.sort("start"), on="start", by="process", check_sortedness=False)
+    votes = holding.filter(pl.col("start") < pl.col("until")).group_by(*THREAD_KEY, "thread").len("votes")
+    elected = votes.join(at.group_by(THREAD_KEY).len("all"), on=THREAD_KEY)
+    return elected.filter(pl.col("votes") > MOSTLY * pl.col("all")).select(*THREAD_KEY, pl.col("thread").cast(pl.Int16))
+
+
+def _by_kind(groups: pl.DataFrame, threads: Threads, known: ThreadEvidence, taken: list[int]) -> pl.DataFrame:
+    """Return the thread of each Python thread that is the only one of its process and kind, if one such thread is left.
+
+    A thread is made by Python, or by a library as PyTorch's autograd threads are.
+    """
+    process = process_ids(threads.global_tid.to_numpy())
+    rows = [row for row in known.callers if row not in taken and threads.main_row(int(process[row])) != row]
+    left = pl.DataFrame(
+        {
+            "process": process[rows],
+            "is_made_by_python": [not known.names[row].startswith(AUTOGRAD) for row in rows],
+            "thread": rows,
+        },
+        schema={"process": pl.Int32, "is_made_by_python": pl.Boolean, "thread": pl.Int16},
+    )
+    kinds = groups.select(*THREAD_KEY, pl.col("is_made_by_python") > MOSTLY)
+    kind = ("process", "is_made_by_python")
+    only = (frame.filter(pl.len().over(kind) == 1) for frame in (kinds, left))
+    return next(only).join(next(only), on=kind).select(*THREAD_KEY, "thread")
 
 
 def _typed(columns: pl.DataFrame) -> pl.DataFrame:

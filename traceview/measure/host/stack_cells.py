@@ -89,6 +89,7 @@ class StackIndex:
     def __init__(self, trace: Trace) -> None:
         self.evidence: HostEvidence = trace.evidence
         self._process = trace.threads["process"].to_list()
+        self._is_main = (trace.threads["process"] == trace.threads["tid"]).to_list()
         self._cells: dict[tuple[int, str], StackCells | None] = {}
 
     @property
@@ -138,9 +139,10 @@ class StackIndex:
 
     @cached_property
     def _main_threads(self) -> dict[int, int]:
-        """The thread of each process with the most Python stacks."""
-        counts = sorted((len(part), -thread) for (thread, kind), part in self._parts.items() if kind == PYTHON)
-        return {self._process[-thread]: -thread for _, thread in counts}
+        """The thread of each process whose Python stacks count for others: its main thread, else that with the most."""
+        python = [(row, len(part)) for (row, kind), part in self._parts.items() if kind == PYTHON]
+        python.sort(key=lambda item: (self._is_main[item[0]], item[1], -item[0]))  # the last of a process counts
+        return {self._process[row]: row for row, _ in python}
 
 
 def _calls(calls: pl.DataFrame) -> StackCells:
