@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.made_trace import made_trace
 from traceview import measure
+from traceview.frozen import frozen
 from traceview.measure import devices
 from traceview.measure.base import PartInput, PartMeasure
 from traceview.model.columns import Table, column
@@ -22,7 +22,7 @@ from traceview.report.analysis.document import to_json
 
 def test_example_measure_reaches_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure.__doc__ is not None
-    names: dict[str, Any] = {"dataclass": dataclass, "column": column, "pl": pl, "Table": Table, "__name__": __name__}
+    names: dict[str, Any] = {"frozen": frozen, "column": column, "pl": pl, "Table": Table, "__name__": __name__}
     names |= {"PartInput": PartInput, "PartMeasure": PartMeasure}
     exec(dedent(measure.__doc__.split("For example::")[1]), names)
     monkeypatch.setattr(devices, "MEASURES", (*measure.MEASURES, names["LONGEST_KERNELS"]))

@@ -4,7 +4,7 @@ To add a measure, write a module in this package, add its measure to MEASURES, a
 (traceview/model/columns.py) declares the rows' columns; JSON, terminal, page and CSV are derived from this declaration.
 For example::
 
-    @dataclass(frozen=True, slots=True)
+    @frozen
     class LongestKernel:
         stream: int = column("id", "stream", "Row of Trace.streams.")
         duration_ns: int = column("ns", "longest", "Length of the stream's longest kernel.")

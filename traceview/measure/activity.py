@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.errors import NoGpuWorkError, RequestError
+from traceview.frozen import frozen
 from traceview.intervals import Intervals, Rows, Times
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import CLASSES, SOURCES, Trace, Window
@@ -24,7 +25,7 @@ MAX_LISTED_NAMES = 5
 Value = TypeVar("Value", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Activity:
     """The GPU work of one device inside its window.
 

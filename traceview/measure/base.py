@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from traceview.frozen import frozen
 from traceview.measure.activity import Activity, ShapeSums
 from traceview.measure.gaps.causes import IdleGaps
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -47,7 +48,7 @@ class DeviceInput(PartInput):
     idle: IdleGaps  # the device's idle gaps and their causes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaptureInput:
     """The input of a CaptureMeasure."""
 
@@ -61,7 +62,7 @@ class CaptureInput:
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartMeasure:
     """A measure of each device's window and steady part. `rows` returns instances of `table.row_type`."""
 
@@ -73,7 +74,7 @@ class PartMeasure:
         return self.table.with_rows(self.rows(given))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceMeasure:
     """A measure of each device's window. `rows` returns instances of `table.row_type`."""
 
@@ -85,7 +86,7 @@ class DeviceMeasure:
         return self.table.with_rows(self.rows(given))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaptureMeasure:
     """A measure of the capture. `rows` returns instances of `table.row_type`, or the reason why there are none."""
 

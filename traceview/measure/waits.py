@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals, Times
 from traceview.measure.activity import Activity
 from traceview.measure.sums import covered_length_few_queries, sums_by_owner
@@ -32,7 +33,7 @@ class ProcessGpus:
     windows: Intervals = EMPTY
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockingCalls:
     """Blocking calls in the order of Trace.api: their times inside the window, and when they returned.
 
@@ -52,7 +53,7 @@ class BlockingCalls:
         return int(self.wait.max(initial=-1)) + 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaitCosts:
     """When each call's wait returned, the call's `waited` ns, and its shares of the wait's other figures in ns."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.model.columns import Table
 from traceview.model.devices import DevicePart, DeviceUse, HostStates
 from traceview.model.program import Program
@@ -33,7 +34,7 @@ ITERATION_FIGURES = (
 SEVERITIES = ("high", "medium", "low")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotMeasured:
     """The reason why a figure is missing. Missing data is neither an error nor 0; every report shows the reason."""
 
@@ -59,7 +60,7 @@ class HostTime(Protocol):
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SyncUse:
     """Blocking calls (docs/definitions.md "Synchronization").
 
@@ -79,7 +80,7 @@ class SyncUse:
     frame: pl.DataFrame
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostUse:
     """Explicit synchronizations, and calls that synchronize implicitly."""
 
@@ -87,7 +88,7 @@ class HostUse:
     implicit_sync: SyncUse
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Iteration:
     """One iteration. GPU figures are clipped to [start, end) and summed over the devices of its process."""
 
@@ -107,7 +108,7 @@ class Iteration:
     kernel_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread:
     """Median and tails in ns, linearly interpolated between ranks and rounded down."""
 
@@ -116,7 +117,7 @@ class Spread:
     p95: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationCandidate:
     """A phase that repeats: the iterations, or another phase that could be the iteration."""
 
@@ -127,7 +128,7 @@ class IterationCandidate:
     share_fraction: float  # part of the GPU time that its process launches
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Iterations:
     """The iterations of a run (docs/definitions.md "Iterations").
 
@@ -152,7 +153,7 @@ class Iterations:
     unprofiled: UnprofiledTime | None = None  # an estimate; None if the capture gives none
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationSummary:
     """The source of a capture's iterations and their mean time, for reports that compare or predict it."""
 
@@ -166,7 +167,7 @@ class IterationSummary:
         return cls(iterations.source, iterations.confidence, iterations.time_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A place in the capture that shows a finding; a click opens it in the timeline."""
 
@@ -178,7 +179,7 @@ class Place:
     thread: int | None = None  # row of Trace.threads
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """A symptom, its cost, and what to change."""
 
@@ -199,7 +200,7 @@ class Finding:
     host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unmatched:
     """GPU work whose launch is not in the capture. Unified-memory copies never have one and do not count."""
 
@@ -209,7 +210,7 @@ class Unmatched:
     graphs: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Analysis:
     """Everything that a report shows."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from traceview.frozen import frozen
 from traceview.model.trace import Window
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamsAtOnce:
     """How long each pair of a device's streams was busy at the same time.
 
@@ -21,7 +21,7 @@ class StreamsAtOnce:
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GapLengths:
     """A device's idle gaps whose length is in [from_ns, to_ns): their count, and their ns by cause."""
 
@@ -32,7 +32,7 @@ class GapLengths:
     longest: Window
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CopyGroup:
     """Copies of one kind and memory with similar size and duration, or a single copy."""
 
@@ -45,7 +45,7 @@ class CopyGroup:
     stream: int  # the slowest copy's row of Trace.streams
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelInstance:
     """One kernel, on a row of Trace.streams."""
 
@@ -54,7 +54,7 @@ class KernelInstance:
     stream: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelGroup:
     """Kernels that have something in common. `name` is None for launch shapes, and for kernels without this place."""
 
@@ -66,7 +66,7 @@ class KernelGroup:
     first: KernelInstance
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelGrouping:
     """All kernels of a part of a device's window by one attribute, the costliest group first."""
 
@@ -74,7 +74,7 @@ class KernelGrouping:
     groups: tuple[KernelGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlaceNode:
     """Kernels of a module, a range, an op or of one name. `parent` is the index of the node around it, -1 for none."""
 
@@ -84,7 +84,7 @@ class PlaceNode:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StackNode:
     """A source line of the program, or a function of a library, that stacks share with its callers.
 
@@ -104,7 +104,7 @@ class StackNode:
     calls: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StackTree:
     """The stacks of a capture as a tree, callers first. If `exact` is false, its times come from samples."""
 
@@ -112,7 +112,7 @@ class StackTree:
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
@@ -128,7 +128,7 @@ class DeviceCharts:
     places: tuple[PlaceNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationBar:
     """Consecutive iterations in one bar: the sums of their figures, and the slowest one."""
 
@@ -140,7 +140,7 @@ class IterationBar:
     slowest: int  # index into Iterations.per_iteration
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Charts:
     """All figures that only charts show."""
 

@@ -1,9 +1,9 @@
 """Columns and tables: a measure declares them once, and every report derives its form from them.
 
-A row of a measure is a frozen dataclass. Each field that reports show is made by `column`, each figure that follows
-from other columns is a property made by `derived`:
+A row of a measure is a frozen dataclass (traceview/frozen.py). Each field that reports show is made by `column`, each
+figure that follows from other columns is a property made by `derived`:
 
-    @dataclass(frozen=True, slots=True)
+    @frozen
     class LongestKernel:
         stream: str = column("text", "stream", "The stream, as the capture names it.")
         duration_ns: int = column("ns", "longest", "Length of its longest kernel.")
@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
+
+from traceview.frozen import frozen
 
 Unit = Literal[
     "text",
@@ -39,7 +41,7 @@ Row = TypeVar("Row")
 METADATA_KEY = "traceview.column"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means."""
 
@@ -98,7 +100,7 @@ def columns(row_type: type) -> tuple[Column, ...]:
     return (*fields, *properties)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """A measure's rows, with the declaration that every report derives its form from.
 

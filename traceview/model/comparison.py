@@ -6,8 +6,9 @@ Times are whole ns per iteration. Differences are after minus before: negative m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from traceview.frozen import frozen
 from traceview.model.analysis import IterationSummary
 from traceview.model.trace import Note
 
@@ -16,7 +17,7 @@ CUTS = ("range", "gpu", "whole")
 STATUSES = ("appeared", "vanished", "slower", "faster", "changed", "same")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimeShape:
     """The distribution of the times of iterations: `quantiles` in ns (p5 to p95), and its form in a word.
 
@@ -31,7 +32,7 @@ class TimeShape:
     high_fraction: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationWork:
     """The work of an iteration in two captures, as launches of kernels and graphs.
 
@@ -50,7 +51,7 @@ class IterationWork:
         return self.multiple is None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ComparedCapture:
     """One capture and its steady iterations.
 
@@ -70,7 +71,7 @@ class ComparedCapture:
     unprofiled_ns: Mapping[str, int] | None = None  # mean, low and high of an iteration without the profiler
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FigureChange:
     """One figure of an iteration in two captures.
 
@@ -90,7 +91,7 @@ class FigureChange:
     verdict: str  # "less", "more", "noise", or "unjudged" without an interval
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelChange:
     """Kernels of one name and launch shape, or of all shapes of a name that the captures do not share.
 
@@ -114,7 +115,7 @@ class KernelChange:
         return int(self.time.mean_after - self.time.mean_before)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LineChange:
     """A source line, and the idle time of a GPU per iteration while the launching thread was there.
 
@@ -129,7 +130,7 @@ class LineChange:
     idle: FigureChange
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaptureDifference:
     """One capture compared with the base.
 
@@ -163,7 +164,7 @@ class CaptureDifference:
         return {change.name: change for change in (self.time, self.wall, *self.parts, self.idle, *self.host)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationTimeline:
     """The events of one capture around its iteration of median length.
 
@@ -181,7 +182,7 @@ class IterationTimeline:
     left_out: int  # events inside the iterations that exceed the limit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """Captures compared with the first of them."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.model.columns import Table
 from traceview.model.rows import CommunicationOverlap, CopyOverlap, StreamUse
 from traceview.model.stacks import HOST_STATES
@@ -26,7 +27,7 @@ CAUSES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gap:
     """One idle gap. The ns of its causes add up to its length."""
 
@@ -43,7 +44,7 @@ class Gap:
         return max(self.causes, key=lambda name: self.causes[name])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostStates:
     """What the launching threads did in `host` idle time (docs/definitions.md).
 
@@ -58,7 +59,7 @@ class HostStates:
 NO_HOST_STATES = HostStates(dict.fromkeys(HOST_STATES, 0), {})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gaps:
     """Idle gaps of one device or stream.
 
@@ -77,7 +78,7 @@ class Gaps:
     profiler: Mapping[str, int] | None = None  # estimate: the ns of each cause that a run without the profiler lacks
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DevicePart:
     """The work of one GPU in a part of its window, clipped at the border of the part."""
 
@@ -107,7 +108,7 @@ class DevicePart:
         return self.tables["communication"].rows[0]  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceUse(DevicePart):
     """One GPU in its window, and in its steady part (docs/definitions.md "The steady part").
 

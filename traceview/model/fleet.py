@@ -6,8 +6,7 @@ processes and machines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.program import Program
 from traceview.model.trace import Note
@@ -16,7 +15,7 @@ from traceview.model.trace import Note
 STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """The iterations of one rank, one value each. `number` is the number in their names, or 0, 1, 2 ...
 
@@ -40,7 +39,7 @@ class Steps:
         return self.figures[STEP_FIGURES.index(name)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Channel:
     """A sequence of a rank's collectives: a communicator if the capture names it, else a stream."""
 
@@ -48,7 +47,7 @@ class Channel:
     stream: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collectives:
     """A rank's communication kernels in launch order. `kind` is an index into `kinds`, `channel` into `channels`.
 
@@ -67,7 +66,7 @@ class Collectives:
     left_out: int  # collectives of the report that exceed the limit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankResult:
     """One GPU of one report. `idle` has one value for each of model.CAUSES."""
 
@@ -85,7 +84,7 @@ class RankResult:
     collectives: Collectives
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportResult:
     """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known."""
 
@@ -96,7 +95,7 @@ class ReportResult:
     ranks: tuple[RankResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Skipped:
     """A report that cannot be used, by its name in the fleet, and the reason."""
 
@@ -104,7 +103,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clock:
     """One report's clock relative to the clock of the first report of its component.
 
@@ -121,7 +120,7 @@ class Clock:
     session: int | None  # the offset according to the start times of the sessions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveGroup:
     """Ranks that take part in the same collectives, and how their arrivals differ.
 
@@ -142,7 +141,7 @@ class CollectiveGroup:
     last_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pair:
     """How long one rank waits in collectives in which another is last; both are rows of Fleet.ranks."""
 
@@ -152,7 +151,7 @@ class Pair:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rank:
     """One rank: means over its steady iterations, or sums over the window if it has none.
 
@@ -190,7 +189,7 @@ class Rank:
     typical: int | None  # median `own` of an iteration of its set, ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Straggler:
     """A rank whose own time exceeds that of the others by more than margin and noise, the reason, and the cost.
 
@@ -210,7 +209,7 @@ class Straggler:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Advice:
     """A remedy. The most expensive problem comes first.
 
@@ -228,7 +227,7 @@ class Advice:
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heat:
     """Figures of every rank in every iteration, one row per rank; -1 if it does not have the iteration."""
 
@@ -240,7 +239,7 @@ class Heat:
     wait: Times
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fleet:
     """Many reports in one result. The same reports give the same bytes on any machine."""
 

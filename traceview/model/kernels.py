@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from traceview.frozen import frozen
 from traceview.model.columns import column, derived
 
 
@@ -15,7 +14,7 @@ def size_text(sizes: tuple[int, ...] | None) -> str | None:
     return "x".join(str(size) for size in sizes[: last + 1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelUse:
     """Kernels of one name and launch shape. None stands for data that the capture or the name does not contain."""
 
@@ -47,7 +46,7 @@ class KernelUse:
         return size_text(self.grid)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelPlace:
     """Kernels of one name that one place in the program launches. None stands for data that the capture lacks."""
 
@@ -70,7 +69,7 @@ class KernelPlace:
     share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModuleUse:
     """Kernels of one op in one module, in one direction. None stands for data that the capture lacks."""
 
@@ -81,7 +80,7 @@ class ModuleUse:
     share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelFamily:
     """Kernels of one family."""
 

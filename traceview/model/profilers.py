@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from traceview.frozen import frozen
 from traceview.model.program import PLAIN_CUDA, Program
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaptureAdvice:
     """Texts on how to capture what is missing.
 

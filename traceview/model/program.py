@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from traceview.frozen import frozen
 
 KINDS = ("pytorch", "jax", "tensorrt", "onnx", "triton", "julia", "openacc", "openmp", "mpi", "cuda")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """The kind of a program.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from traceview.frozen import frozen
 from traceview.model.columns import column
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MatrixPrecision:
     """Matrix products, convolutions and attention of one precision (docs/definitions.md "Speed of light")."""
 
@@ -24,7 +23,7 @@ class MatrixPrecision:
     of_peak: float | None = column("fraction", "of peak", "Rate over peak.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpeedOfLight:
     """How fast a GPU computes in its steady part, and how fast it could (docs/definitions.md "Speed of light")."""
 
@@ -46,7 +45,7 @@ class SpeedOfLight:
     unknown_because: str | None = column("text", "unknown because", "Why a figure of the row is null.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collective:
     """Communication kernels with equal messages (docs/definitions.md "Collectives"). What is unknown is None."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from traceview.frozen import frozen
 from traceview.model.columns import column, derived
 
 
@@ -12,7 +12,7 @@ def _ratio(part: int, total: int) -> float | None:
     return part / total if total else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CopyOverlap:
     """Copies of one kind and memory, and their overlap with compute (docs/definitions.md "Overlap")."""
 
@@ -37,7 +37,7 @@ class CopyOverlap:
         return _ratio(self.overlapped_ns, self.busy_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommunicationOverlap:
     """Communication kernels, and their overlap with compute (docs/definitions.md "Overlap")."""
 
@@ -51,7 +51,7 @@ class CommunicationOverlap:
         return _ratio(self.overlapped_ns, self.busy_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamUse:
     """One stream (docs/definitions.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
 
@@ -73,7 +73,7 @@ class StreamUse:
     causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApiTotal:
     """Blocking calls of one name (docs/definitions.md "Synchronization")."""
 
@@ -87,7 +87,7 @@ class ApiTotal:
     cost_ns: int = column("ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RangeUse:
     """One NVTX range name, projected on the GPU (docs/definitions.md "NVTX projected on the GPU")."""
 
@@ -112,7 +112,7 @@ class RangeUse:
 CALLS = " > "  # between a function and the one that it calls
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceLine:
     """A source line where the launching thread was while a GPU was idle (docs/definitions.md)."""
 

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import polars as pl
+
+from traceview.frozen import frozen
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -49,7 +51,7 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
     return pl.DataFrame(schema=dict(schema))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkSizes:
     """The sizes of work that a capture states; each frame is empty if it states none."""
 

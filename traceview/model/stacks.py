@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from traceview.frozen import frozen
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -50,7 +52,7 @@ SYSTEM_MODULE = r"^(?:lib(?:c|pthread|m|dl|rt|gcc_s|stdc\+\+|util)[-.]|ld-|\[|vm
 MAX_STACK = 60  # frames of a finding's stack, the innermost ones
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StackFrame:
     """One function of a call stack."""
 
@@ -66,7 +68,7 @@ class StackFrame:
         return f"{self.function} ({place})" if place else self.function
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostPlace:
     """Where the host was in the idle time that a finding costs (docs/definitions.md).
 
@@ -95,7 +97,7 @@ def _empty(schema: Mapping[str, PolarsDataType]) -> pl.DataFrame:
     return pl.DataFrame(schema={name: pl.Enum([]) if kind is pl.Enum else kind for name, kind in schema.items()})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostEvidence:
     """Stacks as a tree, when threads had them, and events with the states of threads.
 

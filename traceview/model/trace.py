@@ -6,11 +6,12 @@ Times are int64 nanoseconds on the export's clock. Intervals are half-open, [sta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.scopes import CAPTURES, SCOPES, no_scopes
 from traceview.model.sizes import WorkSizes
@@ -127,7 +128,7 @@ THREADS: Mapping[str, PolarsDataType] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A half-open time interval, in ns."""
 
@@ -140,7 +141,7 @@ class Window:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Note:
     """A remark on the data. `affects` names the figures and findings that it weakens."""
 
@@ -149,7 +150,7 @@ class Note:
     affects: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportInfo:
     """The origin of a trace. `file` is a name without folders: reports contain no paths.
 
@@ -174,7 +175,7 @@ def _check(frame_name: str, frame: pl.DataFrame, schema: Mapping[str, PolarsData
             raise TypeError(f"{frame_name}.{name} is {frame.schema[name]}, not {dtype}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trace:
     """One normalised capture, independent of the export's version and format.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
+
+from traceview.frozen import frozen
 
 # The kinds of calls that cost the profiler alike, tried in this order: a regular expression on the call's name.
 CALL_KINDS: Mapping[str, str] = {
@@ -31,7 +33,7 @@ class Bounds(NamedTuple):
         return Bounds(*(value * factor for value in self))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfilerCosts:
     """What the profiler adds, in ns: to a call of each of CALL_KINDS, a pushed and popped range, and between kernels.
 
@@ -51,7 +53,7 @@ class ProfilerCosts:
         return ProfilerCosts(self.source, calls, self.range.scaled(factor), self.kernel_gap.scaled(factor), self.gpu)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnprofiledTime:
     """The time of an iteration without the profiler, and the profiler's part of each device's idle time.
 

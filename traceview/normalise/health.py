@@ -6,11 +6,11 @@ Each check yields a Note for what it finds. A check without a finding yields one
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.model.trace import PROFILER_DOMAINS, Note
 from traceview.normalise.api import without_suffix
 from traceview.normalise.codes import categories, texts_of
@@ -52,7 +52,7 @@ GPU_FIGURES = ("busy", "compute", "copies", "communication", "idle", "iterations
 Check = Note | str  # a defect, or a line on a check that found none
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evidence:
     """Small frames that the checks need from the raw tables, made before the tables are freed.
 

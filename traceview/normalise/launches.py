@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.normalise.codes import categories, translate
 from traceview.normalise.links import Links
 
@@ -18,7 +18,7 @@ CAPTURE_BEGIN = re.compile(r"(cuda|cu)StreamBeginCapture\w*")
 CAPTURE_END = re.compile(r"(cuda|cu)StreamEndCapture")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launches:
     """The launch calls that should have GPU work.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview.errors import DamagedExportError
+from traceview.frozen import frozen
 from traceview.intervals import Times, blocks
 from traceview.read import raw
 from traceview.read.limits import MAX_NAME
@@ -25,7 +25,7 @@ MAX_VALUES = {"bytes": (1 << 50, "number of bytes"), "correlationId": ((1 << 32)
 MAX_COUNTS = {"GPUs": 1024, "streams": 8192, "threads": 8192, "processes": 1024}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problems:
     """Notes that every report shows; normalising appends to them."""
 

@@ -7,13 +7,13 @@ costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Rows, Times
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.nvtx.nesting import Nesting
@@ -30,7 +30,7 @@ from traceview.pricing.part import use_in_steady_part
 from traceview.speedups import KernelSequence
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceFacts:
     """One device in the part of its window that findings cover, prepared for rules.
 
@@ -87,7 +87,7 @@ class DeviceFacts:
         return self.activity.select(trace.operations[name].to_physical().to_numpy())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaptureFacts:
     """An Analysis with the data that several rules need.
 
@@ -149,7 +149,7 @@ class CaptureFacts:
         return f" ({'one' if each == '1' else each} per iteration)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FindingDraft:
     """A finding before it is priced.
 

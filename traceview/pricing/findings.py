@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.intervals import Intervals
 from traceview.measure.activity import COMPUTE
 from traceview.model.analysis import Finding, NotMeasured, Place
@@ -98,7 +99,7 @@ def _doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Price:
     """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
 

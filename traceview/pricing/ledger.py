@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.model.devices import Gaps
 from traceview.model.trace import Window
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IdleClaim:
     """A claim on the idle ns with these `causes` in the gaps `rows` (ascending rows or a slice; None: all gaps).
 
@@ -32,7 +33,7 @@ class IdleClaim:
     at_most: Times | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExposedClaim:
     """A claim on the exposed ns of the accounts `keys`, limited to the times in `within` (None: no limit)."""
 
@@ -40,7 +41,7 @@ class ExposedClaim:
     within: Intervals | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ComputeClaim:
     """A claim on a part of the compute time of operations: `fractions` of the own time of each of `rows`.
 
@@ -81,7 +82,7 @@ class IdleGrant(NamedTuple):
         return rest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grant:
     """The time granted to the claims of a draft: `idle` ns of each gap in `rows`, `exposed` times, and compute.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
 from traceview.errors import DamagedExportError
+from traceview.frozen import frozen
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -94,7 +94,7 @@ NOT_A_TIME = -(1 << 63)
 CATEGORICAL = (pl.Categorical, pl.Enum)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WantedColumns:
     """The columns that are read from a table: required, optional, and which of them hold text.
 
@@ -201,7 +201,7 @@ def as_text(column: pl.Series) -> pl.Series:
     return rows["text"].alias(column.name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RawCapture:
     """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 

@@ -14,12 +14,12 @@ rule skips streams that only copy or communicate, and streams used less than onc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.analysis import Place
 from traceview.model.program import Program
@@ -36,7 +36,7 @@ MAX_PLACES = 5
 NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no stream
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _AutogradEvidence:
     """`count` of the `total` kernels that `thread` launches run on `stream`, although the forward thread is another."""
 

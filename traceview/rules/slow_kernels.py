@@ -13,8 +13,8 @@ alternative of TF32 and has no finding of its own unless TF32 is already on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
 from traceview.pricing.figures import duration
@@ -38,7 +38,7 @@ from traceview.rules.advice.compute import (
 from traceview.speedups import FINDABLE, SPEEDUPS, Estimate, Speedup
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Subject:
     """A finding's id, title and fixes. `pytorch_only` needs a program in PyTorch, `training_only` one that trains."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Rows, Times, rows_where
 from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.model.trace import CLASSES, SOURCES, Trace
@@ -26,7 +26,7 @@ ODD_PRODUCT = "align[12](_|>|$)"  # in names of products with a dimension that i
 SHORTEST = (1_500, 2_500, 4_000)  # ns of a matrix kernel of a few blocks on an H200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelSequence:
     """The compute kernels of one device in the order of their starts, with what their names and shapes tell.
 
@@ -93,7 +93,7 @@ class KernelSequence:
         return np.sort(np.concatenate([first, inner])), np.sort(np.concatenate([last, inner]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """What a change leaves of the time of the kernels `rows`, as fractions: at best, expected and at worst.
 
@@ -114,7 +114,7 @@ class Estimate:
         return self.low, self.middle, self.high
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speedup:
     """A change to the compute. `estimate` returns what it leaves, or the reason why it does not apply."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NoReturn
 
 from traceview.cli.times import NANOSECONDS
 from traceview.errors import RequestError
+from traceview.frozen import frozen
 
 CONDITION = re.compile(
     r"\s*([\w.]+|kernel:\"[^\"]*\"(?:\.\w+)?)\s*(>=|<=|==|!=|>|<)\s*([+-]?)([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(%|ns|us|µs|ms|s)?\s*"
@@ -30,7 +30,7 @@ OPERATORS: Mapping[str, Callable[[Decimal, Decimal], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """One comparison. `unit` is "%", a unit of time, or "" for a count or ns."""
 

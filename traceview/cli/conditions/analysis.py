@@ -8,7 +8,6 @@ iteration to the median wall time, and for an overlap to the busy time of its ki
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
@@ -16,6 +15,7 @@ import polars as pl
 
 from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.errors import RequestError
+from traceview.frozen import frozen
 from traceview.measure.kernels import kernel_totals, shape_kinds
 from traceview.model.analysis import ITERATION_FIGURES, SEVERITIES, Analysis, NotMeasured, SyncUse
 from traceview.model.devices import CAUSES, DevicePart
@@ -26,7 +26,7 @@ ITERATION_COUNT = "iteration.count"
 KERNEL_FIGURES = ("", "per_call", "total")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """A figure in ns or a count, the total that is 100%, and its device ("": the whole capture)."""
 
@@ -35,7 +35,7 @@ class Value:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quantity:
     """A quantity: what its figures are, and a function that yields a value for each device or for the capture."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import polars as pl
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.idle_pieces import ThreadIdle, idle_by_thread
@@ -25,7 +26,7 @@ THREAD_STACKS = ("start", "end", "stack", "thread")
 MAX_RECENT = 2  # frames of gaps whose idle time is kept: those of a window and of its steady part
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostIdle:
     """Answers what the host did in any idle gaps (see model.HostTime)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import compress, starmap
 
@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.errors import RequestError
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import overlaps_window
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -47,7 +48,7 @@ MAX_PROCESSES = 4  # whose launches are searched for a period
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IterationRanges:
     """Where the iterations are: on one thread of one process, clipped to the window, and their names.
 

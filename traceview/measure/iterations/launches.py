@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
@@ -16,7 +17,7 @@ H2D, D2H = KINDS.index("h2d"), KINDS.index("d2h")
 KERNEL, GRAPH, SYNC = SOURCES.index("kernel"), SOURCES.index("graph"), ROLES.index("sync")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaunchSequence:
     """The launches of a process, in launch order; a CUDA graph with traced nodes is one launch.
 

@@ -7,8 +7,9 @@ from Volta to Blackwell, and of the libraries of AMD GPUs. Anything that a name 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+
+from traceview.frozen import frozen
 
 MAX_KINDS = 1 << 14  # names whose kinds are kept; tables, findings and predictions ask for the same ones
 
@@ -123,7 +124,7 @@ _WRAPPERS = frozenset({"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "Unary
 _GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|^Kernel2?$")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelKind:
     """The kind of a kernel, from its name; None where the name does not contain it."""
 

@@ -5,7 +5,7 @@ The rules are those of cudaOccupancyMaxActiveBlocksPerMultiprocessor; an SM give
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from traceview.frozen import frozen
 
 WARP = 32
 REGISTER_UNIT = 256  # registers are given to a warp in units of this size, from compute capability 3.0 on
@@ -14,7 +14,7 @@ SHARED_UNIT, SHARED_UNIT_BEFORE_8 = 128, 256  # bytes
 RESERVED_SHARED = 1024  # bytes per block that CUDA keeps for itself, from compute capability 8.0 on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SmLimits:
     """The limits of one SM (Trace.devices), and the number of SMs. `capability` is 90 for 9.0."""
 
@@ -26,7 +26,7 @@ class SmLimits:
     capability: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Occupancy:
     """Resident blocks and warps of one SM. `limit` is what bounds them; None if a launch fills all warps."""
 

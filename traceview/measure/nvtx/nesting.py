@@ -7,17 +7,17 @@ need one binary search each.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times, sorted_unique
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Nesting:
     """Ranges by (thread, start, longest first). A place is an index in this order.
 
@@ -105,7 +105,7 @@ def innermost_ranges(start: Times, end: Times, thread: Times, query_thread: Time
     return np.where(place >= 0, nesting.rows[np.maximum(place, 0)], -1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stretches:
     """The time of every thread, cut where ranges open or close: the same ranges are open throughout a stretch.
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.nvtx.nesting import Stretches
 from traceview.model.trace import PROJECTED, Trace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Projection:
     """The ranges of each GPU operation, which are the ranges open at its launch.
 

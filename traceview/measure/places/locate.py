@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
 from traceview.measure.nvtx.projection import Projection
 from traceview.measure.places.launches import LaunchPlaces, locate_launches
@@ -18,7 +17,7 @@ PLACE = ("range", "module", "op", "inner_op", "line", "direction")
 CODES = ("module", "op", "inner_op", "line")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Places:
     """`table` has one row for each place: the columns of PLACE, and `ranges`, all its ranges, the outermost first.
 

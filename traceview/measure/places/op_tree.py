@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.nvtx.nesting import Nesting
 
@@ -17,7 +16,7 @@ WRAPPER = r"^autograd::engine::evaluate_function|^Torch-Compiled Region|^Compile
 UNRECORDED = "torch::autograd::CppNode<"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpTree:
     """Ops in the order of `nesting`; -1 stands for no op.
 

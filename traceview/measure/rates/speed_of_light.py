@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.kernels import DIGITS
 from traceview.model.analysis import Iterations, NotMeasured
@@ -35,7 +35,7 @@ NO_PEAK = "the peak of this GPU in the precision of its matrix kernels is not kn
 NO_PRECISION = "the names of the matrix kernels do not contain their precision"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Floating-point operations of a GPU, and the time in which it does them; `missing` says why they are work."""
 

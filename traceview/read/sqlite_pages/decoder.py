@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from traceview.frozen import frozen
 from traceview.read.sqlite_pages.columns import IntegerColumn, RowGroups
 from traceview.read.sqlite_pages.pages import LEAF, Leaves, NotPlainError, Numbers, Pages, children, leaf_pages
 from traceview.read.sqlite_pages.records import Layout, decode
@@ -29,7 +29,7 @@ class DecodedTable(NamedTuple):
     group_rows: Numbers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableDecoder:
     """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
 

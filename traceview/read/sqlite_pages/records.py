@@ -7,12 +7,12 @@ header once, and then the values of one column of all records at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import first_equal_rows, number_distinct, row_hashes
 from traceview.read.sqlite_pages.columns import IntegerColumn, Item, RowGroups
 from traceview.read.sqlite_pages.pages import (
@@ -39,7 +39,7 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _HIGH_BITS = np.int64(0x8080808080808080 - (1 << 64))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The size of a page, and how many bytes of each record are copied.
 
