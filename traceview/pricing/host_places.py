@@ -21,7 +21,7 @@ MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # of the idle time, for a line or a c
 MOSTLY = 0.5
 MAX_GAPS = 10_000  # the longest ones stand for all gaps of a finding
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
-# What helps where the host was, by the functions of libraries below its line, or by the system call.
+# What helps where the host was, by the functions of libraries below its line, or by the system call or state.
 ADVICE: Mapping[str, str] = {
     r"torch/utils/data/_utils/(?:fetch|collate)": "The main process loads the data: set `num_workers` and "
     "`pin_memory=True` in the DataLoader.",
@@ -29,17 +29,30 @@ ADVICE: Mapping[str, str] = {
     "`prefetch_factor`, make samples cheaper.",
     r"json/": "JSON: encode in a thread or process of its own, or every N steps, or with `orjson`.",
     r"logging/": "Log every N steps, or through `logging.handlers.QueueHandler`, and write in a thread.",
+    r"\((?:wandb|tensorboard|torch/utils/tensorboard|mlflow)": "Log metrics every N steps, not in each one.",
     r"tqdm/": "Progress bars: set `mininterval=1`, and update them every N steps.",
-    r"\((?:re|regex)/": "Regular expressions: compile them once, prepare texts before the run, or use workers.",
+    r"torch/_tensor_str": "Printing a tensor copies it from the GPU element by element: print every N steps.",
+    r"\((?:re|regex|sre_\w+)(?:/|\.py)": "Regular expressions: compile them once, prepare texts before the run, or "
+    "use workers.",
     r"tokeniz": "Tokenize before the run or in DataLoader workers; fast tokenizers take whole batches.",
     r"\(PIL/|cv2|torchvision/(?:io|transforms)": "Decode and transform images in DataLoader workers or on the GPU.",
     r"torch/serialization|pickle": "Save checkpoints in a thread or process, from a copy in host memory.",
+    r"torch/nn/utils/clip_grad": "Clip gradients with `foreach=True`, or compile the step.",
     r"torch/optim/": "Use `fused=True`, or `torch.compile` the optimizer's step.",
     r"torch/autograd/": "The backward pass launches too slowly: `torch.compile`, a CUDA graph, or larger batches.",
+    r"\(importlib|<frozen importlib": "Imports: import modules before the loop.",
+    r"\(copy\.py": "`copy.deepcopy` copies Python objects one by one: copy tensors on the GPU with `clone()`.",
+    r"PMPI_|libmpi|^MPI_": "The thread waits in MPI for another rank: start transfers earlier, without blocking, and "
+    "give the ranks equal work.",
+    r"^GIL": "Another Python thread holds the interpreter lock: move its work to a process.",
     r"threading\.py|pthread_mutex|pthread_rwlock": "A lock: find the thread that holds it, and hold it for less time.",
     r"nanosleep|usleep": "The thread sleeps: remove the sleep, or wait for an event.",
-    r"^(?:sem_|pthread_cond)": "The thread waits for another thread or process, such as a queue: feed it earlier.",
-    r"^(?:p?read|fread|open|fopen|mmap|p?write|fwrite|fsync)": "Files: read ahead and write in another thread.",
+    r"^(?:sem_|pthread_cond|futex)": "The thread waits for another thread or process, such as a queue: feed it "
+    "earlier.",
+    r"^(?:waitpid|fork|posix_spawn|system$)": "Processes: start them before the loop, and do not wait for them in it.",
+    r"^(?:p?write|fwrite|fput|putc|puts|v?f?printf|fflush|fsync|fclose)": "Output: print and write every N steps, or "
+    "in another thread.",
+    r"^(?:p?read|fread|fget|getc|open|fopen|mmap|stat)": "Files: read ahead in another thread.",
     r"^(?:poll|select|epoll|recv|accept|connect|send)": "Sockets and pipes: fetch the data in another thread.",
     r"^garbage_collection": "Call `gc.disable()` or `gc.freeze()` before the loop, and `gc.collect()` every N steps.",
     r"^compiling": "Compile before the loop: warm up every shape, and keep shapes the same.",
@@ -143,4 +156,5 @@ def _state_place(states: HostStates, total: int, scale: float) -> FindingPlace:
 
 
 def _advice(place: str) -> str:
+    """Return what helps at library functions, as SourceLine.stack has them, in a call or in a state; or ""."""
     return next((f"{text} " for pattern, text in ADVICE.items() if re.search(pattern, place)), "")

@@ -1,0 +1,57 @@
+"""Remedies follow the place of the host: an example of each."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from traceview.pricing.host_places import ADVICE, _advice
+
+PLACES = {
+    "fetch (torch/utils/data/_utils/fetch.py:54)": "The main process loads",
+    "_next_data (torch/utils/data/dataloader.py:1448) > get (queue.py:180)": "The DataLoader's workers",
+    "dumps (json/__init__.py:231) > encode (json/encoder.py:200)": "JSON",
+    "info (logging/__init__.py:1477) > emit (logging/__init__.py:1113)": "Log every N steps, or",
+    "log (wandb/sdk/wandb_run.py:388)": "Log metrics",
+    "__iter__ (tqdm/std.py:1181)": "Progress bars",
+    "__format__ (torch/_tensor.py:933) > _str_intern (torch/_tensor_str.py:426)": "Printing a tensor",
+    "sub (re/__init__.py:185)": "Regular expressions",
+    "findall (re.py:240)": "Regular expressions",
+    "__call__ (transformers/tokenization_utils_base.py:2855)": "Tokenize",
+    "open (PIL/Image.py:3250)": "Decode and transform images",
+    "save (torch/serialization.py:619)": "Save checkpoints",
+    "clip_grad_norm_ (torch/nn/utils/clip_grad.py:30)": "Clip gradients",
+    "step (torch/optim/adamw.py:220)": "Use `fused=True`",
+    "backward (torch/autograd/__init__.py:200)": "The backward pass",
+    "_find_and_load (<frozen importlib._bootstrap>:1176)": "Imports",
+    "deepcopy (copy.py:128)": "`copy.deepcopy`",
+    "PMPI_Barrier (libmpi.so.40.30.0) > opal_progress (libopen-pal.so.40)": "The thread waits in MPI",
+    "GIL": "Another Python thread",
+    "wait (threading.py:320)": "A lock",
+    "pthread_mutex_lock": "A lock",
+    "clock_nanosleep": "The thread sleeps",
+    "sem_timedwait": "The thread waits for another",
+    "waitpid": "Processes",
+    "write": "Output",
+    "putc": "Output",
+    "getc": "Files",
+    "read (data.bin)": "Files",
+    "epoll_wait": "Sockets",
+    "garbage_collection": "Call `gc.disable()`",
+    "compiling": "Compile before the loop",
+    "off_cpu": "The thread is not scheduled",
+    "forward (torch/nn/modules/linear.py:120)": "",
+    "ioctl": "",
+}
+
+
+@pytest.mark.parametrize(("place", "words"), PLACES.items())
+def test_advice_follows_the_place(place: str, words: str) -> None:
+    advice = _advice(place)
+    assert advice.startswith(words) and bool(advice) == bool(words)
+
+
+def test_each_remedy_has_an_example() -> None:
+    used = {next((key for key in ADVICE if re.search(key, place)), None) for place in PLACES}
+    assert used - {None} == set(ADVICE)
