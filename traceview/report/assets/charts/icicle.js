@@ -6,15 +6,19 @@ const LEVEL_HEIGHT = 24;
 const MOST_LEVELS = 20; // at once; a click on a part shows those below
 const VISIBLE = 0.004; // of the width
 
-// The height of the chart of `nodes`, which have a depth and a time; levels with slivers alone get no room.
-export function icicleHeight(nodes) {
+// The levels that the chart of `nodes` shows at first: those with more than slivers.
+export function icicleLevels(nodes) {
   const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
   const visible = nodes.filter(({ ns }) => ns >= VISIBLE * total).map(({ depth }) => depth);
-  return (Math.min(MOST_LEVELS, Math.max(...visible) + 1) + 1) * LEVEL_HEIGHT + 16;
+  return Math.min(MOST_LEVELS, Math.max(...visible) + 1);
+}
+
+export function icicleHeight(levels) {
+  return (levels + 1) * LEVEL_HEIGHT + 16;
 }
 
 // Nodes are { label, text, value, parent, colour }; the value includes those of the children, `parent` is an index.
-export function iciclePicture(nodes) {
+export function iciclePicture(nodes, levels) {
   const ink = nodes.map(({ colour }) => inkFor(colour));
   const trace = {
     type: "icicle",
@@ -23,7 +27,7 @@ export function iciclePicture(nodes) {
     parents: nodes.map(({ parent }) => (parent < 0 ? "" : String(parent))),
     values: nodes.map(({ value }) => value),
     branchvalues: "total",
-    maxdepth: MOST_LEVELS,
+    maxdepth: levels,
     customdata: nodes.map((_, at) => at),
     text: nodes.map(({ text }) => plotlyText(text).replaceAll("\n", "<br>")),
     textinfo: "label",

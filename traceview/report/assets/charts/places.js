@@ -3,7 +3,7 @@ import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
 import { countText, milliseconds, percent } from "../core/words.js";
-import { icicleHeight, iciclePicture } from "./icicle.js";
+import { icicleHeight, icicleLevels, iciclePicture } from "./icicle.js";
 
 export function placeChart(device, on) {
   const nodes = device.places.map(([name, parent, count, ns]) => ({ name, parent, count, ns }));
@@ -14,14 +14,15 @@ export function placeChart(device, on) {
     node.path = outer ? `${outer.path} / ${node.name}` : node.name;
   }
   const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
+  const levels = icicleLevels(nodes);
   return {
     id: fieldName("chart places " + device.id),
     heading: "Kernel time by module and op" + on,
     note: "Backward kernels count for the module and the op of their forward; where no module is known, ranges stand in its place. Click a part to show it alone, and the line above it to go back. Small parts are left out.",
     items: nodes.map((node) => ({ text: nodeText(node, total), place: null })),
     bare: true,
-    height: icicleHeight(nodes),
-    picture: () => placePicture(nodes, total),
+    height: icicleHeight(levels),
+    picture: () => placePicture(nodes, total, levels),
     table: () => placeTable(nodes, total, on),
   };
 }
@@ -30,7 +31,7 @@ function nodeText({ path, ns, count }, total) {
   return `${path}: ${milliseconds(ns)}, ${percent(ns, total)} of the kernel time, ${countText(count)} kernels`;
 }
 
-function placePicture(nodes, total) {
+function placePicture(nodes, total, levels) {
   return iciclePicture(
     nodes.map(({ name, parent, ns }) => ({
       parent,
@@ -39,6 +40,7 @@ function placePicture(nodes, total) {
       text: `${milliseconds(ns)}, ${percent(ns, total)}`,
       colour: cssColour("--compute"),
     })),
+    levels,
   );
 }
 

@@ -1,10 +1,11 @@
 // Idle time of GPUs and time of threads by stack: two flame charts, of which one is shown.
 import { el } from "../core/dom.js";
+import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
 import { countText, milliseconds, percent } from "../core/words.js";
 import { chartSection } from "./chart.js";
-import { icicleHeight, iciclePicture } from "./icicle.js";
+import { icicleHeight, icicleLevels, iciclePicture } from "./icicle.js";
 
 const FIGURES = {
   idle: {
@@ -20,6 +21,7 @@ const FIGURES = {
     note: "Where the Python threads were all the time, whether they ran or waited.",
   },
 };
+const NEARLY_ALL = 0.95;
 const NOTE =
   "The program's own lines are coloured, functions of libraries are grey; a run of library calls is one part. Click a part to show it alone, and the line above it to go back. Small parts are left out.";
 
@@ -61,15 +63,16 @@ function stackChart(every, figure, exact) {
   const { heading, of, note } = FIGURES[figure];
   const nodes = withPaths(every, figure);
   const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
+  const levels = icicleLevels(nodes);
   const seen = (node) =>
     `${milliseconds(node.ns)}, ${percent(node.ns, total)} ${of}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
   return {
     id: `chart-stacks-${figure}`,
     heading,
-    note: `${note} ${NOTE}`,
+    note: `${note} ${figure === "idle" ? knownShare(total) : ""}${NOTE}`,
     items: nodes.map((node) => ({ text: `${node.path}: ${seen(node)}`, place: null })),
     bare: true,
-    height: icicleHeight(nodes),
+    height: icicleHeight(levels),
     picture: () =>
       iciclePicture(
         nodes.map((node) => ({
@@ -79,9 +82,16 @@ function stackChart(every, figure, exact) {
           text: [...node.details, seen(node)].join("\n"),
           colour: cssColour(node.library ? "--sunk" : "--idle_host"),
         })),
+        levels,
       ),
     table: () => stackTable(nodes, total, heading, exact),
   };
+}
+
+// What part of the idle time has a stack; a thread that waits in a system call has none in CPU samples.
+function knownShare(known) {
+  const idle = page.devices.reduce((sum, { views: [view] }) => sum + view.idle_ns, 0);
+  return known < NEARLY_ALL * idle ? `Stacks are known for ${percent(known, idle)} of the idle time. ` : "";
 }
 
 // The nodes that have time in a figure, with their labels and callers. A caller has at least the time of its callees.
@@ -94,7 +104,8 @@ function withPaths(every, figure) {
     if (!ns) continue;
     const caller = node.parent < 0 ? null : nodes[index[node.parent]];
     const named = `${node.function} (${node.place})`;
-    const label = node.library || !node.place ? runLabel(node) : `${node.place} ${node.function}`;
+    const hasLine = !node.library && /:\d+$/.test(node.place);
+    const label = hasLine ? `${node.place} ${node.function}` : runLabel(node);
     nodes.push({
       ns,
       samples,
