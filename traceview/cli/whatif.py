@@ -61,7 +61,7 @@ def whatif(
     unprofiled_ms: float | None,
     quiet: bool,
 ) -> None:
-    """Predict the duration of an iteration of REPORT after each change, and what bounds it then.
+    """Predict the duration of an iteration of REPORT after each change, and what limits it then.
 
     REPORT is a capture as for `analyze`. Without NVTX ranges, iterations are the repeating unit of the launches.
     """

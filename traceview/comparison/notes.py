@@ -57,7 +57,7 @@ def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[s
             "check that both iterations do the same work"
         )
     elif abs(work.launches_after / work.launches_before - 1) > MIN_LAUNCH_CHANGE:
-        yield f"{launches}: other kernels, and taken as the same step"
+        yield f"{launches}: other kernels, treated as the same step"
 
 
 def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:

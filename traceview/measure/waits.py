@@ -127,7 +127,7 @@ def _gpus_by_process(trace: Trace, activities: Sequence[Activity]) -> dict[int, 
 
 
 def _lost_ns(used: ProcessGpus, start: Times, end: Times) -> Times:
-    """Return the part of each [start, end) in the windows of a process's GPUs in which none of them is busy."""
+    """Return the ns of each [start, end), inside the windows of a process's GPUs, in which none of them is busy."""
     inside, busy = (covered_length_few_queries(members, start, end) for members in (used.windows, used.busy))
     return inside - busy
 

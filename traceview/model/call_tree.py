@@ -71,7 +71,7 @@ def _unified(parent: Numbers, frames: Numbers, level: Numbers, leaf: Numbers) ->
 
 
 def _distinct_rows(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the distinct rows of an array, and the index of each row's own."""
+    """Return the distinct rows of an array, and the index of each row among them."""
     names = [f"column_{index}" for index in range(rows.shape[1])]
     table = pl.DataFrame(rows, schema=names)
     distinct = table.unique(maintain_order=True).with_row_index("which")

@@ -36,8 +36,9 @@ class TimeShape:
 class IterationWork:
     """The work of an iteration in two captures, as launches of kernels and graphs.
 
-    `common_fraction` is the share of the launches with a name that both captures have, where it is smaller. `multiple`
-    is k if these names are launched k times as often in an iteration of the second capture; else None.
+    `common_fraction` is the share of the launches with a name that both captures have, in the capture where this share
+    is smaller. `multiple` is k if these names are launched k times as often in an iteration of the second capture; else
+    None.
     """
 
     launches_before: float

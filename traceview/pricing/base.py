@@ -34,8 +34,8 @@ from traceview.speedups import KernelSequence
 class DeviceFacts:
     """One device in the part of its window that findings cover, prepared for rules.
 
-    This is the steady part, or the whole window if Analysis.whole. `use`, `activity`, `copies` and the gaps have
-    nothing else. `steady` is the steady part, or the whole window without iterations, and `steady_gaps` are
+    This is the steady part, or the whole window if Analysis.whole. `use`, `activity`, `copies` and the gaps are
+    limited to it. `steady` is the steady part, or the whole window without iterations, and `steady_gaps` are
     the gaps that begin in it. The gap arrays are columns of Gaps.frame, with -1 for null.
     `kernels` has the compute kernels of `activity`; their `places` index `activity`.
     """

@@ -60,7 +60,7 @@ class NsysReportReader:
         find_nsys(display_name(path))
 
     def read(self, path: Path) -> RawCapture:
-        """Read a report; of a second export, as JSON, only its Python stacks. Raises ReportError, RequestError."""
+        """Read a report. Its Python stacks come from a second export, as JSON. Raises ReportError, RequestError."""
         with private_folder(path) as folder:
             capture = read_sqlite(export_report(path, folder))
             if raw.PYTHON_SAMPLES in capture.tables or not has_samples(capture.tables.get(raw.NVTX)):

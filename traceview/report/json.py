@@ -19,7 +19,7 @@ DIGITS = 6  # digits of a fraction after the point
 def plain_values(value: object, keys: Mapping[str, str] | None = None) -> Json:
     """Convert a result: a dataclass to an object of its fields, an iterable to a list.
 
-    A row with declared columns (traceview/model/columns.py) has only these. `keys` renames fields.
+    A row with declared columns (traceview/model/columns.py) becomes an object of its columns. `keys` renames fields.
     """
     if value is None or isinstance(value, (str, int, float)):
         return value

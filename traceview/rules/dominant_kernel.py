@@ -1,7 +1,7 @@
 """The GPU computes nearly all the time: the kernels themselves are what is left to improve.
 
 Symptom: kernels run for more than 80% of the steady part.
-Cause: none to remove around the kernels.
+Cause: the kernels limit the program; copies, waits and launches cost little.
 Remedy: a faster kernel. The note names the one that takes most of the time.
 
 A note, because no idle or exposed time is claimed.

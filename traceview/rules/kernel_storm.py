@@ -63,7 +63,7 @@ def _storm_operations(facts: CaptureFacts, device: DeviceFacts) -> tuple[Rows, T
 
 
 def _without_kernels(stretches: Intervals, kernel: NDArray[np.bool_]) -> Intervals:
-    """Return the stretches of operations, ranges of positions, that hold no kernel."""
+    """Return the stretches of operations without kernels, as ranges of positions."""
     kernels_before = np.concatenate([[0], np.cumsum(kernel)])
     kept = kernels_before[stretches.start] == kernels_before[stretches.end]
     return Intervals(stretches.start[kept], stretches.end[kept])

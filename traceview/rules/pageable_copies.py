@@ -75,7 +75,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
         f"({kinds}) {effect}{_when(facts, device, rows)}{limit}",
         advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
-        f"{_acquitted_call(facts, blocked)}{advice}",
+        f"{_apparent_cause(facts, blocked)}{advice}",
         code=fix.code,
         claims=(
             ExposedClaim(tuple(copy_key(use.kind, use.memory) for use in copies)),
@@ -125,7 +125,7 @@ def _count_steady(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> int:
     return int(((start >= device.steady.start) & (start < device.steady.end)).sum())
 
 
-def _acquitted_call(facts: CaptureFacts, blocked: int) -> str:
+def _apparent_cause(facts: CaptureFacts, blocked: int) -> str:
     """Return a sentence on the synchronize call that looks like the cause but is not, or ""."""
     call = max(facts.analysis.host.sync.calls, key=lambda call: call.blocked_ns, default=None)
     if call is None or call.blocked_ns * MIN_BLAME_RATIO > blocked:

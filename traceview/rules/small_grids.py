@@ -27,7 +27,7 @@ from traceview.speedups.base import MATRIX, Factors
 MIN_NS = 10_000
 MIN_IDLE = 0.25  # share of the SMs
 MIN_SHARE_OF_COMPUTE = 0.03
-TILED = (*MATRIX, "fused", "custom")  # families whose tiles sizes or code choose; libraries choose the others' blocks
+TILED = (*MATRIX, "fused", "custom")  # families whose blocks depend on sizes or code; libraries choose the others
 MIN_SHARE_OF_SHAPE = 0.001  # share of the compute; waves are computed for shapes with more
 
 

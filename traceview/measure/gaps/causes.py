@@ -35,7 +35,7 @@ class IdleGaps(NamedTuple):
     def gap_ended_by(self, operations: int) -> Rows:
         """Return the gap that each of `operations` rows of Trace.operations ends, -1 for none.
 
-        One more entry, -1, lets row -1 be looked up.
+        The last entry is -1, so that row -1 gives -1.
         """
         gap = np.full(operations + 1, -1, np.int32)
         gap[self.operation] = np.arange(len(self.operation), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""What periods of time consist of on the GPUs of one process, for any number of periods at once."""
+"""The work and the idle time of the GPUs of one process in periods of time, for many periods at once."""
 
 from __future__ import annotations
 

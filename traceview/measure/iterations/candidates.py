@@ -212,7 +212,7 @@ def choose_phase(phases: Sequence[Phase]) -> Phase | None:
 
 
 def other_phases(phases: Sequence[Phase], chosen: Phase) -> tuple[IterationCandidate, ...]:
-    """Return the phases that repeat besides the iterations, not as their parts: epochs, validation, micro-batches."""
+    """Return the other phases that repeat, such as epochs, validation and micro-batches, but not phases of a step."""
     listed = []
     for phase in phases:
         shorter = np.median(phase.end - phase.start) <= np.median(chosen.end - chosen.start)

@@ -15,15 +15,15 @@ from traceview.frozen import frozen
 from traceview.intervals import Times
 
 LENGTHS = (1, 2, 4, 8)  # launches in a pattern
-# Launches in the patterns that repetitions are compared by, for up to so many kinds of launches: a few kinds make
-# all sequences alike.
+# Number of kinds of launches -> length of the patterns by which repetitions are compared. With few kinds, all
+# sequences of short patterns are similar.
 CONTENT = {2: 8, 7: 4}
 MIN_CONTENT = 2
 MIN_REPEATS = 3
 MAX_ANCHORS = 32
 MIN_SPACED_SHARE = 0.15  # share of the sequence that lies between anchors at about their median distance
 SPACING = 4  # distances within 1/4 of the median are regular
-DISTANCE_STEP = 1.05  # anchors whose median distances differ by less stand for one another
+DISTANCE_STEP = 1.05  # of anchors whose median distances differ by less, one is kept
 SKETCH = 16  # random codes
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 SHIFT, BITS = np.uint64(29), np.uint64(48)
@@ -51,8 +51,8 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Anchor:
     """A pattern that recurs at regular distances: its length, its hash and where it begins.
 
-    `steadier` is a pattern that covers less of the sequence at this distance, but is elsewhere less often: a kernel
-    of the iterations alone.
+    `steadier` is a pattern that covers less of the sequence at this distance, but occurs less often elsewhere, such as
+    a kernel that only the iterations launch.
     """
 
     length: int
