@@ -8,9 +8,9 @@ MAX_SHORT_GAP: an eager operation takes 5 to 60 µs of Python, autograd and laun
 of up to 100 µs is one or two operations. In a longer gap the host does something else. MIN_DENSITY: next to kernels
 of milliseconds such gaps are 1 or 2% of the time, and cheaper launches do not help.
 
-Claims the idle causes `launch`, `api` and `host` of the short steady gaps in dense stretches. Of each gap without a
-synchronization it also claims up to MAX_LATENCY of `queued`: a launch that the GPU waits for reaches it some µs after
-the call returns.
+Claims the idle causes `launch`, `api` and `host` of the short steady gaps in dense stretches. From each gap
+without a synchronization it also claims up to MAX_LATENCY of `queued`: a launch that the GPU waits for reaches it some
+µs after the call returns.
 """
 
 from __future__ import annotations
