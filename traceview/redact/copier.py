@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from traceview.model.scopes import OP, SCOPE_KINDS
 from traceview.read import raw
 from traceview.read.sqlite.database import Guard, count_rows, not_an_export_error
 from traceview.redact import keep
@@ -127,9 +128,9 @@ class CaptureCopier:
         return words
 
     def _register_functions(self) -> None:
-        """Register the SQL functions as_word, as_range, as_kernel, as_program and as_serial."""
+        """Register the SQL functions as_word, as_range, as_kernel, as_program, as_code and as_serial."""
         makers = {"word": self.names.word, "range": self.names.range, "kernel": self.names.kernel}
-        makers["program"] = self.names.program
+        makers["program"], makers["code"] = self.names.program, self.names.code
         makers["serial"] = lambda text: self.serials.get(text, "")
         for name, make in makers.items():
             function = self.guard.watched(_cached_by_text(make, self.encoding), "")
@@ -156,8 +157,8 @@ class CaptureCopier:
                 )
 
     def _find_used_strings(self) -> None:
-        """Fill temp.used_ids with the string ids in kept rows, and range_ids and api_ids by kind of name."""
-        for ids in ("used_ids", "api_ids", "range_ids"):
+        """Fill temp.used_ids with the string ids in kept rows, and range_ids, api_ids and code_ids by kind of name."""
+        for ids in ("used_ids", "api_ids", "range_ids", "code_ids"):
             self.connection.execute(f"CREATE TEMP TABLE {ids} (id INTEGER PRIMARY KEY)")
         for table, columns in self.columns.items():
             for column in set(keep.IDS) & set(columns):
@@ -168,6 +169,11 @@ class CaptureCopier:
                         f'INSERT OR IGNORE INTO temp.{ids} SELECT "{column}" FROM source."{table}" '
                         f"WHERE typeof(\"{column}\") = 'integer' AND {self._kept_rows(table)}"
                     )
+        if {"nameId", "kind"} <= set(self.columns.get(raw.SCOPES, ())):
+            self.connection.execute(
+                f"INSERT OR IGNORE INTO temp.code_ids SELECT nameId FROM source.{raw.SCOPES} "
+                f"WHERE typeof(nameId) = 'integer' AND kind <> {SCOPE_KINDS.index(OP)}"
+            )
 
     def _kept_rows(self, table: str) -> str:
         """Return the SQL condition that a kept row of the table meets."""
@@ -217,7 +223,8 @@ class CaptureCopier:
         """Return the SQL value of StringIds.value in the copy."""
         text = "CAST(value AS BLOB)"
         return (
-            f"CASE WHEN id IN (SELECT id FROM temp.api_ids) THEN as_word({text}) "
+            f"CASE WHEN id IN (SELECT id FROM temp.code_ids) THEN as_code({text}) "
+            f"WHEN id IN (SELECT id FROM temp.api_ids) THEN as_word({text}) "
             f"WHEN id IN (SELECT id FROM temp.range_ids) THEN as_range({text}) ELSE as_kernel({text}) END"
         )
 

@@ -15,6 +15,7 @@ from traceview.model.trace import LIBRARY_DOMAINS, PROFILER_DOMAINS
 from traceview.normalise.codes import SHORT_NAME
 from traceview.normalise.operations import COMMUNICATION
 from traceview.normalise.program import BACKWARD, NAMESPACES
+from traceview.normalise.source_paths import is_library
 from traceview.redact.shapes import SHAPES, Shape
 from traceview.rules.host_bound import DATA, OPTIMIZER
 
@@ -28,6 +29,7 @@ _USER_OR_HOST_VARIABLE = re.compile(r"(?:USER|LOGNAME|USERNAME|HOSTNAME|SUDO_USE
 _MARK = re.compile(r"\[removed (\w+) \d+\]")  # left by an earlier redaction
 _COMMON = frozenset({"root", "user", "localhost", "ubuntu", "admin", "none", "unknown", "python", "python3"})
 HOST_OR_USER, VARIABLE = "host or user", "value of an environment variable"
+FUNCTION_NAME = re.compile(r"(.*):(\d{1,9}) (.*)", re.DOTALL)  # of a Python function, as read/kineto writes it
 PLAIN_PATH = re.compile(r"(?:[A-Za-z]:)?[^\s:]*")
 LONG_NUMBER = 7  # digits; a number this long may be a secret itself
 
@@ -192,6 +194,19 @@ class NameRedactor:
         library = re.search(LIBRARY_NAMES, text)  # such ranges are not iterations
         hashed = f"{library[0]} {_digest(shape)}" if library else "_".join([*hints, _digest(shape)])
         return " ".join([hashed, *map(self._short_number, numbers)])
+
+    def code(self, text: str) -> str:
+        """Return a module's name as range() does, or a Python function with its file and line, as `train.py:20 step`.
+
+        Hashing keeps the line, and functions of libraries.
+        """
+        parts = FUNCTION_NAME.match(text)
+        if parts is None:
+            return self.range(text)
+        clean = self._secrets.clean(text)
+        if not self._hashed or is_library(parts[1]):
+            return clean
+        return f"{_digest(parts[1])}.py:{parts[2]} {_digest(parts[3])}"
 
     def program(self, text: str) -> str:
         """Return a program's name without its folders."""

@@ -23,6 +23,8 @@ LIBRARY = rf"{NAME_KEY}(?:<|(?:[^\"]*/)?(?:torch/|(?:contextlib|functools|thread
 PYTHON = r'"cat"\s*:\s*"python_function"'
 MODULE_NAME = r"^nn\.Module: (.+)$"
 FUNCTION_NAME = r"^(.*)\((\d+)\): (.*)$"
+PYTHON_LIBRARY = r"lib(?:64)?/python\d+\.\d+"
+PACKAGES_FOLDER = rf"/(?:{PYTHON_LIBRARY}/(?:site|dist)-packages|(?:site|dist)-packages|{PYTHON_LIBRARY})/(.+)$"
 EVALUATION = "autograd::engine::evaluate_function"
 SCHEMA = pl.Struct(
     dict.fromkeys(("ph", "cat", "name", "pid", "tid", "ts", "dur"), pl.String)
@@ -71,10 +73,15 @@ def scope_events(
 
 
 def _function_name(name: pl.Expr) -> pl.Expr:
-    """Return `models/gpt.py:31 forward` of `/home/me/models/gpt.py(31): forward`; null for another form."""
+    """Return `models/gpt.py:31 forward` of `/home/me/models/gpt.py(31): forward`; null for another form.
+
+    A path that is not relative keeps what follows the folder of packages, or its last MAX_PATH_PARTS parts.
+    """
     parts = name.str.extract_groups(FUNCTION_NAME).struct
-    path, folders = parts.field("1"), parts.field("1").str.split("/")
-    short = pl.when(path.str.contains(r"^(?:[/.\\~]|\w:)")).then(folders.list.tail(MAX_PATH_PARTS).list.join("/"))
+    path = parts.field("1").str.replace_all("\\", "/", literal=True)
+    installed = path.str.extract(PACKAGES_FOLDER)
+    last = path.str.split("/").list.tail(MAX_PATH_PARTS).list.join("/")
+    short = pl.when(path.str.contains(r"^(?:[/.~]|\w:)")).then(pl.coalesce(installed, last))
     return pl.format("{}:{} {}", short.otherwise(path), parts.field("2"), parts.field("3"))
 
 
