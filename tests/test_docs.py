@@ -30,6 +30,17 @@ def test_links_lead_to_files(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists() and link not in GENERATED] == []
 
 
+def test_sources_name_sections_that_exist() -> None:
+    named = {
+        match
+        for path in (ROOT / "traceview").rglob("*.py")
+        for match in re.findall(r'docs/([a-z_]+\.md)(?: "([^"]+)")?', path.read_text(encoding="utf-8"))
+    }
+    titles = re.compile(r"^(?:#+ |\*\*)([^,.\n]+)", re.MULTILINE)
+    sections = {page.name: titles.findall(page.read_text(encoding="utf-8")) for page in PAGES}
+    assert [(page, name) for page, name in named if name and name not in sections[page]] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if f": {page.name}" not in navigation] == []

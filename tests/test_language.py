@@ -25,8 +25,13 @@ HABITS = (
     re.compile(r"\bnobody(?:'s)?\b|\bwho(?:ever|m)? (?:asks|wants)\b"),
     re.compile(r"\bwhat (?:stands|is) (?:twice|there)\b|\bso many times\b"),
     re.compile(r"\b(?:held against|puts? into words|has it so)\b"),
+    # A capture, a name or a row states, contains or shows something; it does not tell.
+    re.compile(r"\b(?:[Tt]ells?|told)\b(?! (?:[a-z ]+ )?(?:apart|from)\b)"),
+    re.compile(r"\b(?:itself included|of equals|of equal (?:keys|ones))\b"),
 )
-NAMES = {"of", "one", "found"}
+# A comment begins with its subject: "share of the GPU work", not "of the GPU work".
+COMMENT_HABIT = re.compile(r"^of ")
+NAMES = {"of", "one", "found", "told"}
 HELPERS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "test_language.py"]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -49,6 +54,13 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.lstrip("# ")
 
 
+def comments_after_code(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each comment that follows code on its line."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type == tokenize.COMMENT and token.line[: token.start[1]].strip():
+            yield token.start[0], token.string.lstrip("# ")
+
+
 def habits(text: str) -> list[str]:
     return [
         match[0]
@@ -61,6 +73,11 @@ def habits(text: str) -> list[str]:
 @pytest.mark.parametrize("path", [*SOURCES, *HELPERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_sources_are_written_plainly(path: Path) -> None:
     assert [(line, found) for line, text in prose(path) for found in habits(text)] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_comments_begin_with_their_subject(path: Path) -> None:
+    assert [(line, text) for line, text in comments_after_code(path) if COMMENT_HABIT.match(text)] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -14,7 +14,7 @@ from traceview.model.trace import Note
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
 MIN_COMMON_LAUNCHES = 0.5
-MIN_PROFILER_DIFFERENCE = 0.05  # of an iteration: profilers that cost more alike get no note
+MIN_PROFILER_DIFFERENCE = 0.05  # share of an iteration; a smaller difference of the profilers' costs gets no note
 MIN_LAUNCH_CHANGE = 0.05  # share of the launches per iteration; a smaller change is not stated
 
 

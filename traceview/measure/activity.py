@@ -108,7 +108,7 @@ class Activity:
 class ShapeSums(NamedTuple):
     """The kernels of a device's part, summed over each of Trace.shapes: their number and their lengths in ns.
 
-    A shape without kernels has the count 0. `overlap` tells whether a kernel starts before the previous one ends.
+    A shape without kernels has the count 0. `overlap` is whether a kernel starts before the previous one ends.
     """
 
     counts: Times

@@ -47,7 +47,7 @@ EVENTS: Mapping[str, PolarsDataType] = {
 }
 
 
-# Modules of native code that do not tell who calls: the C library, the loader, the kernel, Python itself.
+# Modules of native code that do not identify the caller: the C library, the loader, the kernel, Python itself.
 SYSTEM_MODULE = r"^(?:lib(?:c|pthread|m|dl|rt|gcc_s|stdc\+\+|util)[-.]|ld-|\[|vmlinux|(?:lib)?python[\d.]*)"
 MAX_STACK = 60  # frames of a finding's stack, the innermost ones
 

@@ -32,10 +32,10 @@ StackFrames = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 
 
 class ThreadEvidence(NamedTuple):
-    """What assigns numbered Python threads to threads of the system.
+    """Evidence that assigns numbered Python threads to threads of the system.
 
-    `held` tells when threads (rows, by start) held the interpreter lock, if nsys traced it; `callers` has the rows of
-    threads that call CUDA, and `names` the name of each thread.
+    `held` has the times (rows, by start) in which threads held the interpreter lock, if nsys traced it; `callers` has
+    the rows of threads that call CUDA, and `names` the name of each thread.
     """
 
     held: pl.DataFrame

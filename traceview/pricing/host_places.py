@@ -17,7 +17,7 @@ from traceview.pricing.base import FindingDraft
 from traceview.pricing.figures import duration
 from traceview.pricing.ledger import Grant, IdleClaim
 
-MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # of the idle time, for a line or a call to be named
+MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5
 MAX_GAPS = 10_000  # the longest ones stand for all gaps of a finding
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
@@ -84,7 +84,7 @@ NOWHERE = FindingPlace()
 
 
 def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> FindingPlace:
-    """Return where the host was in the granted idle time, if the capture tells."""
+    """Return where the host was in the granted idle time, if the capture shows it."""
     claims = [claim for claim in draft.claims if isinstance(claim, IdleClaim)]
     causes = {cause for claim in claims for cause in claim.causes}
     host_time = analysis.host_time
@@ -115,7 +115,7 @@ def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> Finding
 
 
 def _names_who(line: SourceLine) -> bool:
-    """Return whether a line tells more than that the thread is in the C library, the system, or an unknown function."""
+    """Return whether a line shows more than the C library, the system, or an unknown function."""
     return bool(line.line) or not (line.function.startswith("(") or re.search(SYSTEM_MODULE, line.file))
 
 

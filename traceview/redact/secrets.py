@@ -29,7 +29,7 @@ _USER_OR_HOST_VARIABLE = re.compile(r"(?:USER|LOGNAME|USERNAME|HOSTNAME|SUDO_USE
 _MARK = re.compile(r"\[removed (\w+) \d+\]")  # left by an earlier redaction
 _COMMON = frozenset({"root", "user", "localhost", "ubuntu", "admin", "none", "unknown", "python", "python3"})
 HOST_OR_USER, VARIABLE = "host or user", "value of an environment variable"
-FUNCTION_NAME = re.compile(r"(.*):(\d{1,9}) (.*)", re.DOTALL)  # of a Python function, as read/kineto writes it
+FUNCTION_NAME = re.compile(r"(.*):(\d{1,9}) (.*)", re.DOTALL)  # the name of a Python function, as read/kineto writes it
 PLAIN_PATH = re.compile(r"(?:[A-Za-z]:)?[^\s:]*")
 LONG_NUMBER = 7  # digits; a number this long may be a secret itself
 

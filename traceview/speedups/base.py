@@ -28,7 +28,7 @@ SHORTEST = (1_500, 2_500, 4_000)  # ns of a matrix kernel of a few blocks on an 
 
 @frozen
 class KernelSequence:
-    """The compute kernels of one device in the order of their starts, with what their names and shapes tell.
+    """The compute kernels of one device in the order of their starts, with their kinds.
 
     `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
     `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown. `sms` is 0

@@ -24,12 +24,12 @@ from traceview.speedups.base import (
 
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
 COMPILED_ATTENTION = (1.0, 1.6, 2.3)  # twice as slow under torch.compile in a GPT-2 and a Llama (PyTorch 2.11)
-CHAIN_FLOOR = (0.04, 0.07, 0.12)  # of the chain's sum: a long chain computes more than it copies
+CHAIN_FLOOR = (0.04, 0.07, 0.12)  # least share of the chain's sum: a long chain computes more than it copies
 MIN_CHAIN = 2
-ATTENTION_LEFT = (0.0, 0.02, 0.12)  # of the kernels between the two products
+ATTENTION_LEFT = (0.0, 0.02, 0.12)  # share left of the kernels between the two products
 # One attention kernel replaces two products, or in the backward pass four, and computes two of them again.
 FORWARD_LEFT, BACKWARD_LEFT = (0.45, 0.58, 0.8), (0.75, 0.95, 1.2)
-ODD_LEFT = (0.1, 0.16, 0.3)  # of products with odd lengths, which slow a product but not an attention kernel
+ODD_LEFT = (0.1, 0.16, 0.3)  # share left of products with odd lengths, which do not slow an attention kernel
 # 7 instead of 20 to 23 passes over the parameters (Adam), 5 instead of 9 to 11 (SGD with momentum).
 ADAM_LEFT, SGD_LEFT = (0.26, 0.31, 0.37), (0.4, 0.5, 0.65)
 NOT_UPDATES = "Fused|_lamb|adam_kernel|LpNorm|ZeroFunctor"  # fused updates, clipping, gradients set to zero

@@ -1,6 +1,6 @@
 """Kernels that move, convert or set data: zeroed gradients, embedding gradients, casts, concatenations, strided copies.
 
-`traceview whatif` does not predict these changes: a capture does not tell which tensors the program still needs. The
+`traceview whatif` does not predict these changes: a capture does not show which tensors the program still needs. The
 fractions are estimates, so the ranges are wide.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 from traceview.speedups.base import Estimate, KernelSequence, Mask, Range, Speedup, grouped, marked, per_run, share_of
 
 MIN_FILLS = 8  # fills in a row: gradients that are set to zero one by one
-MIN_PART = 0.01  # of the kernel time
+MIN_PART = 0.01  # share of the kernel time
 FILL = r"FillFunctor<(float|c10::BFloat16|c10::Half|double)>"
 EMBEDDING_GRADIENT = r"compute_grad_weight|krn_partial|sum_and_scatter|embedding_backward_feature"
 CAST = r"bfloat16_copy|float16_copy|unrolled_elementwise_kernel<.*direct_copy"

@@ -1,9 +1,10 @@
 """Matrix products and convolutions in TF32 or bfloat16 on tensor cores.
 
-A kernel becomes faster by the ratio of the peaks, and reaches less of the higher peak. How much less depends on what
-the name of its FP32 kernel tells: the order of the operands (in TF32, Hopper's tensor cores read operands in one order
-only, and weight gradients, `nt`, have the other one), a vocabulary that is not padded, or a convolution, around which
-cuDNN converts the layout. The fractions are those of GPT-2, BERT and ResNet-50 on an H200 (docs/whatif.md).
+A kernel becomes faster by the ratio of the peaks, and reaches less of the higher peak. How much less depends on
+properties that the name of its FP32 kernel shows: the order of the operands (in TF32, Hopper's tensor cores read
+operands in one order only, and weight gradients, `nt`, have the other one), a vocabulary that is not padded, or a
+convolution, around which cuDNN converts the layout. The fractions are those of GPT-2, BERT and ResNet-50 on an H200
+(docs/whatif.md).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _is_fp32_matrix(kind: KernelKind) -> bool:
 def _groups(
     kernels: KernelSequence, chosen: Mask, precision: str, spread: FractionsLeft, elsewhere: FractionsLeft
 ) -> list[tuple[Mask, Range]] | None:
-    """Return the chosen FP32 kernels by what their names tell, with what is left of them; None on an unknown GPU."""
+    """Return the chosen FP32 kernels in groups by their names, with the time left of each; None on an unknown GPU."""
     fp32, tensor = (peak_flops(kernels.gpu, name) for name in ("fp32", precision))
     if fp32 is None or tensor is None:
         return None

@@ -14,9 +14,9 @@ CUDNN_NORMALIZATION_LEFT = (0.5, 0.8, 1.0)
 MIN_CHANGES = 0.5  # layout changes for each convolution
 PADDED_LEFT = (0.13, 0.16, 0.2)  # GPT-2 with a vocabulary of 50,257 on an H200: 0.155
 FILL_BLOCK = 1024  # elements that a block of PyTorch's fill kernel sets
-MIN_ROWS = 2_048  # rows of a loss for which FILL_BLOCK tells the number of columns
+MIN_ROWS = 2_048  # rows of a loss from which FILL_BLOCK determines the number of columns
 SMALL = 1.0  # blocks per SM
-BATCHED_LEFT = (0.05, 0.12, 0.5)  # of products that each leave SMs idle and take a few µs, most of it latency
+BATCHED_LEFT = (0.05, 0.12, 0.5)  # share left of products that each leave SMs idle and take a few µs, mostly latency
 MIN_EQUAL = 4
 
 
@@ -54,7 +54,7 @@ def pad(kernels: KernelSequence) -> Estimate | str:
 def unpadded_vocabulary(kernels: KernelSequence) -> Mask:
     """Return the products of a language model's head whose vocabulary is not a multiple of 8.
 
-    Names of FP32 kernels do not tell it, but shapes do: the softmax of the loss runs one block for each row, and its
+    Names of FP32 kernels do not show it, but shapes do: the softmax of the loss runs one block for each row, and its
     backward pass follows a fill of as many elements as rows times columns. The head's products are the last one before
     that softmax and the two after its backward pass.
     """

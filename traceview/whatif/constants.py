@@ -63,7 +63,7 @@ class Constants:
     # Slowdown of a kernel without matrix products during a copy, because both use the memory's bandwidth
     # (h200_power.json: 0.014; matrix products: 0.003).
     beside_slow: float = 0.014
-    # Power of the kernels, from none (0) to that of the measured kernels (1). A capture does not tell.
+    # Power of the kernels, from none (0) to that of the measured kernels (1). A capture does not hold it.
     power: float = 0.5
     # Micro-batches on two streams: the time in ns of each kernel during which another stream's kernel can run, and the
     # fraction of the gaps between kernels that is filled. A 2-layer model of width 2048 on an H200: 1,500 ns and 0.1.

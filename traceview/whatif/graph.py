@@ -124,7 +124,7 @@ class DependencyGraph:
     first: int
     last: int
     facts: MachineFacts
-    remarks: tuple[str, ...] = ()  # of the changes, on what the capture does not tell
+    remarks: tuple[str, ...] = ()  # remarks of the changes on data that the capture lacks
 
     @property
     def counted(self) -> int:

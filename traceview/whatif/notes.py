@@ -8,7 +8,7 @@ from traceview.model.trace import Note, Trace
 from traceview.report.format import milliseconds
 from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time
 
-MIN_OVERHEAD = 0.05  # of the iterations; less profiler overhead is not stated
+MIN_OVERHEAD = 0.05  # share of the iterations; less profiler overhead is not stated
 UNNAMED = (
     Note(
         "unnamed_phases",
@@ -17,8 +17,8 @@ UNNAMED = (
         ("load", "staged", "ranks"),
     ),
 )
-MAX_KERNELS = 0.8  # of the predicted time: with less time in kernels, something else limits a change to the compute
-MIN_GAIN = 0.02  # of the measured time; a smaller gain gets a note
+MAX_KERNELS = 0.8  # share of the predicted time; with less time in kernels, they do not limit a change to the compute
+MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
 
 
 def gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The effect of the GPU's power cap: a busier GPU draws more power, and at the cap matrix products take longer.
 
-A change that fills the GPU's idle time therefore gains a little less than the idle time. A capture does not tell how
+A change that fills the GPU's idle time therefore gains a little less than the idle time. A capture does not show how
 much power the kernels draw. The range goes from none to that of large matrix products (constants.POWER_LIMITS).
 """
 

@@ -27,9 +27,9 @@ from traceview.whatif.replay import COUNTED, CycleError, path_spans, path_times
 from traceview.whatif.select import select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
-MAX_ERROR = 0.25  # of the measured time: a model that is further off does not stand for the run
-MIN_FURTHER_GAIN = 0.005  # of the measured time, to add one more change to several
-DEFAULT_SPEEDUP = 2.0  # of the kernel with the most time, if no kernel is named
+MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
+MIN_FURTHER_GAIN = 0.005  # share of the measured time that one more change must gain
+DEFAULT_SPEEDUP = 2.0  # speedup of the kernel with the most time, if no kernel is named
 
 
 def whatif(

@@ -22,7 +22,7 @@ MAX_IRREGULAR_ROUNDS = 2  # between two ranges of the same pattern
 MAX_PATTERN = 16  # operations in a pattern
 # Without a pattern, because PyTorch selects variants of a kernel by alignment: mean operations for each name.
 MIN_MEAN_REPEATS = 32
-MIN_COVERAGE = 0.8  # of a range of small operations, covered by a pattern
+MIN_COVERAGE = 0.8  # share of a range of small operations that a pattern covers
 CLASS_COUNT = len(CLASSES)
 # A name that all elementwise operations share. A round may hold several of them.
 SHARED = r"^(vectorized_|unrolled_)?elementwise_kernel$"

@@ -25,15 +25,15 @@ from traceview.whatif.replay import CycleError, Replay, replay
 from traceview.whatif.select import select
 
 Floats = NDArray[np.float64]
-MIN_HOST = 0.15  # of the host time between two calls stays, whatever the calls there cost
-MIN_CALL = 0.3  # of a call stays
-INSIDE = 0.5  # of what the profiler adds to a call lies between the times that the capture shows
+MIN_HOST = 0.15  # share of the host time between two calls that stays, whatever the calls cost
+MIN_CALL = 0.3  # share of a call that stays
+INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
 MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
 MIN_GAP = 400  # ns between two kernels
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
-MAX_ERROR = 0.25  # of the measured time: longer iterations do not stand for the run
-MAX_SCALE = 8.0  # of the costs, to meet a given time
-STEPS = 12  # of the search for that scale
+MAX_ERROR = 0.25  # share of the measured time; iterations that differ by more do not represent the run
+MAX_SCALE = 8.0  # largest scale of the costs that is tried to meet a given time
+STEPS = 12  # steps of the search for that scale
 LOW, MIDDLE, HIGH = range(3)
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
 HOST_CAUSES = tuple(CAUSES.index(name) for name in CAUSES if name not in ("queued", "unknown"))

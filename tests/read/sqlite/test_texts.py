@@ -51,7 +51,7 @@ def test_real_captures(name: str) -> None:
 
 @pytest.mark.parametrize("rows_in_order", [True, False])
 def test_sqlite_reads_only_the_texts(rows_in_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are read alone, and only where there are some if the numbers of rows tell their positions."""
+    """Texts are read alone, and only where there are some if row numbers give their positions."""
     read: dict[str, list[str]] = {}
     slowly = reader._read_with_sqlite
     monkeypatch.setattr(reader, "_read_with_sqlite", lambda *given: read.update({given[1]: given[2]}) or slowly(*given))

@@ -16,7 +16,7 @@ from traceview.model.trace import KINDS, MEMORIES, Trace, Window
 
 MAX_STREAMS = 16
 MAX_COPY_GROUPS = 1000
-STEPS_PER_DOUBLING = (8, 4, 2, 1)  # of size or duration; the first that gives at most MAX_COPY_GROUPS is used
+STEPS_PER_DOUBLING = (8, 4, 2, 1)  # steps of size or duration; the first that gives at most MAX_COPY_GROUPS is used
 # 1, 2, 5, 10, 20, 50, ... ns
 LENGTH_EDGES = np.array([step * 10**power for power in range(18) for step in (1, 2, 5)], np.int64)
 
@@ -76,7 +76,7 @@ def gap_lengths(device: DeviceUse) -> tuple[GapLengths, ...]:
 
 
 def _longest_rows(place: Times, length: Times) -> Times:
-    """Return the row of the longest gap of each edge, the first of equal ones."""
+    """Return the row of the longest gap of each edge; among equally long ones, the first."""
     longest = np.zeros(len(LENGTH_EDGES), np.int64)
     np.maximum.at(longest, place, length)
     rows = np.flatnonzero(length == longest[place])[::-1]

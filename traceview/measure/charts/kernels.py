@@ -16,7 +16,7 @@ from traceview.measure.places.locate import PLACE, Places
 from traceview.model.charts import KernelGroup, KernelGrouping, KernelInstance
 from traceview.model.trace import Trace, Window
 
-MAX_GROUPS = 200  # of a grouping, the costliest; the others are one group
+MAX_GROUPS = 200  # the costliest groups of a grouping; the others are one group
 
 
 class _Kernels(NamedTuple):

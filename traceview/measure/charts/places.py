@@ -13,7 +13,7 @@ from traceview.measure.places.table import place_totals
 from traceview.model.charts import PlaceNode
 from traceview.model.trace import Trace, Window
 
-MAX_NODES = 400  # of a tree, the costliest
+MAX_NODES = 400  # the costliest nodes of a tree
 MAX_DEPTH = 16
 
 

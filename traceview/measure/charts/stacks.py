@@ -14,9 +14,9 @@ from traceview.model.charts import StackNode, StackTree
 from traceview.model.rows import place_text
 from traceview.model.stacks import HostEvidence
 
-MAX_NODES = 600  # of the tree, those with the most time
+MAX_NODES = 600  # nodes of the tree, those with the most time
 MAX_DEPTH = 80
-MERGED_SHARE = 0.95  # of a library call's time that its only callee must have, to be one node with it
+MERGED_SHARE = 0.95  # a library call and its only callee are one node if the callee has this share of its time
 
 
 def stack_tree(evidence: HostEvidence, times: StackTimes) -> StackTree:

@@ -19,7 +19,7 @@ from traceview.model.stacks import HostEvidence
 
 MAX_LINES = 200
 MAX_CALLS = 12
-Z = 1.96  # of the confidence interval of 95%
+Z = 1.96  # normal quantile of the confidence interval of 95%
 
 
 class IdleStacks(NamedTuple):

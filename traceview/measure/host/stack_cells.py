@@ -98,7 +98,7 @@ class StackIndex:
         return self.evidence.samples.is_empty()
 
     def sources(self, thread: int) -> Iterator[StackCells]:
-        """Yield the cells that tell where a thread was, the best first.
+        """Yield the cells that show where a thread was, the best source first.
 
         They are its Python stacks, those of the main thread of its process, which waits for it (PyTorch's autograd),
         the stacks of its system and CUDA calls, and its CPU samples.
@@ -170,7 +170,7 @@ def sampled_cells(samples: pl.DataFrame) -> StackCells:
     np.maximum(first[1:], middle, out=first[1:])
     np.minimum(last[:-1], middle, out=last[:-1])
     begins = np.append(True, (stack[1:] != stack[:-1]) | (holds[1:] != holds[:-1]))
-    run = np.cumsum(begins) - 1  # of equal samples
+    run = np.cumsum(begins) - 1  # number of the run of equal samples
     run_start = np.flatnonzero(begins)
     run_end = np.append(run_start[1:], len(start)) - 1
     seen = np.where(holds & (run > 0), start[run_end[run]] + period, intervals.BEFORE_ALL)

@@ -16,7 +16,7 @@ from traceview.model.stacks import EVENT_STATES
 
 
 class StateIndex:
-    """When each thread had each of EVENT_STATES, as events and stacks tell. Each is computed when first asked for."""
+    """When each thread had each of EVENT_STATES, from events and stacks. Each is computed at its first use."""
 
     def __init__(self, stacks: StackIndex) -> None:
         self._stacks = stacks

@@ -13,7 +13,7 @@ from traceview.report.format import confidence_word, figure, milliseconds, perce
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
-MOST_KNOWN = 0.95  # of the time of matrix kernels; below this, the share of known FLOPs is stated
+MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
 PROGRAM_NAMES = {
     "pytorch": "PyTorch",
@@ -28,7 +28,7 @@ PROGRAM_NAMES = {
     "cuda": "CUDA",
 }
 
-MIN_FAMILY = 0.2  # of the kernel time: smaller families are not named
+MIN_FAMILY = 0.2  # share of the kernel time; smaller families are not named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
 # The loss that a finding names, and its remedy, in words that fit every kind of program.
 LOSSES = {

@@ -17,7 +17,7 @@ from traceview.report.timeline.samples import SampleStacks
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120
-MAX_LISTED_ITERATIONS = 2000  # of more, the table lists the slowest; the bars show all
+MAX_LISTED_ITERATIONS = 2000  # rows of the table; of more iterations it lists the slowest, and the bars show all
 # The figures of an iteration, in the order of the bars and the table.
 FIELDS = (
     "wall",

@@ -1,4 +1,4 @@
-"""The JSON document (docs/metrics.md "JSON"): whole numbers of ns and bytes, the same bytes every time."""
+"""The JSON document (docs/definitions.md "JSON"): whole numbers of ns and bytes, the same bytes every time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_json(analysis: Analysis) -> str:
 
 
 def document(analysis: Analysis) -> dict[str, Json]:
-    """Return the document as plain values, in docs/metrics.md's order."""
+    """Return the document as plain values, in docs/definitions.md's order."""
     return {
         "schema_version": SCHEMA_VERSION,
         "report": {

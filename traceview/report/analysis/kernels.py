@@ -13,7 +13,7 @@ from traceview.report.analysis.answer import covered
 from traceview.report.format import plain
 
 Json = dict[str, Any]
-FIGURES = ("share", "total_ns", "per_iteration_ns", "count", "mean_ns")  # of every row
+FIGURES = ("share", "total_ns", "per_iteration_ns", "count", "mean_ns")  # the figures of every row
 SHAPE = (
     "family",
     "precision",

@@ -94,7 +94,7 @@ def packed_json(content: object) -> str:
 
 
 DETAIL = 15_000_000  # bytes of the file
-LIVE_DETAIL = 5_000_000  # of a page with a server
+LIVE_DETAIL = 5_000_000  # bytes of the timeline in a page with a server
 MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceeds its limit
 MAX_TRIES = 3
 

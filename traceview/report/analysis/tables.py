@@ -71,7 +71,7 @@ def _idle_causes(use: DevicePart, name: str) -> list[str]:
 
 
 def _host_states(use: DevicePart) -> list[str]:
-    """Return the states of the host in its idle time, if the capture tells them; system calls by name."""
+    """Return the states of the host in its idle time, if they are known; system calls by name."""
     states, host = use.gaps.host_states, use.gaps.causes["host"]
     known = {name: ns for name, ns in states.ns.items() if ns}
     if not set(known) - {"unattributed"}:

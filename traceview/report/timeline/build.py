@@ -26,10 +26,10 @@ from traceview.report.timeline.summary import Index, tally
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
 
-MAX_UNFOLDED_ROWS = 16  # of a group
-MARKS_PER_BYTE = 0.105  # of all levels; a mark of a level takes 4 to 15 bytes of the file
-KEPT_SHARE = 0.33  # of the budget, for the places in full detail
-MARK_BYTES = 12  # of the file for one mark in full detail; limits the places
+MAX_UNFOLDED_ROWS = 16  # rows of a group
+MARKS_PER_BYTE = 0.105  # marks of all levels per byte of the file; a mark takes 4 to 15 bytes
+KEPT_SHARE = 0.33  # share of the budget for the places in full detail
+MARK_BYTES = 12  # bytes of the file for one mark in full detail; limits the places
 # The looks of the parts of the critical path (traceview/model/whatif.py).
 PATH_LOOKS = {
     "compute": "compute",
@@ -85,7 +85,7 @@ class MergedRows:
     """All rows, and the lanes of each row with their levels."""
 
     groups: Sequence[Group]
-    lanes: Mapping[str, Sequence[Lane]]  # by row id
+    lanes: Mapping[str, Sequence[Lane]]  # lanes by row id
 
     @classmethod
     def within(cls, analysis: Analysis, groups: Sequence[Group], budget: int) -> MergedRows:

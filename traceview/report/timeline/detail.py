@@ -16,8 +16,8 @@ from traceview.report.timeline.levels import Lane, Level, coarser
 from traceview.report.timeline.marks import Marks, used
 
 MAX_UNPACKED = 7  # bytes of browser memory per byte of the budget
-CHUNK_BYTES = 1_000_000  # of memory; the page unpacks one chunk at a time
-MIN_RATIO_SHARE = 0.9  # of the last packing ratio; marks rarely pack better, and packing takes time
+CHUNK_BYTES = 1_000_000  # bytes of memory; the page unpacks one chunk at a time
+MIN_RATIO_SHARE = 0.9  # share of the last packing ratio; marks rarely pack better, and packing takes time
 
 Json = dict[str, Any]
 

@@ -35,7 +35,7 @@ class Owners:
     """The events inside the window, and the row of the stream or thread that owns each."""
 
     rows: Rows
-    owner: NDArray[np.int32]  # of each of `rows`
+    owner: NDArray[np.int32]  # owner of each of `rows`
 
     @classmethod
     def from_frame(cls, analysis: Analysis, frame: pl.DataFrame, column: str) -> Owners:

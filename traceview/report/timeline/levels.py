@@ -104,7 +104,7 @@ def _sums(values: Times, last: Times) -> Times:
 
 
 def _longest(top: Times, first: Times, size: Times, shift: int) -> Times:
-    """Return the row of the longest mark in each group; the first of equals."""
+    """Return the row of the longest mark in each group; among equally long ones, the first."""
     total, bits = len(top), len(top).bit_length()
     if shift + bits > 63:
         return np.lexsort((-top, np.repeat(first, size)))[first]

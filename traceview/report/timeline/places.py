@@ -13,9 +13,9 @@ from traceview.report.timeline.levels import Lane
 from traceview.report.timeline.marks import Marks, Numbers, reach
 
 MAX_CALLS = 10
-MARGIN_SHARE = 0.5  # of the length of a place, on both sides
+MARGIN_SHARE = 0.5  # margin on both sides of a place, as a share of its length
 MIN_MARGIN = 50_000  # ns
-MAX_PLACE_FRACTION = 100  # of a place longer than the capture divided by this, only both ends are kept
+MAX_PLACE_FRACTION = 100  # only both ends are kept of a place longer than the capture divided by this
 LOW_BITS = (1 << 20) - 1
 
 Place = tuple[int, int]

@@ -99,7 +99,7 @@ def _lane(bands: list[Band], names: Names) -> Marks:
 
 
 def _largest(columns: Mapping[int, Times], count: int) -> NDArray[np.uint8]:
-    """Return for each of `count` rows the number of its largest column (the first of equals); 0 where all are 0.
+    """Return for each of `count` rows the number of its largest column, the first of several; 0 where all are 0.
 
     The columns are in ascending order of their numbers.
     """

@@ -101,7 +101,7 @@ def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
 
 SEARCHED = ("ruler", "stream", "call", "range", "sample")
 MAX_PLACES_OF_NAME = 128
-MAX_PLACES = 120_000  # of all names
+MAX_PLACES = 120_000  # limit for the places of all names
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from traceview.whatif.changes.base import COMPUTE
 from traceview.whatif.graph import Codes, DependencyGraph, Mask
 
-MIN_KERNELS = 10  # of a pass; fewer kernels are part of the pass around them
+MIN_KERNELS = 10  # kernels of a pass; fewer are part of the pass around them
 
 
 def is_backward(graph: DependencyGraph) -> Mask:

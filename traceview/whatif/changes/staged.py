@@ -14,7 +14,7 @@ from traceview.whatif.changes.passes import backward_passes
 from traceview.whatif.constants import Constants
 from traceview.whatif.graph import RUN, STREAM, DependencyGraph
 
-MIN_SHARE = 0.5  # of the time of a kernel that always remains
+MIN_SHARE = 0.5  # share of a kernel's time that always remains
 
 
 def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
