@@ -92,7 +92,7 @@ def whatif(
     if isinstance(result, NotMeasured):
         raise RequestError(f"{report.name}: nothing can be predicted: {result.reason}")
     if html_path is not None:
-        write_text(html_path, render_page(analysis, path=result.spans))
+        write_text(html_path, render_page(analysis, whatif=result))
     if is_stdout(json_path):
         print_out(to_json(result))
         return

@@ -198,6 +198,7 @@ class Finding:
     unprofiled_cost_per_iteration_ns: int | None = None
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
     host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
+    change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
 
 
 @frozen

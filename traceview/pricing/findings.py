@@ -155,6 +155,7 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
         unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(facts, price),
         claims="compute" if len(grant.computing) else "waiting",
         host=place.place,
+        change=draft.change if facts.counted else "",
     )
 
 

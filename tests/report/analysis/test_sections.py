@@ -17,10 +17,13 @@ from tests.report.browser import opened
 from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
 from traceview.model.analysis import Analysis, Finding, Place
 from traceview.model.trace import Trace
+from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
+from traceview.report.format import milliseconds
 from traceview.report.timeline.bands import bands
+from traceview.whatif import whatif
 
 
 def hostile_analysis() -> Analysis:
@@ -177,3 +180,19 @@ def test_page_beyond_the_budget_is_reported(
         assert any(len(row) > 2 for row in counted)
     with opened(browser, render(analysis_of("dual")), tmp_path) as page:
         assert not page.page.locator("#summarised").is_visible()
+
+
+def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[[str], Analysis]) -> None:
+    analysis = analysis_of("serial")
+    result = whatif(analysis)
+    assert isinstance(result, WhatIf)
+    content = sections(analysis, 0, bands(analysis), result)
+    predicted = {prediction.change: prediction for prediction in result.predictions}
+    shown = [finding["prediction"] for finding in content["findings"]]
+    assert [bool(text) for text in shown] == [finding.change in predicted for finding in analysis.findings]
+    assert shown[0].startswith("Pin host memory: an iteration takes ")
+    assert milliseconds(predicted["pin"].iteration_ns) in shown[0] and milliseconds(result.base_ns) in shown[0]
+    rows = content["predictions"]["rows"]
+    assert [(row[0], row[1]) for row in rows] == [(one.title, one.iteration_ns) for one in result.predictions]
+    without = sections(analysis, 0, bands(analysis))
+    assert without["predictions"] is None and not any(finding["prediction"] for finding in without["findings"])

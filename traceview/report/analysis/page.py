@@ -22,7 +22,7 @@ from traceview.report.timeline.marks import Names
 from traceview.report.timeline.rows import Group
 
 if TYPE_CHECKING:
-    from traceview.model.whatif import PathSpan
+    from traceview.model.whatif import WhatIf
 
 PLOTLY_FILE = "package_data/plotly.min.js"
 PLOTLY_COMPRESSION = 3  # isal packs plotly.js in 20 ms, 10% larger than level 6 of zlib
@@ -99,32 +99,32 @@ MIN_TIMELINE = 400_000  # bytes of the timeline, even where the page then exceed
 MAX_TRIES = 3
 
 
-def render(analysis: Analysis, detail: int = DETAIL, path: Sequence[PathSpan] = ()) -> str:
+def render(analysis: Analysis, detail: int = DETAIL, whatif: WhatIf | None = None) -> str:
     """Return one HTML document that needs no other file and no network.
 
     `detail` is the maximum size in bytes: as much of the timeline as fits has full detail, the rest is in bins with
-    event counts. A page needs a minimum size, which may exceed `detail`. `path` is a critical path, shown as the
-    first row. The same analysis gives the same bytes.
+    event counts. A page needs a minimum size, which may exceed `detail`. `whatif` adds its predictions and
+    its critical path, as the first row. The same analysis gives the same bytes.
     """
-    return _page(analysis, detail, path, server=False)[0]
+    return _page(analysis, detail, whatif, server=False)[0]
 
 
 def live(analysis: Analysis) -> tuple[str, Sequence[Group], Names, int]:
     """Return a document that asks its own server for detail, all rows with their names, and the page's zero."""
-    document, groups, names = _page(analysis, LIVE_DETAIL, (), server=True)
+    document, groups, names = _page(analysis, LIVE_DETAIL, None, server=True)
     return document, groups, names, origin(analysis)
 
 
 def _page(
-    analysis: Analysis, detail: int, path: Sequence[PathSpan], *, server: bool
+    analysis: Analysis, detail: int, whatif: WhatIf | None, *, server: bool
 ) -> tuple[str, Sequence[Group], Names]:
     title, zero, names = analysis.info.file, origin(analysis), Names()
     # Charts need nothing of the timeline, and NumPy and polars release the interpreter lock.
     with ThreadPoolExecutor(1) as aside:
         packing = aside.submit(lambda: packed_json(charts(analysis, zero)))
         work = bands(analysis)
-        groups = rows(analysis, names, work, path)
-        content = {**sections(analysis, zero, work), "live": server}
+        groups = rows(analysis, names, work, () if whatif is None else whatif.spans)
+        content = {**sections(analysis, zero, work, whatif), "live": server}
         shown = packing.result()
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured, Place
 from traceview.model.columns import Table
@@ -25,6 +25,10 @@ from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, m
 from traceview.report.json import plain_values
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
+from traceview.report.whatif import gain_words, prediction_words
+
+if TYPE_CHECKING:
+    from traceview.model.whatif import WhatIf
 
 Json = dict[str, Any]
 KERNEL_TABLES = ("kernels", "kernel_families", "modules")
@@ -32,10 +36,10 @@ MAX_WAITS = 6  # named calls of the state `waiting`
 MAX_TABLE_ROWS = 500  # a capture can give every range its own name; --json writes all rows
 
 
-def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
+def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: WhatIf | None = None) -> Json:
     """Return everything on the page except the timeline and the charts. Times count from `zero`, in ns.
 
-    `work` holds the bands of each device (timeline/bands.py).
+    `work` holds the bands of each device (timeline/bands.py); `whatif` adds predictions.
     """
     info = analysis.info
     return {
@@ -55,7 +59,10 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands]) -> Json:
         "covers": _covers(analysis),
         "total": total_words(analysis),
         "devices": [_device(analysis, device, work[device.device]) for device in analysis.devices],
-        "findings": [_finding(finding, zero) for finding in analysis.findings],
+        "findings": [
+            {**_finding(finding, zero), "prediction": _prediction(finding, whatif)} for finding in analysis.findings
+        ],
+        "predictions": None if whatif is None else _predictions(whatif),
         "iterations": _iterations(analysis.iterations),
         "tables": [
             *(table for device in analysis.devices for table in _device_tables(analysis, device)),
@@ -162,6 +169,31 @@ def _table(table: Table, device: str = "") -> Json:
         "not_measured": table.not_measured,
         "columns": [{"name": column.name, "title": column.title, "unit": column.unit} for column in columns],
         "rows": [[getattr(row, column.name) for column in columns] for row in rows[:MAX_TABLE_ROWS]],
+        "row_count": len(rows),
+    }
+
+
+def _prediction(finding: Finding, whatif: WhatIf | None) -> str:
+    """Return what the finding's change would give, "" if it is not predicted."""
+    predictions = () if whatif is None else whatif.predictions
+    same = [prediction for prediction in predictions if prediction.change == finding.change]
+    return prediction_words(whatif, same[0]) if whatif is not None and same else ""
+
+
+def _predictions(whatif: WhatIf) -> Json:
+    """Return the predictions in the form of a declared table."""
+    columns = {"change": "text", "iteration then": "ns", "low": "ns", "high": "ns", "change of the time": "text"}
+    rows = [
+        (row.title, row.iteration_ns, row.low_ns, row.high_ns, gain_words(whatif, row)) for row in whatif.predictions
+    ]
+    profiler = " without the profiler" if whatif.unprofiled is not None else ""
+    return {
+        "title": "What each change alone would give",
+        "note": f"Predicted by a replay of the capture: an iteration takes {milliseconds(whatif.base_ns)}{profiler} "
+        "now. `traceview whatif` prints what each prediction rests on.",
+        "not_measured": None if rows else "no change applies to this capture",
+        "columns": [{"name": title, "title": title, "unit": unit} for title, unit in columns.items()],
+        "rows": rows,
         "row_count": len(rows),
     }
 

@@ -118,6 +118,8 @@ export interface Finding {
   advice: string;
   code: string;
   device: string | null;
+  host: { stack: { function: string; file: string; line: number }[]; own: number } | null;
+  prediction: string;
   evidence: Required<Place>[];
 }
 
@@ -207,6 +209,8 @@ export interface Page {
   findings: Finding[];
   iterations: Iterations | NotMeasured;
   tables: DeclaredTable[];
+  /** What changes would give; the page of a what-if alone has it. */
+  predictions: DeclaredTable | null;
   notes: { text: string; affects: string[] }[];
   timeline: Timeline;
   looks: Look[];

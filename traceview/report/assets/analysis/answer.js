@@ -128,6 +128,7 @@ function findingCard(finding) {
     { class: "card " + finding.severity },
     findingTitle(finding),
     findingCost(finding),
+    findingPrediction(finding),
     shortAdvice(finding.advice),
     codeSnippet(finding.code, 1),
   );
@@ -186,6 +187,11 @@ export function findingCost(finding) {
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
   if (finding.unsure_because) parts.push(el("span", { class: "soft", text: ` · Unsure: ${finding.unsure_because}` }));
   return el("p", { class: "price" }, ...parts);
+}
+
+// What `traceview whatif` predicts for the remedy; only its page has predictions.
+export function findingPrediction({ prediction }) {
+  return prediction ? el("p", { class: "prediction" }, el("b", { text: "Predicted " }), prediction) : null;
 }
 
 // Shows the first lines of code; a button shows the rest.

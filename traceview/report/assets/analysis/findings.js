@@ -4,13 +4,28 @@ import { page } from "../core/page.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
 import { milliseconds } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
-import { codeSnippet, findingCost, findingTitle } from "./answer.js";
+import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
+import { declaredSection } from "./tables.js";
+
+const SHOWN_FRAMES = 4;
 
 export function showFindings() {
+  if (page.predictions) byId("findings").before(declaredSection(page.predictions));
   const found = page.findings.map(findingArticle);
   byId("all").replaceChildren(
     ...(found.length ? [findingsTable(), ...found] : [el("p", { text: "No finding: nothing cost GPU time." })]),
   );
+}
+
+// Where the host was: the program's line and what it calls; the tip has all callers.
+function stackLine(host) {
+  if (!host?.stack.length) return null;
+  const frames = host.stack.map(({ function: name, file, line }) =>
+    file ? `${name} (${line ? `${file}:${line}` : file})` : name,
+  );
+  const below = frames.slice(host.own);
+  const shown = below.length > SHOWN_FRAMES ? [below[0], "…", ...below.slice(1 - SHOWN_FRAMES)] : below;
+  return el("p", { class: "soft mono", title: frames.join("\n"), text: shown.join(" › ") });
 }
 
 function findingsTable() {
@@ -63,6 +78,8 @@ function findingArticle(one) {
     { class: "finding " + one.severity, "data-finding": one.id },
     el("h3", {}, findingTitle(one)),
     findingCost(one),
+    findingPrediction(one),
+    stackLine(one.host),
     el("p", { text: one.advice }),
     codeSnippet(one.code, 12),
     places.length ? el("p", { class: "soft", text: "Worst places (click to show in the timeline):" }) : null,

@@ -40,7 +40,7 @@ function isWide({ columns, rows }) {
 }
 
 // A table as its measure declares it: titles, units and rows come from Python.
-function declaredSection(declared) {
+export function declaredSection(declared) {
   if (declared.not_measured) return section(declared.title, null, el("p", { text: declared.not_measured }));
   const { title, note, columns, rows } = declared;
   const cut = `The first ${countText(rows.length)} of ${countText(declared.row_count)} rows; --json writes all of them.`;
