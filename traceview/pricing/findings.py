@@ -24,7 +24,7 @@ from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
 
 RULE_THREADS = 2
 MAX_PLACES = 5
-TO_FIND = re.compile(r"Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
+TO_FIND = re.compile(r"(?:: [^.]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
 
 
 def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
@@ -139,7 +139,7 @@ def _profiler_part(gaps: Gaps, grant: Grant) -> int | None:
 def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Price) -> Finding:
     place = find_place(facts.analysis, draft, grant)
     # Code that helps to find an unknown place is left out if the place is known.
-    code = "" if place.advice and TO_FIND.search(draft.advice) else draft.code
+    code = "" if place.where and TO_FIND.search(draft.advice) else draft.code
     return Finding(
         id=draft.id,
         severity=price.severity,
@@ -160,8 +160,8 @@ def _finding(facts: CaptureFacts, draft: FindingDraft, grant: Grant, price: _Pri
 
 
 def _known_place(advice: str, place: FindingPlace) -> str:
-    """Return advice without the words on how to find the place, if it is known."""
-    return TO_FIND.sub("Move", advice) if place.where else advice
+    """Return advice without guesses at the place and the words on how to find it, if it is known."""
+    return TO_FIND.sub(". Move", advice) if place.where else advice
 
 
 def _cost_per_iteration(facts: CaptureFacts, price: _Price) -> int | None:

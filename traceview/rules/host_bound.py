@@ -55,7 +55,7 @@ def _drafts(facts: CaptureFacts, device: DeviceFacts) -> Iterator[FindingDraft]:
     dominant = [(name, at) for total, name, at in longest if total >= minimum and name]
     for name, at in dominant[:MAX_RANGES]:
         yield _draft(facts, device, rows[which == at], name)
-    rest = " outside any dominant NVTX range" if len(facts.analysis.trace.ranges) else ""
+    rest = " outside any dominant NVTX range" if dominant else ""
     yield _draft(facts, device, steady, "", rest)
 
 

@@ -200,6 +200,16 @@ def test_finding_names_the_call_in_which_its_line_waits() -> None:
     assert finding.advice.startswith("Files: ")
 
 
+def test_finding_with_a_known_place_does_not_guess_what_runs_there() -> None:
+    ms = 1_000_000
+    samples = [(at * ms, at * ms, 0, 0, True, 3) for at in range(50, 950)]
+    program = Program("pytorch", ("pytorch",), training=True, python=True)
+    finding = analyze(replace(host_bound_trace(samples, []), program=program)).findings[0]
+    assert finding.title.endswith("at train.py:21 (train)")
+    assert finding.advice.startswith("The launching thread ran code outside CUDA. Move it to another thread")
+    assert finding.code == ""
+
+
 def test_synchronizations_name_their_line() -> None:
     """The host waits 80 ms in each of 20 synchronizations, 10 ms of them after the GPU is done."""
     ms = 1_000_000
