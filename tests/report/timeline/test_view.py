@@ -77,7 +77,9 @@ def test_wheel_keeps_the_moment_under_the_pointer(page: Opened) -> None:
     before = page.view()
     pointed = before[0] + share * (before[1] - before[0])
     page.page.mouse.move(box["x"] + share * box["width"], y)
+    page.page.keyboard.down("Control")
     page.page.mouse.wheel(0, -300)
+    page.page.keyboard.up("Control")
     page.page.wait_for_function("([at]) => traceview.view.from > at", arg=[before[0] + 1])
     page.settle()
     after = page.view()
@@ -86,6 +88,30 @@ def test_wheel_keeps_the_moment_under_the_pointer(page: Opened) -> None:
     page.page.mouse.dblclick(x, y)
     page.settle()
     assert page.view() == pytest.approx(before)
+
+
+def test_wheel_scrolls_the_page_unless_the_timeline_has_it(page: Opened) -> None:
+    page.page.mouse.click(1, 1)
+    x, y = middle(page)
+    before, top = page.view(), page.evaluate("scrollY")
+    page.page.mouse.move(x, y)
+    page.page.mouse.wheel(0, 40)
+    page.page.wait_for_function(
+        "([top]) => scrollY > top || document.getElementById('scroll').scrollTop > 0", arg=[top]
+    )
+    assert page.view() == before
+    page.reset()
+    x, y = middle(page)
+    page.page.mouse.click(x, y)
+    page.page.mouse.wheel(0, -200)
+    page.page.wait_for_function("([at]) => traceview.view.from > at", arg=[before[0]])
+    page.page.keyboard.press("Home")
+    page.settle()
+    whole, top = page.view(), page.evaluate("scrollY")
+    page.page.mouse.wheel(0, 2000)
+    page.page.wait_for_function("([top]) => scrollY > top", arg=[top])
+    assert page.view() == whole
+    page.reset()
 
 
 def test_drag_and_buttons(page: Opened) -> None:

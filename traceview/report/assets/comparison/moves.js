@@ -1,5 +1,6 @@
 // Keyboard, pointer and buttons: all captures move, zoom and step together.
 import { byId, queryAll } from "../core/dom.js";
+import { watchWheel } from "../core/wheel.js";
 import { draw } from "./draw.js";
 import { LABELS, captures, currentIteration, view } from "./state.js";
 
@@ -79,7 +80,7 @@ export function watchInput() {
     const shift = ((grabbed.x - event.clientX) * (grabbed.to - grabbed.from)) / (canvasBox().width - LABELS);
     setView(grabbed.from + shift, grabbed.to + shift);
   });
-  place.addEventListener("wheel", onWheel, { passive: false });
+  watchWheel(place, onWheel);
   addEventListener("keydown", onKey);
   for (const button of queryAll("[data-do]"))
     button.addEventListener("click", () => ACTIONS[button.dataset.do ?? ""]());
@@ -87,10 +88,11 @@ export function watchInput() {
 }
 
 function onWheel(event) {
-  event.preventDefault();
+  const { from, to } = view;
   const box = canvasBox();
   const share = (event.clientX - box.left - LABELS) / (box.width - LABELS);
   zoom(event.deltaY < 0 ? 0.8 : 1.25, view.from + share * (view.to - view.from));
+  return view.from !== from || view.to !== to;
 }
 
 function onKey(event) {

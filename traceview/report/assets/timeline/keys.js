@@ -1,5 +1,6 @@
 // Mouse, wheel, keyboard and buttons of the timeline.
 import { byId, queryAll } from "../core/dom.js";
+import { isSideways, watchWheel } from "../core/wheel.js";
 import { hitAt } from "./hover.js";
 import { clearMeasure, followMeasure, measureHere } from "./measure.js";
 import { showHelp } from "./panel.js";
@@ -67,8 +68,9 @@ function momentAt(event) {
 
 export function watchInput() {
   const stage = byId("stage");
-  stage.addEventListener("wheel", onWheel, { passive: false });
-  byId("axis").addEventListener("wheel", onWheel, { passive: false });
+  watchWheel(byId("frame"), onWheel, (held) => {
+    byId("corner").textContent = held ? "wheel zooms · drag pans" : "Ctrl + wheel, or click to zoom";
+  });
   stage.addEventListener("dblclick", fit);
   for (const area of [stage, byId("axis")]) {
     area.addEventListener("pointerdown", (event) => onPress(event, area !== stage || event.shiftKey));
@@ -90,12 +92,14 @@ export function watchInput() {
   new ResizeObserver(() => rebuild()).observe(byId("frame"));
 }
 
+// Returns whether the view changed: at its limits the page scrolls.
 function onWheel(event) {
-  event.preventDefault();
+  if (!event.target.closest("#stage, #axis")) return false;
+  const { from, to } = view;
   const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
-  if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
-    pan(((event.deltaX || event.deltaY) * unit) / view.width);
+  if (isSideways(event)) pan(((event.deltaX || event.deltaY) * unit) / view.width);
   else zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY * unit)) * 0.0022), momentAt(event));
+  return view.from !== from || view.to !== to;
 }
 
 function onPress(event, box) {

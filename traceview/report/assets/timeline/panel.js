@@ -16,7 +16,9 @@ export function showHint() {
       key("A"),
       key("S"),
       key("D"),
-      " or the wheel: zoom and move; ",
+      " or ",
+      key("Ctrl"),
+      " + wheel: zoom and move; ",
       key("Shift"),
       " + drag: zoom to a box; ",
       key("/"),
@@ -30,7 +32,7 @@ export function showHint() {
 }
 
 const KEYS = [
-  ["W, ↑, +", "zoom in (the wheel zooms at the pointer)"],
+  ["W, ↑, +", "zoom in (the wheel zooms at the pointer, with Ctrl or after a click into the timeline)"],
   ["S, ↓, −", "zoom out"],
   ["A, ←", "move left"],
   ["D, →", "move right"],
