@@ -48,7 +48,7 @@ def trace_of(path: Path, *events: Any) -> Trace:
     return open_trace(path)
 
 
-def test_flops_belong_to_the_matrix_kernels_of_the_outermost_op(tmp_path: Path) -> None:
+def test_flops_belong_to_the_matrix_kernels_of_the_innermost_op(tmp_path: Path) -> None:
     trace = trace_of(
         tmp_path / "a.json",
         op("aten::linear", 0, 20, [[1000, 1000], [1000, 1000]]),

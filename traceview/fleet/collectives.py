@@ -1,4 +1,7 @@
-"""A rank's communication kernels in launch order, and the communicators that NCCL's NVTX payloads name."""
+"""A rank's communication kernels in launch order, and their communicators.
+
+NCCL's NVTX payloads name the communicator, and traces of torch.profiler the process group.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def _channels(trace: Trace, rows: Times, launched: Times, thread: Times) -> tupl
     """Return the distinct channels, and the index of each kernel's channel."""
     streams = trace.operations["stream"].to_numpy()[rows]
     ids = trace.streams["stream_id"].to_numpy()
-    names = _kernel_communicators(trace.sizes.calls, launched, thread)
+    names = _kernel_communicators(trace.sizes.calls, launched, thread) or _process_groups(trace.sizes.messages, rows)
     if names is None:
         used = np.unique(streams)
         return tuple(Channel(None, int(ids[row])) for row in used), np.searchsorted(used, streams).astype(np.int64)
@@ -82,6 +85,14 @@ def _channels(trace: Trace, rows: Times, launched: Times, thread: Times) -> tupl
     channel = np.array([index_of[name] for name in names], np.int64)
     # A communicator may use several streams; its first one identifies the channel.
     return tuple(Channel(name, int(ids[streams[channel == index_of[name]][0]])) for name in distinct), channel
+
+
+def _process_groups(messages: pl.DataFrame, rows: Times) -> list[str] | None:
+    """Return each kernel's process group, which all its ranks name alike. None if any kernel's group is unknown."""
+    groups = pl.DataFrame({"operation": rows}).join(
+        messages.select(pl.col("operation").cast(pl.Int64), "group"), on="operation", how="left", maintain_order="left"
+    )["group"]
+    return None if groups.is_empty() or groups.null_count() else groups.to_list()
 
 
 def _kernel_communicators(calls: pl.DataFrame, launched: Times, thread: Times) -> list[str] | None:

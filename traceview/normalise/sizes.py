@@ -71,9 +71,10 @@ def unknown_messages(sizes: WorkSizes, operations: pl.DataFrame, profiler: str) 
 
 
 def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: pl.DataFrame) -> pl.DataFrame:
-    """Return model.FLOPS: the kernels that each outermost op launches.
+    """Return model.FLOPS: the kernels that each innermost op launches.
 
-    An op that another counted op calls (aten::addmm in aten::linear) does the same work, and is left out.
+    An op that calls another counted op (aten::addmm in aten::linear) does the same work, and is left out: of a tensor
+    that is distributed over GPUs, the inner op alone has the shapes of this GPU.
     """
     start, end = pl.col("start"), pl.col("end")
     ops = (
@@ -81,7 +82,7 @@ def _flops(math: pl.DataFrame, threads: Threads, operations: pl.DataFrame, api: 
         .filter(start.is_between(-MAX_TIME, MAX_TIME), end.is_between(start, MAX_TIME), pl.col("thread") >= 0)
         .filter(pl.col("flops").is_between(1, MAX_FLOPS))
         .sort("thread", "start", -end)
-        .filter((start >= end.cum_max().shift(1).over("thread")).fill_null(True))
+        .filter((start.shift(-1).over("thread") >= end).fill_null(True))
         .select("thread", "start", "end", "flops", pl.int_range(pl.len(), dtype=pl.Int32).alias("call"))
     )
     launches = (

@@ -16,15 +16,17 @@ from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, FindingDraft
 from traceview.pricing.figures import duration, quantity, share
 from traceview.pricing.ledger import ExposedClaim
-from traceview.rules.advice.communication import EXPOSED_COMMUNICATION
+from traceview.rules.advice.communication import EXPOSED_COMMUNICATION, SHARDED_COMMUNICATION
 
 
 def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device with exposed communication."""
-    fix = EXPOSED_COMMUNICATION.choose(facts.program)
+    whole = EXPOSED_COMMUNICATION.choose(facts.program)
     for device in facts.devices:
         communication = device.use.communication
         if communication.count:
+            sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
+            fix = SHARDED_COMMUNICATION if sharded and whole is EXPOSED_COMMUNICATION.pytorch else whole
             hidden = share(communication.overlapped_ns, communication.busy_ns)
             yield FindingDraft(
                 id="exposed_communication",

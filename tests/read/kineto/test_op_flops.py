@@ -46,11 +46,10 @@ def test_counts_equal_those_of_pytorch(name: str, tmp_path: Path) -> None:
         PROGRAMS[name]().sum().backward()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     ops = read_capture(tmp_path / "trace.json").tables[raw.MATH].sort("start", -pl.col("end"))
-    outermost, end = 0, -1
-    for row in ops.iter_rows(named=True):
-        if row["start"] >= end:
-            outermost, end = outermost + row["flops"], row["end"]
-    assert outermost == counter.get_total_flops() > 0
+    rows = ops.rows(named=True)
+    followers = [row["start"] for row in rows[1:]] + [ops["end"].max()]
+    innermost = sum(row["flops"] for row, start in zip(rows, followers, strict=True) if start >= row["end"])
+    assert innermost == counter.get_total_flops() > 0
 
 
 def test_groups_divide_a_convolution() -> None:
@@ -76,6 +75,18 @@ def test_attention_equals_that_of_pytorch(heads: int) -> None:
     assert op_flops(forward, json.dumps([*given, [], []]), "") == expected
     gradient = sdpa_backward_flop_count((2, 3, 40, 16), query, key, value)
     assert op_flops(backward, json.dumps([given[0], *given, given[0], [], [], []]), "") == gradient
+
+
+def test_grouped_queries_equal_those_of_pytorch() -> None:
+    query, key = (4, 16, 512, 64), (4, 4, 512, 64)
+    name, sizes = "aten::_scaled_dot_product_cudnn_attention", [query, key, key]
+    try:
+        expected = sdpa_flop_count(query, key, key), sdpa_backward_flop_count(query, query, key, key)
+    except AssertionError:
+        pytest.skip("this PyTorch does not count grouped queries")
+    assert (op_flops(name, json.dumps(sizes), ""), op_flops(f"{name}_backward", json.dumps([query, *sizes]), "")) == (
+        expected
+    )
 
 
 def test_sequences_of_different_lengths_are_unknown() -> None:

@@ -59,6 +59,17 @@ model.register_comm_hook(None, hooks.bf16_compress_hook)""",
         is_command=True,
     ),
 )
+# For PyTorch programs that reduce and scatter: their parameters are sharded.
+SHARDED_COMMUNICATION = Fix(
+    "FSDP gathers the parameters of a block before its forward and backward pass, and scatters its gradients after it. "
+    "Shard larger units (several layers in one `fully_shard`), gather earlier (`set_modules_to_forward_prefetch`), "
+    "send half the bytes in bfloat16, and keep gathered parameters until the backward pass if they fit. With gradient "
+    "accumulation, call `set_requires_gradient_sync(False)` on all micro-batches except the last. Tensor parallelism "
+    "communicates in every layer, and the next operation needs the result: use it inside one host, on as few GPUs as "
+    "hold the model.",
+    """policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+fully_shard(block, mesh=mesh["dp"], mp_policy=policy, reshard_after_forward=False)""",
+)
 MPI_WAIT = Fixes(
     cuda=Fix(
         "The launching thread is in MPI and nothing is queued on the GPU. If it waits for another rank, that rank is "
