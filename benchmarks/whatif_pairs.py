@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from traceview import Analysis, analyze
 from traceview.model.analysis import NotMeasured
-from traceview.whatif import data_parallel, measured, predict, whatif
+from traceview.whatif.changes import ranks as data_parallel
+from traceview.whatif.prediction import measured, predict, whatif
 
 HEAD = """| before | after | changes | before, ms | predicted, ms | range | measured, ms | error | replay |
 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""

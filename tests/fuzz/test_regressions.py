@@ -27,7 +27,7 @@ from traceview.read.parquet.directory import suppressed_stderr
 from traceview.report.analysis.document import document
 from traceview.report.analysis.page import render
 from traceview.report.comparison.document import document as compare_document
-from traceview.whatif import predict
+from traceview.whatif.prediction import predict
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 TIMED = (KERNEL, "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME",

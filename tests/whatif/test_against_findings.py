@@ -12,8 +12,9 @@ from tests.captures import ALL, SAMPLES, sample, shared
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.pipeline import analyze
-from traceview.whatif import prediction, whatif
+from traceview.whatif import prediction
 from traceview.whatif.changes import CHANGES
+from traceview.whatif.prediction import whatif
 
 HOST = {"host_bound", "data_loading", "launch_bound", "kernel_storm", "slow_calls", "allocation"}
 WAITS = {"synchronize", "pageable_copies", "exposed_copies", "managed_wait", "dependency_wait", "unknown_launch"}

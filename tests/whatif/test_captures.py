@@ -11,8 +11,8 @@ from tests.captures import CAPTURES, H200, SAMPLES, sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.whatif import measured, predict, whatif
 from traceview.whatif.build import build
+from traceview.whatif.prediction import measured, predict, whatif
 from traceview.whatif.replay import replay
 from traceview.whatif.select import Selection, select
 

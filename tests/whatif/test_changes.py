@@ -11,11 +11,12 @@ from tests.captures import sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze as analyze_capture
-from traceview.whatif import data_parallel, measured, predict
 from traceview.whatif.build import build
+from traceview.whatif.changes import ranks as data_parallel
 from traceview.whatif.constants import HIGH, LOW, MIDDLE, power_limits, reduce_rate
 from traceview.whatif.graph import RUN
 from traceview.whatif.power import with_clock
+from traceview.whatif.prediction import measured, predict
 from traceview.whatif.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.

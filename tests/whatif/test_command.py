@@ -13,7 +13,7 @@ from traceview.report.timeline.bands import bands
 from traceview.report.timeline.build import rows
 from traceview.report.timeline.marks import Names
 from traceview.report.timeline.rows import LOOKS
-from traceview.whatif import whatif
+from traceview.whatif.prediction import whatif
 
 __all__ = ["traceview"]
 SERIAL = sample("trainer/serial.sqlite")

@@ -14,9 +14,9 @@ from tests.made_trace import made_trace
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze as analyze_capture
-from traceview.whatif import predict, whatif
 from traceview.whatif.build import build
 from traceview.whatif.graph import RUN, STREAM, DependencyGraph, Edges, GraphCalls, MachineFacts, Operations
+from traceview.whatif.prediction import predict, whatif
 from traceview.whatif.replay import CycleError, path_times, replay
 from traceview.whatif.select import Selection, select
 

@@ -15,9 +15,9 @@ from tests.captures import sample
 from tests.made_trace import made_trace
 from traceview.errors import RequestError
 from traceview.pipeline import analyze
-from traceview.whatif import predict
 from traceview.whatif.build import build
 from traceview.whatif.graph import DependencyGraph
+from traceview.whatif.prediction import predict
 from traceview.whatif.select import Selection, select
 from traceview.whatif.storms import find_storms
 

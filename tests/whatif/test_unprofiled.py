@@ -14,7 +14,7 @@ from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE, Bounds, ProfilerCosts, UnprofiledTime
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
-from traceview.whatif import predict, whatif
+from traceview.whatif.prediction import predict, whatif
 
 US = 1000
 NOTHING = Bounds(0, 0, 0)

@@ -18,8 +18,8 @@ from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze as analyze_capture
-from traceview.whatif import predict, whatif
 from traceview.whatif.build import build
+from traceview.whatif.prediction import predict, whatif
 from traceview.whatif.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.

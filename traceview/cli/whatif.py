@@ -80,8 +80,8 @@ def whatif(
     from traceview.pipeline import analyze
     from traceview.report.analysis.page import render as render_page
     from traceview.report.whatif import render, to_json
-    from traceview.whatif import data_parallel
-    from traceview.whatif import whatif as run
+    from traceview.whatif.changes import ranks as data_parallel
+    from traceview.whatif.prediction import whatif as run
 
     with progress(quiet) as step:
         costs, given = profiler_costs(report, calibration), given_ns(unprofiled_ms)

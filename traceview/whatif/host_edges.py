@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, covered_length, union
 from traceview.model.trace import ROLES, Trace
@@ -26,10 +27,9 @@ QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue
 
 def calls_of(trace: Trace, selection: Selection, begin: int, end: int) -> GraphCalls:
     """Return the outermost calls in [begin, end) that launch, synchronize, block, allocate or wait for an event."""
-    inside = (pl.col("process") == selection.process) & (pl.col("start") >= begin) & (pl.col("start") < end)
-    frame = trace.api.with_row_index("row").filter(inside)
-    launches = np.zeros(len(trace.api), np.bool_)
-    launches[trace.operations["launch"].drop_nulls().to_numpy()] = True
+    low, high = np.searchsorted(trace.api["start"].to_numpy(), [begin, end]).tolist()
+    frame = trace.api[low:high].with_row_index("row", low).filter(pl.col("process") == selection.process)
+    launches = _launching_calls(trace, pl.lit(True))
     role = frame["role"].to_physical()
     frame = frame.filter(
         role.is_in([ROLES.index(name) for name in ("sync", "blocking_copy", "memory")])
@@ -98,11 +98,18 @@ def _loading_ranges(trace: Trace, selection: Selection) -> Intervals:
     named = _ranges_matching(trace, selection, LOADING)
     if not len(named.start):
         return named
-    kernels = trace.operations.filter(pl.col("class") == "compute")["launch"].drop_nulls().to_numpy()
-    launches = trace.api["start"].to_numpy()[kernels]
-    launches = np.sort(launches[(launches >= named.start[0]) & (launches < named.end[-1])])
+    launching = _launching_calls(trace, pl.col("class") == "compute")
+    launches = trace.api["start"].to_numpy()[launching]
     idle = np.searchsorted(launches, named.start) == np.searchsorted(launches, named.end)
     return Intervals(named.start[idle], named.end[idle])
+
+
+def _launching_calls(trace: Trace, operations: pl.Expr) -> NDArray[np.bool_]:
+    """Return which of Trace.api launch some of Trace.operations."""
+    launched = trace.operations.lazy().filter(operations, pl.col("launch").is_not_null()).select("launch").collect()
+    calls = np.zeros(len(trace.api), np.bool_)
+    calls[launched["launch"].to_numpy()] = True
+    return calls
 
 
 def _ranges_matching(trace: Trace, selection: Selection, pattern: str) -> Intervals:

@@ -91,12 +91,12 @@ def _main_thread(trace: Trace, iterations: Iterations) -> int:
 
 
 def _iteration_of_operations(trace: Trace, process: int, edges: Times) -> Codes:
-    launch = trace.operations["launch"].fill_null(-1).to_numpy()
-    began = np.where(launch >= 0, trace.api["start"].to_numpy()[launch], edges[0] - 1) if len(trace.api) else launch
-    at = np.searchsorted(edges[:-1], began, side="right") - 1
-    mine = trace.operations["process"].to_numpy() == process
-    iteration: Codes = np.where(mine & (began < edges[-1]), at, -1)
-    return iteration
+    # Number the calls by iteration, so that an operation needs one look-up. The last entry stands for no call.
+    borders = np.searchsorted(trace.api["start"].to_numpy(), edges)
+    numbers = np.append(np.arange(-1, len(edges) - 1), -1)
+    of_call = np.append(np.repeat(numbers, np.diff(borders, prepend=0, append=len(trace.api))), -1)
+    iteration: Codes = of_call[trace.operations["launch"].fill_null(-1).to_numpy()]
+    return np.where(trace.operations["process"].to_numpy() == process, iteration, -1)
 
 
 def _iteration_times(trace: Trace, iteration: Codes, count: int) -> tuple[Times, Times, Times]:
