@@ -23,7 +23,7 @@ from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
 from traceview.report.format import milliseconds
 from traceview.report.timeline.bands import bands
-from traceview.whatif import whatif
+from traceview.whatif.prediction import whatif
 
 
 def hostile_analysis() -> Analysis:
