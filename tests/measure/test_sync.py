@@ -14,7 +14,7 @@ from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import touches, traces
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.sync import measure_host
-from traceview.measure.waits import _scaled
+from traceview.measure.waits import _scale_exactly
 from traceview.model.analysis import HostUse
 from traceview.model.trace import Trace, Window
 
@@ -243,7 +243,7 @@ def test_shares_of_long_waits_do_not_overflow(total: int, whole: int, fraction: 
     part = int(whole * fraction)
     total = min(total, whole)
     series = (pl.Series([value], dtype=pl.Int64).to_numpy() for value in (total, part, whole))
-    assert int(_scaled(*series)[0]) == total * part // whole
+    assert int(_scale_exactly(*series)[0]) == total * part // whole
 
 
 def test_window_clips_calls_and_gaps() -> None:

@@ -29,7 +29,7 @@ from tests.build_export import (
     ThreadName,
     build_export,
 )
-from tests.captures import ALL, sample, shared
+from tests.captures import ALL, H200, shared
 from tests.oracle.export import Export
 from traceview.model.trace import Trace
 from traceview.normalise.api import role_of, without_suffix
@@ -162,16 +162,11 @@ def in_order_of_appearance(values: list[int]) -> list[int]:
     return [seen.index(value) for value in values]
 
 
-@pytest.mark.parametrize("name", ["serial", "dual", "quad", "ddp2", "cudagraph"])
-def test_samples(name: str) -> None:
-    trace = agrees(sample(f"{name}.sqlite"))
-    assert len(trace.operations) > 0
-    assert trace.info.problems == ()
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_shared_captures(name: str) -> None:
-    assert agrees(shared(name)).info.problems == ()
+    trace = agrees(shared(name))
+    assert trace.info.problems == ()
+    assert len(trace.operations) or name not in H200
 
 
 @settings(max_examples=60)

@@ -98,7 +98,7 @@ def test_capture_changes_while_read(
     last_step = {
         "sqlite": "sqlite.reader.versions",
         "gz": "compressed.unpack",
-        "parquet": "parquet.directory._versions",
+        "parquet": "parquet.directory._stated_versions",
         "profiler": "kineto.trace_file.read_trace",
     }[form]
     if form == "profiler":

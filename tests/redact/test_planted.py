@@ -18,7 +18,7 @@ from traceview.read import raw
 from traceview.redact import keep, redact
 from traceview.redact.secrets import NameRedactor, Secrets
 
-EVERY_TABLE = ["dual.sqlite", "ddp2.sqlite", "cudagraph.sqlite", "mpi/ring.sqlite", "openacc/heat_as_2024.2.sqlite"]
+EVERY_TABLE = ["mpi/ring.sqlite", "openacc/heat_as_2024.2.sqlite"]
 CAPTURES = [
     name for name in ALL if name not in ("h200_serial.sqlite", "h200_quad.sqlite")
 ]  # h200_dual has their tables
@@ -98,15 +98,17 @@ def test_secrets_in_names_are_removed(shift: int, tmp_path: Path) -> None:
     assert numbers(figures(out)) == numbers(figures(planted))
 
 
-@pytest.mark.parametrize("hashed", [False, True])
-def test_secrets_in_utf16_names_are_removed(hashed: bool, tmp_path: Path) -> None:
-    planted, wide, out = tmp_path / "planted.sqlite", tmp_path / "wide.sqlite", tmp_path / "out.sqlite"
+def test_secrets_in_utf16_names_are_removed(tmp_path: Path) -> None:
+    planted, wide = tmp_path / "planted.sqlite", tmp_path / "wide.sqlite"
     shutil.copy(sample("dual.sqlite"), planted)
     plant_names(planted, "key_{}")
     in_utf16(planted, wide)
-    redact(wide, out, hash_names=hashed)
-    assert_absent(out, list(KINDS.values()))
-    assert numbers(figures(out), hashed) == numbers(figures(planted), hashed)
+    expected = figures(planted)
+    for hashed in (False, True):
+        out = tmp_path / f"out_{hashed}.sqlite"
+        redact(wide, out, hash_names=hashed)
+        assert_absent(out, list(KINDS.values()))
+        assert numbers(figures(out), hashed) == numbers(expected, hashed)
 
 
 def plant_everywhere(path: Path, make: Callable[[int], object]) -> dict[tuple[str, str], object]:

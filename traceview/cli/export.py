@@ -90,7 +90,7 @@ def export(
         step("read", 0.0)
         trace = open_trace(report)
         step("collect", 0.3)
-        contents = collect(_narrowed(trace, start, end, range_name), device)
+        contents = collect(_in_window(trace, start, end, range_name), device)
         step("write", 0.5)
         if is_stdout(target):
             assert isinstance(form, FileFormat), "_check_target refused a folder"
@@ -123,7 +123,7 @@ def _check_target(report: Path, form: Format, target: Path) -> None:
     form.check(target)
 
 
-def _narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
+def _in_window(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
     from traceview.cli.times import window_of_times
     from traceview.measure.activity import window_of_range
 

@@ -44,8 +44,8 @@ def pieces(contents: ExportContents) -> Iterator[bytes]:
     builder, origin, described = SliceBuilder(contents), min(contents.first, 0), 0
     created = builder.tracks.created
     yield _packet(wire.uint(FLAGS, STATE_CLEARED))
-    yield _interned(EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
-    yield _interned(ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
+    yield _interned_packet(EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
+    yield _interned_packet(ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
     for slices in builder.parts():
         yield from _descriptors(created[described:])
         described = len(created)
@@ -90,13 +90,13 @@ def _interned_texts(texts: Sequence[str], slices: pl.DataFrame) -> Iterator[byte
     """Yield the texts that these slices use. A text's id is its index + 1."""
     used = slices["name"].unique().sort()
     for first in range(0, len(used), MAX_NAMES_PER_PACKET):
-        yield _interned(EVENT_NAMES, texts, used[first : first + MAX_NAMES_PER_PACKET].to_list())
+        yield _interned_packet(EVENT_NAMES, texts, used[first : first + MAX_NAMES_PER_PACKET].to_list())
     for name in TEXTS:
         if name in slices.columns:
-            yield _interned(ANNOTATION_STRINGS, texts, slices[name].unique().drop_nulls().sort().to_list())
+            yield _interned_packet(ANNOTATION_STRINGS, texts, slices[name].unique().drop_nulls().sort().to_list())
 
 
-def _interned(field: int, texts: Sequence[str], places: Sequence[int]) -> bytes:
+def _interned_packet(field: int, texts: Sequence[str], places: Sequence[int]) -> bytes:
     entries = [wire.message(field, wire.uint(1, place + 1), wire.text(2, texts[place])) for place in places]
     return _packet(wire.uint(FLAGS, NEEDS_STATE), wire.message(INTERNED, *entries))
 

@@ -48,15 +48,15 @@ def speedscope(contents: ExportContents) -> Iterator[bytes]:
 
 def collapsed_idle(contents: ExportContents) -> Iterator[bytes]:
     """Yield the idle time of GPUs as collapsed stacks."""
-    return _collapsed(contents, IDLE)
+    return _collapsed_stacks(contents, IDLE)
 
 
 def collapsed_host(contents: ExportContents) -> Iterator[bytes]:
     """Yield the time of Python threads as collapsed stacks."""
-    return _collapsed(contents, THREAD)
+    return _collapsed_stacks(contents, THREAD)
 
 
-def _collapsed(contents: ExportContents, figure: str) -> Iterator[bytes]:
+def _collapsed_stacks(contents: ExportContents, figure: str) -> Iterator[bytes]:
     some = _times(contents, figure).filter(pl.col(figure) > 0)
     frames = [
         plain(f"{function} ({place})" if (place := place_text(file, line)) else function, MAX_NAME).replace(";", ":")

@@ -135,7 +135,7 @@ def _threads(contents: ExportContents, _devices: tuple[DeviceUse, ...]) -> pl.Da
     )
 
 
-def _measured(name: str) -> ExportTable:
+def _device_table(name: str) -> ExportTable:
     """Return the table of a measure of each device, with a column that names the device."""
 
     def build(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
@@ -172,7 +172,7 @@ TABLES = (
     ExportTable("threads", _threads),
     ExportTable("lines", _lines),
     *(
-        _measured(measure.table.name)
+        _device_table(measure.table.name)
         for measure in MEASURES
         if not isinstance(measure, CaptureMeasure) and measure.table.in_json and measure.table.name != "streams"
     ),

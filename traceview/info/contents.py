@@ -108,13 +108,13 @@ def _health(export: Path, capture: RawCapture | None) -> tuple[tuple[Note, ...],
     except DamagedExportError as error:
         reason = str(error).partition(": ")[2]
         return (Note("unreadable", f"no command can analyze this capture: {reason}", ("every figure",)),), ()
-    unlaunched = _unlaunched(trace)
+    unlaunched = _unlaunched_note(trace)
     problems = tuple(Note("left_out", problem) for problem in (trace.info.problems if capture is None else ()))
     passed = ("all GPU work has its launch in the capture",) if unlaunched is None and len(trace.operations) else ()
     return (*trace.info.health, *([unlaunched] if unlaunched else []), *problems), (*passed, *trace.info.passed)
 
 
-def _unlaunched(trace: Trace) -> Note | None:
+def _unlaunched_note(trace: Trace) -> Note | None:
     without, total = count_unmatched(trace), len(trace.operations)
     count = without.kernels + without.copies + without.memsets + without.graphs
     text = f"{count:,} of {total:,} operations have no launch in the capture: idle time before them has no known cause"

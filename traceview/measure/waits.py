@@ -207,13 +207,13 @@ def _shares(calls: BlockingCalls, blocked_in_wait: Times, total: Times) -> Times
     first = np.flatnonzero(np.diff(wait, prepend=-1))
     before = (running[first] - blocked[first])[wait]
     whole = np.maximum(blocked_in_wait, 1)[wait]
-    until, since = (_scaled(total[wait], part, whole) for part in (running - before, running - before - blocked))
+    until, since = (_scale_exactly(total[wait], part, whole) for part in (running - before, running - before - blocked))
     shares = np.empty(len(wait), np.int64)
     shares[order] = until - since
     return shares
 
 
-def _scaled(total: Times, part: Times, whole: Times) -> Times:
+def _scale_exactly(total: Times, part: Times, whole: Times) -> Times:
     """Return total * part // whole. The products may overflow; their difference, which corrects a guess, does not."""
     fraction: NDArray[np.float64] = part / whole
     guess = (total * fraction).astype(np.int64)

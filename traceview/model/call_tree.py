@@ -30,12 +30,12 @@ class CallTree(NamedTuple):
         parent = np.arange(1, len(frames) + 1)
         parent[first + depth - 1] = -1
         level = np.repeat(first + depth - 1, depth) - np.arange(len(frames))
-        return _unified(parent, frames, level, first)
+        return _unify_nodes(parent, frames, level, first)
 
     @classmethod
     def from_calls(cls, parent: Numbers, frames: Numbers, level: Numbers) -> CallTree:
         """Return the tree of calls; `parent` is the caller's row (-1 for none), `level` the number of callers."""
-        return _unified(parent, frames, level, np.arange(len(parent)))
+        return _unify_nodes(parent, frames, level, np.arange(len(parent)))
 
     def levels(self) -> Numbers:
         """Return the number of callers of each node. A caller comes before what it calls."""
@@ -52,7 +52,7 @@ def node_levels(parent: Numbers) -> Numbers:
     return level
 
 
-def _unified(parent: Numbers, frames: Numbers, level: Numbers, leaf: Numbers) -> CallTree:
+def _unify_nodes(parent: Numbers, frames: Numbers, level: Numbers, leaf: Numbers) -> CallTree:
     """Merge nodes with equal parents and frames, one level after the other."""
     distinct, frame = _distinct_rows(frames)
     by_level = np.argsort(level, kind="stable")

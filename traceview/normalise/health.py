@@ -223,10 +223,10 @@ def _of_process(process: int, *frames: pl.DataFrame) -> tuple[pl.DataFrame, ...]
 def _range_without_calls(api: pl.DataFrame, operations: pl.DataFrame, ranges: pl.DataFrame) -> Note | None:
     """Return a Note if ranges follow the last CUDA event of a process, but earlier ranges of their names have calls."""
     last = max(end for frame in (api, operations) if isinstance(end := frame["end"].max(), int))
-    later = ranges.filter(pl.col("start") > last).select("end", name=_folded(pl.col("name")))
+    later = ranges.filter(pl.col("start") > last).select("end", name=_with_folded_numbers(pl.col("name")))
     if len(later) < MIN_LATER_RANGES:
         return None
-    earlier = ranges.filter(pl.col("end") <= last).select("start", "end", name=_folded(pl.col("name")))
+    earlier = ranges.filter(pl.col("end") <= last).select("start", "end", name=_with_folded_numbers(pl.col("name")))
     calls = api["start"].to_numpy()
     next_call = calls.take(np.searchsorted(calls, earlier["start"].to_numpy()), mode="clip")
     has_call = pl.Series("has_call", next_call < earlier["end"].to_numpy())
@@ -243,7 +243,7 @@ def _range_without_calls(api: pl.DataFrame, operations: pl.DataFrame, ranges: pl
     )
 
 
-def _folded(name: pl.Expr) -> pl.Expr:
+def _with_folded_numbers(name: pl.Expr) -> pl.Expr:
     return name.cast(pl.String).str.replace_all(r"\d+", "#")
 
 

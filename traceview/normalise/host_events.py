@@ -72,13 +72,13 @@ def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.
     if not scheduling.is_empty():
         yield from _scheduling(_with_thread(scheduling, threads))
     yield from _lock_events(tables, threads)
-    collections = [name for name in _matching(ranges) if name]
+    collections = [name for name in _collection_names(ranges) if name]
     if collections:
         own = ranges.filter(pl.col("name").is_in(collections)).with_columns(pl.col("name").cast(pl.String))
         yield _events(own, "garbage_collection")
 
 
-def _matching(ranges: pl.DataFrame) -> list[str]:
+def _collection_names(ranges: pl.DataFrame) -> list[str]:
     names = pl.Series(categories(ranges["name"]), dtype=pl.String)
     return names.filter(names.str.contains(COLLECTION)).to_list()
 

@@ -25,7 +25,7 @@ def shown_files(paths: pl.Series, program_folders: frozenset[str]) -> tuple[list
 
     `program_folders` holds the folders of the program's scripts: a file below one of them is named relative to it.
     """
-    pairs = [_shown(path or "", program_folders) for path in paths.to_list()]
+    pairs = [_shown_file(path or "", program_folders) for path in paths.to_list()]
     return [name for name, _ in pairs], [library for _, library in pairs]
 
 
@@ -39,7 +39,7 @@ def folder_of(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[0]
 
 
-def _shown(path: str, program_folders: frozenset[str]) -> tuple[str, bool]:
+def _shown_file(path: str, program_folders: frozenset[str]) -> tuple[str, bool]:
     for kind in (INSTALLED, STANDARD):
         inside = kind.match(path)
         if inside:

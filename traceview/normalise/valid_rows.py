@@ -72,7 +72,9 @@ def _valid_times(table: str, frame: pl.DataFrame, problems: Problems) -> pl.Data
     if table == raw.NVTX:
         valid_end = end.is_null() | (end.is_between(-MAX_TIME, MAX_TIME) & (end >= start))
         valid = start.is_between(-MAX_TIME, MAX_TIME) & valid_end | ~pl.col("eventType").is_in(raw.RANGE_TYPES)
-    return _filtered(table, frame, valid, "their start or end is not a time, or the end is before the start", problems)
+    return _keep_valid(
+        table, frame, valid, "their start or end is not a time, or the end is before the start", problems
+    )
 
 
 def _valid_extent(frame: pl.DataFrame) -> Extent | None:
@@ -118,14 +120,14 @@ def _timed_rows(table: str, frame: pl.DataFrame) -> pl.DataFrame:
 def _rows_between(table: str, frame: pl.DataFrame, low: int, high: int, problems: Problems) -> pl.DataFrame:
     start, end = pl.col("start").is_between(low, high), pl.col("end").is_between(low, high)
     if table != raw.NVTX:
-        return _filtered(table, frame, start & end, TOO_FAR, problems)
+        return _keep_valid(table, frame, start & end, TOO_FAR, problems)
     is_range = pl.col("eventType").is_in(raw.RANGE_TYPES)
-    frame = _filtered(table, frame, ~is_range | (start & (end | pl.col("end").is_null())), TOO_FAR, problems)
+    frame = _keep_valid(table, frame, ~is_range | (start & (end | pl.col("end").is_null())), TOO_FAR, problems)
     # Events that are not ranges need no time, and a wrong time must not extend the capture.
     return frame.with_columns(pl.when(start).then("start").alias("start"), pl.when(end).then("end").alias("end"))
 
 
-def _filtered(table: str, frame: pl.DataFrame, valid: pl.Expr, reason: str, problems: Problems) -> pl.DataFrame:
+def _keep_valid(table: str, frame: pl.DataFrame, valid: pl.Expr, reason: str, problems: Problems) -> pl.DataFrame:
     mask = frame.select(valid.fill_null(False)).to_series()
     if mask.all():
         return frame

@@ -39,7 +39,7 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     notes = tuple(result for result in priced if isinstance(result, Note))
     doubts = [note for note in (*facts.analysis.notes, *notes) if note.affects]
     pairs = [result for result in priced if not isinstance(result, Note)]
-    findings = [replace(finding, unsure_because=_doubt(draft, doubts)) for draft, finding in pairs]
+    findings = [replace(finding, unsure_because=_stated_doubt(draft, doubts)) for draft, finding in pairs]
     findings.sort(key=lambda finding: -_decisive_cost(finding))
     return tuple(findings), notes
 
@@ -85,7 +85,7 @@ def _price_draft(
         yield Note(draft.id, f"{_fill_in(draft.title, price)}. {_fill_in(draft.advice, price)}")
 
 
-def _doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
+def _stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
     words = {draft.id, "findings"}
     for claim in draft.claims:

@@ -153,7 +153,9 @@ class Ledger:
             return cls(gaps.count, accounts, dict(exposed), own, own)
         first = int(np.searchsorted(gaps.frame["start"].to_numpy(), until, side="left"))
         work = {key: intervals.clip(times, intervals.BEFORE_ALL, until) for key, times in exposed.items()}
-        return cls(gaps.count, {cause: _cleared(left, first) for cause, left in accounts.items()}, work, own, own)
+        return cls(
+            gaps.count, {cause: _account_before(left, first) for cause, left in accounts.items()}, work, own, own
+        )
 
     @property
     def total(self) -> int:
@@ -176,7 +178,7 @@ class Ledger:
             elif any(cause in self.idle for cause in claim.causes):
                 idle_grants.append(self._grant_idle(claim, idle_grants))
         if at_most is not None:
-            idle_grants, exposed_grants = _limited(idle_grants, exposed_grants, at_most)
+            idle_grants, exposed_grants = _first_granted(idle_grants, exposed_grants, at_most)
         exposed = _merge_disjoint([times for _, times in exposed_grants])
         idle, ns = self._sum_idle(idle_grants)
         granted = (tuple(idle_grants), tuple(exposed_grants))
@@ -233,7 +235,7 @@ class Ledger:
             yield key, left if claim.within is None else intervals.intersect(left, claim.within)
 
 
-def _cleared(left: Times, first: int) -> Times:
+def _account_before(left: Times, first: int) -> Times:
     """Return an account without the ns of the gaps from `first` on."""
     if not left[first:].any():
         return left
@@ -242,7 +244,7 @@ def _cleared(left: Times, first: int) -> Times:
     return kept
 
 
-def _limited(
+def _first_granted(
     idle: list[IdleGrant], exposed: list[tuple[str, Intervals]], at_most: int
 ) -> tuple[list[IdleGrant], list[tuple[str, Intervals]]]:
     """Return the first `at_most` ns of grants: exposed before idle time, each in the order of time."""

@@ -47,18 +47,18 @@ def middle(text: str, columns: int) -> str:
 
 def short_names(names: Sequence[str], columns: int) -> list[str]:
     """Shorten names in the middle to `columns`; names that would look equal are cut where they begin to differ."""
-    short = _distinct(list(dict.fromkeys(names)), columns)
+    short = _distinct_forms(list(dict.fromkeys(names)), columns)
     return [short[name] for name in names]
 
 
-def _distinct(names: list[str], columns: int, hidden: int = 0) -> dict[str, str]:
+def _distinct_forms(names: list[str], columns: int, hidden: int = 0) -> dict[str, str]:
     """Return a short form of each name without its first `hidden` characters, which are the same in all."""
     short = {name: middle(("…" if hidden else "") + name[hidden:], columns) for name in names}
     for form in [form for form, count in Counter(short.values()).items() if count > 1]:
         alike = [name for name in names if short[name] == form]
         start = _common_length(alike) - columns // 4
         if start > hidden:
-            short |= _distinct(alike, columns, start)
+            short |= _distinct_forms(alike, columns, start)
     return short
 
 

@@ -36,12 +36,12 @@ def copy_bound(facts: CaptureFacts) -> Iterator[FindingDraft]:
     """Yield one finding for each device whose copies take longer than its compute."""
     for device in facts.devices:
         copies = [use for use in device.use.copies if use.kind in KINDS and use.exposed_ns]
-        remaining = _remaining(device, copies)
+        remaining = _unavoidable_ns(device, copies)
         if remaining > 0:
             yield _draft(facts, device, copies, remaining)
 
 
-def _remaining(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
+def _unavoidable_ns(device: DeviceFacts, copies: list[CopyOverlap]) -> int:
     """Return the exposed ns that pinned memory and overlap cannot remove."""
     blocking = pageable(copies)
     other = sum(use.exposed_ns for use in copies) - sum(use.exposed_ns for use in blocking)

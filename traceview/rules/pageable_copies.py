@@ -73,7 +73,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, copies: list[CopyOverlap]) 
         id="pageable_copies",
         device=device,
         title=f"{quantity(count, 'copy', 'copies')} from or to pageable memory "
-        f"({kinds}) {effect}{_when(facts, device, rows)}{limit}",
+        f"({kinds}) {effect}{_start_up_words(facts, device, rows)}{limit}",
         advice=f"They run at {rate(total, busy)}. During {share(exposed, busy)} of that time nothing computes. "
         f"{_apparent_cause(facts, blocked)}{advice}",
         code=fix.code,
@@ -113,7 +113,7 @@ def _blocking_calls(facts: CaptureFacts, rows: Rows, frame: pl.DataFrame) -> pl.
     return frame.filter(np.isin(frame["api"].to_numpy(), launches))
 
 
-def _when(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> str:
+def _start_up_words(facts: CaptureFacts, device: DeviceFacts, rows: Rows) -> str:
     if facts.counted is None or len(rows) == 0:
         return ""
     inside = _count_steady(facts, device, rows)

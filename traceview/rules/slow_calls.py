@@ -40,12 +40,12 @@ def slow_calls(facts: CaptureFacts) -> Iterator[FindingDraft]:
             advice=fix.advice,
             code=fix.code,
             claims=(IdleClaim(LAUNCHING, rows=device.steady_gaps), IdleClaim(BLOCKING, rows=device.steady_gaps)),
-            at_most=_most(facts, device),
+            at_most=_most_claimed(facts, device),
             place_label="inside a CUDA call",
         )
 
 
-def _most(facts: CaptureFacts, device: DeviceFacts) -> int:
+def _most_claimed(facts: CaptureFacts, device: DeviceFacts) -> int:
     """Return the idle time in launches and other calls, and the cost of blocking calls, in ns."""
     host, causes = facts.analysis.host, device.use.gaps.causes
     blocking = sum(total_cost(calls_of_device(device, use.frame)) for use in (host.sync, host.implicit_sync))

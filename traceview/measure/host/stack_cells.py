@@ -150,10 +150,10 @@ def _calls(calls: pl.DataFrame) -> StackCells:
     start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
     own = intervals.own_lengths(start, end)
     rows = np.flatnonzero(own)
-    return _exact((end - own)[rows], end[rows], calls["stack"].to_numpy()[rows], np.zeros(len(rows), np.bool_))
+    return _exact_cells((end - own)[rows], end[rows], calls["stack"].to_numpy()[rows], np.zeros(len(rows), np.bool_))
 
 
-def _exact(start: Times, end: Times, stack: NDArray[np.int32], holds: NDArray[np.bool_]) -> StackCells:
+def _exact_cells(start: Times, end: Times, stack: NDArray[np.int32], holds: NDArray[np.bool_]) -> StackCells:
     return StackCells(start, end, stack, start, holds, start, stack, start, exact=True)
 
 
@@ -162,7 +162,7 @@ def sampled_cells(samples: pl.DataFrame) -> StackCells:
     start, end = samples["start"].to_numpy(), samples["end"].to_numpy()
     stack, holds = samples["stack"].to_numpy(), samples["holds_gil"].fill_null(False).to_numpy()
     if (end > start).any():
-        return _exact(start, end, stack, holds)
+        return _exact_cells(start, end, stack, holds)
     apart = np.diff(start)
     period = int(np.median(apart)) if len(apart) else 0
     middle = start[:-1] + apart // 2

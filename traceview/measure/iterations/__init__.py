@@ -227,11 +227,11 @@ def _count_warm_up(trace: Trace, wall: Times, skip: int | None, ratio: Fraction)
     limit = _twice_median(wall) * ratio.numerator
     leading = int(np.flatnonzero(wall * 2 * ratio.denominator <= limit)[0])
     if _stands_out(wall, leading):
-        return leading + 1, f"{_first(leading + 1)} took longer than all later ones, which are alike"
-    return leading, f"{_first(leading)} took more than {float(ratio):.3g} times the median" if leading else "none"
+        return leading + 1, f"{_first_words(leading + 1)} took longer than all later ones, which are alike"
+    return leading, f"{_first_words(leading)} took more than {float(ratio):.3g} times the median" if leading else "none"
 
 
-def _first(count: int) -> str:
+def _first_words(count: int) -> str:
     return "the first" if count == 1 else f"the first {count}"
 
 

@@ -160,7 +160,7 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
         return None
     best = max(level.worth for level in levels)
     chosen = next(level for level in levels if level.worth >= best - NEARLY_BEST)
-    chosen = next((outer for outer in levels if _wraps(outer, chosen)), chosen)
+    chosen = next((outer for outer in levels if _is_wrapped_by(outer, chosen)), chosen)
     if len(chosen.places) >= MIN_NESTED:
         return chosen
     # A few repetitions of many: epochs of iterations.
@@ -174,7 +174,7 @@ def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
     return nested[-1] if nested else chosen
 
 
-def _wraps(outer: PeriodLevel, inner: PeriodLevel) -> bool:
+def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:
     """Return whether each repetition of `outer` has many of `inner` and some launches of its own, as tokens of layers.
 
     One or two launches, such as a check for convergence, do not make another level.

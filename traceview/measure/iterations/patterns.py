@@ -33,16 +33,16 @@ Patterns = NDArray[np.uint16]
 
 def pattern_hashes(symbol: NDArray[np.int64]) -> Mapping[int, Patterns]:
     """Return, for each of LENGTHS, a 16-bit hash of the pattern that begins at each place."""
-    hashes = {1: _mixed(symbol.astype(np.uint64) * FIRST + FIRST)}
+    hashes = {1: _mix_bits(symbol.astype(np.uint64) * FIRST + FIRST)}
     for length in LENGTHS[1:]:
         later = hashes[length // 2][length // 2 :]
         if len(later) == 0:
             break
-        hashes[length] = _mixed(hashes[length // 2][: len(later)] * FIRST + _mixed(later))
+        hashes[length] = _mix_bits(hashes[length // 2][: len(later)] * FIRST + _mix_bits(later))
     return {length: (values >> BITS).astype(np.uint16) for length, values in hashes.items()}
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed: NDArray[np.uint64] = (values ^ (values >> SHIFT)) * SECOND
     return mixed
 
@@ -131,7 +131,7 @@ class Contents:
     def from_hashes(cls, hashes: Mapping[int, Patterns], length: int) -> Contents:
         """Add up the codes of the patterns of `length` launches."""
         values = hashes[min(length, max(hashes))]
-        bits = _mixed(np.arange(1 << 16, dtype=np.uint64) * FIRST)[:, None] >> np.arange(
+        bits = _mix_bits(np.arange(1 << 16, dtype=np.uint64) * FIRST)[:, None] >> np.arange(
             BITS, BITS + SKETCH, dtype=np.uint64
         )
         codes = (bits & np.uint64(1)).astype(np.int32) * 2 - 1

@@ -60,7 +60,7 @@ def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[
         chosen = choose_level(left)
         if chosen is None:
             return None, []
-        period = _cut(sequence, chosen)
+        period = _cut_into_iterations(sequence, chosen)
         if inference and _are_layers(sequence, chosen, period):
             return None, []
         if len(period.first) >= MIN_REPEATS and period.confidence >= MIN_CONFIDENCE:
@@ -78,7 +78,7 @@ def find_periods(sequence: LaunchSequence, *, inference: bool = False) -> tuple[
     return period, others[:MAX_LISTED]
 
 
-def _cut(sequence: LaunchSequence, level: PeriodLevel) -> Period:
+def _cut_into_iterations(sequence: LaunchSequence, level: PeriodLevel) -> Period:
     """Cut the sequence into iterations, each beginning after the longest pause, and leave out other phases."""
     hashes = pattern_hashes(sequence.symbol)
     places = np.flatnonzero(hashes[level.anchor.length] == level.anchor.pattern)
@@ -87,7 +87,7 @@ def _cut(sequence: LaunchSequence, level: PeriodLevel) -> Period:
     last = np.append(first[1:], min(int(first[-1]) + level.length, len(sequence.symbol)))
     whole = _content(sequence.symbol, first, last) >= MIN_WHOLE
     first, last = first[whole], last[whole]
-    end = _ends(sequence, last, int(np.median(pauses[first])))
+    end = _iteration_ends(sequence, last, int(np.median(pauses[first])))
     return Period(first, last, sequence.begin[first], end, _confidence(sequence, level, first, last))
 
 
@@ -192,7 +192,7 @@ def _choose_begin(count: int, hashes: Mapping[int, Patterns], places: Times, len
     regular = places[1:][np.abs(distance - length) <= max(length // 10, 1)]
     rows = int(np.clip(MAX_COMPARED_LAUNCHES // length, 3, MAX_COMPARED))
     regular = regular[np.linspace(0, len(regular) - 1, min(rows, len(regular))).astype(np.int64)]
-    begins = [_begins(values, size, regular, length, pauses) for size, values in hashes.items()]
+    begins = [_begin_patterns(values, size, regular, length, pauses) for size, values in hashes.items()]
 
     def best_begin(low: int, high: int) -> _Begin:
         return max((each.best(low, high) for each in begins), key=lambda begin: begin.pause)
@@ -208,7 +208,7 @@ def _choose_begin(count: int, hashes: Mapping[int, Patterns], places: Times, len
     return whole if whole.length and whole.pause * MAX_PAUSE_RATIO >= best.pause else best
 
 
-def _begins(values: Patterns, size: int, anchors: Times, length: int, pauses: Times) -> _Begins:
+def _begin_patterns(values: Patterns, size: int, anchors: Times, length: int, pauses: Times) -> _Begins:
     """Return the patterns that occur once before most anchors, with their median pauses and distances."""
     back = np.broadcast_to(np.arange(length), (len(anchors), length))
     at = anchors[:, None] - back
@@ -238,7 +238,7 @@ def _content(symbol: NDArray[np.int64], first: Times, last: Times) -> NDArray[np
     return content
 
 
-def _ends(sequence: LaunchSequence, last: Times, pause: int) -> Times:
+def _iteration_ends(sequence: LaunchSequence, last: Times, pause: int) -> Times:
     """Return when each iteration ends: where the next launch begins, the last one after a typical pause."""
     count = len(sequence.begin)
     end = sequence.begin[np.minimum(last, count - 1)]

@@ -29,7 +29,7 @@ def kernel_uses(given: PartInput) -> tuple[KernelUse, ...]:
     limits = _sm_limits(given.trace, given.activity.device)
     rows = [_kernel_use(row, total, limits) for row in totals.head(MAX_KERNELS).iter_rows(named=True)]
     rest = totals[MAX_KERNELS:]
-    return (*rows, *([_rest(rest, total)] if len(rest) else []))
+    return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
 
 
 def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
@@ -99,7 +99,7 @@ def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> 
         block=block,
         registers=row["registers"],
         shared_bytes=row["shared_bytes"],
-        **_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
+        **_launch_fill(limits, grid, block, row["registers"], row["shared_bytes"]),
     )
 
 
@@ -109,7 +109,7 @@ def waves_of_shapes(trace: Trace, device: int, rows: Sequence[int]) -> dict[int,
     for row in rows:
         shape = trace.shapes.row(row, named=True)
         grid, block = (_dimensions([shape[f"{kind}_{axis}"] for axis in "xyz"]) for kind in ("grid", "block"))
-        waves = _fill(limits, grid, block, shape["registers"], shape["shared_bytes"])["waves"]
+        waves = _launch_fill(limits, grid, block, shape["registers"], shape["shared_bytes"])["waves"]
         if waves is not None:
             known[row] = waves
     return known
@@ -133,7 +133,7 @@ def _dimensions(sizes: list[int | None]) -> tuple[int, ...] | None:
     return None if None in sizes else tuple(int(size or 0) for size in sizes)
 
 
-def _fill(
+def _launch_fill(
     limits: SmLimits | None,
     grid: tuple[int, ...] | None,
     block: tuple[int, ...] | None,
@@ -171,7 +171,7 @@ def _sm_limits(trace: Trace, device: int) -> SmLimits | None:
     )
 
 
-def _rest(rest: pl.DataFrame, total: int) -> KernelUse:
+def _rest_row(rest: pl.DataFrame, total: int) -> KernelUse:
     """Return one row for many kernels: only their figures, without names and shapes."""
     count, ns, low, high = rest.select(
         pl.col("count", "total_ns").sum(), pl.col("min_ns").min(), pl.col("max_ns").max()

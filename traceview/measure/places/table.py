@@ -27,7 +27,7 @@ def kernel_places(given: PartInput) -> tuple[KernelPlace, ...]:
         for row in totals.head(MAX_PLACES).iter_rows(named=True)
     ]
     rest = totals[MAX_PLACES:]
-    return (*rows, *([_rest(rest, total)] if len(rest) else []))
+    return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
 
 
 def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
@@ -75,7 +75,7 @@ def _kernel_names(given: PartInput) -> pl.DataFrame:
     return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
 
 
-def _rest(rest: pl.DataFrame, total: int) -> KernelPlace:
+def _rest_row(rest: pl.DataFrame, total: int) -> KernelPlace:
     """Return one row for many places."""
     count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
     name = f"({len(rest)} other places)"

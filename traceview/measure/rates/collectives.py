@@ -72,7 +72,7 @@ def collectives(given: PartInput) -> tuple[Collective, ...]:
     )
     shown = [_collective(row) for row in totals.head(MAX_COLLECTIVES).iter_rows(named=True)]
     rest = totals[MAX_COLLECTIVES:]
-    return (*shown, *([_rest(rest)] if len(rest) else []))
+    return (*shown, *([_rest_row(rest)] if len(rest) else []))
 
 
 def bus_factor(collective: str, ranks: int | None) -> float | None:
@@ -140,7 +140,7 @@ def _bandwidth(size: int | None, ns: float, factor: float | None) -> float | Non
     return None if size is None or factor is None or not ns else round(size / ns * factor, DIGITS)
 
 
-def _rest(rest: pl.DataFrame) -> Collective:
+def _rest_row(rest: pl.DataFrame) -> Collective:
     """Return one row for many kinds of messages."""
     count, total, least = rest.select(pl.col("count", "total_ns").sum(), pl.col("min_ns").min()).row(0)
     name = f"({len(rest)} other sizes)"

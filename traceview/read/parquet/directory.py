@@ -59,7 +59,7 @@ class TableFolderReader:
             file = path / f"{name}{suffix}"
             if file.is_file():
                 tables[name] = _read_table(file, name, wanted, size, problems)
-        version, schema = _versions(path, suffix, size)
+        version, schema = _stated_versions(path, suffix, size)
         return RawCapture(path.name, version, schema, tables, tuple(problems))
 
     @contextmanager
@@ -183,7 +183,7 @@ def _as_text_or_null(column: pl.Series) -> pl.Series:
     return pl.Series(column.name, [None], pl.String).new_from_index(0, len(column))
 
 
-def _versions(folder: Path, suffix: str | None, size: DecodedSize) -> tuple[str | None, str | None]:
+def _stated_versions(folder: Path, suffix: str | None, size: DecodedSize) -> tuple[str | None, str | None]:
     """Return the versions of nsys and of the export's schema; None if the export does not state them."""
     for table in META_TABLES:
         path = folder / f"{table}{suffix}"

@@ -55,8 +55,8 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: W
         "answer_basis": " · ".join(
             [*speed_lines(analysis), iteration_line(analysis.iterations), *outside_lines(analysis)]
         ),
-        "opens": _opens(analysis, zero),
-        "covers": _covers(analysis),
+        "opens": _first_view(analysis, zero),
+        "covers": _coverages(analysis),
         "total": total_words(analysis),
         "devices": [_device(analysis, device, work[device.device]) for device in analysis.devices],
         "findings": [
@@ -76,7 +76,7 @@ def _not_measured(what: NotMeasured) -> Json:
     return {"not_measured": what.reason}
 
 
-def _opens(analysis: Analysis, zero: int) -> tuple[int, int] | None:
+def _first_view(analysis: Analysis, zero: int) -> tuple[int, int] | None:
     """Return the time that the timeline shows first; None for all of it."""
     if analysis.whole or isinstance(analysis.iterations, NotMeasured) or not analysis.devices:
         return None
@@ -86,7 +86,7 @@ def _opens(analysis: Analysis, zero: int) -> tuple[int, int] | None:
     return min(window.start for window in steady) - zero, max(window.end for window in steady) - zero
 
 
-def _covers(analysis: Analysis) -> list[str]:
+def _coverages(analysis: Analysis) -> list[str]:
     """Return what the bars can cover, the default first; one choice where the steady part is the window."""
     both = [COUNTED, span(analysis)]
     if all(device.steady.window == device.window for device in analysis.devices):
@@ -95,9 +95,9 @@ def _covers(analysis: Analysis) -> list[str]:
 
 
 def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
-    views = [_view(device, work, span(analysis))]
+    views = [_covered_figures(device, work, span(analysis))]
     if device.steady.window != device.window:
-        views.insert(int(analysis.whole), _view(device.steady, work, COUNTED))
+        views.insert(int(analysis.whole), _covered_figures(device.steady, work, COUNTED))
     return {
         "id": device.id,
         "name": device.name,
@@ -107,7 +107,7 @@ def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
     }
 
 
-def _view(use: DevicePart, work: Bands, covers: str) -> Json:
+def _covered_figures(use: DevicePart, work: Bands, covers: str) -> Json:
     """Return the figures of a device's window or steady part."""
     return {
         "covers": covers,

@@ -57,18 +57,18 @@ def render(analysis: Analysis, *, top: int | None = None, unicode: bool = True, 
     """
     lines = [cut(line, WIDTH) for part in _parts(analysis, top) if part for line in (*part, "")]
     if colour:
-        lines = [_painted(line) for line in lines]
+        lines = [_coloured_line(line) for line in lines]
     text = "\n".join(lines).rstrip() + "\n"
     return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
 
 
-def _painted(line: str) -> str:
+def _coloured_line(line: str) -> str:
     if line and not line.startswith(" "):
-        return _ink(line, BOLD)
-    return RUNS.sub(lambda run: _ink(run[0], INK[run[0][0]]), line) if line[2:3] in INK else line
+        return _in_colour(line, BOLD)
+    return RUNS.sub(lambda run: _in_colour(run[0], INK[run[0][0]]), line) if line[2:3] in INK else line
 
 
-def _ink(text: str, code: int) -> str:
+def _in_colour(text: str, code: int) -> str:
     return f"\033[{code}m{text}\033[0m"
 
 
@@ -141,11 +141,13 @@ def _findings(analysis: Analysis, top: int) -> list[str]:
     lines = ["What to change first, and what it cost"]
     numbers: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
-        lines += _heading(number, f"{plain(finding.title, 600)}{_where(finding, several)}", finding, total)
+        lines += _heading(number, f"{plain(finding.title, 600)}{_device_words(finding, several)}", finding, total)
         same = numbers.setdefault((finding.id, finding.code), number)
         lines += _remedy(finding) if same == number else [f"   The remedy is that of {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
-    lines += ["Further findings", *(_short(finding, _where(finding, several)) for finding in more)] if more else []
+    lines += (
+        ["Further findings", *(_short(finding, _device_words(finding, several)) for finding in more)] if more else []
+    )
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
 
@@ -165,7 +167,7 @@ def _first_sentence(note: Note) -> str:
     return text if end is None or note.id in WHOLE else text[: end.start() + 1]
 
 
-def _where(finding: Finding, several: bool) -> str:
+def _device_words(finding: Finding, several: bool) -> str:
     return f" [{cut(plain(finding.device, 100), 24)}]" if finding.device and several else ""
 
 

@@ -46,7 +46,7 @@ CELL = (WIDTH - NAME) // (COLUMNS + 1)
 
 def render(comparison: Comparison, *, top: int = 10, unicode: bool = True) -> str:
     """Return the comparison as text; `top` bounds the kernels. Without `unicode` it is ASCII."""
-    parts = _pair(comparison, top) if len(comparison.against) == 1 else _several(comparison, top)
+    parts = _pair(comparison, top) if len(comparison.against) == 1 else _several_captures(comparison, top)
     lines = [cut(line, WIDTH) for part in parts if part for line in (*part, "")]
     text = "\n".join(lines).rstrip() + "\n"
     return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
@@ -151,7 +151,7 @@ def _notes(comparison: Comparison) -> list[str]:
     return [line for note in notes(comparison) for line in wrap(plain(note, 2000), "", "  ")]
 
 
-def _several(comparison: Comparison, top: int) -> Iterator[list[str]]:
+def _several_captures(comparison: Comparison, top: int) -> Iterator[list[str]]:
     captures = (comparison.base, *(against.capture for against in comparison.against))
     base, *files = short_names([plain(capture.file, 200) for capture in captures], 34)
     yield [

@@ -34,19 +34,19 @@ def _ranks(fleet: Fleet) -> list[str]:
         f"Ranks, {what} in ms, slowest first",
         f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
     ]
-    for before, row in _shown(fleet):
+    for before, row in _listed_ranks(fleet):
         if before:
             lines.append(f"  ... {before:,} between")
         lines.append(("! " if row in late else "  ") + left(names[row], NAME) + _cells(fleet.ranks[row]))
     return [*lines, "  own = wall - exposed communication; lag = own - median own of the others"]
 
 
-def _shown(fleet: Fleet) -> Iterator[tuple[int, int]]:
+def _listed_ranks(fleet: Fleet) -> Iterator[tuple[int, int]]:
     """Yield the listed ranks, slowest first, as (number of ranks left out before it, rank).
 
     Of more than MAX_RANKS ranks, list the slowest, the fastest, the median and the first stragglers.
     """
-    order = sorted(range(len(fleet.ranks)), key=lambda row: (-_slowness(fleet.ranks[row]), row))
+    order = sorted(range(len(fleet.ranks)), key=lambda row: (-_lag_or_own_time(fleet.ranks[row]), row))
     places = set(range(len(order)))
     if len(order) > MAX_RANKS:
         stragglers = {straggler.rank for straggler in fleet.stragglers[:MAX_RANKS]}
@@ -58,7 +58,7 @@ def _shown(fleet: Fleet) -> Iterator[tuple[int, int]]:
         last = place
 
 
-def _slowness(rank: Rank) -> int:
+def _lag_or_own_time(rank: Rank) -> int:
     return rank.own if rank.lag is None else rank.lag
 
 
@@ -93,7 +93,7 @@ def _groups(fleet: Fleet, top: int) -> list[str]:
     chosen = sorted(fleet.groups, key=lambda group: -group.waited)[:top]
     names = _labels(fleet, LAST)
     return [
-        _first(f"Collectives, longest wait first, {_when(fleet)}", len(fleet.groups), top),
+        _title_with_limit(f"Collectives, longest wait first, {_covered_time(fleet)}", len(fleet.groups), top),
         f"  {'':<13}{'ranks':>6}{'count':>7}{'skew':>10}{'95%':>10}{'transfer':>10}  most often last",
         *(_group(group, names[group.last]) for group in chosen),
     ]
@@ -110,7 +110,7 @@ def _pairs(fleet: Fleet, top: int) -> list[str]:
         return []
     names = _labels(fleet, NAME)
     return [
-        _first(f"Waits between ranks, {_when(fleet)}", fleet.pair_count, top),
+        _title_with_limit(f"Waits between ranks, {_covered_time(fleet)}", fleet.pair_count, top),
         *(
             f"  {left(names[pair.waiter], NAME)} {milliseconds(pair.waited):>9} for {left(names[pair.last], NAME)} "
             f"in {pair.count:,} collectives"
@@ -143,9 +143,9 @@ def _notes(fleet: Fleet) -> list[str]:
     return ["Notes", *(line for text in texts for line in wrap(text, "  - ", "    "))] if texts else []
 
 
-def _when(fleet: Fleet) -> str:
+def _covered_time(fleet: Fleet) -> str:
     return "in steady iterations" if fleet.heat is not None and fleet.heat.steady.any() else "in the whole capture"
 
 
-def _first(title: str, count: int, top: int) -> str:
+def _title_with_limit(title: str, count: int, top: int) -> str:
     return title if count <= top else f"{title} (first {top} of {count:,})"

@@ -107,7 +107,7 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
     length = span.end - span.start
     chunks = ChunkBudget.from_bytes(span.start, budget)
     every = [lane for lanes in merged.lanes.values() for lane in lanes]
-    packed, extra, chunk = pack_lanes(every, chunks, lambda: _extra(analysis, merged, every, budget))
+    packed, extra, chunk = pack_lanes(every, chunks, lambda: _page_extra(analysis, merged, every, budget))
     cover = EMPTY if extra is None else extra.cover
     remaining = iter(packed)
     places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
@@ -115,10 +115,10 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
         "span": [0, length],
         "events": sum(row.events for group in merged.groups for row in group.rows),
         "whole": all(lane.whole for lane in packed),
-        "cover": [[start - span.start, end - span.start] for start, end in zip(*_plain(cover), strict=True)],
+        "cover": [[start - span.start, end - span.start] for start, end in zip(*_as_lists(cover), strict=True)],
         "looks": list(LOOKS),
         "used": _used_looks(every),
-        "annotating": _annotating(analysis),
+        "annotating": _annotating_threads(analysis),
         "groups": [_group_json(group, places) for group in merged.groups],
     }
     if extra is not None:
@@ -126,7 +126,7 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
     return PackedTimeline(content, chunks.chunks, _used_names(names, chunks))
 
 
-def _extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int) -> Extra:
+def _page_extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int) -> Extra:
     """Return the parts of a page whose timeline does not fit into `budget` bytes."""
     span, columns = _span(analysis), Columns()
     length = span.end - span.start
@@ -148,7 +148,7 @@ def _used_looks(lanes: Sequence[Lane]) -> list[str]:
     return [LOOKS[look] for look in sorted(set().union(*(lane.looks.tolist() for lane in lanes)))]
 
 
-def _annotating(analysis: Analysis) -> dict[int, str]:
+def _annotating_threads(analysis: Analysis) -> dict[int, str]:
     """Return the thread with the most range time of each process; it annotates threads without ranges."""
     frame = analysis.trace.ranges
     totals = (
@@ -161,7 +161,7 @@ def _annotating(analysis: Analysis) -> dict[int, str]:
     return {process: f"t:{thread}" for process, thread, _ in totals.iter_rows()}
 
 
-def _plain(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
+def _as_lists(cover: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
     return cover[0].tolist(), cover[1].tolist()
 
 

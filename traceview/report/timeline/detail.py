@@ -192,7 +192,7 @@ def pack_levels(lanes: Sequence[PackedLane], budget: ChunkBudget) -> None:
         if on_gpu not in ratios:
             continue
         if not _pack_level(due, on_gpu, ratios, budget):
-            _pack_level(_wider(due, budget.zero), on_gpu, ratios, budget)
+            _pack_level(_wider_levels(due, budget.zero), on_gpu, ratios, budget)
             del ratios[on_gpu]
 
 
@@ -208,7 +208,7 @@ def _pack_level(
     return bool(places)
 
 
-def _wider(due: Sequence[tuple[PackedLane, Level]], zero: int) -> list[tuple[PackedLane, Level]]:
+def _wider_levels(due: Sequence[tuple[PackedLane, Level]], zero: int) -> list[tuple[PackedLane, Level]]:
     """Return levels between those that did not fit and the coarser packed levels."""
     wider = [(lane, coarser(level, zero)) for lane, level in due]
     return [(lane, level) for lane, level in wider if not lane.packed or level.shift < lane.packed[-1]["shift"]]

@@ -22,7 +22,7 @@ MAX_DEPTH = 11
 COSTS = ("waited", "starved", "refill")
 
 
-def _inside(analysis: Analysis, start: Times, end: Times) -> Rows:
+def _rows_inside(analysis: Analysis, start: Times, end: Times) -> Rows:
     """Return the rows inside the window; a slice, which copies nothing, without a window."""
     window = analysis.trace.window
     if window is None:
@@ -40,7 +40,7 @@ class Owners:
     @classmethod
     def from_frame(cls, analysis: Analysis, frame: pl.DataFrame, column: str) -> Owners:
         """Find the owners of a frame's events."""
-        rows = _inside(analysis, *(frame[name].to_numpy() for name in ("start", "end")))
+        rows = _rows_inside(analysis, *(frame[name].to_numpy() for name in ("start", "end")))
         return cls(rows, frame[column].to_numpy()[rows])
 
     def count(self, owners: int) -> Times:
@@ -230,10 +230,13 @@ def projected_rows(analysis: Analysis, names: Names) -> dict[int, list[TimelineR
         np.full(len(frame), LOOKS.index("range"), np.uint8),
         {"operations": frame["operations"].to_numpy()},
     )
-    return {int(row): _projected(analysis, marks, depth[owner], device == row, int(row)) for row in np.unique(device)}
+    return {
+        int(row): _projected_device_rows(analysis, marks, depth[owner], device == row, int(row))
+        for row in np.unique(device)
+    }
 
 
-def _projected(
+def _projected_device_rows(
     analysis: Analysis, marks: Marks, depth: Times, mine: NDArray[np.bool_], device: int
 ) -> list[TimelineRow]:
     name = analysis.trace.devices["id"][device]

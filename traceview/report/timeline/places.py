@@ -82,15 +82,15 @@ def _iterations(analysis: Analysis) -> Iterator[Place]:
 
 def kept_marks(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
     """Return the marks of each lane that touch the stretches in `cover`, and the calls that launched them."""
-    touching = {id(lane): _touching(lane.marks, cover) for lane in lanes}
+    touching = {id(lane): _touching_rows(lane.marks, cover) for lane in lanes}
     for lane in lanes:
         if not lane.on_gpu and "correlation" in lane.marks.details:
-            rows = np.concatenate([touching[id(lane)], _launching(lane, lanes, touching)])
+            rows = np.concatenate([touching[id(lane)], _launching_calls(lane, lanes, touching)])
             touching[id(lane)] = sorted_unique(rows)
     return [lane.marks.take(touching[id(lane)]) for lane in lanes]
 
 
-def _launching(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times]) -> Times:
+def _launching_calls(host: Lane, lanes: Sequence[Lane], touching: Mapping[int, Times]) -> Times:
     launched = [
         lane.marks.details["correlation"][touching[id(lane)]]
         for lane in lanes
@@ -108,7 +108,7 @@ def _rows_with(values: Numbers, numbers: Numbers) -> Times:
     return rows[np.isin(values[rows], numbers)]
 
 
-def _touching(marks: Marks, cover: Intervals) -> Times:
+def _touching_rows(marks: Marks, cover: Intervals) -> Times:
     """Return the rows of marks that touch any of the disjoint stretches, ascending."""
     first = np.searchsorted(reach(marks.end), cover.start, "left")
     last = np.maximum(np.searchsorted(marks.start, cover.end, "right"), first)

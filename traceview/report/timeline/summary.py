@@ -43,7 +43,10 @@ def tally(
     shift = max(0, (length // bins).bit_length())
     edges = zero + (np.arange((length >> shift) + 2) << shift)
     devices = [
-        {"id": device.id, "columns": _written(device_sums(analysis, device, mine, lane.at_most(shift), edges), columns)}
+        {
+            "id": device.id,
+            "columns": _packed_sums(device_sums(analysis, device, mine, lane.at_most(shift), edges), columns),
+        }
         for device, mine, lane in zip(analysis.devices, work, idle, strict=True)
     ]
     return {"shift": shift, "count": len(edges) - 1, "devices": devices}
@@ -95,7 +98,7 @@ def _counts(analysis: Analysis, device: DeviceUse, edges: Times) -> dict[str, Ti
     return {"kernels": np.diff(first - no_kernels), "copy_count": np.diff(copies)}
 
 
-def _written(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
+def _packed_sums(sums: dict[str, Times], columns: Columns) -> dict[str, Packed]:
     return {name: columns.add(values) for name, values in sums.items() if values.any()}
 
 
@@ -150,7 +153,7 @@ class Index:
         return {"n": len(self.name), "rows": self.rows, "columns": places}
 
 
-def _narrow(numbers: Numbers) -> Numbers:
+def _smallest_type(numbers: Numbers) -> Numbers:
     """Return numbers from 0 in the smallest type that fits: 1 or 2 bytes sort much faster."""
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))), copy=False)
 
@@ -174,7 +177,7 @@ class _LanePlaces(NamedTuple):
         if len(name) == 0:
             return cls.none()
         # A stable sort keeps the order of time.
-        order = np.argsort(_narrow(marks.name), kind="stable")
+        order = np.argsort(_smallest_type(marks.name), kind="stable")
         rows = order[(np.cumsum(count) - count)[name] + place]
         start = marks.start[rows]
         return cls(name, np.full(len(rows), row, np.int64), start, marks.end[rows] - start)

@@ -51,10 +51,10 @@ def _apply(trace: Trace, speedup: Speedup, graph: DependencyGraph, constants: Co
         gone[places] = estimate.gone
     if (factor == 1).all():
         return reason
-    return _with_host(_shorter(graph, factor, gone), HOST_SPREAD[constants.speedup])
+    return _with_host(_with_shorter_kernels(graph, factor, gone), HOST_SPREAD[constants.speedup])
 
 
-def _shorter(graph: DependencyGraph, factor: NDArray[np.float64], gone: Mask) -> DependencyGraph:
+def _with_shorter_kernels(graph: DependencyGraph, factor: NDArray[np.float64], gone: Mask) -> DependencyGraph:
     """Return the graph with scaled operations; those that are `gone` cost no launch and no gap before them."""
     changed = factor != 1
     weight = graph.edges.weight.copy()
