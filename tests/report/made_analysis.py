@@ -178,17 +178,20 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
             "speed_of_light": TABLES["speed_of_light"].with_rows((_speed_of_light(names),)),
             "sync_calls": TABLES["sync_calls"].with_rows(_sync(names).calls),
             "implicit_sync_calls": TABLES["implicit_sync_calls"].with_rows(_sync(names).calls),
-            "nvtx": TABLES["nvtx"].with_rows(
-                tuple(
-                    RangeUse(f"range {index}{names}", f"domain{names}", 2, 5 * MS, 4 * MS, 4 * MS, 4 * MS, 3, 4, 1)
-                    for index in range(12)
-                )
-            ),
+            "nvtx": TABLES["nvtx"].with_rows(_ranges(names)),
+            "nvtx_phases": TABLES["nvtx_phases"].with_rows(_ranges(names)),
         },
         iterations=_iterations(names),
         unmatched=Unmatched(1, 2, 3, 4),
         findings=tuple(made_finding(number, names=names) for number in range(findings)),
         notes=(Note("left_out", f"something was left out{names}"),),
+    )
+
+
+def _ranges(names: str) -> tuple[RangeUse, ...]:
+    return tuple(
+        RangeUse(f"range {index}{names}", f"domain{names}", 2, 5 * MS, 4 * MS, 4 * MS, 4 * MS, 3, 4, 1)
+        for index in range(12)
     )
 
 

@@ -24,7 +24,7 @@ For example::
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNELS
-from traceview.measure.nvtx.ranges import RANGES
+from traceview.measure.nvtx.ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
 from traceview.measure.places.table import KERNEL_PLACES, MODULES
 from traceview.measure.rates.collectives import COLLECTIVES
@@ -49,4 +49,5 @@ MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     IMPLICIT_CALLS,
     LINES,
     RANGES,
+    PHASES,
 )

@@ -17,7 +17,7 @@ from traceview.measure.nvtx.ranges import measure_ranges
 from traceview.model.analysis import NotMeasured
 from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
-from traceview.pipeline import open_trace
+from traceview.pipeline import analyze, open_trace
 
 SPAN = st.tuples(st.integers(0, 40), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
@@ -209,3 +209,20 @@ def test_missing_ranges_have_a_remedy() -> None:
     found = measure_ranges(made_trace([(0, 10, "compute", 0, None)]))
     assert isinstance(found, NotMeasured)
     assert "nvtxRangePush" in found.reason
+
+
+def test_phases_fold_counters_and_keep_parts() -> None:
+    ranges = [(100 * i, 100 * i + 90, f"iteration {i}", 0) for i in range(5)]
+    ranges += [(100 * i + 10 * j, 100 * i + 10 * j + 8, f"layer {j}", 0) for i in range(5) for j in range(3)]
+    api = [(100 * i + 10 * j + 1, 100 * i + 10 * j + 2, "api", 0) for i in range(5) for j in range(3)]
+    operations = [(start + 2, start + 6, "compute", 0, at) for at, (start, *_) in enumerate(api)]
+    tables = analyze(made_trace(operations, api, ranges)).tables
+    phases = {row.name: row for row in tables["nvtx_phases"].rows}
+    each = {row.name: row for row in tables["nvtx"].rows}
+    assert set(phases) == {"iteration #", "layer 0", "layer 1", "layer 2"} and len(each) == 8
+    steps = [row for name, row in each.items() if name.startswith("iteration")]
+    folded = phases["iteration #"]
+    for figure in ("count", "host_ns", "gpu_busy_ns", "kernel_count", "operation_count", "gpu_span_each_ns"):
+        assert getattr(folded, figure) == sum(getattr(row, figure) for row in steps)
+    assert folded.gpu_span_ns == operations[-1][1] - operations[0][0] and phases["layer 1"] == each["layer 1"]
+    assert analyze(made_trace(operations, api)).tables["nvtx_phases"].rows == ()

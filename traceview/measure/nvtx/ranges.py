@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from traceview.intervals import BEFORE_ALL, Times, index_ranges, sorted_unique
 from traceview.measure.activity import KERNEL, overlaps_window
-from traceview.measure.base import CaptureMeasure
+from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.nvtx.names import phase_names
 from traceview.measure.nvtx.projection import Projection, project_operations
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
@@ -91,6 +93,14 @@ def _measure_groups(trace: Trace, projection: Projection, group: Times, groups: 
         operations=operations,
         via=via,
     )
+
+
+def _phase_rows(given: CaptureInput) -> tuple[RangeUse, ...]:
+    """Return a row for each phase; none without ranges, which the rows of RANGES explain."""
+    names = phase_names(given.trace.ranges)
+    ranges = given.trace.ranges.with_columns(names.cast(pl.Enum(names.unique().sort())).alias("name"))
+    rows = measure_ranges(replace(given.trace, ranges=ranges), given.projection)
+    return () if isinstance(rows, NotMeasured) else rows
 
 
 class _ClippedWork(NamedTuple):
@@ -186,7 +196,18 @@ RANGES = CaptureMeasure(
         title="NVTX ranges (GPU projection)",
         note="Work belongs to the range that is open where it is launched, backward passes included.",
         row_type=RangeUse,
-        shown=("label", "count", "host_ns", "gpu_busy_ns", "gpu_span_ns", "kernel_count", "via_process_count"),
+        listed=False,
     ),
     lambda given: measure_ranges(given.trace, given.projection),
+)
+PHASES = CaptureMeasure(
+    replace(
+        RANGES.table,
+        name="nvtx_phases",
+        note=f"{RANGES.table.note} Ranges that differ in a counter are one row: `iteration #`.",
+        shown=("label", "count", "host_ns", "gpu_busy_ns", "gpu_span_ns", "kernel_count", "via_process_count"),
+        in_json=False,
+        listed=True,
+    ),
+    _phase_rows,
 )
