@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compare the predicted time without the profiler with runs without it, and predictions of changes with such runs.
 
-    python benchmarks/unprofiled_pairs.py FOLDER [--calibration FILE] [--programs NAME ...]
+    python benchmarks/unprofiled_pairs.py FOLDER [--calibration FILE] [--programs NAME ...] [--all]
 
 FOLDER has PROGRAM.before.nsys.N.sqlite, captures, and PROGRAM.VARIANT.plain.N.json with `ms_per_step`, runs without
 the profiler before and after the changes that benchmarks/unprofiled_pairs.txt names. A program is a hit if the
 prediction is within 10% of the median of the runs, or between the fastest and the slowest. Predictions use captures of
-`before` alone. Prints Markdown tables.
+`before` alone: for each program the one whose time is nearest the median of its runs with nsys
+(PROGRAM.before.nsys.N.json), or with --all each. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--programs", nargs="*")
+    parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
     costs = read_calibration(options.calibration) if options.calibration else "auto"
     changes = dict(line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
@@ -48,7 +50,7 @@ def main() -> None:
         {path.name.split(".")[0] for path in options.folder.glob("*.nsys.*.sqlite")}
     ):
         before = runs(options.folder, name, "before")
-        for capture in sorted(options.folder.glob(f"{name}.before.nsys.*.sqlite")):
+        for capture in captures(options.folder, name, every=options.all):
             analysis = analyze(capture, costs=costs)
             iterations = analysis.iterations
             if not isinstance(iterations, Iterations) or iterations.unprofiled is None or not before:
@@ -71,10 +73,27 @@ def main() -> None:
     print(f"median width of the range: {median(widths):.0%}")
 
 
+def captures(folder: Path, name: str, *, every: bool) -> list[Path]:
+    """Return the captures of a program before the change: all, or the one nearest the median of its runs."""
+    paths = sorted(folder.glob(f"{name}.before.nsys.*.sqlite"))
+    times = [step_time(path.with_suffix(".json")) for path in folder.glob(f"{name}.before.nsys.*.json")]
+    known = [ms for ms in times if ms is not None]
+    timed = {path: ms for path in paths if (ms := step_time(path.with_suffix(".json"))) is not None}
+    if every or not timed:
+        return paths
+    return [min(timed, key=lambda path: abs(timed[path] - median(known)))]
+
+
+def step_time(path: Path) -> float | None:
+    """Return the ms a step of a run, None if it did not end."""
+    text = path.read_text() if path.is_file() else ""
+    return json.loads(text)["ms_per_step"] if text.strip() else None
+
+
 def runs(folder: Path, name: str, variant: str) -> list[float]:
-    """Return the ms of the runs without the profiler, sorted."""
-    texts = (path.read_text() for path in folder.glob(f"{name}.{variant}.plain.*.json"))
-    return sorted(json.loads(text)["ms_per_step"] for text in texts if text.strip())
+    """Return the ms a step of the runs without the profiler, sorted."""
+    times = (step_time(path) for path in folder.glob(f"{name}.{variant}.plain.*.json"))
+    return sorted(ms for ms in times if ms is not None)
 
 
 def change_rows(folder: Path, name: str, changes: str | None, analysis: Analysis) -> Iterator[tuple[bool | None, str]]:

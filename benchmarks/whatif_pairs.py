@@ -78,7 +78,7 @@ def ranks(text: str) -> tuple[int, int]:
 @cache
 def opened(path: Path) -> Analysis:
     """Analyse a file once."""
-    return analyze(path)
+    return analyze(path, costs=None)  # AFTER are captures
 
 
 @cache

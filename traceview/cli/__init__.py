@@ -19,6 +19,7 @@ CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures
 # Name -> the module that holds a click command of this name, and its short help.
 COMMANDS = {
     "analyze": ("traceview.cli.analyze", "Measure one capture; write a page and a summary."),
+    "calibrate": ("traceview.cli.calibrate", "Measure what nsys adds to CUDA calls here."),
     "compare": ("traceview.cli.compare", "Show what changed between captures."),
     "completion": ("traceview.cli", "Print a shell completion script."),
     "doctor": ("traceview.cli.record", "Check whether this machine can record."),

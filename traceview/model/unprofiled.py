@@ -1,56 +1,58 @@
-"""The time without the profiler: what the profiler adds to each traced call, and what an iteration takes without it."""
+"""The time without the profiler: what the profiler adds to each traced call, and what an iteration takes without it.
+
+Constants are of an H200's host (Xeon, 16 cores) with nsys 2024.2.3 and `-t cuda,nvtx -s none`, from runs of twelve
+programs with and without nsys (docs/unprofiled.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from traceview.frozen import frozen
 
-# The kinds of calls that cost the profiler alike, tried in this order: a regular expression on the call's name.
-CALL_KINDS: Mapping[str, str] = {
-    "own": "^cuKernelGetName$",  # nsys calls it inside the launch calls that it traces
-    "graph": "GraphLaunch",
-    "launch": "Launch(Kernel|Cooperative|HostFunc|Grid)",
-    "copy": "Memcpy|Memset|MemPrefetch",
-    "sync": "Synchronize",
-    "event": "Event",
-    "memory": "Malloc|Free|Alloc|MemCreate|MemMap|MemRelease|MemUnmap",
-    "query": "",
-}
+# A call takes CALL_FIXED ns and CALL_SHARE of its own length more under nsys, at most MAX_CALL: a long call waits.
+CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000
+RANGE_EVENT = 750  # ns that each start and end of an NVTX range takes more
+OWN_CALLS = "^cuKernelGetName$"  # nsys makes these inside the launch calls that it traces
 
 
 class Bounds(NamedTuple):
-    """An uncertain time in ns."""
+    """An uncertain figure."""
 
     low: float
     middle: float
     high: float
 
-    def scaled(self, factor: float) -> Bounds:
+    def times(self, factor: float) -> Bounds:
         """Return the bounds times a factor."""
         return Bounds(*(value * factor for value in self))
 
 
 @frozen
 class ProfilerCosts:
-    """What the profiler adds, in ns: to a call of each of CALL_KINDS, a pushed and popped range, and between kernels.
+    """What the profiler adds on a machine.
 
-    `source` is "estimate" for values of another machine, "calibration" for those of `traceview calibrate`. `gpu` is the
-    GPU that was calibrated, "" for an estimate.
+    `scale` is a factor of the constants above, and `kernel_gap` the ns between two kernels of a GPU that is behind.
+    `launch_ns` is the length that launch calls have in a capture of this machine; where they are longer, the whole host
+    is slower by that factor, because the profiler's own thread takes a part of it. None if it is unknown. `source` is
+    "estimate" for another machine's figures and "calibration" for those of `traceview calibrate`.
     """
 
     source: str
-    calls: Mapping[str, Bounds]
-    range: Bounds
+    scale: Bounds
     kernel_gap: Bounds
-    gpu: str = ""
+    launch_ns: int | None = None
 
     def scaled(self, factor: float) -> ProfilerCosts:
         """Return the costs times a factor."""
-        calls = {kind: bounds.scaled(factor) for kind, bounds in self.calls.items()}
-        return ProfilerCosts(self.source, calls, self.range.scaled(factor), self.kernel_gap.scaled(factor), self.gpu)
+        return replace(self, scale=self.scale.times(factor), kernel_gap=self.kernel_gap.times(factor), launch_ns=None)
+
+
+GAP_SPREAD = Bounds(0.7, 1.0, 1.4)
+ESTIMATE = ProfilerCosts("estimate", Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(350))
+CALIBRATED_SCALE = Bounds(0.6, 1.0, 1.4)
 
 
 @frozen
@@ -72,21 +74,3 @@ class UnprofiledTime:
     def times(self) -> dict[str, int]:
         """The time and its range in ns."""
         return {"mean": self.mean_ns, "low": self.low_ns, "high": self.high_ns}
-
-
-# H200 host, nsys 2024.2.3, -t cuda,nvtx.
-ESTIMATE = ProfilerCosts(
-    source="estimate",
-    calls={
-        "own": Bounds(0, 0, 0),
-        "graph": Bounds(3_000, 6_000, 12_000),
-        "launch": Bounds(4_000, 7_500, 11_000),
-        "copy": Bounds(4_000, 7_500, 11_000),
-        "sync": Bounds(2_000, 3_000, 5_000),
-        "event": Bounds(700, 1_500, 2_500),
-        "memory": Bounds(1_000, 3_000, 6_000),
-        "query": Bounds(300, 900, 1_500),
-    },
-    range=Bounds(1_000, 2_000, 4_000),
-    kernel_gap=Bounds(500, 700, 900),
-)

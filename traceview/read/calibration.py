@@ -1,20 +1,21 @@
-"""Calibrations: the JSON files of `traceview calibrate`, which say what nsys adds to each call on a machine."""
+"""Calibrations: the JSON files of `traceview calibrate`, which say what nsys adds to calls on a machine."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from traceview.errors import NotFoundError, ReportError
-from traceview.model.unprofiled import CALL_KINDS, ESTIMATE, Bounds, ProfilerCosts
+from traceview.model.unprofiled import CALIBRATED_SCALE, ESTIMATE, GAP_SPREAD, ProfilerCosts
 from traceview.read.source import display_name
 
 CALIBRATION = "traceview-calibration.json"
 FORMAT, VERSION = "traceview calibration", 1
 MAX_BYTES = 1 << 20
-MAX_NS = 10_000_000  # more than a call can cost
-RANGE, KERNEL_GAP = "range", "kernel_gap"
+# Figures of a calibration and their bounds.
+FIGURES = {"scale": (0.0, 100.0), "launch_ns": (100.0, 1e6), "kernel_gap_ns": (0.0, 1e6)}
 
 
 def costs_beside(report: Path) -> ProfilerCosts:
@@ -27,10 +28,7 @@ def costs_beside(report: Path) -> ProfilerCosts:
 
 
 def read_calibration(path: Path) -> ProfilerCosts:
-    """Return the costs of a calibration. Kinds of calls that it lacks cost what the estimate says.
-
-    Raises ReportError if the file is missing or holds something else.
-    """
+    """Return the costs of a calibration. Raises ReportError if the file is missing or holds something else."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -40,32 +38,21 @@ def read_calibration(path: Path) -> ProfilerCosts:
         document = json.loads(text) if len(text) <= MAX_BYTES else None
         if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
             raise ValueError
-        return _costs(document)
+        figures = {name: _figure(document, name) for name in FIGURES}
     except (ValueError, TypeError, KeyError, RecursionError):
         message = f"{display_name(path)}: no calibration of this version; write it again with `traceview calibrate`"
         raise ReportError(message) from None
-
-
-def _costs(document: Mapping[str, object]) -> ProfilerCosts:
-    added = document["added_ns"]
-    if not isinstance(added, dict):
-        raise TypeError
-    estimate = {**ESTIMATE.calls, RANGE: ESTIMATE.range, KERNEL_GAP: ESTIMATE.kernel_gap}
-    bounds = {name: _bounds(added[name]) if name in added else usual for name, usual in estimate.items()}
-    gpu = document.get("gpu")
     return ProfilerCosts(
         source="calibration",
-        calls={kind: bounds[kind] for kind in CALL_KINDS},
-        range=bounds[RANGE],
-        kernel_gap=bounds[KERNEL_GAP],
-        gpu=gpu if isinstance(gpu, str) else "",
+        scale=CALIBRATED_SCALE.times(figures["scale"]),
+        kernel_gap=GAP_SPREAD.times(figures["kernel_gap_ns"]),
+        launch_ns=round(figures["launch_ns"]),
     )
 
 
-def _bounds(values: object) -> Bounds:
-    if not isinstance(values, list) or len(values) != len(Bounds._fields):
-        raise TypeError
-    bounds = Bounds(*(float(value) for value in values))
-    if not 0 <= bounds.low <= bounds.middle <= bounds.high <= MAX_NS:
+def _figure(document: Mapping[str, Any], name: str) -> float:
+    low, high = FIGURES[name]
+    value = float(document[name])
+    if not low <= value <= high:
         raise ValueError
-    return bounds
+    return value

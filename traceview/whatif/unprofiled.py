@@ -8,18 +8,28 @@ decides what that gives: a stretch that waits for the host shrinks, one that wai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times, covered_length, union
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse
 from traceview.model.trace import Trace
-from traceview.model.unprofiled import CALL_KINDS, ProfilerCosts, UnprofiledTime
+from traceview.model.unprofiled import (
+    CALL_FIXED,
+    CALL_SHARE,
+    MAX_CALL,
+    OWN_CALLS,
+    RANGE_EVENT,
+    ProfilerCosts,
+    UnprofiledTime,
+)
 from traceview.whatif.build import build
+from traceview.whatif.constants import CAPTURE_NOISE
 from traceview.whatif.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
 from traceview.whatif.replay import CycleError, Replay, replay
 from traceview.whatif.select import select
@@ -33,6 +43,9 @@ MIN_GAP = 400  # ns between two kernels
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
 MAX_ERROR = 0.25  # share of the measured time; iterations that differ by more do not represent the run
 MAX_SCALE = 8.0  # largest scale of the costs that is tried to meet a given time
+LONG_LAUNCH = 20_000  # ns: a longer launch call has waited
+MIN_LAUNCHES = 20  # fewer do not show their usual length
+SLOWDOWN_POWER = (0.4, 1.0, 1.4)  # exponents of the host's slowdown for LOW, MIDDLE and HIGH costs
 STEPS = 12  # steps of the search for that scale
 LOW, MIDDLE, HIGH = range(3)
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
@@ -40,19 +53,19 @@ HOST_CAUSES = tuple(CAUSES.index(name) for name in CAUSES if name not in ("queue
 QUEUED = CAUSES.index("queued")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TracedEvents:
-    """The events of a graph's process that the profiler records: outermost calls, and ends of ranges.
+    """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
 
-    `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `kind` indexes CALL_KINDS; ranges
-    have the next number. `length` is that of a call, 0 for ranges.
+    `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for
+    ranges. `ns` is what the profiler adds to the event.
     """
 
     thread: Codes
     at: Times  # the end of a call, the start or end of a range
     length: Times
-    kind: Codes
     call: Codes
+    ns: Floats
 
 
 def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
@@ -63,18 +76,22 @@ def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
     # A call inside another call is part of what the outer one costs.
     api = api.filter(pl.col("end") >= pl.col("end").cum_max().over("thread"))
     ranges = _from_to(trace.ranges, begin, end, process)
-    names = trace.api["name"]
-    assert isinstance(names.dtype, pl.Enum)
-    kinds = _kinds(names.dtype.categories)[api["name"].to_physical().to_numpy()]
+    length = (api["end"] - api["start"]).to_numpy()
+    own = api["name"].cast(pl.String).str.contains(OWN_CALLS).to_numpy()
     row = api["row"].to_numpy().astype(np.int64)
     place = np.minimum(np.searchsorted(calls.row, row), len(calls.row) - 1)
     both = np.tile(ranges["thread"].to_numpy().astype(np.int64), 2)
     return TracedEvents(
         np.concatenate([api["thread"].to_numpy().astype(np.int64), both]),
         np.concatenate([api["end"].to_numpy(), ranges["start"].to_numpy(), ranges["end"].to_numpy()]),
-        np.concatenate([(api["end"] - api["start"]).to_numpy(), np.zeros(len(both), np.int64)]),
-        np.concatenate([kinds, np.full(len(both), len(CALL_KINDS), np.int64)]),
+        np.concatenate([length, np.zeros(len(both), np.int64)]),
         np.concatenate([np.where(calls.row[place] == row, place, -1), np.full(len(both), -1, np.int64)]),
+        np.concatenate(
+            [
+                np.where(own, 0.0, np.minimum(CALL_FIXED + CALL_SHARE * length, MAX_CALL)),
+                np.full(len(both), float(RANGE_EVENT)),
+            ]
+        ),
     )
 
 
@@ -84,23 +101,36 @@ def _from_to(frame: pl.DataFrame, begin: int, end: int, process: int) -> pl.Data
     return frame[first:last].filter(pl.col("process") == process)
 
 
-def _kinds(names: pl.Series) -> Codes:
-    """Return the index in CALL_KINDS of each name."""
-    kinds = np.full(len(names), -1, np.int64)
-    for number, pattern in enumerate(CALL_KINDS.values()):
-        kinds[(kinds < 0) & names.str.contains(pattern).to_numpy()] = number
-    return kinds
-
-
 def without_profiler(
     trace: Trace, graph: DependencyGraph, costs: ProfilerCosts, bound: int = MIDDLE
 ) -> DependencyGraph:
     """Return the graph with what the profiler adds taken off; `bound` chooses LOW, MIDDLE or HIGH costs."""
-    calls, edges, ops = graph.calls, graph.edges, graph.operations
-    if not len(calls.row):
+    if not len(graph.calls.row):
         return graph
     events = traced_events(trace, graph)
-    ns = np.array([*(bounds[bound] for bounds in costs.calls.values()), costs.range[bound] / 2])[events.kind]
+    changed = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
+    slower = _host_slowdown(graph, costs) ** SLOWDOWN_POWER[bound]
+    host = changed.edges.kind == GAP
+    weight = np.where(host, changed.edges.weight / slower, changed.edges.weight).astype(np.int64)
+    return changed.with_edges(changed.edges.with_weight(weight))
+
+
+def _host_slowdown(graph: DependencyGraph, costs: ProfilerCosts) -> float:
+    """Return by what factor the host was slower than its launch calls usually are, at least 1."""
+    launching = np.zeros(len(graph.calls.row), np.bool_)
+    launching[graph.operations.call[graph.operations.call >= 0]] = True
+    length = (graph.calls.end - graph.calls.start)[launching & ~graph.calls.blocking]
+    length = length[length < LONG_LAUNCH]
+    if costs.launch_ns is None or len(length) < MIN_LAUNCHES:
+        return 1.0
+    return max(float(np.median(length)) / costs.launch_ns, 1.0)
+
+
+def _shortened(
+    trace: Trace, graph: DependencyGraph, events: TracedEvents, ns: Floats, between: float
+) -> DependencyGraph:
+    """Return the graph with the ns of each event, and those between kernels, taken off its edges."""
+    calls, edges, ops = graph.calls, graph.edges, graph.operations
     inside = np.minimum(INSIDE * ns, (1 - MIN_CALL) * events.length)
     inside_call = np.zeros(len(calls.row))
     modelled = events.call >= 0
@@ -119,7 +149,6 @@ def without_profiler(
     shorten((GAP,), lambda at: before[at], lambda old: MIN_HOST * old)
     shorten((CALL, WAIT, QUEUE), lambda at: inside_call[target[at]], lambda old: MIN_CALL * old)
     shorten((LAUNCH,), lambda at: inside_call[launch[at]], lambda old: np.minimum(old, MIN_LATENCY))
-    between = float(costs.kernel_gap[bound])
     shorten((STREAM, ENGINE, EVENT), lambda at: np.full(len(at), between), lambda old: np.minimum(old, MIN_GAP))
     return graph.with_edges(edges.with_weight(weight.astype(np.int64)))
 
@@ -200,7 +229,8 @@ def _unprofiled_time(
     high, middle, low = (max(measured_ns - max(base.per_iteration - run.per_iteration, 0), 1) for run in replays)
     if given_ns is not None:
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
-    return UnprofiledTime(middle, min(low, middle), max(high, middle), costs.source, costs, shares)
+    low, high = int(min(low, middle) * (1 - CAPTURE_NOISE)), int(max(high, middle) * (1 + CAPTURE_NOISE))
+    return UnprofiledTime(middle, low, high, costs.source, costs, shares)
 
 
 def _scaled_to(

@@ -1,0 +1,45 @@
+"""The `calibrate` command: measure what nsys adds to CUDA calls on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from traceview.cli.options import FILE, QUIET, reading_options
+from traceview.cli.outputs import print_out, progress
+from traceview.files import check_outputs, is_stdout, write_text
+from traceview.read.calibration import CALIBRATION
+
+
+@click.command()
+@click.option(
+    "--output",
+    "-o",
+    type=FILE,
+    default=Path(CALIBRATION),
+    show_default=True,
+    help='The file to write; "-" is standard output.',
+)
+@click.option("--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Runs with and without nsys.")
+@reading_options
+@QUIET
+def calibrate(output: Path, rounds: int, quiet: bool) -> None:
+    """Time CUDA calls with and without nsys, and write what it adds to them.
+
+    Captures in the folder of the file then get the time without the profiler from it. The GPU should do nothing else
+    meanwhile.
+    """
+    from traceview.record.calibrate import calibrate as run
+
+    check_outputs((), (output,))
+    with progress(quiet) as step:
+        document = run(rounds, step)
+    text = json.dumps(document, indent=1) + "\n"
+    if is_stdout(output):
+        print_out(text)
+        return
+    write_text(output, text)
+    if not quiet:
+        print_out(f"{output.name}: nsys costs {document['scale']} times as much here as on the reference machine\n")
