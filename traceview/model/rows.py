@@ -119,6 +119,12 @@ class SourceLine:
     file: str = column("text", "file", "File, relative to its package or to the program's folder; empty if unknown.")
     line: int = column("id", "line", "Line; the first one of the function in a trace of torch.profiler; 0 if unknown.")
     function: str = column("text", "function", "Function that contains the line.")
+    until: str = column(
+        "text",
+        "until",
+        "For time in which the thread held the interpreter lock unseen: the next line that was seen, while the row has "
+        "the one before; else empty.",
+    )
     stack: str = column("text", "stack", "Functions of libraries below the line, with the most of its time.")
     idle_ns: int = column("ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.")
     host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.")
@@ -129,7 +135,8 @@ class SourceLine:
 
     @derived("text", "line", "File and line; function and file of native code.")
     def place(self) -> str:
-        return place_text(self.file, self.line) if self.line else f"{self.function} ({self.file})"
+        place = place_text(self.file, self.line) if self.line else f"{self.function} ({self.file})"
+        return f"{place} to {self.until}" if self.until else place
 
     @derived("text", "inside", "Innermost of these functions.")
     def inner(self) -> str:

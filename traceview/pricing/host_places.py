@@ -11,7 +11,7 @@ import numpy as np
 
 from traceview.model.analysis import Analysis
 from traceview.model.devices import HostStates
-from traceview.model.rows import SourceLine
+from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.pricing.base import FindingDraft
 from traceview.pricing.figures import duration
@@ -58,6 +58,7 @@ ADVICE: Mapping[str, str] = {
     r"^compiling": "Compile before the loop: warm up every shape, and keep shapes the same.",
     r"^off_cpu": "The thread is not scheduled: it waits in the system or for a free CPU core.",
 }
+UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
 STATE_WORDS = {
     "garbage_collection": "in garbage collections",
     "compiling": "in compilation",
@@ -126,7 +127,7 @@ def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: Hos
         state = ""
     call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
     where = f", {duration(time_ns)} of it at {_words(line)}" + (f", waiting in `{call}`" if call else "")
-    advice = _advice(line.stack) or _advice(call or state)
+    advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state)
     return FindingPlace(where, advice, replace(_host_place(line, time_ns, evidence), state=state, waits_in=call))
 
 
@@ -138,6 +139,8 @@ def _host_place(line: SourceLine, time_ns: int, evidence: HostEvidence) -> HostP
 
 
 def _words(line: SourceLine) -> str:
+    if line.until:
+        return f"code that holds the interpreter lock between {place_text(line.file, line.line)} and {line.until}"
     return f"{line.place} ({line.function})" if line.line else line.place
 
 

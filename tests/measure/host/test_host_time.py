@@ -68,7 +68,7 @@ def random_trace(seed: int, exact: bool) -> Trace:
         start = int(rng.integers(0, END))
         name, state = EVENT_KINDS[int(rng.integers(0, len(EVENT_KINDS)))]
         events.append((start, start + int(rng.integers(1, 40)), state, name, int(rng.integers(0, 2))))
-    moments = sorted(set(rng.integers(0, END, 25).tolist()))
+    moments = np.cumsum(rng.integers(8, 15, 25)).tolist()  # none is missing
     samples = []
     for index, moment in enumerate(moments):
         end = min(moment + int(rng.integers(1, 12)), [*moments, END][index + 1]) if exact else moment
@@ -248,6 +248,37 @@ def test_finding_names_the_system_call_or_the_state() -> None:
         shown = render(analysis)
         assert "of `host`:" in shown and state.replace("_", " ") in shown
     assert "of `host`:" not in render(analyze(host_bound_trace([], [])))
+
+
+def unseen_trace(line: int, hole: bool, steps: int = 10) -> Trace:
+    """Return a made trace: in each step of 100 ms a kernel of 50 ms, then 40 ms of code that holds the lock.
+
+    nsys sees line 20 before and line 1 after it. In between it writes the late stack, or nothing if `hole`.
+    """
+    ms = 1_000_000
+    operations, api, samples = [], [], []
+    for step in range(steps):
+        at = 100 * ms * step
+        operations.append((at, at + 50 * ms, "compute", 0, step))
+        api.append((at - ms // 2, at, "api", 0))
+        samples += [(at + k * ms, at + k * ms, 0, 0, False, line) for k in range(50)]
+        late = range(50, 99)
+        samples += [(at + k * ms, at + k * ms, 0, 0, True, 0) for k in (late[:1] if hole else late)]
+    trace = made_trace(operations, api)
+    return replace(trace, evidence=evidence(samples, []))
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_time_in_which_nsys_sees_nothing_is_between_two_lines(hole: bool) -> None:
+    analysis = analyze(unseen_trace(2, hole), whole=True)
+    row = analysis.tables["lines"].rows[0]
+    assert (row.place, row.function) == ("train.py:20 to train.py:1", "train")
+    assert row.idle_ns == pytest.approx(9 * 49e6, rel=0.03)
+    finding = next(finding for finding in analysis.findings if finding.id == "host_bound")
+    assert finding.title.endswith("of it at code that holds the interpreter lock between train.py:20 and train.py:1")
+    assert finding.host is not None and finding.host.state == "running" and "between these lines" in finding.advice
+    same = analyze(unseen_trace(0, hole), whole=True).tables["lines"].rows  # the same line before and after
+    assert [row.place for row in same] == ["train.py:1"]
 
 
 def test_late_stacks_do_not_name_the_time_before_a_launch() -> None:

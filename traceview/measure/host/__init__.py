@@ -70,6 +70,7 @@ class HostIdle:
         """Return the parts of the idle time in the gaps of some devices by line (see model.HostTime)."""
         idle = (part for frame in gaps for part in self._idle(frame))
         cells, evidence = idle_cells(self.stacks, idle).frame, self.trace.evidence
+        cells = cells.filter(pl.col("until") < 0)
         frame = evidence.stacks["frame"].to_numpy()[self.stacks.own_nodes[cells["stack"].to_numpy()]]
         return cells.select("moment", "idle_ns").hstack(evidence.frames.select("file", "line", "function")[frame])
 

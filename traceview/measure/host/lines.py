@@ -17,13 +17,18 @@ from traceview.measure.host.stack_cells import StackCells, StackIndex
 from traceview.model.rows import CALLS, SourceLine
 from traceview.model.stacks import HostEvidence
 
+KEY = ("stack", "until")
+MIN_SHARE = 0.05  # share of the unseen time until a line; a line with less does not begin it
 MAX_LINES = 200
 MAX_CALLS = 12
 Z = 1.96  # normal quantile of the confidence interval of 95%
 
 
 class IdleStacks(NamedTuple):
-    """For each stack that was seen in idle time: ns of idle time, ns of it with the cause `host`, and samples."""
+    """For each stack that was seen in idle time: ns of idle time, ns of it with the cause `host`, and samples.
+
+    Where a thread ran unseen, `stack` is the one before and `until` the one after; else `until` is -1.
+    """
 
     frame: pl.DataFrame
     exact: bool
@@ -33,7 +38,7 @@ def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
     """Return the stacks of idle time. Each nanosecond belongs to one stack or to none."""
     frame, exact = idle_cells(index, idle)
     counted = frame.with_columns(pl.lit(1, pl.Int64).alias("samples"))
-    return IdleStacks(counted.group_by("stack").agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort("stack"), exact)
+    return IdleStacks(counted.group_by(*KEY).agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort(KEY), exact)
 
 
 def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
@@ -45,21 +50,55 @@ def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
             if len(left.start) == 0:
                 break
             near = cells.near(left)
-            rows.append(_stacks_in(near, left, part))
+            rows.append(_stacks_in(index, near, left, part))
             exact &= cells.exact
             left = intervals.subtract(left, near.all)
-    schema = {"stack": pl.Int32, "moment": pl.Int64, "idle_ns": pl.Int64, "host_ns": pl.Int64}
-    return IdleStacks(pl.concat(rows) if rows else pl.DataFrame(schema=schema), exact)
+    schema = {
+        "stack": pl.Int32,
+        "until": pl.Int32,
+        "since": pl.Int64,
+        "moment": pl.Int64,
+        "idle_ns": pl.Int64,
+        "host_ns": pl.Int64,
+    }
+    return IdleStacks(_nearest_before(index, pl.concat(rows)) if rows else pl.DataFrame(schema=schema), exact)
 
 
-def _stacks_in(cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
+def _nearest_before(index: StackIndex, cells: pl.DataFrame) -> pl.DataFrame:
+    """Return cells where all unseen time until a line begins at one line: the one that was seen last before it.
+
+    A line with little of the time does not count.
+    """
+    unseen = cells["until"].to_numpy() >= 0
+    if not unseen.any():
+        return cells
+    end = pl.Series("end", np.where(unseen, index.own_frames[cells["until"].to_numpy()], -1))
+    own = pl.Series("own", index.own_frames[cells["stack"].to_numpy()])
+    cells = cells.with_columns(end, own)
+    begins = (
+        cells.filter(pl.col("end") >= 0)
+        .group_by("end", "own", maintain_order=True)
+        .agg(pl.col("idle_ns").sum(), (pl.col("moment") - pl.col("since")).mean().alias("apart"), pl.col("stack").min())
+        .filter(pl.col("idle_ns") >= MIN_SHARE * pl.col("idle_ns").sum().over("end"))
+        .sort("end", "apart", "stack")
+        .unique("end", keep="first", maintain_order=True)
+    )
+    joined = cells.join(
+        begins.select("end", pl.col("stack").alias("begin")), on="end", how="left", maintain_order="left"
+    )
+    return joined.with_columns(pl.coalesce("begin", "stack").alias("stack")).drop("begin", "end", "own")
+
+
+def _stacks_in(index: StackIndex, cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
-    stack = cells.stacks_in(part.until_launch)
+    stack, until = index.stacks_in(cells, part.until_launch)
     chosen = np.flatnonzero((inside > 0) & (stack >= 0))
     own = Coverage.from_union(intervals.intersect(left, part.host))
     return pl.DataFrame(
         {
             "stack": stack[chosen],
+            "until": until[chosen],
+            "since": cells.since[chosen],
             "moment": cells.moment[chosen],
             "idle_ns": inside[chosen],
             "host_ns": own.length_between(cells.start[chosen], cells.end[chosen]),
@@ -69,16 +108,21 @@ def _stacks_in(cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataF
 
 def line_times(index: StackIndex, part: ThreadIdle, line: SourceLine) -> Intervals:
     """Return the `host` idle time that a part spends at a line."""
-    frame = index.evidence.stacks["frame"].to_numpy()
     frames = index.evidence.frames
     same = (frames["file"] == line.file) & (frames["line"] == line.line)
     if not line.line:
         same &= frames["function"] == line.function
-    is_line = np.append(same.to_numpy()[frame[index.own_nodes]], False)  # the last entry stands for no stack
+    ends = (frames["file"] + ":" + frames["line"].cast(pl.String)) == line.until
+    # The last entry stands for no stack.
+    is_line, is_end = (
+        np.append(which.to_numpy()[index.own_frames], none) for which, none in ((same, False), (ends, not line.until))
+    )
     left, parts = part.host, [EMPTY]
     for all_cells in index.sources(part.thread):
         cells = all_cells.near(left)
-        parts.append(intervals.intersect(left, cells.where(is_line[cells.stacks_in(part.until_launch)])))
+        stack, until = index.stacks_in(cells, part.until_launch)
+        chosen = is_end[until] & (is_line[stack] | (until >= 0))
+        parts.append(intervals.intersect(left, cells.where(chosen)))
         left = intervals.subtract(left, cells.all)
     return intervals.union(*(np.concatenate(sides) for sides in zip(*parts, strict=True)))
 
@@ -88,23 +132,30 @@ def measure_lines(index: StackIndex, stacks: IdleStacks) -> tuple[SourceLine, ..
     if stacks.frame.is_empty():
         return ()
     evidence = index.evidence
-    node = stacks.frame["stack"].to_numpy()
-    frame = evidence.stacks["frame"].to_numpy()
-    named = stacks.frame.with_columns(
-        pl.Series("own", frame[index.own_nodes[node]]), pl.Series("inner", frame[node]), pl.Series("node", node)
-    ).join(evidence.frames.with_row_index("own").cast({"own": pl.Int64}), on="own")
+    node, until = (stacks.frame[name].to_numpy() for name in KEY)
+    own, inner = index.own_frames, evidence.stacks["frame"].to_numpy()[node]
+    frames = evidence.frames.with_row_index("own").cast({"own": pl.Int64})
+    end = pl.when(pl.col("line") > 0).then(pl.format("{}:{}", "file", "line")).otherwise("function")
+    ends = frames.select(pl.col("own").alias("end"), end.alias("until"))
+    named = (
+        pl.DataFrame({"own": own[node], "inner": inner, "node": node, "end": np.where(until < 0, -1, own[until])})
+        .hstack(stacks.frame.drop(KEY))
+        .join(frames, on="own")
+        .join(ends, on="end", how="left")
+        .with_columns(pl.col("until").fill_null(""))
+    )
     by_inner = (
         named.sort("idle_ns", "node", descending=[True, False])
-        .group_by("file", "line", "function", "own", "inner", maintain_order=True)
+        .group_by("file", "line", "function", "own", "inner", "until", maintain_order=True)
         .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("node").first())
     )
     # A line may belong to several functions, such as a generator inside another; native code has functions alone.
     native = pl.when(pl.col("line") == 0).then("function").alias("native")
     lines = (
         by_inner.sort("idle_ns", "inner", descending=[True, False])
-        .group_by("file", "line", native, maintain_order=True)
+        .group_by("file", "line", native, "until", maintain_order=True)
         .agg(pl.col("idle_ns", "host_ns", "samples").sum(), pl.col("function", "node").first())
-        .sort("idle_ns", "file", "line", "function", descending=[True, False, False, False])
+        .sort("idle_ns", "file", "line", "function", "until", descending=[True, False, False, False, False])
     )
     total, samples = int(lines["idle_ns"].sum()), int(lines["samples"].sum())
     return tuple(_line(evidence, row, total, 0 if stacks.exact else samples) for row in lines[:MAX_LINES].to_dicts())
@@ -117,7 +168,8 @@ def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples
         file=str(row["file"]),
         line=int(row["line"]),
         function=str(row["function"]),
-        stack=_library_calls(evidence, node),
+        until=str(row["until"]),
+        stack="" if row["until"] else _library_calls(evidence, node),
         idle_ns=idle,
         host_ns=int(row["host_ns"]),
         low_ns=min(int(low * total), idle),

@@ -17,6 +17,7 @@ from traceview.model.trace import Trace
 
 # Kinds of stacks: of Python; of system and CUDA calls, for as long as they last; of the CPU sampler.
 PYTHON, CALLS, SAMPLES = "python", "calls", "samples"
+HOLE_PERIODS, MAX_HOLE = 2, 1_000_000_000  # length of missing samples: above two periods, up to a second
 FEW = 8  # search cells near pieces if there are this many times more cells
 # Files and modules that run only while code is compiled; compiled code runs below other files of these packages.
 COMPILERS = (
@@ -30,14 +31,15 @@ class StackCells(NamedTuple):
     """Disjoint times in order, each with its stack (row of HostEvidence.stacks, -1 if unknown).
 
     nsys takes the stack of a Python thread when it gets the interpreter lock. While a thread holds the lock, nsys
-    waits, and then writes the stack that it sees for each moment that it missed. The thread gives the lock up after
-    Python's switch interval, wherever it is, or in a call that waits or launches.
+    waits, and then writes the stack that it sees for each moment that it missed, or for none. The thread gives the lock
+    up after Python's switch interval, wherever it is, or in a call that waits or launches. So a launch may come first.
 
     Attributes:
         moment: When the sample was due.
         holds_gil: Whether the thread held the interpreter lock then.
         seen: The latest moment at which the stack of such a sample was taken; before all times for other samples.
         before: The stack before the missed time, and `since` when it was taken.
+        after: The stack after the missed time: its own, or the next one if samples are missing (then `stack` is -1).
         exact: The stacks are known exactly; then the attributes about the lock mean nothing.
     """
 
@@ -49,6 +51,7 @@ class StackCells(NamedTuple):
     seen: Times
     before: NDArray[np.int32]
     since: Times
+    after: NDArray[np.int32]
     exact: bool
 
     def near(self, pieces: Intervals) -> StackCells:
@@ -60,18 +63,21 @@ class StackCells(NamedTuple):
         rows = sorted_unique(index_ranges(first, count))
         return StackCells(*(column[rows] for column in self[:-1]), self.exact)  # type: ignore[arg-type, call-arg]
 
-    def stacks_in(self, pieces: Intervals) -> NDArray[np.int32]:
-        """Return the stack of each cell, given idle time that ends with launches.
+    def stacks_in(self, pieces: Intervals) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the stack of each cell and -1, given idle time that ends with launches.
 
-        A stack that may have been taken at the launch gives way to the stack before it, if that was taken in the same
-        piece.
+        A stack that may have been taken at the launch gives way to the stack before it. If that was taken in the same
+        piece, it is the cell's. Else the thread ran unseen from the one stack to the other: both are returned.
         """
+        known = np.full(len(self.stack), -1, np.int32)
         if self.exact or len(pieces.start) == 0:
-            return self.stack
+            return self.stack, known
         piece = np.maximum(np.searchsorted(pieces.start, self.moment, side="right") - 1, 0)
         start, end = pieces.start[piece], pieces.end[piece]
-        at_launch = (self.since >= start) & (self.moment < end) & (self.seen >= end)
-        return np.where(at_launch, self.before, self.stack)
+        late = (self.moment >= start) & (self.moment < end) & (self.seen >= end)
+        unseen = (late & (self.since < start)) | ((self.stack < 0) & (self.after >= 0))
+        late &= self.since >= start
+        return np.where(late | unseen, self.before, self.stack), np.where(unseen, self.after, known)
 
     @property
     def all(self) -> Intervals:
@@ -117,10 +123,22 @@ class StackIndex:
             self._cells[key] = None if own is None else _calls(own) if kind == CALLS else sampled_cells(own)
         return self._cells[key]
 
+    def stacks_in(self, cells: StackCells, pieces: Intervals) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the stack of each cell, and the next one if the thread ran unseen between two lines, else -1."""
+        stack, until = cells.stacks_in(pieces)
+        same = (until >= 0) & (self.own_frames[until] == self.own_frames[stack])
+        return np.where(same, until, stack), np.where(same, np.int32(-1), until)
+
     @cached_property
     def own_nodes(self) -> NDArray[np.int64]:
         """HostEvidence.own_nodes."""
         return self.evidence.own_nodes()
+
+    @cached_property
+    def own_frames(self) -> NDArray[np.int64]:
+        """The frame of each stack's own node."""
+        frames: NDArray[np.int64] = self.evidence.stacks["frame"].to_numpy()[self.own_nodes].astype(np.int64)
+        return frames
 
     @cached_property
     def compiles(self) -> NDArray[np.bool_]:
@@ -154,7 +172,7 @@ def _calls(calls: pl.DataFrame) -> StackCells:
 
 
 def _exact_cells(start: Times, end: Times, stack: NDArray[np.int32], holds: NDArray[np.bool_]) -> StackCells:
-    return StackCells(start, end, stack, start, holds, start, stack, start, exact=True)
+    return StackCells(start, end, stack, start, holds, start, stack, start, stack, exact=True)
 
 
 def sampled_cells(samples: pl.DataFrame) -> StackCells:
@@ -173,9 +191,31 @@ def sampled_cells(samples: pl.DataFrame) -> StackCells:
     run = np.cumsum(begins) - 1  # number of the run of equal samples
     run_start = np.flatnonzero(begins)
     run_end = np.append(run_start[1:], len(start)) - 1
-    seen = np.where(holds & (run > 0), start[run_end[run]] + period, intervals.BEFORE_ALL)
+    next_start = np.append(start[1:], start[-1] + period)
+    seen = np.where(holds & (run > 0), next_start[run_end[run]], intervals.BEFORE_ALL)
     before = np.maximum(run_start[run] - 1, 0)
-    return StackCells(first, last, stack, start, holds, seen, stack[before], start[before], exact=False)
+    cells = StackCells(first, last, stack, start, holds, seen, stack[before], start[before], stack, exact=False)
+    holes = np.flatnonzero((apart > HOLE_PERIODS * period) & (apart <= MAX_HOLE))
+    return cells if samples["holds_gil"].null_count() or len(holes) == 0 else _with_holes(cells, holes)
+
+
+def _with_holes(cells: StackCells, at: Times) -> StackCells:
+    """Return cells with the missing time after the cells `at`, in which the thread held the interpreter lock.
+
+    nsys waited for the lock since the last sample, which therefore has the stack of the end of the missing time.
+    """
+    start, end = cells.end[at], cells.start[at + 1]
+    waited = ~cells.holds_gil[at] & (at > 0)
+    for column, values in (
+        (cells.seen, end),
+        (cells.before, np.where(waited, cells.stack[at - 1], cells.before[at])),
+        (cells.since, np.where(waited, cells.moment[at - 1], cells.since[at])),
+    ):
+        column[at] = values
+    unknown, holds = np.full(len(at), -1, np.int32), np.ones(len(at), np.bool_)
+    holes = (start, end, unknown, start, holds, end, cells.before[at], cells.since[at], cells.stack[at])
+    pairs = zip(cells[:-1], holes, strict=True)
+    return StackCells(*(np.insert(column, at + 1, added) for column, added in pairs), exact=False)  # type: ignore
 
 
 def inherited(stacks: pl.DataFrame, own: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -34,7 +34,8 @@ def stack_times(index: StackIndex, idle: Iterable[ThreadIdle], windows: Interval
     Native stacks have idle time only: those outside it are not read (normalise/stacks.py).
     """
     idle_time = idle_stacks(index, idle)
-    named = idle_time.frame.select("stack", "idle_ns", pl.col("samples").alias("idle_samples"))
+    seen = idle_time.frame.filter(pl.col("until") < 0)
+    named = seen.select("stack", "idle_ns", pl.col("samples").alias("idle_samples"))
     both = named.join(_thread_times(index, windows), on="stack", how="full", coalesce=True)
     return StackTimes(both.fill_null(0).select("stack", *FIGURES).sort("stack"), idle_time.exact)
 
