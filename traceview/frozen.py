@@ -36,7 +36,8 @@ def _init(self: Any, /, *values: Any, **named: Any) -> None:
         values += tuple(_named_value(self, name, named) for name in names[len(values) :])
     if named or len(values) > len(names):
         raise TypeError(f"{type(self).__name__}() takes the arguments {', '.join(names)}, each once")
-    _set_state(self, values)
+    for name, value in zip(names, values):  # noqa: B905 -- as fast as a compiled method; the lengths are equal
+        _set(self, name, value)
     if hasattr(self, "__post_init__"):
         self.__post_init__()
 
