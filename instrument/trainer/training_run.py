@@ -30,6 +30,7 @@ from instrument.monitor.journal import Journal
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import Figures
 from instrument.monitor.peaks import peak_flops
+from instrument.ranges import annotate_collections
 from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 from instrument.trainer.capture import is_profiled, missing_ranges_reason
@@ -132,6 +133,7 @@ class _TrainingRun:
                 self.log(line)
         with (
             Interrupts() as stopping,
+            annotate_collections(),
             self._sinks(resumed) as sinks,
             StepEnricher.from_config(self.config, self.device) as enricher,
         ):

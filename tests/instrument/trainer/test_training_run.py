@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,20 @@ def test_resumed_run_draws_the_same_numbers(tmp_path: Path) -> None:
     first = losses(config(tmp_path, steps=3))
     scramble(3)
     assert first + losses(config(tmp_path, resume="latest", steps=6)) == whole
+
+
+def test_collections_are_annotated_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Collecting(Noisy):
+        def forward(self, batch: Any) -> Any:
+            seen.extend(str(callback) for callback in gc.callbacks)
+            return super().forward(batch)
+
+    monkeypatch.setattr(runs, "build", lambda *about, **options: Collecting(build(*about, **options)))
+    losses(config(steps=2))
+    assert any("annotate_collections" in name for name in seen)
+    assert not any("annotate_collections" in str(callback) for callback in gc.callbacks)
 
 
 @pytest.mark.parametrize("seed", [0, 7, (1 << 32) + 7, (1 << 64) + 7, 10**30])
