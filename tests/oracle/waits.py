@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tests.oracle.export import Call, Export, Operation
 from tests.oracle.gaps import ending
-from tests.oracle.spans import Span, free, inside, intersect, length, union, without
+from tests.oracle.spans import Span, free, inside, length, union, without
 
 Window = tuple[int, int] | None
 SUMS = ("count", "blocked_ns", "waited_ns", "starved_ns", "idle_in_wait_ns", "refill_ns", "cost_ns")
@@ -50,7 +50,8 @@ def syncs(export: Export, gpus: list[Gpu], window: Window) -> dict[str, object]:
     spans = {id(call): clipped(call.start, call.end, window) for call in blocking}
     own = own_parts(blocking, spans, gpus)
     groups: dict[str, dict[str, dict[str, int]]] = {"sync": {}, "implicit_sync": {}}
-    lost = {process: lost_time(gpus, process) for process in {call.process for call in blocking}}
+    busy = {process: busy_time(gpus, process) for process in {call.process for call in blocking}}
+    lost = {process: lost_time(gpus, process) for process in busy}
     inside_calls: dict[int, list[Span]] = defaultdict(list)
     for wait in waits:
         for call in wait.calls:
@@ -64,7 +65,7 @@ def syncs(export: Export, gpus: list[Gpu], window: Window) -> dict[str, object]:
         totals = (wait.idle, wait.refill, min(wait.idle + wait.refill, sum(blocked)))
         parts = zip(*(shares(total, blocked) for total in totals), strict=True)
         for call, ns, figures in zip(wait.calls, blocked, parts, strict=True):
-            waited = length(inside(busy_time(gpus, call.process), *spans[id(call)]))
+            waited = length(inside(busy[call.process], *spans[id(call)]))
             row = groups["sync" if call.role == "sync" else "implicit_sync"].setdefault(
                 call.name, dict.fromkeys(SUMS, 0)
             )
@@ -141,7 +142,7 @@ def add_restart_gaps(gpu: Gpu, waits: list[Wait], inside_calls: list[Span]) -> N
         if at < 0 or not gap[0] <= rows[at][0] < gap[1]:
             continue
         restart = (rows[at][0], gap[1])
-        rows[at][1].refill = max(rows[at][1].refill, length(without([restart], intersect([restart], inside_calls))))
+        rows[at][1].refill = max(rows[at][1].refill, length(without([restart], inside(inside_calls, *restart))))
 
 
 def shares(total: int, blocked: list[int]) -> list[int]:
