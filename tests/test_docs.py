@@ -30,7 +30,7 @@ def test_links_lead_to_files(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists() and link not in GENERATED] == []
 
 
-def test_sources_name_sections_that_exist() -> None:
+def test_sources_name_pages_and_sections_that_exist() -> None:
     named = {
         match
         for path in (ROOT / "traceview").rglob("*.py")
@@ -38,6 +38,7 @@ def test_sources_name_sections_that_exist() -> None:
     }
     titles = re.compile(r"^(?:#+ |\*\*)([^,.\n]+)", re.MULTILINE)
     sections = {page.name: titles.findall(page.read_text(encoding="utf-8")) for page in PAGES}
+    assert [page for page, _ in named if page not in sections] == []
     assert [(page, name) for page, name in named if name and name not in sections[page]] == []
 
 
