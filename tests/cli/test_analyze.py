@@ -164,3 +164,19 @@ def test_file_name_that_is_not_utf8(traceview: Command, report: Path) -> None:
     code, out, _ = traceview("analyze", odd, "--json", report.parent / "out.json")
     assert code == 0 and out
     assert json.loads((report.parent / "out.json").read_text(encoding="utf-8"))["report"]["file"] == "caf?.sqlite"
+
+
+def test_time_without_the_profiler_can_be_given(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("analyze", report, "--no-html", "--json", "-", "--unprofiled-ms", "9.7")
+    assert (code, err) == (0, "")
+    iterations = json.loads(out)["iterations"]
+    assert iterations["unprofiled_ns"] == {"mean": 9_700_000, "low": 9_700_000, "high": 9_700_000}
+    assert iterations["unprofiled_source"] == "given"
+
+
+def test_file_that_is_not_a_calibration_is_an_error(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("analyze", report, "--no-html", "--calibration", report)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"traceview: error: {report.name}: no calibration of this version; write it again with `traceview calibrate`\n"
+    )

@@ -19,6 +19,7 @@ import pytest
 
 from tests.captures import ROOT, sample
 from traceview import Analysis, Comparison, analyze, compare
+from traceview.errors import RequestError
 from traceview.model.analysis import Iterations
 from traceview.model.comparison import CaptureDifference, KernelChange
 from traceview.report.comparison.document import to_json
@@ -213,3 +214,17 @@ def test_iterations_without_gpu_are_host_time() -> None:
     parts = {part.name: part for part in against.parts}
     assert (parts["no_gpu"].before, parts["no_gpu"].after, parts["other"].before) == (against.wall.before, 0, 0)
     assert "host only, no GPU" in render(same)
+
+
+def test_profiler_that_costs_more_in_one_capture_is_noted() -> None:
+    compared = compare(sample("serial.sqlite"), sample("dual.sqlite"), unprofiled_ns=[26_000_000, 9_700_000])
+    base, against = compared.base, compared.against[0]
+    assert base.unprofiled_ns == {"mean": 26_000_000, "low": 26_000_000, "high": 26_000_000}
+    assert against.unprofiled_ratio == pytest.approx(9.7 / 26)
+    note = next(note for note in compared.notes if note.id == "profiler_cost")
+    assert "about 30% of an iteration of dual.sqlite, 14% of one of serial.sqlite" in note.text
+    alike = compare(sample("serial.sqlite"), sample("dual.sqlite"), costs=None)
+    assert alike.against[0].unprofiled_ratio is None
+    assert all(note.id != "profiler_cost" for note in alike.notes)
+    with pytest.raises(RequestError, match="1 times without the profiler for 2 captures"):
+        compare(sample("serial.sqlite"), sample("dual.sqlite"), unprofiled_ns=[1])

@@ -7,7 +7,8 @@ constant is fitted to a pair of captures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from traceview.frozen import frozen
 
 # Copies within the device, bytes/ns, read and written: 2026 GB/s in samples/trainer/graph.sqlite.
 DEVICE_RATE = 2000.0
@@ -35,7 +36,7 @@ REDUCE_CALL = 20_000  # ns, an all-reduce of a few bytes
 BUCKET_BYTES = 25 << 20  # bytes: DistributedDataParallel's bucket_cap_mb
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PowerLimits:
     """Power in W: the cap, at rest, and in addition while matrix products or other kernels run."""
 
@@ -52,7 +53,7 @@ class PowerLimits:
 POWER_LIMITS: Mapping[str, PowerLimits] = {"NVIDIA H200": PowerLimits(700.0, 131.0, 870.0, 436.0)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Constants:
     """The uncertain constants of a prediction. The defaults give the prediction, LOW and HIGH its range."""
 

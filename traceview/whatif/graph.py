@@ -7,11 +7,12 @@ edges. It never removes nodes: removed work takes no time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times
 
 Codes = NDArray[np.int64]
@@ -31,7 +32,7 @@ GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
 KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphCalls:
     """API calls that launch, wait, block or allocate. Each array has one entry for each call, sorted by start.
 
@@ -53,7 +54,7 @@ class GraphCalls:
     memory: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operations:
     """GPU operations, sorted by start. `call` and `iteration` are -1 if the launch is before the modelled time."""
 
@@ -72,7 +73,7 @@ class Operations:
     family: Codes  # index in storms.FAMILIES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edges:
     """`weight` is the minimum time in ns from node `source` to node `target`. `kind` is one of GAP to REDUCE."""
 
@@ -97,7 +98,7 @@ class Edges:
         return Edges(*(np.concatenate([a, b]).astype(np.int64) for a, b in zip(mine, more, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MachineFacts:
     """Latencies and rates of the machine, measured in the capture where possible."""
 
@@ -110,7 +111,7 @@ class MachineFacts:
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DependencyGraph:
     """Calls, operations and the edges between them.
 

@@ -6,11 +6,10 @@ a few iterations (at most select.MAX_OPERATIONS operations), not the full captur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.trace import CLASSES, Trace
 from traceview.model.whatif import PATH, PathSpan
@@ -23,7 +22,7 @@ class CycleError(ValueError):
     """The edges form a cycle."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replay:
     """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations, IterationSummary
 from traceview.model.trace import CLASSES, Trace
@@ -19,7 +18,7 @@ MAX_ITERATIONS = 20  # in a model: two periods of the usual ten steps between sy
 FEW_OPERATIONS = 400  # in a model of very short iterations, more than MAX_ITERATIONS then
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Selection:
     """Iterations [first, last) are counted and [begin, last) modelled. `edges` are their start times on the host.
 
