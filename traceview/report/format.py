@@ -31,15 +31,23 @@ STATE_WORDS = {
 
 
 def milliseconds(ns: int) -> str:
-    """Return a length in ms (`0.012 ms`, `331.2 ms`, `7,170 ms`), or in ns where it is below 1 µs."""
+    """Return a length in ms (`0.012 ms`, `331.2 ms`), in s from 1 s on (`7.17 s`), or in ns where it is below 1 µs."""
     value = ns / 1e6
-    if abs(value) >= 1000:
-        return f"{value:,.0f} ms"
+    if abs(value) >= 999.95:
+        seconds = value / 1000
+        return f"{seconds:,.{2 if abs(seconds) < 9.995 else 1 if abs(seconds) < 99.95 else 0}f} s"
     if abs(value) >= 10:
         return f"{value:.1f} ms"
     if abs(value) >= 1:
         return f"{value:.2f} ms"
     return f"{value:.3f} ms" if abs(ns) >= 1000 else f"{ns} ns" if ns else "0 ms"
+
+
+def time_range(low: int, high: int) -> str:
+    """Return both ends of a range of lengths, the unit once if they share it: `9.54 to 13.8 ms`."""
+    first, last = milliseconds(low), milliseconds(high)
+    unit = last[last.index(" ") :]
+    return f"{first.removesuffix(unit)} to {last}"
 
 
 def microseconds(ns: int) -> str:

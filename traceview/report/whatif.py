@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.analysis.terminal import IN_ASCII
-from traceview.report.format import milliseconds, percent, plain
+from traceview.report.format import milliseconds, percent, plain, time_range
 from traceview.report.json import Json, indented_text, plain_values, rounded, unprofiled_values
 from traceview.report.layout import WIDTH, cut, left, wrap
 
@@ -107,7 +107,7 @@ def _changes(title: str, result: WhatIf, rows: Sequence[Prediction]) -> list[str
     lines = [f"{title:<48}{'predicted':>11}{'':>3}{'range':>18}"]
     for prediction in rows:
         gain = gain_words(result, prediction)
-        between = f"{_bare(prediction.low_ns)} to {_bare(prediction.high_ns)}"
+        between = time_range(prediction.low_ns, prediction.high_ns).removesuffix(" ms")
         lines.append(
             f"  {left(plain(prediction.title, 100), 46)}{milliseconds(prediction.iteration_ns):>11}"
             f"{gain:>6}{between:>15}"
@@ -124,12 +124,8 @@ def gain_words(result: WhatIf, prediction: Prediction) -> str:
 
 def prediction_words(result: WhatIf, prediction: Prediction) -> str:
     """Return `Pin host memory: an iteration takes 11.0 ms instead of 27.5 ms (-60%; 9.54 to 13.8 ms)`."""
-    between = f"{_bare(prediction.low_ns)} to {milliseconds(prediction.high_ns)}"
+    between = time_range(prediction.low_ns, prediction.high_ns)
     return (
         f"{prediction.title}: an iteration takes {milliseconds(prediction.iteration_ns)} instead of "
         f"{milliseconds(result.base_ns)} ({gain_words(result, prediction)}; {between})"
     )
-
-
-def _bare(ns: int) -> str:
-    return milliseconds(ns).removesuffix(" ms")

@@ -9,7 +9,7 @@ from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.program import Program
 from traceview.model.rates import SpeedOfLight
 from traceview.model.unprofiled import UnprofiledTime
-from traceview.report.format import confidence_word, figure, milliseconds, percent, plain
+from traceview.report.format import confidence_word, figure, milliseconds, percent, plain, time_range
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
@@ -125,8 +125,8 @@ def unprofiled_words(time: UnprofiledTime | None) -> str:
         return ""
     if time.source == "given":
         return f", unprofiled {milliseconds(time.mean_ns)}"
-    low, high = (milliseconds(ns).removesuffix(" ms") for ns in (time.low_ns, time.high_ns))
-    return f", unprofiled about {milliseconds(time.mean_ns)} ({low} to {high})"
+    between = time_range(time.low_ns, time.high_ns).removesuffix(" ms")
+    return f", unprofiled about {milliseconds(time.mean_ns)} ({between})"
 
 
 def speed_lines(analysis: Analysis) -> Iterator[str]:

@@ -4,8 +4,12 @@ const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
 
 export function milliseconds(ns) {
-  const value = ns / 1e6;
-  if (Math.abs(value) >= 1000) return WHOLE.format(value) + " ms";
+  const value = ns / 1e6,
+    seconds = value / 1000;
+  if (Math.abs(value) >= 999.95)
+    return (
+      (Math.abs(seconds) < 99.95 ? seconds.toFixed(Math.abs(seconds) < 9.995 ? 2 : 1) : WHOLE.format(seconds)) + " s"
+    );
   if (Math.abs(value) >= 10) return value.toFixed(1) + " ms";
   return value.toFixed(Math.abs(value) < 1 ? 3 : 2) + " ms";
 }
