@@ -87,13 +87,15 @@ def test_sample_shows_its_stack(page: Opened, analysis: Analysis) -> None:
       const { board, view, page } = traceview;
       const row = board.shown.find(({ kind }) => kind === "sample");
       const marks = traceview.marksIn(row.lanes[0].exact);
-      const i = Array.from(marks.name).findIndex((name) => page.names[name].endsWith(" train"));
+      const i = Array.from(marks.name).findIndex(
+        (name, at) => page.names[name].endsWith(" train") && marks.start[at] > view.from && marks.end[at] < view.to,
+      );
       const box = document.getElementById("canvas").getBoundingClientRect();
       const x = box.left + ((marks.start[i] - view.from) / (view.to - view.from)) * view.width;
       return [x, box.top + row.y - document.getElementById("scroll").scrollTop + row.h / 2, i];
     }"""
     page.reset()
-    page.page.locator("#timeline").scroll_into_view_if_needed()
+    page.evaluate("document.getElementById('timeline').scrollIntoView()")
     x, y, _ = page.evaluate(place)
     page.page.mouse.move(x + 1, y)
     page.page.mouse.move(x, y)

@@ -10,7 +10,6 @@ import pytest
 from tests.measure.charts.test_stacks import random_stacks
 from tests.measure.host.test_host_time import END, OWN_LINE, cell_of, evidence, frame, random_trace
 from traceview.model.stacks import SAMPLES, HostEvidence
-from traceview.model.trace import Window
 from traceview.pipeline import analyze
 from traceview.report.timeline import samples
 from traceview.report.timeline.marks import Names
@@ -49,7 +48,7 @@ def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.
 @pytest.mark.parametrize("seed", range(3))
 def test_marks_of_a_thread(seed: int, exact: bool) -> None:
     trace, names = random_trace(seed, exact), Names()
-    marks = sample_marks(analyze(trace, whole=True), names)[0]
+    marks = sample_marks(analyze(trace, whole=True), names, -1000, 1000)[0]
     shown = list(zip(marks.start.tolist(), marks.end.tolist(), marks.name.tolist(), strict=True))
     for moment in range(END):
         here = [names.texts[name] for start, end, name in shown if start <= moment < end]
@@ -64,10 +63,9 @@ def test_samples_outside_the_window_and_native_ones_beside_python() -> None:
         (60, 60, None, 1, None, 3),
     ]
     trace = replace(random_trace(1, exact=False), evidence=evidence(sorted(rows, key=lambda row: row[0]), []))
-    analysis = analyze(trace.with_window(Window(35, 75)), whole=True)
-    assert {thread: marks.start.tolist() for thread, marks in sample_marks(analysis, Names()).items()} == {
-        0: [30, 50, 70]
-    }
+    marks = sample_marks(analyze(trace, whole=True), Names(), 35, 75)
+    assert {thread: one.start.tolist() for thread, one in marks.items()} == {0: [35, 50, 70]}
+    assert marks[0].end.tolist() == [50, 70, 75]
     native = replace(trace, evidence=evidence([(at, at, 1, None, None, 2) for at in (5, 7)], []))
-    assert {thread: len(marks) for thread, marks in sample_marks(analyze(native), Names()).items()} == {1: 2}
-    assert sample_marks(analyze(replace(trace, evidence=evidence([], []))), Names()) == {}
+    assert {thread: len(marks) for thread, marks in sample_marks(analyze(native), Names(), 0, 100).items()} == {1: 2}
+    assert sample_marks(analyze(replace(trace, evidence=evidence([], []))), Names(), 0, 100) == {}

@@ -71,7 +71,9 @@ def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequ
     groups = [Group("", "", (_path(path, names),))] if path else []
     if isinstance(analysis.iterations, Iterations):
         groups.append(_ruler(analysis.iterations, names))
-    streams, host = StreamLanes.from_analysis(analysis, names), HostLanes.from_analysis(analysis, names)
+    span = _span(analysis)
+    streams = StreamLanes.from_analysis(analysis, names)
+    host = HostLanes.from_analysis(analysis, names, span.start, span.end)
     projected = projected_rows(analysis, names)
     for device in analysis.devices:
         leading = device_bands(analysis, device, work[device.device], names)

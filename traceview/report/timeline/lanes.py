@@ -120,8 +120,8 @@ class HostLanes:
     samples: Mapping[int, Marks]  # by thread
 
     @classmethod
-    def from_analysis(cls, analysis: Analysis, names: Names) -> HostLanes:
-        """Collect the ranges and calls inside the window."""
+    def from_analysis(cls, analysis: Analysis, names: Names, start: int, end: int) -> HostLanes:
+        """Collect the ranges and calls inside the window, and the samples inside [start, end)."""
         ranges, calls = analysis.trace.ranges, analysis.trace.api
         return cls(
             analysis,
@@ -129,7 +129,7 @@ class HostLanes:
             names.column(ranges["name"]),
             Owners.from_frame(analysis, calls, "thread"),
             names.column(calls["name"]),
-            sample_marks(analysis, names),
+            sample_marks(analysis, names, start, end),
         )
 
     def groups(self) -> Iterator[Group]:

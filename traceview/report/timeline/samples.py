@@ -66,13 +66,16 @@ def frame_text(function: str, file: str, line: int, _library: bool) -> str:
     return plain(f"{place} {function}" if line else f"{function} ({place})" if place else function, MAX_FRAME)
 
 
-def sample_marks(analysis: Analysis, names: Names) -> dict[int, Marks]:
-    """Return the stacks of each thread (row of Trace.threads) that has any; their names are lines of the program."""
+def sample_marks(analysis: Analysis, names: Names, start: int, end: int) -> dict[int, Marks]:
+    """Return the stacks of each thread (row of Trace.threads) that has any, clipped to [start, end).
+
+    The names of the marks are lines of the program.
+    """
     if analysis.host_time is None:
         return {}
-    evidence, window, known = analysis.trace.evidence, analysis.trace.window, analysis.host_time.thread_stacks()
-    if window is not None:
-        known = known.filter((pl.col("start") < window.end) & (pl.col("end") > window.start))
+    evidence, known = analysis.trace.evidence, analysis.host_time.thread_stacks()
+    known = known.filter((pl.col("start") < end) & (pl.col("end") > start))
+    known = known.with_columns(pl.col("start", "end").clip(start, end))
     if known.is_empty():
         return {}
     number = SampleStacks.from_evidence(evidence).number
@@ -82,7 +85,7 @@ def sample_marks(analysis: Analysis, names: Names) -> dict[int, Marks]:
         name[row] = names.number(frame_text(*evidence.frames.row(row)))
     marks = {}
     for (thread,), own in known.partition_by("thread", as_dict=True).items():
-        start, end, stack = (own[column].to_numpy() for column in ("start", "end", "stack"))
+        first, last, stack = (own[column].to_numpy() for column in ("start", "end", "stack"))
         look = np.full(len(own), LOOKS.index("sample"), np.uint8)
-        marks[int(thread)] = Marks(start, end, name[frame[stack]], look, details={"stack": number[stack]})
+        marks[int(thread)] = Marks(first, last, name[frame[stack]], look, details={"stack": number[stack]})
     return marks
