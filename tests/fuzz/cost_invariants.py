@@ -111,13 +111,16 @@ def _iteration_rows(iterations: Document) -> Iterator[str]:
         if sum(row["idle"].values()) != row["idle_ns"]:
             yield "iterations: the causes do not add up to the idle time"
     for name, spread in iterations.items():
-        if isinstance(spread, Mapping) and not spread["p5"] <= spread["median"] <= spread["p95"]:
+        if isinstance(spread, Mapping) and "p5" in spread and not spread["p5"] <= spread["median"] <= spread["p95"]:
             yield f"iterations.{name}: the percentiles are out of order"
+    without = iterations["unprofiled_ns"]
+    if without and not 0 <= without["low"] <= without["mean"] <= min(without["high"], iterations["time_ns"]):
+        yield "iterations: the time without the profiler is out of order, or longer than the measured time"
 
 
 def _findings(result: Document) -> Iterator[str]:
     findings, devices = result["findings"], {device["id"]: device for device in result["devices"]}
-    if any(before["cost_ns"] < after["cost_ns"] for before, after in pairwise(findings)):
+    if any(_decisive(before) < _decisive(after) for before, after in pairwise(findings)):
         yield "findings are not sorted by cost"
     for finding in findings:
         for line in _finding(finding, devices.get(finding["device"]), result):
@@ -128,6 +131,12 @@ def _findings(result: Document) -> Iterator[str]:
             total = sum(finding["cost_ns"] for finding in own)
             if total > most:
                 yield f"findings of {name} about {claims} cost {total} of {most} ns"
+
+
+def _decisive(finding: Document) -> int:
+    """Return the cost that orders findings: without the profiler if it is known."""
+    without = finding["unprofiled_cost_ns"]
+    return int(finding["cost_ns"] if without is None else without)
 
 
 def _lost(device: Document) -> int:
@@ -143,9 +152,13 @@ def _finding(finding: Document, device: Document | None, result: Document) -> It
     share = finding["cost_ns"] / (end - start) if end > start else 0.0
     if finding["cost_ns"] <= 0 or abs(share - finding["cost_fraction"]) > ROUNDING:
         yield f"it costs {finding['cost_ns']} ns, {finding['cost_fraction']} of the steady part"
-    borderline = any(abs(share - limit) < ROUNDING for limit, _ in SEVERITIES)
-    if finding["severity"] != next(name for limit, name in SEVERITIES if share >= limit) and not borderline:
-        yield f"severity {finding['severity']} for a share of {share:.3g}"
+    if not 0 <= _decisive(finding) <= finding["cost_ns"]:
+        yield f"it costs {_decisive(finding)} ns without the profiler, {finding['cost_ns']} ns with it"
+    left = end - start - sum((device["steady"]["profiler_ns"] or {}).values())
+    decisive = _decisive(finding) / left if left > 0 else 0.0
+    borderline = any(abs(decisive - limit) < ROUNDING for limit, _ in SEVERITIES)
+    if finding["severity"] != next(name for limit, name in SEVERITIES if decisive >= limit) and not borderline:
+        yield f"severity {finding['severity']} for a share of {decisive:.3g}"
     each, time = finding["cost_per_iteration_ns"], result["iterations"]["time_ns"]
     if each is not None and not 0 < each <= time:
         yield f"{each} ns per iteration of {time} ns"
