@@ -77,8 +77,8 @@ def ranks(text: str) -> tuple[int, int]:
 
 @cache
 def opened(path: Path) -> Analysis:
-    """Analyse a file once."""
-    return analyze(path, costs=None)  # AFTER are captures
+    """Analyse a file once. The captures after the change have the profiler's cost, so predictions keep it."""
+    return analyze(path, costs=None)
 
 
 @cache

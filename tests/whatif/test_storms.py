@@ -16,10 +16,11 @@ from tests.made_trace import made_trace
 from traceview.errors import RequestError
 from traceview.pipeline import analyze
 from traceview.whatif.build import build
-from traceview.whatif.graph import DependencyGraph
+from traceview.whatif.changes.fuse import shorter_host_gaps
+from traceview.whatif.graph import GAP, DependencyGraph
 from traceview.whatif.prediction import predict
 from traceview.whatif.select import Selection, select
-from traceview.whatif.storms import find_storms
+from traceview.whatif.storms import Storm, find_storms
 
 STEP, TINY = 20_000, 2_000  # ns: between launches, and of a small operation
 
@@ -55,6 +56,18 @@ def sizes(graph: DependencyGraph) -> list[tuple[int, int]]:
 def test_loop_keeps_one_round() -> None:
     names = ["gemm", *["index", "copy_", "add"] * 30, "gemm"]
     assert sizes(graph_of(names)) == [(90, 3)] * 3
+
+
+def test_host_time_before_a_loop_is_shorter_for_each_round() -> None:
+    # 32 products in a loop on an H200: 90 µs of views before the first, 16 µs after they are one product.
+    graph = graph_of(["norm", *["gemm"] * 12, "gelu"])
+    loop = Storm(np.arange(1, 13), np.arange(12) == 0)
+    before = (graph.edges.kind == GAP) & (graph.edges.target // 2 == graph.operations.call[1])
+    graph = graph.with_edges(graph.edges.with_weight(np.where(before, 90_000, graph.edges.weight)))
+    for element, left in ((0, 90_000), (1_500, 90_000 - 12 * 1_500), (50_000, STEP - 5_000)):
+        weight = shorter_host_gaps(graph, [loop], element)
+        assert weight[before].tolist() == [left]
+        assert (weight[~before] == graph.edges.weight[~before]).all()
 
 
 def test_partial_rounds_belong_to_the_storm() -> None:

@@ -13,4 +13,4 @@ SPEEDUPS: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATC
 MOVES = (ZEROED, EMBEDDING, CASTS, CONCATENATE, STRIDED_COPY)
 FINDABLE: tuple[Speedup, ...] = (SDPA, FUSED_OPTIMIZER, CHANNELS_LAST, PAD, BATCH, TF32, FP16, *MOVES, COMPILE)
 
-__all__ = ["FINDABLE", "SPEEDUPS", "Estimate", "KernelSequence", "Speedup"]
+__all__ = ["BATCH", "FINDABLE", "SPEEDUPS", "Estimate", "KernelSequence", "Speedup"]

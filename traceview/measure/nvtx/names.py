@@ -11,6 +11,8 @@ LIBRARY_NAMES = (
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
     r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
 )
+# A compiled program of JAX that the program calls, such as `jit_step`. Modules that XLA only tries have no number.
+JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
 SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared
 MIN_INCREASING = 0.9
@@ -32,7 +34,7 @@ def without_library_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     domain = ranges["domain"].cast(pl.String)
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
-    library = unique.filter(unique.str.contains(LIBRARY_NAMES))
+    library = unique.filter(unique.str.contains(LIBRARY_NAMES) & ~unique.str.contains(JITTED))
     return ranges.filter(~(domain.is_in(LIBRARY_DOMAINS) | names.is_in(library.implode())))
 
 

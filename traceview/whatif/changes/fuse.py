@@ -8,6 +8,8 @@ list entries and autograd nodes are not needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from traceview.intervals import Times
@@ -25,7 +27,7 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     repeats = np.zeros(len(graph.operations.row), np.bool_)
     for storm in storms:
         repeats[storm.members[~storm.kept]] = True
-    weight = _with_shorter_host_gaps(graph, storms, constants.element)
+    weight = shorter_host_gaps(graph, storms, constants.element)
     run = graph.operation_edges(RUN, repeats)
     weight[run] = (weight[run] * constants.fused).astype(np.int64)
     weight[graph.operation_edges(STREAM, repeats)] = 0
@@ -36,8 +38,11 @@ def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str
     return graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(QUEUE, calls)))
 
 
-def _with_shorter_host_gaps(graph: DependencyGraph, storms: list[Storm], element: int) -> Times:
-    """Return the edge weights with less host time around storms, but not below the median time between calls."""
+def shorter_host_gaps(graph: DependencyGraph, storms: Sequence[Storm], element: int) -> Times:
+    """Return the edge weights with less host time around storms, but not below the median time between calls.
+
+    `element` is that time in ns for each round of a storm.
+    """
     edges, calls = graph.edges, graph.calls
     weight = edges.weight.copy()
     gap = np.flatnonzero(edges.kind == GAP)
