@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from traceview.pricing.host_places import ADVICE, _advice
+from traceview.pricing.host_places import ADVICE, MAKES_BATCHES, _advice
 
 PLACES = {
     "fetch (torch/utils/data/_utils/fetch.py:54)": "The main process loads",
@@ -55,3 +55,11 @@ def test_advice_follows_the_place(place: str, words: str) -> None:
 def test_each_remedy_has_an_example() -> None:
     used = {next((key for key in ADVICE if re.search(key, place)), None) for place in PLACES}
     assert used - {None} == set(ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("function", "makes"),
+    {"get_batch": True, "collate_fn": True, "Dataset.__getitem__": True, "next_batch": True, "<module>": False}.items(),
+)
+def test_functions_that_make_batches_are_known_by_name(function: str, makes: bool) -> None:
+    assert bool(MAKES_BATCHES.search(function)) == makes

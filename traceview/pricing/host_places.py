@@ -58,6 +58,9 @@ ADVICE: Mapping[str, str] = {
     r"^compiling": "Compile before the loop: warm up every shape, and keep shapes the same.",
     r"^off_cpu": "The thread is not scheduled: it waits in the system or for a free CPU core.",
 }
+# The program's own functions that make batches, by name.
+MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)|batch$", re.IGNORECASE)
+BATCHES_AHEAD = "The loop makes its next batch here: make it in DataLoader workers or a thread while the GPU works. "
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
 STATE_WORDS = {
     "garbage_collection": "in garbage collections",
@@ -127,7 +130,8 @@ def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: Hos
         state = ""
     call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
     where = f", {duration(time_ns)} of it at {_words(line)}" + (f", waiting in `{call}`" if call else "")
-    advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state)
+    makes_batches = BATCHES_AHEAD if MAKES_BATCHES.search(line.function) else ""
+    advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state) or makes_batches
     return FindingPlace(where, advice, replace(_host_place(line, time_ns, evidence), state=state, waits_in=call))
 
 
