@@ -104,7 +104,7 @@ def test_line_that_became_slower() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_iterations_share_the_idle_time_of_lines(seed: int, exact: bool) -> None:
-    analysis = analyze(random_trace(seed, exact), whole=True)
+    analysis = analyze(random_trace(seed, exact, complete=True), whole=True)
     borders = np.array([-10_000, 100, 180, 10_000])
     at = AlignedIterations(borders[:-1], borders[1:], borders[:-1], borders[1:], skipped=0)
     samples = sample_lines(analysis, at)
