@@ -18,7 +18,7 @@ from traceview.whatif.storms import Storm
 
 # The host's time between calls where less compute hides it, times Constants.host: together 0.74 to 1.35. The time of a
 # host-bound program differs between runs alone on their GPU and cores by a standard deviation of 15% with nsys (15
-# programs, 49 runs) and 11% without (13 programs, 44 runs), so 90% of the ratios of two such runs lie in that interval.
+# programs, 49 runs) and 11% without (13 programs, 45 runs), so about 90% of the ratios of two such runs lie there.
 HOST_SPREAD = (0.87, 1.0, 1.17)
 ALTERNATIVES = {"tf32": ("bf16",), "bf16": ("tf32",)}
 
