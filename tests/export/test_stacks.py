@@ -43,7 +43,7 @@ def own_lines(stacks: dict[tuple[int, ...], int]) -> dict[int, int]:
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_stacks_hold_the_idle_time_of_lines(seed: int, exact: bool) -> None:
-    trace = random_trace(seed, exact)
+    trace = random_trace(seed, exact, complete=True)
     idle = {line.line: line.idle_ns for line in analyze(trace, whole=True).tables["lines"].rows}
     document = json.loads(b"".join(speedscope(collect(trace))))
     names = [(frame["name"], frame["file"], frame["line"]) for frame in document["shared"]["frames"]]

@@ -102,7 +102,7 @@ def test_bounded_tree_has_the_most_time(most: int, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_times_of_a_trace_against_a_slow_count(seed: int, exact: bool) -> None:
-    trace = random_trace(seed, exact)
+    trace = random_trace(seed, exact, complete=True)
     analysis = analyze(trace, whole=True)
     assert analysis.charts is not None
     tree = analysis.charts().stacks
