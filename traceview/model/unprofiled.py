@@ -35,19 +35,16 @@ class ProfilerCosts:
     """What the profiler adds on a machine.
 
     `scale` is a factor of the constants above, and `kernel_gap` the ns between two kernels of a GPU that is behind.
-    `launch_ns` is the length that launch calls have in a capture of this machine; where they are longer, the whole host
-    is slower by that factor, because the profiler's own thread takes a part of it. None if it is unknown. `source` is
-    "estimate" for another machine's figures and "calibration" for those of `traceview calibrate`.
+    `source` is "estimate" for another machine's figures and "calibration" for those of `traceview calibrate`.
     """
 
     source: str
     scale: Bounds
     kernel_gap: Bounds
-    launch_ns: int | None = None
 
     def scaled(self, factor: float) -> ProfilerCosts:
         """Return the costs times a factor."""
-        return replace(self, scale=self.scale.times(factor), kernel_gap=self.kernel_gap.times(factor), launch_ns=None)
+        return replace(self, scale=self.scale.times(factor), kernel_gap=self.kernel_gap.times(factor))
 
 
 GAP_SPREAD = Bounds(0.7, 1.0, 1.4)

@@ -15,7 +15,7 @@ CALIBRATION = "traceview-calibration.json"
 FORMAT, VERSION = "traceview calibration", 1
 MAX_BYTES = 1 << 20
 # Figures of a calibration and their bounds.
-FIGURES = {"scale": (0.0, 100.0), "launch_ns": (100.0, 1e6), "kernel_gap_ns": (0.0, 1e6)}
+FIGURES = {"scale": (0.0, 100.0), "kernel_gap_ns": (0.0, 1e6)}
 
 
 def costs_beside(report: Path) -> ProfilerCosts:
@@ -46,7 +46,6 @@ def read_calibration(path: Path) -> ProfilerCosts:
         source="calibration",
         scale=CALIBRATED_SCALE.times(figures["scale"]),
         kernel_gap=GAP_SPREAD.times(figures["kernel_gap_ns"]),
-        launch_ns=round(figures["launch_ns"]),
     )
 
 

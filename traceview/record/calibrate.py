@@ -19,14 +19,9 @@ from traceview.record import TRACED, WITHOUT_CPU
 
 MICROBENCHMARK = (sys.executable, "-m", "traceview.record.microbenchmark")
 TIMEOUT = 300  # seconds that one run may take
-# What the launch calls of the benchmark take under nsys, and how much of it nsys adds, in ns: medians of three runs on
-# the host that set the constants of traceview.model.unprofiled. Launch calls of programs took LAUNCH_NS there.
-REFERENCE: Mapping[str, tuple[int, int]] = {
-    "cuLaunchKernel": (5_562, 1_100),
-    "cuLaunchKernelEx": (4_896, 1_015),
-    "cudaLaunchKernel": (6_264, 1_892),
-}
-LAUNCH_NS = 5_000
+# What nsys adds to the benchmark's launch calls, in ns: medians of three runs on the host that set the constants of
+# traceview.model.unprofiled.
+REFERENCE: Mapping[str, int] = {"cuLaunchKernel": 1_100, "cuLaunchKernelEx": 1_015, "cudaLaunchKernel": 1_892}
 
 Run = Mapping[str, Any]
 
@@ -91,16 +86,15 @@ def _run(folder: Path, before: tuple[str, ...]) -> Run:
 
 def figures(plain: Sequence[Run], traced: Sequence[Run]) -> dict[str, float]:
     """Return the figures of a calibration from runs without and with nsys, which have the same calls."""
-    launches = [(call["name"], before, after) for call, before, after in _hot_times(plain, traced)]
-    known = [(REFERENCE[name], before, after) for name, before, after in launches if name in REFERENCE]
-    usual, usually_added = (sum(reference[at] for reference, _, _ in known) for at in (0, 1))
-    taken, added = (
-        sum(values) for values in zip(*((after, after - before) for _, before, after in known), strict=True)
-    )
+    launches = [
+        (REFERENCE[call["name"]], after - before)
+        for call, before, after in _hot_times(plain, traced)
+        if call["name"] in REFERENCE
+    ]
+    usual, added = (sum(values) for values in zip(*launches, strict=True))
     before, after = (median(run["kernel_spacing"] for run in runs) for runs in (plain, traced))
     return {
-        "scale": round(max(added, 0) / usually_added, 3),
-        "launch_ns": round(LAUNCH_NS * taken / usual),
+        "scale": round(max(added, 0) / usual, 3),
         "kernel_gap_ns": max(after - before, 0),
     }
 

@@ -43,9 +43,6 @@ MIN_GAP = 400  # ns between two kernels
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
 MAX_ERROR = 0.25  # share of the measured time; iterations that differ by more do not represent the run
 MAX_SCALE = 8.0  # largest scale of the costs that is tried to meet a given time
-LONG_LAUNCH = 20_000  # ns: a longer launch call has waited
-MIN_LAUNCHES = 20  # fewer do not show their usual length
-SLOWDOWN_POWER = (0.4, 1.0, 1.4)  # exponents of the host's slowdown for LOW, MIDDLE and HIGH costs
 STEPS = 12  # steps of the search for that scale
 LOW, MIDDLE, HIGH = range(3)
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
@@ -108,22 +105,7 @@ def without_profiler(
     if not len(graph.calls.row):
         return graph
     events = traced_events(trace, graph)
-    changed = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
-    slower = _host_slowdown(graph, costs) ** SLOWDOWN_POWER[bound]
-    host = changed.edges.kind == GAP
-    weight = np.where(host, changed.edges.weight / slower, changed.edges.weight).astype(np.int64)
-    return changed.with_edges(changed.edges.with_weight(weight))
-
-
-def _host_slowdown(graph: DependencyGraph, costs: ProfilerCosts) -> float:
-    """Return by what factor the host was slower than its launch calls usually are, at least 1."""
-    launching = np.zeros(len(graph.calls.row), np.bool_)
-    launching[graph.operations.call[graph.operations.call >= 0]] = True
-    length = (graph.calls.end - graph.calls.start)[launching & ~graph.calls.blocking]
-    length = length[length < LONG_LAUNCH]
-    if costs.launch_ns is None or len(length) < MIN_LAUNCHES:
-        return 1.0
-    return max(float(np.median(length)) / costs.launch_ns, 1.0)
+    return _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
 
 
 def _shortened(
