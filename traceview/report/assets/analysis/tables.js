@@ -34,9 +34,11 @@ export function showTables() {
 
 const FIRST_ROWS = 24;
 const GRID_COLUMNS = 7;
+const GRID_TEXTS = 2;
 
 function isWide({ columns, rows }) {
-  return columns.length > GRID_COLUMNS || rows.length > FIRST_ROWS;
+  const texts = columns.filter(({ unit }) => unit === "text").length;
+  return columns.length > GRID_COLUMNS || rows.length > FIRST_ROWS || texts > GRID_TEXTS;
 }
 
 // A table as its measure declares it: titles, units and rows come from Python.

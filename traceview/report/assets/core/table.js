@@ -9,6 +9,7 @@ import { bandwidth, countText, milliseconds, operations, percent, bytesText } fr
  * @property {(row: any) => string | Node} [cell] what the page shows; a column without it is for the CSV file only
  * @property {string} field the column's name in the CSV file
  * @property {(row: any) => string | number} value
+ * @property {boolean} [words] whether its cells are words, which stand on the left
  */
 
 /**
@@ -93,6 +94,7 @@ export function unitColumn({ title, unit }, value) {
     cell: (row) => (value(row) === null ? "-" : text(value(row))),
     field: fieldName(title, UNIT_SUFFIX[unit] ?? ""),
     value: (row) => value(row) ?? "",
+    words: unit === "text" || unit === "code",
   };
 }
 
@@ -141,21 +143,24 @@ export function csvColumn(field, value) {
  * @param {{ name?: string, open?: (row: any) => void }} options
  */
 export function tableRow(columns, row, { name, open } = {}) {
-  const cells = columns.flatMap(({ cell }) => (cell ? [cell(row)] : []));
+  const cells = columns.flatMap(({ cell, words }) => (cell ? [{ content: cell(row), words }] : []));
   const click = ({ target }) => target.closest("button") || getSelection()?.toString() || open?.(row);
   return el(
     "tr",
     { class: [name, open && "opens"].filter(Boolean).join(" ") || null, onclick: open ? click : null },
-    ...cells.map((cell, place) => (place ? el("td", {}, cell) : el("th", { scope: "row" }, cell))),
+    ...cells.map(({ content, words }, place) =>
+      place ? el("td", { class: words ? "words" : null }, content) : el("th", { scope: "row" }, content),
+    ),
   );
 }
 
-/** @param {string} heading @param {TableOptions["sort"]} sort */
-function headCell(heading, sort) {
-  if (!sort) return el("th", { scope: "col", text: heading });
+/** @param {TableColumn} column @param {TableOptions["sort"]} sort */
+function headCell({ heading = "", words }, sort) {
+  const name = words ? "words" : null;
+  if (!sort) return el("th", { scope: "col", class: name, text: heading });
   const order = sort.heading !== heading ? null : sort.down ? "descending" : "ascending";
   const button = el("button", { type: "button", class: "sort", text: heading, onclick: () => sort.by(heading) });
-  return el("th", { scope: "col", "aria-sort": order }, button);
+  return el("th", { scope: "col", class: name, "aria-sort": order }, button);
 }
 
 /**
@@ -166,7 +171,7 @@ function headCell(heading, sort) {
  * @param {TableOptions} options
  */
 export function table(caption, all, rows, most = Infinity, { sort, open } = {}) {
-  const columns = all.flatMap(({ heading, cell }) => (cell ? [{ heading, cell }] : []));
+  const columns = all.filter(({ cell }) => cell);
   const line = (row) => tableRow(all, row, { open });
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
   const under = el("div", { class: "under" });
@@ -202,7 +207,7 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
         "table",
         {},
         el("caption", { class: "hidden", text: caption }),
-        el("thead", {}, el("tr", {}, ...columns.map(({ heading }) => headCell(heading ?? "", sort)))),
+        el("thead", {}, el("tr", {}, ...columns.map((column) => headCell(column, sort)))),
         body,
       ),
     ),
