@@ -184,8 +184,8 @@ def spread(rounds: list[float]) -> str:
 
 @cache
 def opened(path: Path) -> Analysis | None:
-    """Return the analysis of a capture, None if it is missing."""
-    return analyze(path) if path.is_file() else None
+    """Return the analysis of a capture with the profiler's cost in its times; None if it is missing."""
+    return analyze(path, costs=None) if path.is_file() else None
 
 
 def gpu_busy(path: Path) -> str:

@@ -26,8 +26,11 @@ def first(trace: Trace) -> int:
 
 
 def figures(path: Path, zero: int = 0) -> Any:
-    """Return all figures but those that differ between formats: file, versions, notes and NVTX domains."""
-    actual = moved(document(analyze(path)), zero)
+    """Return all figures but those that differ between formats: file, versions, notes and NVTX domains.
+
+    The profiler's costs are left out: they are known for nsys only.
+    """
+    actual = moved(document(analyze(path, costs=None)), zero)
     del actual["report"], actual["notes"]
     del actual["program"]["evidence"]  # the profiler itself is evidence of PyTorch
     for use in actual["nvtx"]:

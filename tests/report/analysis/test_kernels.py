@@ -167,7 +167,8 @@ def test_arrows_move_through_the_table(page: Opened, analysis: Analysis) -> None
 def test_screens(page: Opened, width: int, height: int) -> None:
     page.page.set_viewport_size({"width": width, "height": height})
     page.page.get_by_role("link", name="Kernels").click()
-    page.page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")  # charts follow after a moment
+    page.settle()  # charts follow after a moment
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     first = page.page.locator("#kernels tbody th").first
     names = first.bounding_box()
     page.page.get_by_role("region", name="Kernels on GPU 0").evaluate("(one) => one.scrollTo(one.scrollWidth, 0)")

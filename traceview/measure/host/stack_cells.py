@@ -126,7 +126,8 @@ class StackIndex:
     def stacks_in(self, cells: StackCells, pieces: Intervals) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the stack of each cell, and the next one if the thread ran unseen between two lines, else -1."""
         stack, until = cells.stacks_in(pieces)
-        same = (until >= 0) & (self.own_frames[until] == self.own_frames[stack])
+        own = np.append(self.own_frames, -1)  # the last entry stands for no stack
+        same = (until >= 0) & (own[until] == own[stack])
         return np.where(same, until, stack), np.where(same, np.int32(-1), until)
 
     @cached_property
