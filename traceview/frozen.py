@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_options: object) -> Any:
-        """Return a decorator that changes nothing: Python 3.10 has no typing.dataclass_transform."""
+        """Return a decorator that does nothing. Type checkers use the real one, which Python 3.10 lacks at run time."""
         return lambda decorator: decorator
 
 

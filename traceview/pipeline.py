@@ -69,9 +69,10 @@ def analyze(
     `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
     iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
-    GPU, for its speed of light. `costs` is what the profiler adds to calls: by default the calibration beside the
-    report, or an estimate; with None the profiler's part stays unknown. `unprofiled_ns` is a measured time of an
-    iteration without it. `progress` is called before each step with its name and the fraction that is done.
+    GPU, for its speed of light. `costs` is the time that the profiler adds to calls: "auto" reads the calibration
+    beside the report or uses an estimate; None leaves the profiler's part unknown. `unprofiled_ns` is the time of an
+    iteration that was measured without the profiler. `progress` is called before each step with its name and the
+    fraction that is done.
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """

@@ -12,9 +12,9 @@ import pytest
 from tests.captures import sample
 from traceview.errors import ReportError
 from traceview.model.analysis import Iterations
-from traceview.model.unprofiled import CALIBRATED_SCALE, ESTIMATE
+from traceview.model.unprofiled import CALIBRATED_SCALE, CALIBRATION, ESTIMATE
 from traceview.pipeline import analyze
-from traceview.read.calibration import CALIBRATION, FORMAT, VERSION, costs_beside, read_calibration
+from traceview.read.calibration import FORMAT, VERSION, costs_beside, read_calibration
 
 FIGURES = {"scale": 2.0, "kernel_gap_ns": 200}
 

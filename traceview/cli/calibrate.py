@@ -10,7 +10,7 @@ import click
 from traceview.cli.options import FILE, QUIET, reading_options
 from traceview.cli.outputs import print_out, progress
 from traceview.files import check_outputs, is_stdout, write_text
-from traceview.read.calibration import CALIBRATION
+from traceview.model.unprofiled import CALIBRATION
 
 
 @click.command()

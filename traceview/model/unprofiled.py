@@ -16,6 +16,7 @@ from traceview.frozen import frozen
 CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000
 RANGE_EVENT = 750  # ns that each start and end of an NVTX range takes more
 OWN_CALLS = "^cuKernelGetName$"  # nsys makes these inside the launch calls that it traces
+CALIBRATION = "traceview-calibration.json"  # the file that `traceview calibrate` writes
 
 
 class Bounds(NamedTuple):

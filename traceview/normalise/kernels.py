@@ -76,7 +76,7 @@ def take_graph_nodes(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     if events.is_empty():
         return pl.DataFrame()
     original = pl.col(ORIGINAL) if ORIGINAL in events.columns else pl.lit(None, pl.Int64)
-    # A node may have several events, of which one names the first node.
+    # A node may have several events. Only one of them names the first node.
     nodes = (
         events.sort("start")
         .group_by(process_of("globalTid").alias("process"), pl.col(raw.GRAPH_NODE).alias("node"))

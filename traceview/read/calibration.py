@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from traceview.errors import NotFoundError, ReportError
-from traceview.model.unprofiled import CALIBRATED_SCALE, ESTIMATE, GAP_SPREAD, ProfilerCosts
+from traceview.model.unprofiled import CALIBRATED_SCALE, CALIBRATION, ESTIMATE, GAP_SPREAD, ProfilerCosts
 from traceview.read.source import display_name
 
-CALIBRATION = "traceview-calibration.json"
 FORMAT, VERSION = "traceview calibration", 1
 MAX_BYTES = 1 << 20
 # Figures of a calibration and their bounds.

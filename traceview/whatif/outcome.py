@@ -23,8 +23,8 @@ from traceview.whatif.unprofiled import without_profiler
 class RunModel:
     """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
 
-    `graphs` are those without the profiler by Constants.profiler, where predictions are for a run without it; `graph`
-    is the middle one then, and the iteration time that of such a run.
+    For predictions of a run without the profiler, `graphs` has the graph without it for each value of
+    Constants.profiler, `graph` is the middle one, and the iteration time is that of the run without the profiler.
     """
 
     graph: DependencyGraph

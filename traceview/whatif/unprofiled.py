@@ -167,8 +167,9 @@ def _overhead(trace: Trace, graph: DependencyGraph, gap: Codes) -> Times:
 def with_unprofiled_time(analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None) -> Analysis:
     """Return the analysis with the time of an iteration without the profiler, and its part of each device's idle time.
 
-    `given_ns` is a measured time, which the costs are scaled to. Nothing changes if the capture has no iterations, if
-    their graph does not stand for the run, or if the profiler is not nsys and no time is given.
+    `given_ns` is a time measured without the profiler; the costs are then scaled to give this time. The analysis stays
+    the same without iterations, if their graph does not represent the run, or for profilers other than nsys without a
+    given time.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):

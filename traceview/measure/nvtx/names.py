@@ -11,7 +11,7 @@ LIBRARY_NAMES = (
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
     r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
 )
-# A compiled program of JAX that the program calls, such as `jit_step`. Modules that XLA only tries have no number.
+# A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.
 JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
 SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared

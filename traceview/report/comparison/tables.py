@@ -96,7 +96,7 @@ def line_counts(against: CaptureDifference) -> str:
 
 
 def line_name(line: LineChange) -> str:
-    """Return `train.py:20 (step)`, also `train.py:18 → 20 (step)`; native code has no lines."""
+    """Return a line as `train.py:20 (step)`, or as `train.py:18 → 20 (step)` if it moved; native code has no lines."""
     known = [number for number in dict.fromkeys((line.line_before, line.line)) if number]
     if not known:
         return plain(f"{line.function} ({line.file})", 300)

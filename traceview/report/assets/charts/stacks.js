@@ -1,4 +1,4 @@
-// Idle time of GPUs and time of threads by stack: two flame charts, of which one is shown.
+// Idle time of GPUs and time of threads by stack: two flame charts. The page shows one at a time.
 import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
@@ -11,21 +11,21 @@ const FIGURES = {
   idle: {
     choice: "GPU idle time",
     heading: "GPU idle time by stack",
-    of: "of the idle time with a known stack",
+    whole: "of the idle time with a known stack",
     note: "Where the launching thread was, or the thread that waits for it, while a GPU was idle.",
   },
   thread: {
     choice: "host time",
     heading: "Host time by stack",
-    of: "of the time of all Python threads",
-    note: "Where the Python threads were all the time, whether they ran or waited.",
+    whole: "of the time that all Python threads took",
+    note: "Where the Python threads were, whether they ran or waited.",
   },
 };
 const NEARLY_ALL = 0.95;
 const NOTE =
   "The program's own lines are coloured, functions of libraries are grey; a run of library calls is one part. Click a part to show it alone, and the line above it to go back. Small parts are left out.";
 
-// Returns the elements of the charts; none if the capture has no stacks.
+// Returns the elements of the charts. A capture without stacks has no charts.
 export function stackSections({ nodes, exact }) {
   const sections = Object.keys(FIGURES)
     .filter((figure) => nodes.some((node) => node[figure][0]))
@@ -60,12 +60,12 @@ function figureChoice(sections, shown) {
 }
 
 function stackChart(every, figure, exact) {
-  const { heading, of, note } = FIGURES[figure];
+  const { heading, whole, note } = FIGURES[figure];
   const nodes = withPaths(every, figure);
   const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
   const levels = icicleLevels(nodes);
   const seen = (node) =>
-    `${milliseconds(node.ns)}, ${percent(node.ns, total)} ${of}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
+    `${milliseconds(node.ns)}, ${percent(node.ns, total)} ${whole}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
   return {
     id: `chart-stacks-${figure}`,
     heading,
