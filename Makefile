@@ -38,6 +38,7 @@ check: lint test
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory lint-scripts; \

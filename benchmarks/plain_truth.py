@@ -1,6 +1,6 @@
 """Compute reference figures of a capture with plain SQL and sorting, without traceview.
 
-    python benchmarks/plain_truth.py REPORT.sqlite [RANGE]
+python benchmarks/plain_truth.py REPORT.sqlite [RANGE]
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ REPEATED = (
     "PROFILER_OVERHEAD",
 )
 TIMES = ("start", "end", "timestamp")
-RANGES_ONLY = {
-    "NVTX_EVENTS": "WHERE eventType IN (59, 60)"
-}  # a domain is created once
+RANGES_ONLY = {"NVTX_EVENTS": "WHERE eventType IN (59, 60)"}  # a domain is created once
 GAP_NS = 1000
 
 
@@ -79,9 +77,7 @@ def _steps(export: sqlite3.Connection, tables: dict[str, list[str]]) -> dict[str
                 earliest.append(low)
                 latest.append(high)
         if "correlationId" in columns:
-            largest.append(
-                export.execute(f'SELECT coalesce(max(correlationId), 0) FROM "{table}"').fetchone()[0]
-            )
+            largest.append(export.execute(f'SELECT coalesce(max(correlationId), 0) FROM "{table}"').fetchone()[0])
     if not earliest:
         raise ValueError("holds no events to repeat")
     length = max(latest) - min(earliest) + GAP_NS
@@ -94,17 +90,13 @@ def _append(export: sqlite3.Connection, table: str, columns: list[str], steps: d
         at = columns.index("correlationId")
         moved[at] = f"CASE correlationId WHEN 0 THEN 0 ELSE {moved[at]} END"
     export.execute(f'CREATE TEMP TABLE once AS SELECT * FROM "{table}" {RANGES_ONLY.get(table, "")}')
-    export.execute(
-        f'INSERT INTO "{table}" SELECT {", ".join(moved)} FROM repetition, once ORDER BY number, once.rowid'
-    )
+    export.execute(f'INSERT INTO "{table}" SELECT {", ".join(moved)} FROM repetition, once ORDER BY number, once.rowid')
     export.execute("DROP TABLE once")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=Path)
     parser.add_argument("times", type=int)
     parser.add_argument("out", type=Path)

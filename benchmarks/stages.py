@@ -1,6 +1,6 @@
 """Time each step of an analysis, once and in one process, in the order of the command line.
 
-    python benchmarks/stages.py REPORT.sqlite
+python benchmarks/stages.py REPORT.sqlite
 """
 
 from __future__ import annotations

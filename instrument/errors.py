@@ -1,7 +1,7 @@
 """Exceptions of this package.
 
-    InstrumentError     any problem that the user can fix
-    └── ConfigError     an invalid setting, or settings that exclude each other
+InstrumentError     any problem that the user can fix
+└── ConfigError     an invalid setting, or settings that exclude each other
 """
 
 from __future__ import annotations

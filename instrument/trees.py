@@ -37,7 +37,7 @@ def map_leaves(tree: Tree, function: Callable[[Any], Any]) -> Tree:
 def map_tensors(tree: Tree, function: Tensors) -> Tree:
     """Return `tree` with `function` applied to each tensor; other leaves stay unchanged.
 
-        map_tensors(batch, lambda tensor: tensor.to("cuda"))
+    map_tensors(batch, lambda tensor: tensor.to("cuda"))
     """
     return map_leaves(tree, lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 

@@ -1,13 +1,13 @@
 """Every error that a user can cause, as one tree.
 
-    TraceviewError            one line; the command line exits with 2
-      ReportError             the capture cannot be read
-        NotFoundError         the file does not exist, or is a folder
-        NotAnExportError      empty, text, or a database of another program
-        DamagedExportError    truncated, corrupt, or still being written
-        NoGpuWorkError        readable, but without GPU work to analyze
-      RequestError            the options do not fit this capture
-      OutputError             a result cannot be written; no part of it is left
+TraceviewError            one line; the command line exits with 2
+  ReportError             the capture cannot be read
+    NotFoundError         the file does not exist, or is a folder
+    NotAnExportError      empty, text, or a database of another program
+    DamagedExportError    truncated, corrupt, or still being written
+    NoGpuWorkError        readable, but without GPU work to analyze
+  RequestError            the options do not fit this capture
+  OutputError             a result cannot be written; no part of it is left
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies from pinned memory on one stream. They do not block the host, but run before the kernels of the step.
 
-    host     load, copy, launch forward, backward, optimizer; load, copy, launch ...   (ahead of the GPU)
-    stream   copy N | forward N | backward N | optimizer N | copy N+1 | ...
+host     load, copy, launch forward, backward, optimizer; load, copy, launch ...   (ahead of the GPU)
+stream   copy N | forward N | backward N | optimizer N | copy N+1 | ...
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""Two streams: copies batch N+1 while batch N computes.
 
-    copy      | copy N+1 |              | copy N+2 |
-                        \ ready                    \ ready
-    compute   forward N, backward N, optimizer N | forward N+1, ...
+copy      | copy N+1 |              | copy N+2 |
+                    \ ready                    \ ready
+compute   forward N, backward N, optimizer N | forward N+1, ...
 """
 
 from __future__ import annotations

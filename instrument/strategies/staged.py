@@ -109,9 +109,7 @@ class Staged(Strategy):
         self._backward = self._backward or ThreadPoolExecutor(1, thread_name_prefix="backward")
         return self._backward
 
-    def _gradients(
-        self, loss: Tensor, weight: float, model: nn.Module, stream: Stream
-    ) -> tuple[list[Tensor], Event]:
+    def _gradients(self, loss: Tensor, weight: float, model: nn.Module, stream: Stream) -> tuple[list[Tensor], Event]:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # A new thread starts with GPU 0 as its current device, which can belong to another rank.
         with torch.cuda.device(self.device) if stream.cuda is not None else nullcontext(), stream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.change import change_between
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.kernels.families import kernel_kind
 from traceview.model.analysis import Analysis
@@ -41,7 +42,7 @@ class KernelShape(NamedTuple):
     block: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelSamples:
     """Kernels and whole graphs of each iteration.
 
@@ -167,9 +168,7 @@ def _kernel_change(
         status = "vanished"
     else:
         status = _status(count, time, per_call, min_change)
-    return KernelChange(
-        shape.name, shape.label, shape.grid or None, shape.block or None, status, count, time, per_call
-    )
+    return KernelChange(shape.name, shape.label, shape.grid or None, shape.block or None, status, count, time, per_call)
 
 
 def _time_per_call(count: Times, time: Times) -> Times:

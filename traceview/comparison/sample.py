@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -11,6 +10,7 @@ import polars as pl
 from traceview.comparison.align import AlignedIterations
 from traceview.comparison.kernels import KernelSamples, sample_kernels
 from traceview.errors import RequestError
+from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, covered_length, length, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
 from traceview.measure.gaps.thread_states import ThreadStates
@@ -31,7 +31,7 @@ HOST_FIGURES = (
 COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." not in name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """One value per iteration for "wall", "idle", each of PARTS and each of HOST_FIGURES.
 
@@ -96,9 +96,7 @@ def _analyzed_activities(analysis: Analysis) -> tuple[Activity, ...]:
     return tuple(work for work in active_devices(analysis.trace) if work.device in chosen) if chosen else ()
 
 
-def _parts(
-    analysis: Analysis, at: AlignedIterations, activities: Sequence[Activity], process: int
-) -> dict[str, Times]:
+def _parts(analysis: Analysis, at: AlignedIterations, activities: Sequence[Activity], process: int) -> dict[str, Times]:
     """Split each iteration into PARTS that add up to its wall time."""
     trace = analysis.trace
     measured = MeasuredDevices(activities, {device.device: device.gaps for device in analysis.devices})
@@ -157,9 +155,7 @@ def _launch_counts(
     call_start = analysis.trace.api["start"].to_numpy()
     kernel, graph, copy = (source == SOURCES.index(name) for name in ("kernel", "graph", "memcpy"))
     calls = {"launches": np.unique(launch[kernel | graph]), "kernels": launch[kernel], "copies": launch[copy]}
-    return {
-        name: _sum_by_iteration(call_start[rows], np.ones(len(rows), np.int64), at) for name, rows in calls.items()
-    }
+    return {name: _sum_by_iteration(call_start[rows], np.ones(len(rows), np.int64), at) for name, rows in calls.items()}
 
 
 def _sum_by_iteration(moment: Times, values: Times, at: AlignedIterations) -> Times:

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.export import chrome, perfetto, stacks, tables
 from traceview.export.contents import ExportContents, collect
 from traceview.files import check_file, check_folder, new_folder, write_pieces
+from traceview.frozen import frozen
 
 __all__ = ["FORMATS", "ExportContents", "FileFormat", "FolderFormat", "Format", "collect"]
 
 GZIP_LEVEL = 4  # higher levels take twice as long for a hardly smaller file
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileFormat:
     """A format that is a file. `pieces` yields its bytes."""
 
@@ -42,7 +42,7 @@ class FileFormat:
         write_pieces(path, _gzipped(pieces) if path.name.endswith(".gz") else pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FolderFormat:
     """A format that is a folder of tables. `fill` writes `files` into it."""
 

@@ -8,13 +8,13 @@ JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 from polars import selectors as cs
 
 from traceview.export.contents import ExportContents
+from traceview.frozen import frozen
 from traceview.measure import MEASURES
 from traceview.measure.base import CaptureMeasure
 from traceview.measure.devices import measure_devices
@@ -41,7 +41,7 @@ COMMON_TYPES = (cs.by_dtype(pl.Int16).cast(pl.Int32), cs.by_dtype(pl.UInt32).cas
 FORMULA = r"^(?:['\t\r\n]|[\s\x00-\x1f\x{200b}\x{feff}]*[=+\-@\x{ff0b}\x{ff0d}\x{ff1d}\x{ff20}])"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExportTable:
     """A table: its name, and a function that builds it from the contents and the figures of the devices."""
 

@@ -8,7 +8,6 @@ The times of day when the sessions began are reported too; they are used for rep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from traceview.fleet.groups import MIN_COLLECTIVES_FOR_CLOCKS
 from traceview.fleet.match import MatchedCollectives
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.fleet import Clock
 
@@ -24,7 +24,7 @@ MIN_COLLECTIVES_FOR_DRIFT = 12
 DRIFT_TO_SCATTER = 4  # a drift counts if the clock moves by more than this times the scatter
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clocks:
     """The clock of every report, and the time from which its drift counts."""
 

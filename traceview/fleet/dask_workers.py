@@ -11,7 +11,6 @@ import ssl
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,6 +21,7 @@ from traceview import __version__
 from traceview.errors import RequestError
 from traceview.fleet.serialization import serialize
 from traceview.fleet.worker import Job, installed_version, work_unwatched
+from traceview.frozen import frozen
 
 CONNECT_TIMEOUT = "10s"
 POLL_SECONDS = 5
@@ -32,7 +32,7 @@ WORKERS_LOST = "the workers that read it were lost, probably out of memory; give
 REMEDY = "start it with: dask scheduler, then dask worker ADDRESS --nthreads 1, with traceview installed there"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tls:
     """PEM files: the cluster's certificate authority, this client's certificate and key (None: in `cert`)."""
 

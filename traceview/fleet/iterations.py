@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from traceview.fleet.collectives import BEFORE_ALL
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.iterations import IterationRanges
@@ -90,7 +91,7 @@ def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
     return int(steady[0]) if len(steady) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AlignedRanks:
     """Ranks whose iterations are numbered alike.
 
@@ -153,7 +154,5 @@ def _with_counted_iterations(rank: RankResult) -> RankResult:
     return replace(
         rank,
         steps=replace(steps, number=np.arange(first, first + len(steps.number), dtype=np.int64), named=False),
-        collectives=replace(
-            rank.collectives, step=np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)
-        ),
+        collectives=replace(rank.collectives, step=np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)),
     )

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import BEFORE_ALL
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.fleet import RankResult
 
 PREFIX_BYTES = 8  # one int64: the kind of the first collective
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MatchedCollectives:
     """Collectives that several ranks ran together.
 
@@ -55,7 +55,7 @@ class MatchedCollectives:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matches:
     """The matched collectives, the number of unmatched ones, and notes with the reasons."""
 
@@ -64,7 +64,7 @@ class Matches:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ChannelSequence:
     """The collectives of one rank on one channel; a kind's number is the same on all ranks."""
 

@@ -149,9 +149,7 @@ def _repeated_capture_notes(files: Sequence[str], results: Sequence[ReportResult
     ]
 
 
-def _matching_notes(
-    groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool
-) -> list[str]:
+def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankResult], uses_mpi: bool) -> list[str]:
     if not any(len(rank.collectives.start) for rank in ranks):
         in_mpi = "; collectives of MPI run on the host, where they count as idle time" if uses_mpi else ""
         return [f"no rank ran collectives on its GPU, so waits are unknown{in_mpi}"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.collectives import EMPTY
 from traceview.fleet.waits import Waits, WaitsByIteration, sum_by_iteration
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.fleet import Heat, Rank, RankResult
 
@@ -19,7 +19,7 @@ MIN_ITERATIONS = 3  # a rank with fewer is not judged
 STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median absolute deviation, if scatter is normal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lags:
     """How each rank's own time differs from the others of its set: medians over steady iterations, in ns.
 
@@ -118,7 +118,7 @@ def difference_from_others(values: Times) -> NDArray[np.float64]:
     return difference
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimeParts:
     """The parts of a rank's time, in ns."""
 
@@ -166,7 +166,7 @@ def time_parts(rank: RankResult, steady: Times) -> TimeParts:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankNames:
     """Labels of the ranks, names of the reports, and the report and set of each rank."""
 

@@ -44,7 +44,7 @@ CUDA: Mapping[str, str] = {
     "profiler": "The profiler delayed it. Capture it again before you change anything.",
     "unknown": "Its capture does not show why the GPU waited. Capture its launches as well (-t cuda,nvtx).",
     NO_ITERATIONS: (
-        "Put an NVTX range around each step to see what the late rank does meanwhile: nvtxRangePushA(\"step 7\")."
+        'Put an NVTX range around each step to see what the late rank does meanwhile: nvtxRangePushA("step 7").'
     ),
     CHANGING_RANKS: "The late rank changes. Check for uneven work per step, and for other programs on the hosts.",
 }

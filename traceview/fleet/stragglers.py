@@ -32,9 +32,7 @@ PARTS: Mapping[str, Callable[[Rank], int]] = {
 }
 
 
-def find_stragglers(
-    ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], margin: float
-) -> tuple[Straggler, ...]:
+def find_stragglers(ranks: Sequence[Rank], groups: Sequence[CollectiveGroup], margin: float) -> tuple[Straggler, ...]:
     """Return the ranks whose lag exceeds both their noise and `margin` times a typical own time, costliest first."""
     late = [
         index
@@ -93,9 +91,7 @@ def build_advice(
     return tuple(sorted(advice, key=lambda item: -item.cost))
 
 
-def _straggler_advice(
-    ranks: Sequence[Rank], stragglers: Sequence[Straggler], programs: Sequence[Program]
-) -> Advice:
+def _straggler_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler], programs: Sequence[Program]) -> Advice:
     first = stragglers[0]
     part = first.part
     where = {"compute": "compute", "copies": "exposed copies"}.get(part, f"idle ({part})")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.fleet.match import MatchedCollectives
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.fleet import CollectiveGroup, Pair
 
@@ -40,7 +40,7 @@ class GroupWaits(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Waits:
     """Sums per rank over the counted collectives; `each` has all collectives, for sums by iteration."""
 
@@ -121,7 +121,7 @@ def _kind_figures(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaitsByIteration:
     """Waits, and what the others waited for each rank, of shape (ranks, iterations)."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+
+from traceview.frozen import frozen
 
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """Options for reading each report.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 
 from traceview.errors import DamagedExportError
+from traceview.frozen import frozen
 from traceview.measure.devices import count_unmatched
 from traceview.model.profilers import capture_advice
 from traceview.model.trace import Note, Trace
@@ -34,7 +35,7 @@ PROCESS = '(("globalPid" >> 24) & 16777215)'
 INTERNAL_TABLES = ("ENUM_", "META_DATA", "EXPORT_META", "sqlite_")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UsedStream:
     """A stream with GPU work, identified by its CUDA ids; None for an id that the export does not hold."""
 
@@ -44,7 +45,7 @@ class UsedStream:
     stream: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaptureContents:
     """The contents of a capture.
 

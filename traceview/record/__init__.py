@@ -7,10 +7,10 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.errors import ReportError, RequestError
+from traceview.frozen import frozen
 from traceview.read.nsys_rep import installed_nsys
 from traceview.read.source import display_name
 
@@ -21,7 +21,7 @@ PYTHON_SAMPLES = ("--python-sampling=true", "--python-sampling-frequency=1000")
 TIMEOUT = 60  # seconds that a program may take to answer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording:
     """What to record: the program and its arguments, and the report without its suffix.
 
@@ -67,9 +67,7 @@ def record(recording: Recording) -> int:
     if recording.report.exists() and not recording.replaces:
         raise RequestError(f"{display_name(recording.report)} exists; replace it with --force, or choose --output")
     if recording.python and not _has_option(nsys, PYTHON_SAMPLES[0]):
-        raise RequestError(
-            "this nsys samples no Python stacks; name a newer one with --nsys, or leave out --python"
-        )
+        raise RequestError("this nsys samples no Python stacks; name a newer one with --nsys, or leave out --python")
     with _interrupts_left_to_nsys():
         code = subprocess.run(recording.arguments(nsys), check=False).returncode
     if not recording.report.is_file():

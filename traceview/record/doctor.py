@@ -7,9 +7,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from traceview.frozen import frozen
 from traceview.read.nsys_rep import installed_nsys, version_of_nsys
 from traceview.record import WITHOUT_CPU, output_of
 
@@ -21,7 +21,7 @@ DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 VERSION_OF_NVTX = "import importlib.metadata as m; print(m.version('nvtx'))"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One check: its name, OK, WARNING or FAILED, what it showed, and what to do about it."""
 

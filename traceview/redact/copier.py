@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
+from traceview.frozen import frozen
 from traceview.model.scopes import OP, SCOPE_KINDS
 from traceview.read import raw
 from traceview.read.sqlite.database import Guard, count_rows, not_an_export_error
@@ -16,7 +16,7 @@ Step = Callable[[str, float], None]
 PROCESS = "(({} >> 24) & 16777215)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Redacted:
     """What was removed: (table, count, content) of rows, dropped columns, GPU serial numbers, secrets by kind."""
 

@@ -11,7 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from traceview.frozen import frozen
 
 W = "[A-Za-z0-9_-]"
 HEX = "[0-9A-Fa-f]"
@@ -29,7 +31,7 @@ def _always_true(_match: re.Match[str]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """One kind of secret.
 

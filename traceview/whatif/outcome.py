@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from traceview.frozen import frozen
 from traceview.intervals import length, union
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
@@ -19,7 +20,7 @@ from traceview.whatif.select import Selection
 from traceview.whatif.unprofiled import without_profiler
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunModel:
     """The unchanged graph, its replay, and the iterations that it models. `host` is the ns of the host on its path.
 
@@ -57,7 +58,7 @@ class RunModel:
         return self.base.per_iteration / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangedRun:
     """A changed graph, its critical path, and the predicted ns per iteration."""
 

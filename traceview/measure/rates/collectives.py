@@ -144,9 +144,7 @@ def _rest_row(rest: pl.DataFrame) -> Collective:
     """Return one row for many kinds of messages."""
     count, total, least = rest.select(pl.col("count", "total_ns").sum(), pl.col("min_ns").min()).row(0)
     name = f"({len(rest)} other sizes)"
-    return partial_row(
-        Collective, collective=name, count=count, total_ns=total, median_ns=total // count, min_ns=least
-    )
+    return partial_row(Collective, collective=name, count=count, total_ns=total, median_ns=total // count, min_ns=least)
 
 
 COLLECTIVES = PartMeasure(

@@ -88,4 +88,3 @@ def _column(column: Column) -> Json:
 
 def _instance(instance: KernelInstance, zero: int) -> tuple[int, int, int]:
     return instance.start - zero, instance.end - instance.start, instance.stream
-

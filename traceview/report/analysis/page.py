@@ -6,11 +6,12 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceview.frozen import frozen
 from traceview.model.analysis import Analysis
 from traceview.report.analysis.charts import charts
 from traceview.report.analysis.sections import sections
@@ -29,7 +30,7 @@ PLOTLY_COMPRESSION = 3  # isal packs plotly.js in 20 ms, 10% larger than level 6
 STYLE = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Library:
     """plotly.js: deflated as base64, its hash for the policy, and the ids of the style elements that it needs."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from traceview.frozen import frozen
 from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange, LineChange
 from traceview.model.kernels import size_text
 from traceview.model.rows import place_text
@@ -26,7 +26,7 @@ HOST_WORDS = {
 PER_CALL = {"slower": "slower per call", "faster": "faster per call"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextTable:
     """A table of texts. The first cell of a row names it; `code` says that it is a name from a capture."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.intervals import Intervals
 from traceview.model.analysis import Analysis
 from traceview.model.devices import DeviceUse
@@ -26,7 +25,7 @@ COPY_CLASSES = {
 WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Band:
     """One class of work of a device: its union, and the part that no earlier class of WORK_CLASSES covers."""
 

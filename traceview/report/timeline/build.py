@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Intervals
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.timeline.bands import Bands
@@ -44,7 +45,7 @@ PATH_LOOKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimeSpan:
     """The time that the timeline covers, in ns on the capture's clock."""
 
@@ -52,7 +53,7 @@ class TimeSpan:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedTimeline:
     """The data of the timeline: `content` as JSON, packed chunks of columns, and names by number."""
 

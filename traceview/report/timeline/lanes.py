@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.model.devices import DeviceUse
@@ -30,7 +30,7 @@ def _rows_inside(analysis: Analysis, start: Times, end: Times) -> Rows:
     return np.flatnonzero((start < window.end) & (end >= window.start))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owners:
     """The events inside the window, and the row of the stream or thread that owns each."""
 
@@ -56,7 +56,7 @@ class Owners:
         return at if isinstance(self.rows, slice) else self.rows[at]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamLanes:
     """All operations as marks, stream by stream."""
 
@@ -108,7 +108,7 @@ def _category_numbers(column: pl.Series) -> NDArray[np.uint8]:
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostLanes:
     """All NVTX ranges, API calls and stack samples as marks, thread by thread."""
 

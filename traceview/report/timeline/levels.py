@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
+from traceview.frozen import frozen
 from traceview.intervals import EMPTY, Times, blocks, is_sorted, sorted_unique
 from traceview.report.timeline.marks import Marks, Merge, Numbers, joined, used
 from traceview.report.timeline.rows import TimelineRow
@@ -151,7 +151,7 @@ STEP = 2  # doublings per level; 1 costs 1.5 times the bytes and draws hardly fa
 PIECES, PIECE = 16, 4096  # number and length of the samples that estimate the marks after merging
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """One row in bins of 2^shift ns."""
 
@@ -159,7 +159,7 @@ class Level:
     marks: Marks
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Widths:
     """The bin widths of some rows as powers of two in ns, finest first, and the estimated number of marks."""
 
@@ -223,7 +223,7 @@ def coarser(level: Level, zero: int) -> Level:
 HOST_KINDS = ("call", "range", "sample")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lane:
     """A line of marks, its levels of detail (finest first) and the looks of its marks."""
 

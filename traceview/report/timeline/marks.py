@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Times, blocks, is_sorted
 from traceview.report.timeline.columns import Columns, Packed
 
@@ -19,7 +20,7 @@ Rows = Numbers | slice
 ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Merge:
     """Columns of marks that stand for several events each.
 
@@ -39,7 +40,7 @@ class Merge:
         return Merge(count, busy, top, self.looks, tuple(shares))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Marks:
     """Columns of equal length: ns on the capture's clock, the name's number, the class's number.
 
@@ -174,7 +175,7 @@ class Names:
         return NameColumn(codes, lookup)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NameColumn:
     """A column of categories, and the name's number of each category."""
 

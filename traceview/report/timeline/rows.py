@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceview.frozen import frozen
 from traceview.intervals import Intervals, Times, blocks
 from traceview.model.analysis import Analysis
 from traceview.model.devices import CAUSES, DeviceUse
@@ -38,7 +38,7 @@ WORDS = {
 OVERLAP_LANES = (("compute",), ("communication",), WORK_CLASSES[2:])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimelineRow:
     """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
@@ -56,7 +56,7 @@ class TimelineRow:
     part: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Rows under one heading."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from traceview import intervals
+from traceview.frozen import frozen
 from traceview.intervals import Coverage, Intervals, Times, index_ranges
 from traceview.model.analysis import Analysis
 from traceview.model.devices import DeviceUse
@@ -107,7 +107,7 @@ MAX_PLACES_OF_NAME = 128
 MAX_PLACES = 120_000  # limit for the places of all names
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Index:
     """Places of names as columns, in order of (name, start). `rows` are ids of rows; `row` indexes them."""
 

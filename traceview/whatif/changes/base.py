@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
@@ -19,7 +20,7 @@ COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
 LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an index
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphChange:
     """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration.
 
