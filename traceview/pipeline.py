@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from traceview.measure import MEASURES
 from traceview.measure.activity import Activity, active_devices, window_of_range
 from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
+from traceview.measure.counters import measure_counters
 from traceview.measure.devices import (
     count_unmatched,
     measure_devices,
@@ -132,6 +133,7 @@ def _measure(
         projected=partial(project_ranges, trace, projection),
         whole=whole,
         host_time=host_idle,
+        counters=partial(measure_counters, trace),
     )
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from traceview.frozen import frozen
 from traceview.model.columns import Table
+from traceview.model.counters import Counters
 from traceview.model.devices import DevicePart, DeviceUse, HostStates
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, RangeUse, SourceLine
@@ -228,6 +229,7 @@ class Analysis:
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it
+    counters: Counters | None = None  # quantities over time, for the timeline
 
     def part(self, device: DeviceUse) -> DevicePart:
         """Return the part of a device's window that findings, bars and conditions cover."""

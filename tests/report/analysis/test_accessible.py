@@ -39,7 +39,8 @@ SIGHT = {
     ],
 }
 APART = 16  # CIE 1976 difference at which two areas side by side are clearly two
-SHARED = [look for look in LOOKS if not look.startswith("call_") and look not in ("range", "iteration", "skipped")]
+ALONE = ("range", "iteration", "skipped", "counter")  # looks with rows of their own
+SHARED = [look for look in LOOKS if not look.startswith("call_") and look not in ALONE]
 
 
 def own(name: str) -> str:

@@ -31,6 +31,9 @@ export interface Marks {
   stack?: Column;
   waited?: Column;
   starved?: Column;
+  value?: Column;
+  low?: Column;
+  high?: Column;
   refill?: Column;
   /** Events that a mark stands for, less one; merged marks alone have it. */
   count?: Column;
@@ -63,6 +66,9 @@ export interface Row {
   lanes: Lane[];
   number: number;
   group: Group;
+  /** The unit of a counter, and the factor of its values; its range is found when it is first drawn. */
+  counter?: { unit: string; scale: number };
+  range?: { low: number; high: number };
   labelElement?: HTMLElement;
   y: number;
   h: number;

@@ -16,6 +16,7 @@ from traceview.intervals import EMPTY, Intervals
 from traceview.model.analysis import Analysis, Iterations
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.columns import Columns
+from traceview.report.timeline.counters import counter_rows
 from traceview.report.timeline.detail import ChunkBudget, Extra, Json, pack_lanes
 from traceview.report.timeline.lanes import HostLanes, StreamLanes, projected_rows
 from traceview.report.timeline.levels import Lane, merged_lanes
@@ -76,9 +77,13 @@ def rows(analysis: Analysis, names: Names, work: Mapping[int, Bands], path: Sequ
     streams = StreamLanes.from_analysis(analysis, names)
     host = HostLanes.from_analysis(analysis, names, span.start, span.end)
     projected = projected_rows(analysis, names)
+    counters = counter_rows(analysis, names, span.start, span.end)
+    if None in counters:
+        groups.append(Group("machine", "", tuple(counters[None])))
     for device in analysis.devices:
         leading = device_bands(analysis, device, work[device.device], names)
-        device_rows = (*leading, *projected.get(device.device, ()), *streams.rows(device))
+        own = counters.get(device.device, ())
+        device_rows = (*leading, *own, *projected.get(device.device, ()), *streams.rows(device))
         groups.append(Group(device.id, (device.name or "").strip(), device_rows))
     return [*groups, *host.groups()]
 
@@ -222,6 +227,7 @@ def _group_json(group: Group, places: Mapping[str, list[Json]]) -> Json:
                 "part": row.part,
                 "events": row.events,
                 "lanes": places[row.id],
+                **({} if row.counter is None else {"counter": row.counter}),
             }
             for place, row in enumerate(group.rows)
         ],

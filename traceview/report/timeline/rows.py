@@ -22,6 +22,7 @@ LOOKS = (
     "sample",
     "iteration",
     "skipped",
+    "counter",
     *(f"idle_{cause}" for cause in CAUSES),
 )
 WORDS = {
@@ -45,7 +46,7 @@ class TimelineRow:
     A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
     """
 
-    kind: str  # ruler, overlap, idle, stream, range, call, sample, projected
+    kind: str  # ruler, overlap, idle, counter, stream, range, call, sample, projected
     id: str
     label: str
     note: str
@@ -54,6 +55,7 @@ class TimelineRow:
     more: bool = False  # folded initially
     process: int | None = None
     part: str = ""
+    counter: Mapping[str, object] | None = None  # a counter's unit and scale
 
 
 @frozen

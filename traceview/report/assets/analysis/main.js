@@ -29,7 +29,7 @@ import { showNotes, showTables } from "./tables.js";
 function showLegend() {
   const used = new Set(page.timeline.used);
   const looks = page.looks.filter(
-    (look) => used.has(look) && !["range", "sample", "iteration", "skipped"].includes(look),
+    (look) => used.has(look) && !["range", "sample", "iteration", "skipped", "counter"].includes(look),
   );
   byId("legend").replaceChildren(...looks.map((look) => el("span", {}, swatch(look), lookWord(look))));
 }

@@ -41,7 +41,7 @@ export function runningSum(values) {
   return found;
 }
 
-const SIGNED = new Set(["correlation", "host_memory", "stack"]);
+const SIGNED = new Set(["correlation", "host_memory", "stack", "value", "low", "high"]);
 
 /**
  * @param {ArrayBuffer} buffer

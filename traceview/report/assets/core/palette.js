@@ -17,6 +17,7 @@ export const LOOK_WORDS = {
   sample: "stack of the thread",
   iteration: "iteration",
   skipped: "skipped iteration",
+  counter: "counter",
 };
 
 // Patterns distinguish the classes without colour.

@@ -6,6 +6,7 @@ import { page } from "../core/page.js";
 import { RANGE_COLOURS, cssColour, lookWord, palette } from "../core/palette.js";
 import { countText, middle } from "../core/words.js";
 import { drawGrid } from "./axis.js";
+import { drawCounter } from "./counters.js";
 import { visibleSources } from "./levels.js";
 import { drawOver } from "./overlay.js";
 import { board, view } from "./state.js";
@@ -84,6 +85,7 @@ function drawBackground(context, item, y, width) {
 }
 
 function drawLane(context, box, number, wide, ratio) {
+  if (box.kind === "counter") return drawCounterLane(context, box);
   strips.full.fill(0);
   strips.widest.fill(-1);
   for (const source of visibleSources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
@@ -93,6 +95,15 @@ function drawLane(context, box, number, wide, ratio) {
     if (widest[at] < 0) continue;
     pixels[to] = tints[look[at]][strengthLevel(full[at])];
     drawn.marks++;
+  }
+}
+
+function drawCounterLane(context, box) {
+  for (const { marks } of visibleSources(box.lane, view.from, view.to)) {
+    const first = firstAbove(marks.reach, view.from),
+      last = firstAbove(marks.start, view.to);
+    drawCounter(context, box, marks, first, last);
+    drawn.marks += last - first;
   }
 }
 

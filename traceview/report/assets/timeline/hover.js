@@ -5,6 +5,7 @@ import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
 import { bandwidth, countText, duration, momentText, percent, bytesText } from "../core/words.js";
+import { counterFacts } from "./counters.js";
 import { sourceAt } from "./levels.js";
 import { rowAt } from "./rows.js";
 import { view } from "./state.js";
@@ -40,6 +41,7 @@ export function detailRows({ item, marks, i }) {
     ["start", momentText(marks.start[i])],
     ["duration", duration(length)],
   ];
+  if (item.kind === "counter") return [...rows, ...counterFacts(item, marks, i)];
   if (several > 1) rows.push(["busy", `${duration(busy)}, ${percent(busy, length)} of the duration`]);
   if (marks.bytes?.[i]) rows.push(["bytes", bytesText(marks.bytes[i])], ["bandwidth", bandwidth(marks.bytes[i], busy)]);
   if (marks.operations?.[i]) rows.push(["GPU operations", countText(marks.operations[i])]);

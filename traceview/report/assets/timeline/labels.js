@@ -1,5 +1,7 @@
 // The labels of the rows: they fold groups and move rows.
 import { byId, el } from "../core/dom.js";
+import { counterRange, counterText } from "./counters.js";
+import { marksIn } from "./levels.js";
 import { board } from "./state.js";
 
 export function showLabels(changed) {
@@ -65,6 +67,7 @@ function fillMoreLabel(made, { group, more }, changed) {
 function fillRowLabel(made, row, changed) {
   row.labelElement = made;
   made.title = [row.label, row.note].filter(Boolean).join(", ");
+  const note = row.counter ? highestText(row) : row.note;
   const heads =
     row.part &&
     row.group.rows.find((one) => one.part === row.part) === row &&
@@ -72,8 +75,15 @@ function fillRowLabel(made, row, changed) {
   const name = heads
     ? partButton(row, changed)
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
-  made.append(...(row.label ? [name] : []), ...(row.note ? [el("span", { class: "soft", text: row.note })] : []));
+  made.append(...(row.label ? [name] : []), ...(note ? [el("span", { class: "soft", text: note })] : []));
   if (row.label) makeMovable(made, name, row.group.rows, () => row, changed);
+}
+
+function highestText(row) {
+  const marks = marksIn(row.lanes[0].exact);
+  if (!marks) return "";
+  row.range ??= counterRange(row, marks);
+  return "max " + counterText(row, row.range.high);
 }
 
 function partButton(row, changed) {

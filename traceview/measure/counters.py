@@ -1,0 +1,18 @@
+"""Quantities over time that a capture has. A page alone measures them.
+
+To add one, write a function from a Trace to counters and add it to COUNTERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from traceview.model.counters import CounterSeries
+from traceview.model.trace import Trace
+
+COUNTERS: tuple[Callable[[Trace], Iterable[CounterSeries]], ...] = ()
+
+
+def measure_counters(trace: Trace) -> tuple[CounterSeries, ...]:
+    """Return every counter of a capture, in the order of the rows."""
+    return tuple(counter for measure in COUNTERS for counter in measure(trace) if len(counter.start))
