@@ -13,6 +13,7 @@ import pytest
 
 from tests.made_trace import made_trace
 from traceview.measure.host.lines import share_interval
+from traceview.measure.host.stack_cells import sampled_cells
 from traceview.model.program import Program
 from traceview.model.stacks import EVENT_STATES, EVENTS, FRAMES, SAMPLES, STACKS, HostEvidence
 from traceview.model.trace import Trace
@@ -252,10 +253,11 @@ def test_finding_names_the_system_call_or_the_state() -> None:
     assert "of `host`:" not in render(analyze(host_bound_trace([], [])))
 
 
-def unseen_trace(line: int, hole: bool, steps: int = 10) -> Trace:
+def unseen_trace(line: int, hole: bool, early: bool = False, steps: int = 10) -> Trace:
     """Return a made trace: in each step of 100 ms a kernel of 50 ms, then 40 ms of code that holds the lock.
 
     nsys sees line 20 before and line 1 after it. In between it writes the late stack, or nothing if `hole`.
+    The lock is free at the launch, or shortly before it if `early`.
     """
     ms = 1_000_000
     operations, api, samples = [], [], []
@@ -264,15 +266,17 @@ def unseen_trace(line: int, hole: bool, steps: int = 10) -> Trace:
         operations.append((at, at + 50 * ms, "compute", 0, step))
         api.append((at - ms // 2, at, "api", 0))
         samples += [(at + k * ms, at + k * ms, 0, 0, False, line) for k in range(50)]
-        late = range(50, 99)
+        late = range(50, 100 if early else 99)
         samples += [(at + k * ms, at + k * ms, 0, 0, True, 0) for k in (late[:1] if hole else late)]
+        if early:
+            samples[-1] = (at + 99 * ms, at + 99 * ms, 0, 0, False, 0)
     trace = made_trace(operations, api)
     return replace(trace, evidence=evidence(samples, []))
 
 
-@pytest.mark.parametrize("hole", [False, True])
-def test_time_in_which_nsys_sees_nothing_is_between_two_lines(hole: bool) -> None:
-    analysis = analyze(unseen_trace(2, hole), whole=True)
+@pytest.mark.parametrize(("hole", "early"), [(False, False), (True, False), (False, True)])
+def test_time_in_which_nsys_sees_nothing_is_between_two_lines(hole: bool, early: bool) -> None:
+    analysis = analyze(unseen_trace(2, hole, early), whole=True)
     row = analysis.tables["lines"].rows[0]
     assert (row.place, row.function) == ("train.py:20 to train.py:1", "train")
     assert row.idle_ns == pytest.approx(9 * 49e6, rel=0.03)
@@ -293,3 +297,13 @@ def test_late_stacks_do_not_name_the_time_before_a_launch() -> None:
     unlocked = [(*row[:4], False, row[5]) for row in late]
     lines = analyze(host_bound_trace([*seen_in_time, *unlocked], []), whole=True).tables["lines"].rows
     assert {row.line for row in lines} == {20, 21}
+
+
+def test_missing_time_lasts_until_the_next_sample() -> None:
+    """nsys samples at once when it gets the lock: the time before that sample belongs to the code that held it."""
+    ms = 1_000_000
+    at = [0, ms, 2 * ms, 10_400_000, 11_400_000, 12_400_000]
+    samples = evidence([(moment, moment, 0, 0, False, 3 if moment < 3 * ms else 1) for moment in at], []).samples
+    cells = sampled_cells(samples)
+    hole = int((cells.stack < 0).nonzero()[0][0])
+    assert (cells.start[hole], cells.end[hole], cells.start[hole + 1]) == (3 * ms, 10_400_000, 10_400_000)

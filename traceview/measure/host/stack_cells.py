@@ -37,7 +37,8 @@ class StackCells(NamedTuple):
     Attributes:
         moment: When the sample was due.
         holds_gil: Whether the thread held the interpreter lock then.
-        seen: The latest moment at which the stack of such a sample was taken; before all times for other samples.
+        seen: The latest moment at which the stack of such a sample was taken, and one period, because an op of PyTorch
+            gives up the lock shortly before it launches; before all times for other samples.
         before: The stack before the missed time, and `since` when it was taken.
         after: The stack after the missed time: its own, or the next one if samples are missing (then `stack` is -1).
         exact: The stacks are known exactly; then the attributes about the lock mean nothing.
@@ -193,28 +194,30 @@ def sampled_cells(samples: pl.DataFrame) -> StackCells:
     run_start = np.flatnonzero(begins)
     run_end = np.append(run_start[1:], len(start)) - 1
     next_start = np.append(start[1:], start[-1] + period)
-    seen = np.where(holds & (run > 0), next_start[run_end[run]], intervals.BEFORE_ALL)
+    seen = np.where(holds & (run > 0), next_start[run_end[run]] + period, intervals.BEFORE_ALL)
     before = np.maximum(run_start[run] - 1, 0)
     cells = StackCells(first, last, stack, start, holds, seen, stack[before], start[before], stack, exact=False)
     holes = np.flatnonzero((apart > HOLE_PERIODS * period) & (apart <= MAX_HOLE))
-    return cells if samples["holds_gil"].null_count() or len(holes) == 0 else _with_holes(cells, holes)
+    return cells if samples["holds_gil"].null_count() or len(holes) == 0 else _with_holes(cells, holes, period)
 
 
-def _with_holes(cells: StackCells, at: Times) -> StackCells:
+def _with_holes(cells: StackCells, at: Times, period: int) -> StackCells:
     """Return cells with the missing time after the cells `at`, in which the thread held the interpreter lock.
 
-    nsys waited for the lock since the last sample, which therefore has the stack of the end of the missing time.
+    nsys waited for the lock since the last sample, which therefore has the stack of the end of the missing time. The
+    next sample comes at once when nsys gets the lock, so that no time before it belongs to it.
     """
-    start, end = cells.end[at], cells.start[at + 1]
+    start, end = cells.end[at], cells.moment[at + 1]
+    cells.start[at + 1] = end
     waited = ~cells.holds_gil[at] & (at > 0)
     for column, values in (
-        (cells.seen, end),
+        (cells.seen, end + period),
         (cells.before, np.where(waited, cells.stack[at - 1], cells.before[at])),
         (cells.since, np.where(waited, cells.moment[at - 1], cells.since[at])),
     ):
         column[at] = values
     unknown, holds = np.full(len(at), -1, np.int32), np.ones(len(at), np.bool_)
-    holes = (start, end, unknown, start, holds, end, cells.before[at], cells.since[at], cells.stack[at])
+    holes = (start, end, unknown, start, holds, end + period, cells.before[at], cells.since[at], cells.stack[at])
     pairs = zip(cells[:-1], holes, strict=True)
     return StackCells(*(np.insert(column, at + 1, added) for column, added in pairs), exact=False)  # type: ignore
 
