@@ -14,7 +14,7 @@ from tests.fleet.hand_made import MS, rank, report
 from traceview.fleet.iterations import iteration_numbers
 from traceview.fleet.measure_report import measure_report
 from traceview.fleet.merge import merge
-from traceview.fleet.remedies import CUDA, MPI, PYTORCH, remedies
+from traceview.fleet.stragglers import CUDA, MPI, PYTORCH, remedies
 from traceview.measure.iterations import IterationRanges
 from traceview.model.analysis import Iterations
 from traceview.model.devices import CAUSES

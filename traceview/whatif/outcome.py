@@ -1,7 +1,12 @@
-"""Replay a changed graph, and scale it to the measured time per iteration."""
+"""Replay a changed graph, and scale it to the measured time per iteration and to the GPU's power cap.
+
+A busier GPU draws more power, and at the cap matrix products take longer. A change that fills the GPU's idle time
+therefore gains a little less than the idle time.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -9,15 +14,51 @@ import numpy as np
 
 from traceview.frozen import frozen
 from traceview.intervals import length, union
-from traceview.model.trace import Trace
+from traceview.model.trace import CLASSES, Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.whatif.changes.base import GraphChange
-from traceview.whatif.constants import MIDDLE, Constants
-from traceview.whatif.graph import GAP, RUN, DependencyGraph
-from traceview.whatif.power import with_clock
+from traceview.whatif.constants import MIDDLE, Constants, power_limits
+from traceview.whatif.graph import GAP, RUN, DependencyGraph, Mask
 from traceview.whatif.replay import COUNTED, Replay, path_times, replay
 from traceview.whatif.select import Selection
+from traceview.whatif.storms import FAMILIES
 from traceview.whatif.unprofiled import without_profiler
+
+MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
+KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))
+
+
+def with_clock(
+    before: DependencyGraph, measured: int, after: DependencyGraph, time: int, constants: Constants
+) -> DependencyGraph:
+    """Return `after` with matrix products slowed by the lower clock. Times are ns per iteration."""
+    slower = (_slowdown_at(after, time) / _slowdown_at(before, measured) - 1) * constants.power
+    if abs(slower) < MIN_SLOWDOWN:
+        return after
+    weight = after.edges.weight.copy()
+    run = after.operation_edges(RUN, _is_matrix(after))
+    weight[run] += (weight[run] * slower).astype(np.int64)
+    return after.with_edges(after.edges.with_weight(weight))
+
+
+def _is_matrix(graph: DependencyGraph) -> Mask:
+    mask: Mask = graph.operations.family == FAMILIES.index("matrix")
+    return mask
+
+
+def _slowdown_at(graph: DependencyGraph, time: int) -> float:
+    """Return the factor by which matrix products take longer than at the highest clock, for this iteration time."""
+    limits = power_limits(graph.facts.gpu)
+    if limits is None:
+        return 1.0
+    ops = graph.operations
+    counted = np.isin(ops.code, KERNELS) & (ops.iteration >= graph.first) & (ops.iteration < graph.last)
+    matrix = _is_matrix(graph)
+    needed = limits.rest
+    for chosen, watts in ((counted & matrix, limits.matrix), (counted & ~matrix, limits.other)):
+        busy = int(graph.edges.weight[graph.operation_edges(RUN, chosen)].sum()) / graph.counted
+        needed += watts * min(1.0, busy / max(time, 1))
+    return math.sqrt(max(1.0, needed / limits.cap))
 
 
 @frozen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceview.measure.kernels.occupancy import SmLimits, occupancy
+from traceview.measure.kernels import SmLimits, occupancy
 
 H200 = SmLimits(sms=132, warps=64, registers=65536, shared_bytes=233472, blocks=32, capability=90)
 

@@ -2,16 +2,120 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple, TypeVar
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview.frozen import frozen
 from traceview.intervals import Times, first_equal_rows, number_distinct, row_hashes
+from traceview.measure.nvtx.nesting import Nesting
 from traceview.measure.nvtx.projection import Projection
-from traceview.measure.places.launches import LaunchPlaces, locate_launches
+from traceview.measure.places.op_tree import OpTree, enum_texts
 from traceview.measure.places.ranges import BACKWARD, DIRECTIONS, FORWARD, OPTIMIZER, RangePlaces, locate_ranges
+from traceview.model.scopes import FUNCTION, MODULE, OP
 from traceview.model.trace import Trace
+
+MAX_MODULE_DEPTH = 64
+Value = TypeVar("Value", bound=np.generic)
+
+
+class LaunchPlaces(NamedTuple):
+    """The place of each launch as codes; -1 where it is unknown. `paths` and `names` are the texts of the codes."""
+
+    module: Times  # row of `paths`
+    op: Times  # row of `names`, as for the next two
+    inner_op: Times
+    line: Times
+    is_backward: NDArray[np.bool_]
+    is_forward: NDArray[np.bool_]
+    paths: pl.Series
+    names: pl.Series
+
+
+def locate_launches(scopes: pl.DataFrame, thread: Times, moments: Times) -> LaunchPlaces:
+    """Find the places of launches that threads make at moments; `scopes` is model.SCOPES.
+
+    What a backward op launches belongs to the module, the function and the op of its forward.
+    """
+    modules, functions = _Scopes.build(scopes, MODULE), _Scopes.build(scopes, FUNCTION)
+    ops = OpTree.build(scopes.filter(pl.col("kind") == OP))
+    inner = ops.nesting.innermost(thread, moments)
+    running = _values_at(ops.backward, inner, -1)
+    created = _values_at(ops.forward, running, -1)
+    own_module = modules.nesting.innermost(thread, moments)
+    around_backward = modules.frame["backward"].to_numpy()
+    # Activation checkpointing calls modules again inside a backward op.
+    later = _values_at(modules.nesting.start, own_module, 0) >= _values_at(ops.nesting.start, running, 0)
+    created[later & (own_module >= 0) & (running >= 0) & ~_values_at(around_backward, own_module, False)] = -1
+    thread = np.where(created >= 0, _values_at(ops.thread, created, -1), thread)
+    moments = np.where(created >= 0, _values_at(ops.nesting.start, created, 0), moments)
+    module = modules.nesting.innermost(thread, moments)
+    module = np.where(module >= 0, module, own_module)
+    module_of_ops = modules.nesting.innermost(ops.thread, ops.nesting.start)
+    recorded = (created >= 0) & ~_values_at(ops.is_unrecorded, running, False)
+    outermost = _values_at(ops.outermost(module_of_ops), np.where(recorded, created, inner), -1)
+    codes, paths = _module_paths(modules)
+    return LaunchPlaces(
+        module=_values_at(codes, module, -1),
+        op=_values_at(ops.name, outermost, -1),
+        inner_op=_values_at(ops.name, inner, -1),
+        line=_values_at(functions.names, functions.nesting.innermost(thread, moments), -1),
+        is_backward=(running >= 0) | _values_at(around_backward, own_module, False),
+        is_forward=(module >= 0) | _values_at(ops.has_gradients, outermost, False),
+        paths=paths,
+        names=enum_texts(scopes["name"]),
+    )
+
+
+class _Scopes(NamedTuple):
+    """Scopes of one kind, in the order of `nesting`; `names` are codes of their names."""
+
+    nesting: Nesting
+    frame: pl.DataFrame
+    names: Times
+
+    @classmethod
+    def build(cls, scopes: pl.DataFrame, kind: str) -> _Scopes:
+        frame = scopes.filter(pl.col("kind") == kind)
+        nesting = Nesting.build(*(frame[name].to_numpy().astype(np.int64) for name in ("start", "end", "thread")))
+        frame = frame[nesting.rows]
+        return cls(nesting, frame, frame["name"].to_physical().to_numpy().astype(np.int64))
+
+
+def _values_at(values: NDArray[Value], place: Times, otherwise: Any) -> NDArray[Value]:
+    """Return the value at each place, and `otherwise` at -1."""
+    if len(values) == 0:
+        return np.full(len(place), otherwise, values.dtype)
+    return np.where(place >= 0, values[place], values.dtype.type(otherwise))
+
+
+def _module_paths(modules: _Scopes) -> tuple[Times, pl.Series]:
+    """Return the number of each module's path, and the paths.
+
+    The name of a range is a path already. That of torch.profiler's modules is a class with a number: the path consists
+    of the names of the modules around it.
+    """
+    places = np.arange(len(modules.names))
+    texts = enum_texts(modules.frame["name"])
+    outer = modules.nesting.enclosing(places, modules.nesting.start)
+    outer[modules.frame["range"].is_not_null().to_numpy()] = -1
+    path, paths = np.full(len(places), -1, np.int64), pl.Series("path", [], dtype=pl.String)
+    level = np.flatnonzero(outer < 0)
+    for _ in range(MAX_MODULE_DEPTH):
+        if len(level) == 0:
+            break
+        around, names = _values_at(path, outer[level], -1), modules.names[level]
+        first, number = number_distinct(first_equal_rows(row_hashes((around, names))))
+        path[level] = len(paths) + number
+        prefix = paths.gather(pl.Series(around[first]).replace(-1, None)) + "."
+        paths = pl.concat([paths, (prefix.fill_null("") + texts.gather(names[first])).alias("path")])
+        in_level = np.zeros(len(places) + 1, np.bool_)
+        in_level[level] = True
+        level = np.flatnonzero(in_level[outer] & (outer >= 0))
+    return path, paths
+
 
 PLACE = ("range", "module", "op", "inner_op", "line", "direction")
 CODES = ("module", "op", "inner_op", "line")
