@@ -13,6 +13,7 @@ import click
 import pytest
 
 from tests.cli.command import HEARS_CTRL_C, Command
+from traceview.units import size
 
 
 def test_serves_until_interrupted(report: Path) -> None:
@@ -51,7 +52,7 @@ def test_size_below_the_minimum_warns(traceview: Command, report: Path) -> None:
     code, out, err = traceview("analyze", report, "--detail", "1MB", "--quiet")
     [page] = report.parent.glob("*.overlap.html")
     assert (code, out) == (0, "")
-    assert err == f"traceview: --detail 1.0 MB is too small: the page needs {page.stat().st_size / 1e6:.1f} MB\n"
+    assert err == f"traceview: --detail 1.00 MB is too small: the page needs {size(page.stat().st_size)}\n"
 
 
 def test_open_opens_the_page(traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_empty_window_names_the_gpu_work() -> None:
     with pytest.raises(RequestError) as caught:
         window_of_times(trace, "5s", None)
     assert str(caught.value) == (
-        "--from 5s: that window is empty; the GPU worked for 0.001 ms, from 100 to 900 on the capture's clock"
+        "--from 5s: that window is empty; the GPU worked for 800 ns, from 100 to 900 on the capture's clock"
     )
 
 

@@ -51,7 +51,7 @@ def test_fail_if(traceview: Command, tmp_path: Path) -> None:
     assert code == 1 and document.is_file()
     assert err.count("\n") == 1 and err.startswith("traceview: --fail-if wall > 3%: wall changed by +15.")
     code, _, err = traceview("compare", DUAL, SERIAL, "--fail-if", "time > 100%", "--fail-if", "time > 20ms")
-    assert code == 1 and "time changed by +16.343 ms (+118.47%) per iteration in serial.sqlite" in err
+    assert code == 1 and "time changed by +16.342844 ms (+118.47%) per iteration in serial.sqlite" in err
 
 
 @pytest.mark.parametrize(

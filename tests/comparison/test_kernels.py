@@ -125,8 +125,8 @@ def test_texts() -> None:
     assert {kernel.status for kernel in changes} < set(STATUSES)
     assert kernel_counts(against) == "1 appeared, 1 vanished, 1 slower per call, 1 unchanged"
     assert kernel_table(against, 10).rows == [
-        ("k [1]", "slower", "2", "3", "100.0 µs", "200.0 µs", "+0.400 ms"),
-        ("came [4]", "appeared", "0", "2", "-", "100.0 µs", "+0.200 ms"),
-        ("gone [2]", "vanished", "2", "0", "100.0 µs", "-", "-0.200 ms"),
+        ("k [1]", "slower", "2", "3", "100 µs", "200 µs", "+400 µs"),
+        ("came [4]", "appeared", "0", "2", "-", "100 µs", "+200 µs"),
+        ("gone [2]", "vanished", "2", "0", "100 µs", "-", "-200 µs"),
     ]
     assert kernel_name(replace(changes[0], grid=None)) == "k"

@@ -244,7 +244,7 @@ def test_period_iterations_are_named() -> None:
     comparison = compare(replace(analysis, iterations=period), analysis)
     text = render(comparison)
     assert "20 iterations (period of 300 launches (gemm))" in text
-    assert "an iteration is a period of 300 launches (gemm) (70% confident)" in " ".join(text.split())
+    assert "an iteration is a period of 300 launches (gemm) (confidence low)" in " ".join(text.split())
     assert comparison.base.iterations.source == "period" and comparison.base.iterations.time_ns == period.time_ns
 
 

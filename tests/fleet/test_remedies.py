@@ -23,7 +23,7 @@ from traceview.model.program import Program
 from traceview.pipeline import analyze
 from traceview.report.fleet.phrases import headline, price
 from traceview.report.fleet.terminal import render
-from traceview.report.format import milliseconds
+from traceview.units import duration
 
 MPI_PROGRAM = Program("cuda", ("cuda", "mpi"))
 PYTORCH_WORDS = ("DataLoader", ".item()", "pin_memory", "torch", "Python", "batch", "checkpoint")
@@ -94,7 +94,7 @@ def test_iteration_time_equals_that_of_analyze() -> None:
     assert isinstance(iterations, Iterations)
     assert [found.steps.time for found in result.ranks if found.steps] == [iterations.time_ns]
     line = headline(merge(["dual.sqlite"], [result]))
-    assert f"one takes {milliseconds(iterations.time_ns)} on the slowest rank" in line
+    assert f"one takes {duration(iterations.time_ns)} on the slowest rank" in line
 
 
 def test_notes_on_lost_work(tmp_path: Path) -> None:

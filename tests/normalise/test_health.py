@@ -192,8 +192,8 @@ def test_overhead_of_cupti(tmp_path: Path) -> None:
     assert analyze(path).devices[0].gaps.causes["profiler"] == 55
     ms = "INSERT INTO CUPTI_ACTIVITY_KIND_OVERHEAD VALUES (100, 2000100, 2), (60, 3000060, 8), (60, 1060, 6)"
     loading, full = info(tmp_path, [CUPTI_OVERHEAD, ms], **launches(3, 3)).health
-    assert "JIT compilation 2 ms" in loading.text and "module" not in loading.text
-    assert (full.id, "3 ms" in full.text) == ("launch_queue_full", True)
+    assert "JIT compilation 2.00 ms" in loading.text and "module" not in loading.text
+    assert (full.id, "3.00 ms" in full.text) == ("launch_queue_full", True)
 
 
 def test_notes_are_part_of_the_analysis(tmp_path: Path) -> None:

@@ -1,17 +1,15 @@
-"""Lengths of time as text: three digits and a unit that fits."""
+"""Lengths of time on the page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser
 
 from tests.made_trace import made_trace
 from tests.report.browser import opened
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
-from traceview.report.format import milliseconds, time_range
 from traceview.report.timeline.build import origin
 
 LENGTHS = {
@@ -24,16 +22,6 @@ LENGTHS = {
     128_372_000_000: "128 s",
     1_280_000_000_000: "1,280 s",
 }
-
-
-@pytest.mark.parametrize(("ns", "text"), LENGTHS.items())
-def test_lengths(ns: int, text: str) -> None:
-    assert milliseconds(ns) == text and milliseconds(-ns) == f"-{text}"
-
-
-def test_ranges_of_lengths() -> None:
-    assert time_range(9_540_000, 13_800_000) == "9.54 to 13.8 ms"
-    assert time_range(950_000_000, 1_020_000_000) == "950.0 ms to 1.02 s"
 
 
 def test_page_writes_lengths_alike(browser: Browser, tmp_path: Path) -> None:

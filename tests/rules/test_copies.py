@@ -47,7 +47,7 @@ def test_pageable_copy_costs_staging_and_exposed_time() -> None:
 
 def test_small_pageable_copies_are_not_pinned() -> None:
     (finding,) = findings(with_memory(made_trace(WORK, CALLS), "pageable", 4), pageable_copies)
-    assert "4 bytes on average" in finding.advice
+    assert "4 B on average" in finding.advice
     assert "pin_memory" not in finding.code
 
 

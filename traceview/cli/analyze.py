@@ -160,7 +160,7 @@ def measure_report(
 def _to_html(analysis: Analysis, detail: int | None) -> str:
     """Return the page; print a warning where it exceeds --detail."""
     from traceview.report.analysis.page import DETAIL, render
-    from traceview.report.format import size
+    from traceview.units import size
 
     html = render(analysis, DETAIL if detail is None else detail)
     if detail is not None and len(html) > detail:

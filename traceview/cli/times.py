@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from traceview.errors import RequestError
 from traceview.model.trace import Trace, Window
+from traceview.units import duration
 
 NANOSECONDS: Mapping[str, int] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 TIME = re.compile(r"(@?)([+-]?[0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)?")
@@ -30,7 +31,7 @@ def window_of_times(trace: Trace, start: str | None, end: str | None) -> Window 
     if window.length <= 0:
         options = " ".join(f"{name} {text}" for name, text in (("--from", start), ("--to", end)) if text)
         raise RequestError(
-            f"{options}: that window is empty; the GPU worked for {(last - first) / 1e6:.3f} ms, "
+            f"{options}: that window is empty; the GPU worked for {duration(last - first)}, "
             f"from {first} to {last} on the capture's clock"
         )
     return window

@@ -10,6 +10,8 @@ from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
+from traceview.report.format import confidence_word
+from traceview.units import share
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
@@ -53,7 +55,7 @@ def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[s
             yield f"{launches}: check that both iterations do the same work"
     elif work.common_fraction < MIN_COMMON_LAUNCHES:
         yield (
-            f"{launches}; {100 * work.common_fraction:.0f}% of the launches have a name that both captures have: "
+            f"{launches}; {share(work.common_fraction)} of the launches have a name that both captures have: "
             "check that both iterations do the same work"
         )
     elif abs(work.launches_after / work.launches_before - 1) > MIN_LAUNCH_CHANGE:
@@ -66,7 +68,7 @@ def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterato
         if isinstance(iterations, Iterations) and iterations.source == "period":
             yield (
                 f"{file} has no range for its iterations; an iteration is a {iterations.range} "
-                f"({100 * iterations.confidence:.0f}% confident)"
+                f"(confidence {confidence_word(iterations.confidence)})"
             )
 
 
@@ -86,11 +88,11 @@ def _profiler_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Itera
 
 def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
     base, *others = (_profiler_share(analysis) for analysis in analyses)
-    for file, share in zip(files[1:], others, strict=True):
-        if base is not None and share is not None and abs(share - base) >= MIN_PROFILER_DIFFERENCE:
+    for file, part in zip(files[1:], others, strict=True):
+        if base is not None and part is not None and abs(part - base) >= MIN_PROFILER_DIFFERENCE:
             yield (
-                f"the profiler takes about {share:.0%} of an iteration of {file}, {base:.0%} of one of {files[0]}: "
-                "compare the times without it; verdicts are on measured times"
+                f"the profiler takes about {share(part)} of an iteration of {file}, {share(base)} of one of "
+                f"{files[0]}: compare the times without it; verdicts are on measured times"
             )
 
 
@@ -112,10 +114,10 @@ def _notes_on_time_between(files: Sequence[str], iterations: Sequence[IterationT
             continue
         period = np.diff(host.start[host.skipped :])
         between = period - (host.end - host.start)[host.skipped : -1]
-        share = float(between.sum()) / float(period.sum()) if period.sum() else 0.0
-        if share > MIN_TIME_BETWEEN:
+        between_share = float(between.sum()) / float(period.sum()) if period.sum() else 0.0
+        if between_share > MIN_TIME_BETWEEN:
             yield (
-                f"{file}: {100 * share:.0f}% of the time lies between the ranges of iterations; means contain it, "
+                f"{file}: {share(between_share)} of the time lies between the ranges of iterations; means contain it, "
                 "medians do not"
             )
 

@@ -12,6 +12,7 @@ from traceview.intervals import Times
 from traceview.model.devices import CAUSES
 from traceview.model.fleet import Advice, CollectiveGroup, Rank, Straggler
 from traceview.model.program import Program
+from traceview.units import share
 
 KERNELS = "kernels"
 EXTRA_KERNEL_SHARE = 50  # one kernel in this many beyond the others' count is extra work
@@ -103,8 +104,7 @@ def _straggler_advice(ranks: Sequence[Rank], stragglers: Sequence[Straggler], pr
     more = f" (and {len(stragglers) - 1} more)" if len(stragglers) > 1 else ""
     return Advice(
         title=(
-            f"{ranks[first.rank].label}{more}: own time is {100 * first.share:.1f}% longer than the others', "
-            f"mostly {where}"
+            f"{ranks[first.rank].label}{more}: own time is {share(first.share)} longer than the others', mostly {where}"
         ),
         text=remedies(programs[first.rank])[EXTRA_KERNELS if has_extra else part] + (extra if has_extra else ""),
         cost=cost,
@@ -131,7 +131,7 @@ def _unexplained_wait_advice(
     subject = "Besides, ranks" if straggling else "Ranks"
     remedy = remedies(programs[index])[CHANGING_RANKS if judged else NO_ITERATIONS]
     return Advice(
-        title=f"{subject} wait in collectives for {100 * wait / wall:.1f}% of their time, but no rank is always slower",
+        title=f"{subject} wait in collectives for {share(wait, wall)} of their time, but no rank is always slower",
         text=f"{rank.label} arrived last most often: {rank.last_count:,} of {rank.matched:,}. {remedy}",
         cost=wait,
         each=wait // len(together),

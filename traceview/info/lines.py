@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import astuple
 
 from traceview.info.contents import CaptureContents
-from traceview.report.format import milliseconds, plain
+from traceview.report.format import plain
 from traceview.report.layout import cut, short_names, wrap
+from traceview.units import duration
 
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
@@ -23,7 +24,7 @@ def lines(contents: CaptureContents) -> Iterator[str]:
     yield from _labelled_lines("processes", _processes(contents))
     if contents.span_ns:
         start, end = contents.span_ns
-        yield _labelled_line("GPU work", f"{milliseconds(end - start)}, from {start} to {end} ns")
+        yield _labelled_line("GPU work", f"{duration(end - start)}, from {start} to {end} ns")
     yield from _stream_lines(contents)
     yield from _table_lines(contents)
     yield from _range_lines(contents)

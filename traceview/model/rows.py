@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from traceview.frozen import frozen
 from traceview.model.columns import column, derived
+from traceview.units import time_range
 
 
 def _ratio(part: int, total: int) -> float | None:
@@ -142,10 +143,10 @@ class SourceLine:
     def inner(self) -> str:
         return self.stack.rpartition(CALLS)[2]
 
-    @derived("text", "interval", "Confidence interval of the idle time, in ms; empty if it is known exactly.")
+    @derived("text", "interval", "Confidence interval of the idle time; empty if it is known exactly.")
     def interval(self) -> str:
         exact = self.low_ns == self.high_ns
-        return "" if exact else f"{self.low_ns / 1e6:.1f} to {self.high_ns / 1e6:.1f} ms"
+        return "" if exact else time_range(self.low_ns, self.high_ns)
 
 
 def place_text(file: str, line: int) -> str:

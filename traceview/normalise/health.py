@@ -19,6 +19,7 @@ from traceview.normalise.links import Links
 from traceview.normalise.threads import process_of
 from traceview.normalise.valid_rows import MAX_DISTANCE
 from traceview.read import raw
+from traceview.units import duration, share
 
 MIN_LOST_SHARE = 0.01
 MIN_LATER_RANGES, MIN_WORKING_SHARE = 2, 0.9
@@ -190,7 +191,7 @@ def _launches(launches: Launches) -> Iterator[Check]:
 
 
 def _lost_launches(what: str, lost: int, total: int, are_graphs: bool) -> Note:
-    share = f"{lost:,} of {total:,} {what} ({100 * lost / total:.1f}%) have no GPU work in the capture"
+    text = f"{lost:,} of {total:,} {what} ({share(lost, total)}) have no GPU work in the capture"
     if are_graphs:
         remedy = "their replays were not recorded; capture with --cuda-graph-trace=node, or a newer nsys"
     elif lost == total:
@@ -200,7 +201,7 @@ def _lost_launches(what: str, lost: int, total: int, are_graphs: bool) -> Note:
         )
     else:
         remedy = "these events were lost, so busy time is too short and idle time too long; capture fewer steps"
-    return Note("lost_graph_replays" if are_graphs else "lost_launches", f"{share}: {remedy}", GPU_FIGURES)
+    return Note("lost_graph_replays" if are_graphs else "lost_launches", f"{text}: {remedy}", GPU_FIGURES)
 
 
 def _early_end(api: pl.DataFrame, links: Links, operations: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[Check]:
@@ -268,11 +269,11 @@ def _failures(failed: pl.DataFrame | None) -> Iterator[Check]:
 def _overhead(overhead: Mapping[int, int]) -> Iterator[Check]:
     loading = {what: overhead[kind] for kind, what in CODE_TYPES.items() if overhead.get(kind, 0) >= MIN_OVERHEAD_NS}
     if loading:
-        parts = ", ".join(f"{what} {ns / 1e6:,.0f} ms" for what, ns in loading.items())
+        parts = ", ".join(f"{what} {duration(ns)}" for what, ns in loading.items())
         yield Note("code_loading", f"the driver loaded code during the capture, which happens once per run: {parts}")
     if (full := overhead.get(QUEUE_FULL_TYPE, 0)) >= MIN_OVERHEAD_NS:
         yield Note(
             "launch_queue_full",
-            f"CUDA calls waited {full / 1e6:,.0f} ms in total because the launch queue was full: the host was far "
+            f"CUDA calls waited {duration(full)} in total because the launch queue was full: the host was far "
             "ahead of the GPU, and this wait is not lost time of the GPU",
         )

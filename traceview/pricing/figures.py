@@ -1,4 +1,4 @@
-"""Select and format the figures in findings, so that all findings read alike."""
+"""Select the figures that findings name, and join their words."""
 
 from __future__ import annotations
 
@@ -42,37 +42,6 @@ def median_reordering(values: Times) -> float:
     return (upper + (upper if len(values) % 2 else int(values[:half].max()))) / 2
 
 
-def duration(ns: float) -> str:
-    """Return a time with three digits and its unit: "331 ms", "12.4 µs", "6.32 s"."""
-    for unit, unit_ns in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
-        if ns >= unit_ns:
-            return f"{_three_digits(ns / unit_ns)} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with three digits and its decimal unit."""
-    for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= power:
-            return f"{_three_digits(count / power)} {unit}"
-    return f"{count:.0f} bytes"
-
-
-def share(part: float, total: float) -> str:
-    """Return `part` in per cent of `total`; "0%" if the total is 0."""
-    return f"{_three_digits(100 * part / total) if total > 0 else '0'}%"
-
-
-def rate(count: int, ns: int) -> str:
-    """Return bytes per time as GB/s (1 byte per ns is 1 GB/s)."""
-    return f"{_three_digits(count / ns)} GB/s" if ns > 0 else "no measurable rate"
-
-
-def quantity(count: int, singular: str, plural: str | None = None) -> str:
-    """Return "1 copy" or "1,312 copies"."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
-
-
 def join_words(words: list[str]) -> str:
     """Return "a", "a and b" or "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
@@ -81,7 +50,3 @@ def join_words(words: list[str]) -> str:
 def fold_numbers(name: str) -> str:
     """Return the name of a range with # for each number: `layer7` gives `layer#`, `h2d` stays."""
     return NUMBER.sub("#", name)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

@@ -18,9 +18,10 @@ from traceview.model.devices import Gaps
 from traceview.model.trace import Note
 from traceview.pricing.accounts import COMMUNICATION, MEMSET, exposed_work, own_compute
 from traceview.pricing.base import MIN_SHARE, CaptureFacts, DeviceFacts, FindingDraft, Rule, severity_from_share
-from traceview.pricing.figures import duration, largest_positions, share
+from traceview.pricing.figures import largest_positions
 from traceview.pricing.host_places import FindingPlace, find_place
 from traceview.pricing.ledger import ComputeClaim, Grant, IdleClaim, Ledger
+from traceview.units import duration, share
 
 RULE_THREADS = 2
 MAX_PLACES = 5

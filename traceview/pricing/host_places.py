@@ -14,8 +14,8 @@ from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.pricing.base import FindingDraft
-from traceview.pricing.figures import duration
 from traceview.pricing.ledger import Grant, IdleClaim
+from traceview.units import duration
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5

@@ -14,6 +14,7 @@ from traceview.read.formats import as_sqlite
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import Guard, damaged_error
 from traceview.redact.copier import CaptureCopier, Redacted, Step
+from traceview.units import quantity
 
 
 def redact(report: str | Path, out: str | Path, *, hash_names: bool = False, progress: Step | None = None) -> Redacted:
@@ -73,9 +74,9 @@ def open_attached(part: Path, export: Path, report: Path, encoding: str) -> Iter
 
 def summary_lines(redacted: Redacted) -> list[str]:
     """Return the lines that describe what was removed, and what to check before sharing."""
-    rows = [f"  {table}: {_counted(count, 'row')}, {content}" for table, count, content in redacted.rows]
+    rows = [f"  {table}: {quantity(count, 'row')}, {content}" for table, count, content in redacted.rows]
     columns = (
-        [f"  {_counted(redacted.columns, 'column')} of kept tables, not needed for any figure"]
+        [f"  {quantity(redacted.columns, 'column')} of kept tables, not needed for any figure"]
         if redacted.columns
         else []
     )
@@ -92,7 +93,3 @@ def summary_lines(redacted: Redacted) -> list[str]:
         else "Names of kernels, NVTX ranges, threads and programs are kept: check them, or use --names hash.",
         "Every figure is the same as in the capture.",
     ]
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"

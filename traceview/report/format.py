@@ -1,14 +1,24 @@
-"""Formatting of durations, sizes, shares and names for people."""
+"""The figures of declared columns, and names from a capture, as text for people."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from traceview.model.columns import Unit
+from traceview.units import RATES, SIZES, TIMES, Scales, count, in_one_unit, operations, ratio, share
 
 UNKNOWN = "\ufffd"
-OPERATION_SCALES = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
+SCALES: dict[str, Scales] = {"ns": TIMES, "bytes": SIZES, "bytes_per_ns": RATES}
+WRITERS: dict[str, Callable[[Any], str]] = {
+    "fraction": share,
+    "ratio": ratio,
+    "count": count,
+    "flag": lambda value: "yes" if value else "no",
+    "flops": operations,
+    "flops_per_s": lambda value: f"{operations(value)}/s",
+}
 CAUSE_WORDS = {
     "profiler": "profiler overhead",
     "queued": "launched, waiting in the queue or for a dependency",
@@ -30,80 +40,22 @@ STATE_WORDS = {
 }
 
 
-def milliseconds(ns: int) -> str:
-    """Return a length in ms (`0.012 ms`, `331.2 ms`), in s from 1 s on (`7.17 s`), or in ns where it is below 1 µs."""
-    value = ns / 1e6
-    if abs(value) >= 999.95:
-        seconds = value / 1000
-        return f"{seconds:,.{2 if abs(seconds) < 9.995 else 1 if abs(seconds) < 99.95 else 0}f} s"
-    if abs(value) >= 10:
-        return f"{value:.1f} ms"
-    if abs(value) >= 1:
-        return f"{value:.2f} ms"
-    return f"{value:.3f} ms" if abs(ns) >= 1000 else f"{ns} ns" if ns else "0 ms"
-
-
-def time_range(low: int, high: int) -> str:
-    """Return both ends of a range of lengths, the unit once if they share it: `9.54 to 13.8 ms`."""
-    first, last = milliseconds(low), milliseconds(high)
-    unit = last[last.index(" ") :]
-    return f"{first.removesuffix(unit)} to {last}"
-
-
-def microseconds(ns: int) -> str:
-    """Return a short time in µs, or in ms where it is long."""
-    return f"{ns / 1000:.1f} µs" if ns < 1_000_000 else milliseconds(ns)
-
-
-def percent(part: int, whole: int) -> str:
-    """Return a share, `12.3%`; `-` where the total is 0."""
-    return f"{100 * part / whole:.1f}%" if whole else "-"
-
-
 def confidence_word(confidence: float) -> str:
     """Return how sure a result from 0 to 1 is, as a word."""
     return "high" if confidence >= 0.9 else "medium" if confidence >= 0.8 else "low"
 
 
-def size(count: int) -> str:
-    """Return bytes in the decimal units that bandwidths use."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} B"
-
-
-def bandwidth(count: int, busy_ns: int) -> str:
-    """Return bytes over busy time (docs/definitions.md "Overlap"), in GB/s or MB/s."""
-    return figure(count / busy_ns if busy_ns else None, "bytes_per_ns")
-
-
 def figure(value: Any, unit: Unit) -> str:
     """Return a figure of a declared column as text; `-` where it is undefined."""
-    if value is None:
-        return "-"
-    if unit == "ns":
-        return milliseconds(value)
-    if unit == "bytes":
-        return size(value)
-    if unit == "fraction":
-        return f"{100 * value:.1f}%"
-    if unit == "ratio":
-        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-    if unit == "flag":
-        return "yes" if value else "no"
-    if unit == "bytes_per_ns":
-        return f"{value:,.1f} GB/s" if value >= 0.1 else f"{1000 * value:.1f} MB/s"
-    if unit in ("flops", "flops_per_s"):
-        return operations(value) + ("/s" if unit == "flops_per_s" else "")
-    return f"{value:,}" if unit == "count" else str(value)
+    return figures([value], unit)[0]
 
 
-def operations(count: float) -> str:
-    """Return a number of floating-point operations: `7.21 TFLOP`."""
-    scale, unit = next((pair for pair in OPERATION_SCALES if count >= pair[0]), OPERATION_SCALES[-1])
-    value = count / scale
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
+def figures(values: Sequence[Any], unit: Unit) -> list[str]:
+    """Return the texts of a declared column: times, bytes and rates in one unit (units.py), `-` where undefined."""
+    if unit in SCALES:
+        return in_one_unit(values, SCALES[unit])
+    write = WRITERS.get(unit, str)
+    return ["-" if value is None else write(value) for value in values]
 
 
 def _printable(char: str) -> str:

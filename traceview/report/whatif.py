@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
 from traceview.report.analysis.terminal import IN_ASCII
-from traceview.report.format import milliseconds, percent, plain, time_range
+from traceview.report.format import confidence_word, plain
 from traceview.report.json import Json, indented_text, plain_values, rounded, unprofiled_values
 from traceview.report.layout import WIDTH, cut, left, wrap
+from traceview.units import duration, durations, share, time_range
 
 SCHEMA_VERSION = 1
 PREDICTION = {"path": "path_ns"}
@@ -64,9 +65,9 @@ def render(result: WhatIf, *, unicode: bool = True) -> str:
 
 def _parts(result: WhatIf) -> Iterator[list[str]]:
     yield wrap(
-        f"{plain(result.info.file, 60)} · {milliseconds(result.measured_ns)} per iteration (mean of "
+        f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration (mean of "
         f"{result.counted} iterations, {_source(result)}); the model of {result.modelled} of them "
-        f"predicts {milliseconds(result.replayed_ns)} ({result.error:+.2%}){unprofiled_words(result.unprofiled)}"
+        f"predicts {duration(result.replayed_ns)} ({result.error:+.2%}){unprofiled_words(result.unprofiled)}"
     )
     yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
     yield _changes("Each change alone", result, result.predictions)
@@ -93,25 +94,26 @@ def _source(result: WhatIf) -> str:
     name = plain(result.range, 100)
     if result.iterations.source != "period" or result.iterations.confidence is None:
         return f"range {name}"
-    return f"{name}, {100 * result.iterations.confidence:.0f}% confident"
+    return f"{name}, confidence {confidence_word(result.iterations.confidence)}"
 
 
 def _path(path: Mapping[str, int], total: int) -> list[str]:
-    parts = sorted(path.items(), key=lambda pair: -pair[1])
-    return [f"  {PATH_WORDS[kind]:<28}{milliseconds(ns):>11}{percent(ns, total):>8}" for kind, ns in parts if ns]
+    parts = sorted(((kind, ns) for kind, ns in path.items() if ns), key=lambda pair: -pair[1])
+    times = durations([ns for _, ns in parts])
+    return [
+        f"  {PATH_WORDS[kind]:<28}{time:>11}{share(ns, total):>8}"
+        for (kind, ns), time in zip(parts, times, strict=True)
+    ]
 
 
 def _changes(title: str, result: WhatIf, rows: Sequence[Prediction]) -> list[str]:
     if not rows:
         return [f"{title}: none applies"]
     lines = [f"{title:<48}{'predicted':>11}{'':>3}{'range':>18}"]
-    for prediction in rows:
+    for prediction, time in zip(rows, durations([row.iteration_ns for row in rows]), strict=True):
         gain = gain_words(result, prediction)
-        between = time_range(prediction.low_ns, prediction.high_ns).removesuffix(" ms")
-        lines.append(
-            f"  {left(plain(prediction.title, 100), 46)}{milliseconds(prediction.iteration_ns):>11}"
-            f"{gain:>6}{between:>15}"
-        )
+        between = time_range(prediction.low_ns, prediction.high_ns)
+        lines.append(f"  {left(plain(prediction.title, 100), 46)}{time:>11}{gain:>6}{between:>15}")
         rests = f"{prediction.note}; " if prediction.note else ""
         lines += wrap(f"{rests}assumes: {plain(prediction.rests_on, 300)}", "      ", "      ")
     return lines
@@ -126,6 +128,6 @@ def prediction_words(result: WhatIf, prediction: Prediction) -> str:
     """Return `Pin host memory: an iteration takes 11.0 ms instead of 27.5 ms (-60%; 9.54 to 13.8 ms)`."""
     between = time_range(prediction.low_ns, prediction.high_ns)
     return (
-        f"{prediction.title}: an iteration takes {milliseconds(prediction.iteration_ns)} instead of "
-        f"{milliseconds(result.base_ns)} ({gain_words(result, prediction)}; {between})"
+        f"{prediction.title}: an iteration takes {duration(prediction.iteration_ns)} instead of "
+        f"{duration(result.base_ns)} ({gain_words(result, prediction)}; {between})"
     )

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import join_words, quantity
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
 from traceview.rules.advice.host import ALLOCATION
+from traceview.units import quantity
 
 
 def allocation(facts: CaptureFacts) -> Iterator[FindingDraft]:

@@ -21,9 +21,10 @@ from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, quantity
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.communication import COMMUNICATION_WAIT
+from traceview.units import duration, quantity
 
 
 def communication_wait(facts: CaptureFacts) -> Iterator[FindingDraft]:

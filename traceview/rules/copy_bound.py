@@ -21,10 +21,11 @@ from traceview.model.trace import KINDS as ALL_KINDS
 from traceview.model.trace import MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, rate, size
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import COPY_BOUND
 from traceview.rules.pageable_copies import pageable, pinned_remainder
+from traceview.units import duration, rate, size
 
 KINDS = ("h2d", "d2h", "h2h", "p2p", "um_h2d", "um_d2h", "um_d2d", "other")  # a copy on the device is work of its SMs
 MIN_NAMED = 0.1  # share of the exposed time

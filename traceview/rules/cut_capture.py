@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts
-from traceview.pricing.figures import quantity, share
+from traceview.units import quantity, share
 
 
 def cut_capture(facts: CaptureFacts) -> Iterator[Note]:

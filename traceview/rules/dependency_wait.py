@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from traceview.pricing.base import CaptureFacts, FindingDraft
-from traceview.pricing.figures import duration, quantity
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import DEPENDENCY_WAIT
+from traceview.units import duration, quantity
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
 MIN_SHORT_SHARE = 0.05

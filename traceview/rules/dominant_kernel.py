@@ -17,7 +17,7 @@ from traceview.measure.activity import COMPUTE
 from traceview.model.trace import Note
 from traceview.normalise.codes import categories
 from traceview.pricing.base import CaptureFacts, DeviceFacts
-from traceview.pricing.figures import duration, quantity, share
+from traceview.units import duration, quantity, share
 
 MIN_COMPUTE = 0.8  # share of the steady part
 

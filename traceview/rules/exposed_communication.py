@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import CaptureFacts, FindingDraft
-from traceview.pricing.figures import duration, quantity, share
 from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.communication import EXPOSED_COMMUNICATION, SHARDED_COMMUNICATION
+from traceview.units import duration, quantity, share
 
 
 def exposed_communication(facts: CaptureFacts) -> Iterator[FindingDraft]:

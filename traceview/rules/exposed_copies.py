@@ -25,7 +25,7 @@ from traceview import intervals
 from traceview.model.rows import CopyOverlap
 from traceview.pricing.accounts import MEMSET, copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, median_reordering, quantity, rate, share, size
+from traceview.pricing.figures import median_reordering
 from traceview.pricing.fixes import Fix, Fixes
 from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import (
@@ -39,6 +39,7 @@ from traceview.rules.advice.copies import (
     ZEROED_MEMORY,
 )
 from traceview.rules.pageable_copies import HOST_KINDS
+from traceview.units import duration, quantity, rate, share, size
 
 MAX_KERNEL_GAP = 20_000  # ns; a longer exposed piece is a wait, not the gap between two kernels
 MIN_MEMSET = 10_000  # ns; a shorter loss to memsets is worth no change

@@ -26,9 +26,10 @@ from traceview.model.program import Program
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, quantity, share
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import IDLE_STREAM, UNUSED_STREAM
+from traceview.units import duration, quantity, share
 
 MAX_IDLE_SHARE = 0.01
 MIN_KERNELS = 3

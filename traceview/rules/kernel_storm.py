@@ -24,9 +24,10 @@ from traceview.intervals import EMPTY, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, median_reordering, quantity
+from traceview.pricing.figures import join_words, median_reordering
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import KERNEL_STORM
+from traceview.units import duration, quantity
 
 MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations

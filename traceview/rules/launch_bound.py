@@ -24,9 +24,10 @@ from traceview import intervals
 from traceview.intervals import EMPTY, Rows, Times
 from traceview.model.analysis import Place
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, largest_positions, median_reordering, share
+from traceview.pricing.figures import largest_positions, median_reordering
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.launches import LAUNCH_BOUND
+from traceview.units import duration, share
 
 MAX_SHORT_GAP = 100_000  # ns
 MIN_GAPS = 20

@@ -25,11 +25,12 @@ from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, quantity, rate, share, size
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim, IdleClaim
 from traceview.pricing.waits import restart_claim, total_cost
 from traceview.rules.advice.copies import READ_BACK
 from traceview.rules.advice.pageable import PAGEABLE_LARGE, PAGEABLE_SMALL, START_UP_COPIES
+from traceview.units import duration, quantity, rate, share, size
 
 HOST_KINDS = ("h2d", "d2h", "h2h")
 MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pinning does not help

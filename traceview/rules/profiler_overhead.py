@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from traceview.model.trace import Note
 from traceview.pricing.base import MIN_SHARE, CaptureFacts
-from traceview.pricing.figures import duration, share
+from traceview.units import duration, share
 
 
 def profiler_overhead(facts: CaptureFacts) -> Iterator[Note]:

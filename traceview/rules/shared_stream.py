@@ -19,9 +19,10 @@ from traceview import intervals
 from traceview.model.trace import KINDS, MEMORIES
 from traceview.pricing.accounts import copy_key
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, quantity, size
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import ExposedClaim
 from traceview.rules.advice.copies import READ_BACK, SHARED_STREAM
+from traceview.units import duration, quantity, size
 
 COPY_KINDS = ("h2d", "d2h")
 

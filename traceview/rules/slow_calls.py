@@ -14,10 +14,11 @@ from collections.abc import Iterator
 
 from traceview.intervals import Times
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, largest_positions
+from traceview.pricing.figures import join_words, largest_positions
 from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, total_cost
 from traceview.rules.advice.host import SLOW_CALLS
+from traceview.units import duration
 
 MAX_NAMED_GAPS = 20
 MAX_NAMES = 2

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from traceview.frozen import frozen
 from traceview.model.program import Program
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration
 from traceview.pricing.fixes import Fixes
 from traceview.pricing.ledger import ComputeClaim
 from traceview.rules.advice.compute import (
@@ -36,6 +35,7 @@ from traceview.rules.advice.compute import (
     ZEROED_GRADIENTS,
 )
 from traceview.speedups import FINDABLE, SPEEDUPS, Estimate, Speedup
+from traceview.units import duration
 
 
 @frozen

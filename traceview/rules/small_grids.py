@@ -17,12 +17,12 @@ import numpy as np
 from traceview.measure.kernels import waves_of_shapes
 from traceview.model.trace import Trace
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, quantity, share
 from traceview.pricing.fixes import Fix
 from traceview.pricing.ledger import ComputeClaim
 from traceview.rules.advice.compute import SMALL_GRID, TAIL_WAVE
 from traceview.speedups import KernelSequence
 from traceview.speedups.base import MATRIX, Factors
+from traceview.units import duration, quantity, ratio, share
 
 MIN_NS = 10_000
 MIN_IDLE = 0.25  # share of the SMs
@@ -73,7 +73,7 @@ def _drafts(
         symptom = f"{label} runs {quantity(int(kernels.blocks[worst]), 'block')} on {kernels.sms} SMs"
         symptom += " and other kernels have small grids" if more else ""
     else:
-        symptom = f"{label} runs {waves[worst]:.2f} waves of blocks"
+        symptom = f"{label} runs {ratio(waves[worst])} waves of blocks"
         symptom += " and other kernels have nearly empty last waves" if more else ""
     yield FindingDraft(
         id=kind,

@@ -18,9 +18,9 @@ from traceview.intervals import Times
 from traceview.model.devices import CAUSES
 from traceview.model.trace import Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, share
 from traceview.pricing.ledger import IdleClaim
 from traceview.rules.advice.host import START_UP
+from traceview.units import duration, share
 
 MIN_OUTSIDE = 0.01  # share of the window; a shorter time outside the steady part is not worth a note
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"

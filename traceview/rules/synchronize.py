@@ -17,10 +17,11 @@ import numpy as np
 import polars as pl
 
 from traceview.pricing.base import CaptureFacts, DeviceFacts, FindingDraft
-from traceview.pricing.figures import duration, join_words, quantity
+from traceview.pricing.figures import join_words
 from traceview.pricing.ledger import IdleClaim
 from traceview.pricing.waits import calls_of_device, restart_claim, total_cost
 from traceview.rules.advice.host import SYNCHRONIZE
+from traceview.units import duration, quantity
 
 MIN_CALLS = 10  # fewest calls that count in a capture without iterations
 

@@ -17,7 +17,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.model.trace import SOURCES, Note
 from traceview.pricing.base import CaptureFacts, DeviceFacts
-from traceview.pricing.figures import duration, quantity, share
+from traceview.units import duration, quantity, share
 
 GRAPH = SOURCES.index("graph")
 

@@ -14,6 +14,7 @@ from traceview.frozen import frozen
 from traceview.intervals import Rows, Times, rows_where
 from traceview.measure.kernels.families import KernelKind, kernel_kind
 from traceview.model.trace import CLASSES, SOURCES, Trace
+from traceview.units import share
 
 Mask = NDArray[np.bool_]
 Factors = NDArray[np.float64]
@@ -160,5 +161,5 @@ def per_run(values: NDArray[np.generic], first: Times, last: Times, combine: np.
 
 
 def share_of(kernels: KernelSequence, chosen: Mask | Times) -> str:
-    """Return the part of the summed kernel time that the chosen kernels take, as "25%"."""
-    return f"{kernels.ns[chosen].sum() / max(int(kernels.ns.sum()), 1):.0%}"
+    """Return the part of the summed kernel time that the chosen kernels take, as "25.1%"."""
+    return share(int(kernels.ns[chosen].sum()), max(int(kernels.ns.sum()), 1))

@@ -21,6 +21,7 @@ from traceview.speedups.base import (
     per_run,
     share_of,
 )
+from traceview.units import share
 
 CHAIN_LEFT = (1.05, 1.2, 1.35)  # times the longest kernel of a chain
 COMPILED_ATTENTION = (1.0, 1.6, 2.3)  # twice as slow under torch.compile in a GPT-2 and a Llama (PyTorch 2.11)
@@ -46,8 +47,8 @@ def compile_chains(kernels: KernelSequence) -> Estimate | str:
     first, last = first[long], last[long]
     total, longest = (per_run(kernels.ns, first, last, combine) for combine in (np.add, np.maximum))
     length = last - first
-    share = total.sum() / max(int(kernels.ns.sum()), 1)
-    detail = f"{int(length.sum()):,} kernels in {len(first):,} chains take {share:.0%} of the kernel time"
+    part = share(int(total.sum()), max(int(kernels.ns.sum()), 1))
+    detail = f"{int(length.sum()):,} kernels in {len(first):,} chains take {part} of the kernel time"
     left = [
         np.clip(times * longest / np.maximum(total, 1), floor, 1.0)
         for times, floor in zip(CHAIN_LEFT, CHAIN_FLOOR, strict=True)
@@ -89,8 +90,8 @@ def sdpa(kernels: KernelSequence) -> Estimate | str:
         (products & kernels.matches(ODD_PRODUCT), ODD_LEFT),
         (inner, ATTENTION_LEFT),
     )
-    share = share_of(kernels, inner | products)
-    detail = f"{len(first):,} attentions by separate kernels take {share} of the kernel time"
+    part = share_of(kernels, inner | products)
+    detail = f"{len(first):,} attentions by separate kernels take {part} of the kernel time"
     return grouped(kernels, groups, detail, gone=inner)
 
 

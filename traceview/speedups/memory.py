@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceview.speedups.base import Estimate, KernelSequence, Mask, Range, Speedup, grouped, marked, per_run, share_of
+from traceview.units import share
 
 MIN_FILLS = 8  # fills in a row: gradients that are set to zero one by one
 MIN_PART = 0.01  # share of the kernel time
@@ -66,7 +67,7 @@ def strided_copies(kernels: KernelSequence) -> Estimate | str:
 def _share_left(kernels: KernelSequence, chosen: Mask, left: Range, what: str) -> Estimate | str:
     """Return an estimate for the chosen kernels, or a reason if they take less than MIN_PART of the kernel time."""
     if kernels.ns[chosen].sum() <= MIN_PART * kernels.ns.sum():
-        return f"{what} take less than {MIN_PART:.0%} of the kernel time"
+        return f"{what} take less than {share(MIN_PART)} of the kernel time"
     detail = f"{int(chosen.sum()):,} {what} take {share_of(kernels, chosen)} of the kernel time"
     return grouped(kernels, [(chosen, left)], detail)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceview.model.trace import Note, Trace
-from traceview.report.format import milliseconds
+from traceview.units import duration, rate, ratio, share, time_range
 from traceview.whatif.outcome import ChangedRun, RunModel, kernel_time
 
 MIN_OVERHEAD = 0.05  # share of the iterations; less profiler overhead is not stated
@@ -24,10 +24,10 @@ MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
 def gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
     """Return the gain in samples, or that there is little or none."""
     if batches > 1:
-        return (f"{batches} batches a step: {batches * model.measured / time:.2f} times the samples per second",)
+        return (f"{batches} batches a step: {ratio(batches * model.measured / time)} times the samples per second",)
     gain = 1 - time / model.measured
     if gain < -MIN_GAIN:
-        return (f"alone it is {-gain:.0%} slower",)
+        return (f"alone it is {share(-gain)} slower",)
     return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
 
 
@@ -37,7 +37,7 @@ def host_notes(outcomes: Sequence[ChangedRun]) -> tuple[str, ...]:
     if middle > MAX_KERNELS * outcomes[1].time:
         return ()
     low, high = sorted((least, most))
-    times = f"{milliseconds(middle)} ({milliseconds(low)} to {milliseconds(high)})"
+    times = f"{duration(middle)} ({time_range(low, high)})"
     return (f"kernels do not limit it: they take {times}, and the host's time differs between runs",)
 
 
@@ -52,10 +52,10 @@ def _profiler_notes(model: RunModel) -> tuple[Note, ...]:
 
 
 def _overhead_notes(model: RunModel) -> tuple[Note, ...]:
-    share = model.graph.facts.overhead
-    if share < MIN_OVERHEAD:
+    overhead = model.graph.facts.overhead
+    if overhead < MIN_OVERHEAD:
         return ()
-    return (Note("overhead", f"{share:.0%} of the modelled time is profiler overhead, which predictions keep"),)
+    return (Note("overhead", f"{share(overhead)} of the modelled time is profiler overhead, which predictions keep"),)
 
 
 def process_notes(trace: Trace, process: int) -> tuple[Note, ...]:
@@ -79,8 +79,8 @@ def model_notes(model: RunModel) -> tuple[Note, ...]:
     return (
         Note(
             "rates",
-            f"pinned copies at {facts.pinned_rate:.1f} GB/s ({source}); {facts.launch_latency / 1000:.1f} µs from a "
-            f"launch to its kernel, {facts.kernel_gap / 1000:.2f} µs between kernels",
+            f"pinned copies at {rate(facts.pinned_rate, 1)} ({source}); {duration(facts.launch_latency)} from a "
+            f"launch to its kernel, {duration(facts.kernel_gap)} between kernels",
         ),
         *_profiler_notes(model),
         *(UNNAMED if model.selection.summary.source == "period" else ()),

@@ -14,8 +14,8 @@ from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
-from traceview.report.format import milliseconds
 from traceview.speedups import SPEEDUPS
+from traceview.units import duration
 from traceview.whatif.build import build
 from traceview.whatif.changes import CHANGES, GraphChange, compute_changes, faster
 from traceview.whatif.changes.pin import PIN_HERE
@@ -116,7 +116,7 @@ def _model(analysis: Analysis) -> RunModel | str:
         model = RunModel.build(graph, selection)
         if abs(model.error) <= MAX_ERROR:
             return model
-        replayed, mean = (milliseconds(ns) for ns in (model.base.per_iteration, model.measured))
+        replayed, mean = (duration(ns) for ns in (model.base.per_iteration, model.measured))
         return f"its iterations differ too much: those that fit a model take {replayed}, the mean is {mean}"
     except CycleError:
         ops, calls = graph.operations, graph.calls

@@ -26,7 +26,7 @@ def test_several_devices_have_a_range_of_shares() -> None:
 
 
 def test_without_findings_or_gpu_work() -> None:
-    assert answer(bare_analysis()) == "The GPU computes 100.0% of the time. No known problem costs a thousandth of it."
+    assert answer(bare_analysis()) == "The GPU computes 100% of the time. No known problem costs a thousandth of it."
     assert answer(replace(bare_analysis(), devices=())) == "The capture has no GPU work."
     assert iteration_line(bare_analysis().iterations).startswith("No iterations known")
 

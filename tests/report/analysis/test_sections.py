@@ -21,8 +21,8 @@ from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
-from traceview.report.format import milliseconds
 from traceview.report.timeline.bands import bands
+from traceview.units import duration
 from traceview.whatif.prediction import whatif
 
 
@@ -191,7 +191,7 @@ def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[
     shown = [finding["prediction"] for finding in content["findings"]]
     assert [bool(text) for text in shown] == [finding.change in predicted for finding in analysis.findings]
     assert shown[0].startswith("Pin host memory: an iteration takes ")
-    assert milliseconds(predicted["pin"].iteration_ns) in shown[0] and milliseconds(result.base_ns) in shown[0]
+    assert duration(predicted["pin"].iteration_ns) in shown[0] and duration(result.base_ns) in shown[0]
     rows = content["predictions"]["rows"]
     assert [(row[0], row[1]) for row in rows] == [(one.title, one.iteration_ns) for one in result.predictions]
     without = sections(analysis, 0, bands(analysis))

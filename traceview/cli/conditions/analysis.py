@@ -20,6 +20,7 @@ from traceview.measure.kernels import kernel_totals, shape_kinds
 from traceview.model.analysis import ITERATION_FIGURES, SEVERITIES, Analysis, NotMeasured, SyncUse
 from traceview.model.devices import CAUSES, DevicePart
 from traceview.model.trace import KINDS
+from traceview.units import exact_duration
 
 SYNC_FIGURES = ("blocked", "waited", "starved", "refill", "cost")
 ITERATION_COUNT = "iteration.count"
@@ -253,7 +254,7 @@ def _comparable(condition: Condition, value: Value) -> Decimal:
 def _value_text(condition: Condition, value: Value) -> str:
     if _quantity(condition).kind == "count":
         return str(value.figure)
-    time = f"{value.figure / 1e6:.{6 if condition.is_per_call else 3}f} ms"
+    time = exact_duration(value.figure)
     if condition.unit != "%":
         return time
-    return f"{_comparable(condition, value):.3f}% ({time} of {value.total / 1e6:.3f} ms)"
+    return f"{_comparable(condition, value):.3f}% ({time} of {exact_duration(value.total)})"

@@ -17,6 +17,7 @@ from traceview.cli.conditions import Condition, parse_condition, unknown_kernel
 from traceview.comparison.sample import COUNTS, HOST_FIGURES, PARTS
 from traceview.errors import RequestError
 from traceview.model.comparison import CaptureDifference, Comparison, KernelChange
+from traceview.units import exact_duration
 
 QUANTITIES = ("time", "wall", "idle", *PARTS, *HOST_FIGURES)
 KERNEL_FIGURES = ("", "per_call")
@@ -86,6 +87,6 @@ def _check_name(name: str, comparison: Comparison) -> None:
 
 
 def _change_text(unit: str, difference: Decimal, total: Decimal, *, is_call: bool) -> str:
-    time = f"{difference / 1_000_000:+.{6 if is_call else 3}f} ms"
+    time = f"{'+' if difference > 0 else ''}{exact_duration(round(difference))}"
     share = f" ({difference * 100 / total:+.2f}%)" if total else ""
     return f"{f'{difference:+.2f}' if unit == 'count' else time}{share} per {'call' if is_call else 'iteration'}"

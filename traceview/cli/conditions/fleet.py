@@ -12,6 +12,7 @@ from decimal import Decimal
 from traceview.cli.conditions import Condition, parse_condition
 from traceview.errors import RequestError
 from traceview.model.fleet import Fleet, Rank
+from traceview.units import exact_duration
 
 RANK_TIMES: Mapping[str, Callable[[Rank], int | None]] = {
     "straggler": lambda rank: rank.lag,
@@ -61,7 +62,7 @@ def failures(conditions: Iterable[Condition], fleet: Fleet) -> Iterator[str]:
             continue
         figure = COUNTS[quantity](fleet) if quantity in COUNTS else FLEET_TIMES[quantity](fleet)
         if condition.holds(Decimal(figure)):
-            text = str(figure) if quantity in COUNTS else f"{figure / 1e6:.3f} ms"
+            text = str(figure) if quantity in COUNTS else exact_duration(figure)
             yield f"{condition.text}: {quantity} is {text}"
 
 
@@ -75,7 +76,7 @@ def _rank_failures(condition: Condition, fleet: Fleet) -> Iterator[str]:
     failing = [(value, rank) for value, rank in values if condition.holds(_comparable(condition, value, rank))]
     if failing:
         value, rank = max(failing, key=lambda pair: pair[0])
-        time = f"{value / 1e6:.3f} ms"
+        time = exact_duration(value)
         text = f"{_comparable(condition, value, rank):.3f}% ({time})" if condition.unit == "%" else time
         more = f" and on {len(failing) - 1} more" if len(failing) > 1 else ""
         yield f"{condition.text}: {condition.quantity} is {text} on {rank.label}{more}"

@@ -15,6 +15,7 @@ from traceview.model.devices import DeviceUse
 from traceview.model.peaks import peak_flops
 from traceview.model.rates import MatrixPrecision, SpeedOfLight
 from traceview.model.trace import Trace
+from traceview.units import share
 
 GIGA = 10**9
 NO_FLOPS = (
@@ -27,7 +28,7 @@ NO_SHAPES = (
 )
 LEAST_KNOWN = 0.5  # share of the time of matrix kernels; below it, the known FLOPs say little about the program
 FEW_SHAPES = (
-    "FLOPs are known from shapes for only {:.0%} of the time of matrix kernels; give those of an iteration: "
+    "FLOPs are known from shapes for only {} of the time of matrix kernels; give those of an iteration: "
     "--flops-per-iteration X"
 )
 NO_ITERATIONS = "FLOPs of an iteration are known, but not the iterations: name their range with --iteration"
@@ -109,7 +110,7 @@ def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision
         flops = _flops_of_launches(given.trace, device, iterations) // count if stated is None else stated
     known = _known_fraction(rows)
     if flops and source == "shapes" and (known is None or known < LEAST_KNOWN):
-        return Work(None, 0, None, window.length, FEW_SHAPES.format(known or 0))
+        return Work(None, 0, None, window.length, FEW_SHAPES.format(share(known or 0)))
     if flops:
         return Work(source, count, flops, ns)
     is_trace = given.trace.info.profiler == "torch.profiler"

@@ -9,7 +9,8 @@ from traceview.model.devices import DevicePart, DeviceUse
 from traceview.model.program import Program
 from traceview.model.rates import SpeedOfLight
 from traceview.model.unprofiled import UnprofiledTime
-from traceview.report.format import confidence_word, figure, milliseconds, percent, plain, time_range
+from traceview.report.format import confidence_word, figure, plain
+from traceview.units import duration, share, time_range
 
 OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
@@ -73,13 +74,15 @@ def program_words(program: Program) -> str:
 def answer(analysis: Analysis) -> str:
     """Return what share of the time computes, what the compute is, the largest loss and what reduces it."""
     parts = [analysis.part(device) for device in analysis.devices]
-    shares = [percent(part.compute_ns, part.window.length) for part in parts if part.window.length]
+    shares = sorted(part.compute_ns / part.window.length for part in parts if part.window.length)
     if not shares:
         return "The capture has no GPU work."
-    ordered = sorted(shares, key=lambda text: float(text[:-1]))
-    share = ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
+    low, high = share(shares[0]), share(shares[-1])
+    computing = low if low == high else f"{low} to {high}"
     who = "GPUs compute" if len(shares) > 1 else "GPU computes"
-    return f"The {who} {share} of the time{_families(analysis.part(analysis.devices[0]))}. {_largest_loss(analysis)}."
+    return (
+        f"The {who} {computing} of the time{_families(analysis.part(analysis.devices[0]))}. {_largest_loss(analysis)}."
+    )
 
 
 def _families(part: DevicePart) -> str:
@@ -87,7 +90,7 @@ def _families(part: DevicePart) -> str:
     rows = part.tables["kernel_families"].rows if "kernel_families" in part.tables else ()
     total = sum(row.total_ns for row in rows)
     named = [row for row in rows[:2] if row.total_ns >= MIN_FAMILY * total]
-    words = (f"{row.total_ns / total:.0%} {FAMILY_WORDS.get(row.family, row.family)}" for row in named)
+    words = (f"{share(row.total_ns, total)} {FAMILY_WORDS.get(row.family, row.family)}" for row in named)
     return f" ({' and '.join(words)})" if named else ""
 
 
@@ -97,9 +100,9 @@ def _largest_loss(analysis: Analysis) -> str:
     first = analysis.findings[0]
     where = f" on {plain(first.device, 24)}" if first.device and len(analysis.devices) > 1 else ""
     loss, remedy = LOSSES.get(first.id, (first.id.replace("_", " "), ""))
-    text = f"The largest loss is {loss}{where}: {100 * first.cost_fraction:.1f}%"
+    text = f"The largest loss is {loss}{where}: {share(first.cost_fraction)}"
     each = first.cost_per_iteration_ns
-    text += "" if each is None else f", {milliseconds(each)} per iteration"
+    text += "" if each is None else f", {duration(each)} per iteration"
     return f"{text}. Remedy: {remedy}" if remedy else text
 
 
@@ -115,7 +118,7 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
     )
     counted = iterations.count - iterations.skipped
     skipped = f", {iterations.skipped} skipped" if iterations.skipped else ""
-    time = f"{milliseconds(iterations.time_ns)}{unprofiled_words(iterations.unprofiled)}"
+    time = f"{duration(iterations.time_ns)}{unprofiled_words(iterations.unprofiled)}"
     return f"Iteration: {time} ({source}; {counted} counted{skipped})"
 
 
@@ -124,9 +127,9 @@ def unprofiled_words(time: UnprofiledTime | None) -> str:
     if time is None:
         return ""
     if time.source == "given":
-        return f", unprofiled {milliseconds(time.mean_ns)}"
-    between = time_range(time.low_ns, time.high_ns).removesuffix(" ms")
-    return f", unprofiled about {milliseconds(time.mean_ns)} ({between})"
+        return f", unprofiled {duration(time.mean_ns)}"
+    between = time_range(time.low_ns, time.high_ns)
+    return f", unprofiled about {duration(time.mean_ns)} ({between})"
 
 
 def speed_lines(analysis: Analysis) -> Iterator[str]:
@@ -176,9 +179,9 @@ def total_words(analysis: Analysis) -> str:
 
 def price(finding: Finding, total: str) -> str:
     """Return the cost of a finding, its share and its cost per iteration."""
-    cost = f"{milliseconds(finding.cost_ns)}, {100 * finding.cost_fraction:.1f}% of the {total}"
+    cost = f"{duration(finding.cost_ns)}, {share(finding.cost_fraction)} of the {total}"
     each, unprofiled = finding.cost_per_iteration_ns, finding.unprofiled_cost_per_iteration_ns
     if each is None:
         return cost
-    without = "" if unprofiled is None or unprofiled == each else f" ({milliseconds(unprofiled)} unprofiled)"
-    return f"{cost}, {milliseconds(each)} per iteration{without}"
+    without = "" if unprofiled is None or unprofiled == each else f" ({duration(unprofiled)} unprofiled)"
+    return f"{cost}, {duration(each)} per iteration{without}"

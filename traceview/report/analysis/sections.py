@@ -21,11 +21,12 @@ from traceview.report.analysis.answer import (
     total_words,
     unprofiled_words,
 )
-from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, milliseconds, plain
+from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, plain
 from traceview.report.json import plain_values
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
 from traceview.report.whatif import gain_words, prediction_words
+from traceview.units import duration
 
 if TYPE_CHECKING:
     from traceview.model.whatif import WhatIf
@@ -124,7 +125,7 @@ def _covered_figures(use: DevicePart, work: Bands, covers: str) -> Json:
 def _host_states(states: HostStates) -> list[Json]:
     """Return the states of the host in its idle time, with the calls that it waits in; none if nothing is known."""
     known = {state: ns for state, ns in states.ns.items() if ns}
-    waits = [f"{plain(name, 40)} {milliseconds(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS]]
+    waits = [f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS]]
     return [
         {"state": STATE_WORDS[state], "ns": ns, "calls": ", ".join(waits) if state == "waiting" else ""}
         for state, ns in sorted(known.items(), key=lambda item: -item[1])
@@ -189,7 +190,7 @@ def _predictions(whatif: WhatIf) -> Json:
     profiler = " without the profiler" if whatif.unprofiled is not None else ""
     return {
         "title": "What each change alone would give",
-        "note": f"Predicted by a replay of the capture: an iteration takes {milliseconds(whatif.base_ns)}{profiler} "
+        "note": f"Predicted by a replay of the capture: an iteration takes {duration(whatif.base_ns)}{profiler} "
         "now. `traceview whatif` prints what each prediction rests on.",
         "not_measured": None if rows else "no change applies to this capture",
         "columns": [{"name": title, "title": title, "unit": unit} for title, unit in columns.items()],

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, Iterations, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.devices import DevicePart
-from traceview.report.format import CAUSE_WORDS, confidence_word, figure, milliseconds, percent, plain
+from traceview.report.format import CAUSE_WORDS, confidence_word, figures, plain
 from traceview.report.layout import WIDTH, cut, left, short_names, width, wrap
+from traceview.units import duration, durations, share
 
 TOP = 10  # rows of a list or table
 COLUMN_GAP = 2
@@ -39,14 +40,16 @@ def text_table(table: Table, chosen: int | None, place: str = "") -> list[str]:
     title = f"{table.title}{place}"
     more = "" if len(rows) <= top else f" (first {top} of {len(rows)})"
     columns = table.columns
-    cells = [[plain(figure(getattr(row, column.name), column.unit), 200) for column in columns] for row in rows[:top]]
-    first = [""] * len(cells)
+    texts = [
+        [plain(text, 200) for text in figures([getattr(row, column.name) for row in rows[:top]], column.unit)]
+        for column in columns
+    ]
+    first = [""] * len(rows[:top])
     if columns[0].unit in ("text", "code"):
-        first, columns, cells = [row[0] for row in cells], columns[1:], [row[1:] for row in cells]
+        first, columns, texts = texts[0], columns[1:], texts[1:]
     margin = min(max(map(width, first)), MAX_NAME_WIDTH)
     heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in short_names(first, margin)]
-    for index, column in enumerate(columns):
-        values = [row[index] for row in cells]
+    for column, values in zip(columns, texts, strict=True):
         needed = COLUMN_GAP + max(width(column.title), *map(width, values))
         if width(heads) + needed > WIDTH:
             break
@@ -58,13 +61,13 @@ def text_table(table: Table, chosen: int | None, place: str = "") -> list[str]:
 def _idle_causes(use: DevicePart, name: str) -> list[str]:
     if not use.idle_ns:
         return []
-    causes = sorted(use.gaps.causes.items(), key=lambda pair: -pair[1])
+    causes = sorted(((cause, ns) for cause, ns in use.gaps.causes.items() if ns), key=lambda pair: -pair[1])
+    texts = durations([ns for _, ns in causes])
     return [
-        f"Idle time of {name} by cause: {milliseconds(use.idle_ns)} in {use.gaps.count} gaps",
+        f"Idle time of {name} by cause: {duration(use.idle_ns)} in {use.gaps.count} gaps",
         *(
-            f"  {cause:<14}{milliseconds(ns):>11}{percent(ns, use.idle_ns):>8}  {CAUSE_WORDS[cause]}"
-            for cause, ns in causes
-            if ns
+            f"  {cause:<14}{text:>11}{share(ns, use.idle_ns):>8}  {CAUSE_WORDS[cause]}"
+            for (cause, ns), text in zip(causes, texts, strict=True)
         ),
         *_host_states(use),
     ]
@@ -76,13 +79,13 @@ def _host_states(use: DevicePart) -> list[str]:
     known = {name: ns for name, ns in states.ns.items() if ns}
     if not set(known) - {"unattributed"}:
         return []
-    waits = ", ".join(f"{plain(name, 40)} {milliseconds(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS])
+    waits = ", ".join(f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS])
     return [
         "  of `host`:",
         *(
-            f"    {name.replace('_', ' '):<19}{milliseconds(ns):>11}{percent(ns, host):>8}"
+            f"    {name.replace('_', ' '):<19}{text:>11}{share(ns, host):>8}"
             + (f"  {waits}" if name == "waiting" else "")
-            for name, ns in known.items()
+            for (name, ns), text in zip(known.items(), durations(list(known.values())), strict=True)
         ),
     ]
 
@@ -94,13 +97,13 @@ def _iterations(iterations: Iterations) -> list[str]:
     origin = f"range {name}" if iterations.source == "range" else f"{name}, found without ranges"
     confidence = f"confidence {confidence_word(iterations.confidence)}"
     others = (
-        f"{plain(other.name, 40)} ({other.count} of {milliseconds(other.time_ns)})"
+        f"{plain(other.name, 40)} ({other.count} of {duration(other.time_ns)})"
         for other in iterations.candidates[:MAX_CANDIDATES]
     )
     also = ", ".join(others)
     return [
         *wrap(
-            f"Iterations: {iterations.count} of {milliseconds(iterations.time_ns)} ({origin}; {confidence}){skipped}",
+            f"Iterations: {iterations.count} of {duration(iterations.time_ns)} ({origin}; {confidence}){skipped}",
             "",
             "  ",
         ),
@@ -108,7 +111,7 @@ def _iterations(iterations: Iterations) -> list[str]:
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
         *(
             f"  {name.replace('_', ' '):<24}"
-            + "".join(f"{milliseconds(ns):>12}" for ns in (spread.median, spread.p5, spread.p95))
+            + "".join(f"{text:>12}" for text in durations((spread.median, spread.p5, spread.p95)))
             for name, spread in spreads.items()
             if spread is not None and spread.p95
         ),

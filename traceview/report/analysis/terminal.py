@@ -22,8 +22,9 @@ from traceview.report.analysis.answer import (
     total_words,
 )
 from traceview.report.analysis.tables import TOP, tables
-from traceview.report.format import milliseconds, percent, plain
+from traceview.report.format import plain
 from traceview.report.layout import WIDTH, code_lines, cut, width, wrap
+from traceview.units import duration, durations, share
 
 BAR = 60
 ANSWERS = 3
@@ -116,11 +117,15 @@ def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
     head = f"{cut(plain(device.id, 100), 24)}{name}"
     if not whole:
         return [f"{head} · no work in the counted iterations"]
-    parts = shares(use)
+    parts = [part for part in shares(use) if part[1]]
+    times = durations([ns for _, ns, _ in parts])
     return [
-        f"{head} · {milliseconds(whole)} {covered(analysis, device)}",
+        f"{head} · {duration(whole)} {covered(analysis, device)}",
         f"  {_bar([(mark, ns) for _, ns, mark in parts], whole)}",
-        *(f"  {mark} {words:<28}{milliseconds(ns):>12}{percent(ns, whole):>8}" for words, ns, mark in parts if ns),
+        *(
+            f"  {mark} {words:<28}{time:>12}{share(ns, whole):>8}"
+            for (words, ns, mark), time in zip(parts, times, strict=True)
+        ),
     ]
 
 
@@ -197,5 +202,5 @@ def _remedy(finding: Finding) -> list[str]:
 
 
 def _short(finding: Finding, where: str) -> str:
-    cost = milliseconds(finding.cost_ns)
+    cost = duration(finding.cost_ns)
     return f"  {cost:>10}  {cut(plain(finding.title, 600), 66 - width(where))}{where}"

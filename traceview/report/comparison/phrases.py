@@ -11,7 +11,8 @@ from traceview.model.comparison import (
     FigureChange,
     TimeShape,
 )
-from traceview.report.format import milliseconds, plain
+from traceview.report.format import plain
+from traceview.units import duration, durations, share, signed_duration
 
 MAX_NAMED_PARTS = 3
 MEAN_WORDS = (
@@ -34,18 +35,11 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def signed(ns: int) -> str:
-    """Return a difference in ms with its sign."""
-    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{milliseconds(abs(ns))}"
-
-
 def span(low: int, high: int) -> str:
     """Return an interval of differences in one unit: `-12.5 to -11.3 ms`."""
-    largest = max(abs(low), abs(high))
-    if largest < 1000:
-        return f"{low:+} to {high:+} ns"
-    digits = next(digits for digits, limit in ((3, 1e6), (2, 1e7), (1, 1e9), (0, float("inf"))) if largest < limit)
-    return f"{low / 1e6:+,.{digits}f} to {high / 1e6:+,.{digits}f} ms"
+    ends = (low, high)
+    first, last = (f"{'+' if value > 0 else ''}{text}" for value, text in zip(ends, durations(ends), strict=True))
+    return f"{first.removesuffix(last[last.index(' ') :])} to {last}"
 
 
 def interval(change: FigureChange) -> str:
@@ -84,14 +78,14 @@ def unprofiled_words(base: ComparedCapture, against: CaptureDifference) -> str:
     before, after = base.unprofiled_ns, against.capture.unprofiled_ns
     if before is None or after is None or against.unprofiled_ratio is None:
         return ""
-    times = f"about {milliseconds(before['mean'])}, now {milliseconds(after['mean'])}"
+    times = f"about {duration(before['mean'])}, now {duration(after['mean'])}"
     return f"without the profiler {times}, {relative(against.unprofiled_ratio)}"
 
 
 def headline(against: CaptureDifference, cut: str) -> str:
     """Return the verdict as one sentence without file names."""
     what = "the whole capture" if cut == "whole" else "an iteration"
-    times = f"{what} took {milliseconds(against.time.before)}, now {milliseconds(against.time.after)}"
+    times = f"{what} took {duration(against.time.before)}, now {duration(against.time.after)}"
     why = f"; {against.why}" if against.verdict in ("noise", "unjudged") else ""
     return f"{against.verdict}: {times}, {difference(against)}{why}"
 
@@ -111,7 +105,7 @@ def accounts(against: CaptureDifference) -> str:
     opposing = [part for part in ordered if part.difference * total < 0][:MAX_NAMED_PARTS]
     most = abs(sum(part.difference for part in contributing)) >= abs(total) / 2
     texts = (
-        f"{'most' if most else 'a part'} of the {signed(total)} comes from {_shares(contributing, total)}"
+        f"{'most' if most else 'a part'} of the {signed_duration(total)} comes from {_shares(contributing, total)}"
         if contributing
         else "",
         f"in the opposite direction: {_shares(opposing, total)}" if opposing else "",
@@ -121,7 +115,8 @@ def accounts(against: CaptureDifference) -> str:
 
 def _shares(parts: Sequence[FigureChange], total: int) -> str:
     return ", ".join(
-        f"{part_words(part.name)}: {signed(part.difference)} ({100 * part.difference / total:.0f}%)" for part in parts
+        f"{part_words(part.name)}: {signed_duration(part.difference)} ({share(part.difference, total)})"
+        for part in parts
     )
 
 
@@ -145,7 +140,7 @@ def median_words(against: CaptureDifference) -> str:
     wall, time = against.wall, against.time
     opposite = wall.difference * time.difference < 0 and wall.verdict != "noise" and time.verdict != "noise"
     hides = "; the median moved in the opposite direction" if opposite else ""
-    return f"median {milliseconds(wall.before)}, now {milliseconds(wall.after)}{hides}"
+    return f"median {duration(wall.before)}, now {duration(wall.after)}{hides}"
 
 
 def shape_words(base: ComparedCapture, against: CaptureDifference) -> str:
@@ -159,10 +154,10 @@ def shape_words(base: ComparedCapture, against: CaptureDifference) -> str:
 
 def _form(shape: TimeShape) -> str:
     if shape.low_ns is None or shape.high_ns is None or shape.high_fraction is None:
-        return f"{shape.form}, at {milliseconds(shape.quantiles['p50'])}"
-    upper = f"{100 * shape.high_fraction:.0f}% of the iterations take {milliseconds(shape.high_ns)}"
+        return f"{shape.form}, at {duration(shape.quantiles['p50'])}"
+    upper = f"{share(shape.high_fraction)} of the iterations take {duration(shape.high_ns)}"
     others = "the median is" if shape.form == "tail" else "the others take"
-    return f"{'a tail' if shape.form == 'tail' else shape.form}: {upper}, {others} {milliseconds(shape.low_ns)}"
+    return f"{'a tail' if shape.form == 'tail' else shape.form}: {upper}, {others} {duration(shape.low_ns)}"
 
 
 def notes(comparison: Comparison) -> Iterator[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from traceview.frozen import frozen
 from traceview.model.comparison import STATUSES, CaptureDifference, FigureChange, KernelChange, LineChange
 from traceview.model.kernels import size_text
 from traceview.model.rows import place_text
-from traceview.report.comparison.phrases import interval, own_share, part_words, shown_parts, signed
-from traceview.report.format import microseconds, milliseconds, plain
+from traceview.report.comparison.phrases import interval, own_share, part_words, shown_parts
+from traceview.report.format import plain
+from traceview.units import duration, durations, number, signed_duration
 
 HOST_WORDS = {
     "sync.count": "synchronizations",
@@ -39,16 +40,28 @@ class TextTable:
 
 def part_table(against: CaptureDifference) -> TextTable:
     """Return the parts of the mean time."""
-    rows = [(part_words(part.name), part) for part in shown_parts(against)]
-    rows += [("time", against.time), ("median iteration", against.wall)]
+    names = [*(part_words(part.name) for part in shown_parts(against)), "time", "median iteration"]
+    rows = _rows(names, [*shown_parts(against), against.time, against.wall])
     head = ("", "before", "after", "difference", "95% interval", "")
-    return TextTable("parts", "Difference by part (means)", head, [(name, *_change(change)) for name, change in rows])
+    return TextTable("parts", "Difference by part (means)", head, rows)
 
 
-def _change(change: FigureChange) -> tuple[str, ...]:
-    share = "now 0" if change.before and not change.after else {"~": "noise"}.get(own_share(change), own_share(change))
-    figures = (milliseconds(change.before), milliseconds(change.after), signed(change.difference))
-    return (*figures, interval(change), share)
+def _rows(names: Iterable[str], changes: Sequence[FigureChange]) -> list[tuple[str, ...]]:
+    """Return a row for each change: name, both times, difference, interval, relative change."""
+    return [
+        (name, before, after, signed_duration(change.difference), interval(change), _relative_words(change))
+        for name, change, (before, after) in zip(names, changes, time_pairs(changes), strict=True)
+    ]
+
+
+def time_pairs(changes: Sequence[FigureChange]) -> list[tuple[str, str]]:
+    """Return the times before and after of the rows of a table, all in one unit."""
+    times = durations([ns for change in changes for ns in (change.before, change.after)])
+    return list(zip(times[::2], times[1::2], strict=True))
+
+
+def _relative_words(change: FigureChange) -> str:
+    return "now 0" if change.before and not change.after else own_share(change).replace("~", "noise")
 
 
 def host_table(against: CaptureDifference) -> TextTable:
@@ -60,25 +73,17 @@ def host_rows(against: CaptureDifference) -> Iterator[tuple[str, ...]]:
     """Yield the host figures of either capture, without starved and refill, which are in the cost."""
     for change in against.host:
         if change.name in HOST_WORDS and (change.mean_before or change.mean_after):
-            write: Callable[[float], str] = count_text if change.unit == "count" else _whole_milliseconds
+            write: Callable[[float], str] = number if change.unit == "count" else duration
             difference = change.mean_after - change.mean_before
             sign = "+" if difference > 0 else "-" if difference < 0 else ""
             figures = (write(change.mean_before), write(change.mean_after), sign + write(abs(difference)))
             yield (HOST_WORDS[change.name].replace("  ", "· "), *figures)
 
 
-def _whole_milliseconds(ns: float) -> str:
-    return milliseconds(int(ns))
-
-
-def count_text(value: float) -> str:
-    """Return a mean number of events: `300`, `1.10`."""
-    return f"{value:,.{0 if value == int(value) else 2}f}"
-
-
 def line_table(against: CaptureDifference, top: int) -> TextTable:
     """Return the source lines whose idle time changed beyond the noise, the largest change first."""
-    rows = [(line_name(line), *_change(line.idle)) for line in shown_lines(against)[:top]]
+    lines = shown_lines(against)[:top]
+    rows = _rows(map(line_name, lines), [line.idle for line in lines])
     head = ("", "before", "after", "difference", "95% interval", "")
     return TextTable("lines", f"Lines that made the GPU wait (means): {line_counts(against)}", head, rows, code=True)
 
@@ -114,7 +119,7 @@ def kernel_table(against: CaptureDifference, top: int) -> TextTable:
             kernel.status,
             *calls(kernel),
             *per_call(kernel),
-            signed(kernel.cost_ns),
+            signed_duration(kernel.cost_ns),
         )
         for kernel in shown_kernels(against)[:top]
     ]
@@ -139,15 +144,15 @@ def kernel_name(kernel: KernelChange) -> str:
 
 
 def calls(kernel: KernelChange) -> tuple[str, ...]:
-    """Return the mean number of calls in an iteration of both captures, with three digits or more."""
+    """Return the mean number of calls in an iteration of both captures, with three digits."""
     means = (kernel.count.mean_before, kernel.count.mean_after)
-    return tuple(f"{mean:,.3g}" if mean < 1000 else f"{mean:,.0f}" for mean in means)
+    return tuple(map(number, means))
 
 
 def per_call(kernel: KernelChange) -> tuple[str, str]:
     """Return the mean GPU time of a call in both captures; "-" where a capture has no call."""
     before, after = (int(ns) for ns in (kernel.per_call.mean_before, kernel.per_call.mean_after))
     return (
-        "-" if kernel.status == "appeared" else microseconds(before),
-        "-" if kernel.status == "vanished" else microseconds(after),
+        "-" if kernel.status == "appeared" else duration(before),
+        "-" if kernel.status == "vanished" else duration(after),
     )

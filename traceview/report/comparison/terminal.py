@@ -17,13 +17,11 @@ from traceview.report.comparison.phrases import (
     part_words,
     relative,
     shown_parts,
-    signed,
     unprofiled_words,
 )
 from traceview.report.comparison.tables import (
     HOST_WORDS,
     calls,
-    count_text,
     host_rows,
     kernel_counts,
     kernel_name,
@@ -32,9 +30,11 @@ from traceview.report.comparison.tables import (
     per_call,
     shown_kernels,
     shown_lines,
+    time_pairs,
 )
-from traceview.report.format import milliseconds, plain
+from traceview.report.format import plain
 from traceview.report.layout import WIDTH, cut, left, short_names, wrap
+from traceview.units import duration, number, signed_duration
 
 COLUMNS = 3
 NAME = 20
@@ -87,25 +87,22 @@ def _capitalized(text: str) -> str:
 
 def _parts(against: CaptureDifference, title: str) -> list[str]:
     judged = bool(interval(against.time))
+    changes = [*shown_parts(against), against.time]
+    names = [*(part_words(part.name) for part in shown_parts(against)), "= time"]
     return [
         f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
-        *(_time(part_words(part.name), part).rstrip() for part in shown_parts(against)),
-        _time("= time", against.time).rstrip(),
+        *_times(names, changes),
         *(["  ~ within noise"] if judged else []),
     ]
 
 
-def _time(name: str, change: FigureChange) -> str:
-    mark = "~" if change.verdict == "noise" and change.difference else ""
-    difference = f"{mark}{' ' if mark else ''}{signed(change.difference)}"
-    return (
-        f"  {left(name, 26)}{milliseconds(change.before):>11}{milliseconds(change.after):>11}{difference:>13}"
-        f"{_short(interval(change)):>17}"
-    )
-
-
-def _short(text: str) -> str:
-    return text.replace(" to ", "..").removesuffix(" ms").replace(" ns", "ns")
+def _times(names: Sequence[str], changes: Sequence[FigureChange]) -> Iterator[str]:
+    """Yield a line for each change; the times before and after have one unit."""
+    for name, change, (before, after) in zip(names, changes, time_pairs(changes), strict=True):
+        mark = "~ " if change.verdict == "noise" and change.difference else ""
+        difference = f"{mark}{signed_duration(change.difference)}"
+        between = interval(change).replace(" to ", "..")
+        yield f"  {left(name, 26)}{before:>11}{after:>11}{difference:>12}{between:>18}".rstrip()
 
 
 def _host(against: CaptureDifference, title: str) -> list[str]:
@@ -125,7 +122,7 @@ def _lines(against: CaptureDifference, top: int) -> list[str]:
     fitting = [name if len(name) <= NAME_OF_LINE else name.partition(" (")[0] for name in whole]
     names = short_names(fitting, NAME_OF_LINE)
     title = wrap(f"Lines that made the GPU wait, mean per iteration: {line_counts(against)}", "", "  ")
-    return [*title, *(_time(name, line.idle).rstrip() for name, line in zip(names, lines, strict=True))]
+    return [*title, *_times(names, [line.idle for line in lines])]
 
 
 def _kernels(against: CaptureDifference, top: int) -> list[str]:
@@ -144,7 +141,9 @@ def _kernel(name: str, kernel: KernelChange) -> str:
     (old, new), (before, after) = calls(kernel), per_call(kernel)
     counts = old if old == new else f"{old} → {new}"
     mark = "~ " if kernel.per_call.verdict == "noise" else ""
-    return f"  {left(name, NAME_OF_KERNEL)}{counts:>13}{before:>10}{mark + after:>11}{signed(kernel.cost_ns):>10}"
+    return (
+        f"  {left(name, NAME_OF_KERNEL)}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"
+    )
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -155,9 +154,9 @@ def _several_captures(comparison: Comparison, top: int) -> Iterator[list[str]]:
     captures = (comparison.base, *(against.capture for against in comparison.against))
     base, *files = short_names([plain(capture.file, 200) for capture in captures], 34)
     yield [
-        f"{'base':<10}{left(base, 34)} {milliseconds(_base_wall(comparison)):>10}",
+        f"{'base':<10}{left(base, 34)} {duration(_base_wall(comparison)):>10}",
         *(
-            f"{against.verdict:<10}{left(file, 34)} {milliseconds(against.time.after):>10}  {_percents(against)}"
+            f"{against.verdict:<10}{left(file, 34)} {duration(against.time.after):>10}  {_percents(against)}"
             for file, against in zip(files, comparison.against, strict=True)
         ),
     ]
@@ -209,6 +208,6 @@ def _stem(capture: ComparedCapture) -> str:
 
 
 def _row(name: str, changes: Sequence[FigureChange]) -> str:
-    write = count_text if changes[0].unit == "count" else milliseconds
+    write = number if changes[0].unit == "count" else duration
     cells = [write(changes[0].before), *(f"{write(change.after)} {own_share(change)}".rstrip() for change in changes)]
     return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceview.model.fleet import Advice, Clock, Fleet, Heat
-from traceview.report.format import microseconds, milliseconds, percent
+from traceview.units import duration, share
 
 
 def headline(fleet: Fleet) -> str:
@@ -12,8 +12,8 @@ def headline(fleet: Fleet) -> str:
     parts = [f"{reports:,} report{'s' * (reports != 1)}, {ranks:,} rank{'s' * (ranks != 1)}"]
     if fleet.heat is not None and fleet.typical is not None:
         parts.append(_iterations(fleet.heat))
-        parts.append(f"one takes {milliseconds(max(rank.time or 0 for rank in fleet.ranks))} on the slowest rank")
-        parts.append(f"median own time {milliseconds(fleet.typical)} per iteration")
+        parts.append(f"one takes {duration(max(rank.time or 0 for rank in fleet.ranks))} on the slowest rank")
+        parts.append(f"median own time {duration(fleet.typical)} per iteration")
     if fleet.skipped:
         parts.append(f"{len(fleet.skipped):,} SKIPPED")
     return " · ".join(parts)
@@ -53,8 +53,8 @@ def price(fleet: Fleet, advice: Advice) -> str:
         return "Cost to the other ranks unknown: no collective was matched"
     ranks = "The other rank" if advice.waiting == 1 else f"Each of {advice.waiting:,} ranks"
     return (
-        f"{ranks} loses at least {milliseconds(advice.each)} of {whole} of "
-        f"{milliseconds(advice.wall)} ({percent(advice.each, advice.wall)}); {milliseconds(advice.cost)} in total"
+        f"{ranks} loses at least {duration(advice.each)} of {whole} of "
+        f"{duration(advice.wall)} ({share(advice.each, advice.wall)}); {duration(advice.cost)} in total"
     )
 
 
@@ -67,14 +67,14 @@ def clock_line(clock: Clock) -> str:
     if clock.method == "session start":
         return "aligned by session start time, as exact as the hosts' clocks agree"
     drift = f", drifting {clock.drift:+,} ns per second" if clock.drift else ""
-    return f"aligned by {clock.count:,} collectives, ± {microseconds(clock.uncertainty or 0)}{drift}"
+    return f"aligned by {clock.count:,} collectives, ± {duration(clock.uncertainty or 0)}{drift}"
 
 
 def session_line(clock: Clock) -> str:
     """Return the difference between the alignment by session start and the alignment by collectives."""
     if clock.session is None or clock.method != "collectives":
         return ""
-    return f"{microseconds(abs(clock.session - clock.offset))} from the alignment by session start time"
+    return f"{duration(abs(clock.session - clock.offset))} from the alignment by session start time"
 
 
 def clocks_line(fleet: Fleet) -> str:
@@ -87,10 +87,10 @@ def clocks_line(fleet: Fleet) -> str:
     parts = []
     if measured:
         unsure = max(clock.uncertainty or 0 for clock in measured)
-        parts.append(f"{len(measured):,} aligned by shared collectives (at most ± {microseconds(unsure)})")
+        parts.append(f"{len(measured):,} aligned by shared collectives (at most ± {duration(unsure)})")
     apart = [abs(clock.session - clock.offset) for clock in measured if clock.session is not None]
     if apart:
-        parts.append(f"session start times agree within {microseconds(max(apart))}")
+        parts.append(f"session start times agree within {duration(max(apart))}")
     if by_day:
         parts.append(f"{by_day:,} aligned by session start time only")
     if unknown:

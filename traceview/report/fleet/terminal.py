@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
 from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
-from traceview.report.format import milliseconds, percent, plain
+from traceview.report.format import plain
 from traceview.report.layout import WIDTH, cut, left, short_names, wrap
+from traceview.units import duration, durations, share
 
 NAME = 22
 LAST = 13  # width of the column with the rank that is last most often
@@ -29,15 +30,16 @@ def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
 def _ranks(fleet: Fleet) -> list[str]:
     what = "means per steady iteration" if fleet.heat is not None else "whole captures"
     names = _labels(fleet, NAME)
+    cells, unit = _cells(fleet.ranks)
     late = {straggler.rank for straggler in fleet.stragglers}
     lines = [
-        f"Ranks, {what} in ms, slowest first",
+        f"Ranks, {what}{f' in {unit}' if unit else ''}, slowest first",
         f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
     ]
     for before, row in _listed_ranks(fleet):
         if before:
             lines.append(f"  ... {before:,} between")
-        lines.append(("! " if row in late else "  ") + left(names[row], NAME) + _cells(fleet.ranks[row]))
+        lines.append(("! " if row in late else "  ") + left(names[row], NAME) + "".join(cells[row]))
     return [*lines, "  own = wall - exposed communication; lag = own - median own of the others"]
 
 
@@ -66,16 +68,14 @@ def _labels(fleet: Fleet, columns: int) -> list[str]:
     return short_names([plain(rank.label, 200) for rank in fleet.ranks], columns)
 
 
-def _cells(rank: Rank) -> str:
-    values = (rank.wall, rank.own, rank.lag, rank.compute, rank.copies, rank.idle, rank.wait)
-    return "".join(_ms(value) for value in values)
-
-
-def _ms(value: int | None) -> str:
-    if value is None:
-        return f"{'-':>{CELL}}"
-    ms = value / 1e6
-    return f"{ms:>{CELL}.0f}" if abs(ms) >= 1000 else f"{ms:>{CELL}.1f}" if abs(ms) >= 100 else f"{ms:>{CELL}.2f}"
+def _cells(ranks: Sequence[Rank]) -> tuple[list[list[str]], str]:
+    """Return the cells of each rank, and the unit that all of them share, which the cells omit; "" if they differ."""
+    times = [(rank.wall, rank.own, rank.lag, rank.compute, rank.copies, rank.idle, rank.wait) for rank in ranks]
+    texts = durations([ns for row in times for ns in row])
+    units = {text.partition(" ")[2] for text in texts} - {""}
+    unit = units.pop() if len(units) == 1 else ""
+    cells = [f"{text.removesuffix(f' {unit}'):>{CELL}}" for text in texts]
+    return [cells[at : at + len(COLUMNS)] for at in range(0, len(cells), len(COLUMNS))], unit
 
 
 def _advice(fleet: Fleet) -> list[str]:
@@ -100,8 +100,8 @@ def _groups(fleet: Fleet, top: int) -> list[str]:
 
 
 def _group(group: CollectiveGroup, last: str) -> str:
-    often = f"{percent(group.last_count, group.count)} {last}"
-    times = "".join(f"{milliseconds(ns):>10}" for ns in (group.skew_median, group.skew_p95, group.transfer))
+    often = f"{share(group.last_count, group.count)} {last}"
+    times = "".join(f"{duration(ns):>10}" for ns in (group.skew_median, group.skew_p95, group.transfer))
     return f"  {left(plain(group.kind, 100), 13)}{len(group.ranks):>6}{group.count:>7,}{times}  {often}"
 
 
@@ -112,7 +112,7 @@ def _pairs(fleet: Fleet, top: int) -> list[str]:
     return [
         _title_with_limit(f"Waits between ranks, {_covered_time(fleet)}", fleet.pair_count, top),
         *(
-            f"  {left(names[pair.waiter], NAME)} {milliseconds(pair.waited):>9} for {left(names[pair.last], NAME)} "
+            f"  {left(names[pair.waiter], NAME)} {duration(pair.waited):>9} for {left(names[pair.last], NAME)} "
             f"in {pair.count:,} collectives"
             for pair in fleet.pairs[:top]
         ),
@@ -126,7 +126,7 @@ def _clocks(fleet: Fleet, top: int) -> list[str]:
     files = short_names([plain(clock.file, 200) for clock in fleet.clocks], NAME)
     for file, clock in zip(files[:top], fleet.clocks, strict=False):
         words = ", ".join(part for part in (clock_line(clock), session_line(clock)) if part)
-        lines += wrap(words, f"  {left(file, NAME)} {milliseconds(clock.offset):>10}  ", " " * (NAME + 15))
+        lines += wrap(words, f"  {left(file, NAME)} {duration(clock.offset):>10}  ", " " * (NAME + 15))
     more = len(fleet.clocks) - top
     return [*lines, f"  and {more:,} more in the page and the JSON"] if more > 0 else lines
 

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from traceview.intervals import Times, covered_length, union
+from traceview.units import size
 from traceview.whatif.changes.base import COMMUNICATION, COMPUTE, GraphChange
 from traceview.whatif.changes.passes import backward_passes
 from traceview.whatif.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
@@ -35,10 +36,10 @@ def ranks(count: int, gradients: int) -> GraphChange:
         waiting = _with_waits(graph, ready, took)
         return _with_contention(_with_bucket_copies(waiting, ready, fill), ready, took, constants)
 
-    size = f"{gradients / 1e6:.0f} MB"
+    gradient_size = size(gradients)
     return GraphChange(
         f"ranks:{count}",
-        f"Data parallel on {count} GPUs ({size} of gradients)",
+        f"Data parallel on {count} GPUs ({gradient_size} of gradients)",
         "the usual link between GPUs of this model; DistributedDataParallel with buckets of 25 MB; ranks that arrive "
         "together",
         apply,
