@@ -20,6 +20,7 @@ from traceview.report.timeline.build import works
 from traceview.report.timeline.columns import Columns
 from traceview.report.timeline.levels import merged
 from traceview.report.timeline.marks import MAX_NAME_LENGTH, Marks, Names
+from traceview.report.timeline.name_sums import row_sums
 from traceview.report.timeline.rows import Group, TimelineRow
 from traceview.report.timeline.summary import SEARCHED, Work, device_sums
 
@@ -27,6 +28,7 @@ MAX_LANE_MARKS = 20_000  # per lane and answer; a lane with more is merged into 
 MAX_LANE_BINS = 1 << 16  # per lane and answer; bins become wider than requested beyond this
 MAX_ANSWER_MARKS = 4_000_000  # per answer, about 160 MB
 MAX_PLACES = 4096  # per search: the places nearest to the page's view
+MAX_NAMES = 500  # per row and measurement: those with the most time
 MAX_PARTNERS = 4096  # per call
 MAX_PARAMETERS = 20
 MAX_NS = (1 << 53) - 1  # the largest integer that JavaScript holds exactly; the page counts in it
@@ -63,6 +65,7 @@ class Answers:
     """Every row of the timeline, in the page's order. Requests and answers count times from `zero`."""
 
     analysis: Analysis
+    groups: Sequence[Group]
     rows: Sequence[TimelineRow]
     lanes: Sequence[Sequence[LaneIndex]]
     work: Sequence[Work]  # one per device
@@ -76,7 +79,7 @@ class Answers:
         rows = [row for group in groups for row in group.rows]
         lanes = [[LaneIndex(marks) for marks in row.lanes] for row in rows]
         idle = [row.lanes[0] for row in rows if row.kind == "idle"]
-        return cls(analysis, rows, lanes, works(groups), idle, names.texts, zero)
+        return cls(analysis, groups, rows, lanes, works(groups), idle, names.texts, zero)
 
     def marks(self, query: Query) -> bytes:
         """Answer `from`, `to`, `shift`, `rows` with the marks of these rows, as a header and packed columns.
@@ -116,7 +119,16 @@ class Answers:
             sums = {name: int(values[0]) for name, values in figures.items()}
             causes = {cause: sums.pop(cause, 0) for cause in device.gaps.causes}
             devices.append({"id": device.id, **sums, "causes": {cause: ns for cause, ns in causes.items() if ns}})
-        return {"from": start, "to": end, "exact": True, "devices": devices}
+        return {"from": start, "to": end, "exact": True, "devices": devices, "sums": self._sums(edges)}
+
+    def _sums(self, edges: Times) -> list[Json]:
+        """Return the names with the most time of each row, as [name, ns, events that start] between two times."""
+        sums = []
+        for part in row_sums(self.groups, edges):
+            most = np.argsort(-part.time, kind="stable")[:MAX_NAMES]
+            names = np.stack([part.name[most], part.time[most], part.started[most]], axis=1)
+            sums.append({"row": part.row, "table": part.table, "names": names.tolist()})
+        return sums
 
     def find(self, query: Query) -> Json:
         """Answer `text`, `at` with the number of events whose name contains `text`, and the places nearest to `at`."""

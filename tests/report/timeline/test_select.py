@@ -98,7 +98,7 @@ def test_keys_step_along_the_stream(page: Opened, analysis: Analysis) -> None:
 
 
 def measured(page: Opened) -> dict[str, Any]:
-    result = page.evaluate("traceview.measure.result")
+    result = page.evaluate("traceview.area.result")
     assert isinstance(result, dict)
     return result
 
@@ -124,6 +124,20 @@ def agrees(analysis: Analysis, found: dict[str, Any]) -> None:
     begun = frame.filter((frame["start"] >= start) & (frame["start"] < end))
     assert device["kernels"] == (begun["class"] == "compute").sum()
     assert device["copy_count"] == (begun["class"] == "copy").sum()
+
+
+def agrees_by_name(page: Opened, analysis: Analysis) -> None:
+    """Names of an area of whole bins: the sums of the kernels and ranges, the plain way."""
+    found = page.evaluate(
+        """() => { const { from, to, exact, tables } = traceview.area.result.names;
+          const sum = (table) => [...tables[table].values()].reduce((sum, one) => sum + one.time, 0);
+          return { from, to, exact, kernel: sum("kernel"), range: sum("range") }; }"""
+    )
+    assert found["exact"] is False
+    start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+    work = analysis.trace.operations
+    for table, frame in (("kernel", work.filter(work["class"] == "compute")), ("range", analysis.trace.ranges)):
+        assert found[table] == (frame["end"].clip(start, end) - frame["start"].clip(start, end)).sum()
 
 
 def test_measure_between_two_points_is_exact(page: Opened, analysis: Analysis) -> None:
@@ -173,26 +187,12 @@ def test_measure_from_bins_ends_at_their_borders(browser: Browser, analysis: Ana
         assert found["exact"] is False
         agrees(analysis, found)
         assert "bins" in page.page.locator("#panel").inner_text()
+        page.evaluate("traceview.setView(...traceview.view.whole)")
+        page.settle()
+        page.press("m")
+        page.page.wait_for_selector("[data-table=kernel]")
+        agrees_by_name(page, analysis)
         assert page.complaints == []
-
-
-@pytest.mark.parametrize("how", ["shift", "axis"])
-def test_box_zoom(page: Opened, how: str) -> None:
-    area = page.page.locator("#axis" if how == "axis" else "#canvas").bounding_box()
-    assert area is not None
-    before = page.view()
-    if how == "shift":
-        page.page.keyboard.down("Shift")
-    page.page.mouse.move(area["x"] + 0.25 * area["width"], area["y"] + 10)
-    page.page.mouse.down()
-    page.page.mouse.move(area["x"] + 0.5 * area["width"], area["y"] + 12, steps=4)
-    page.page.mouse.up()
-    if how == "shift":
-        page.page.keyboard.up("Shift")
-    page.settle()
-    length = before[1] - before[0]
-    after = page.view()
-    assert after == pytest.approx((before[0] + 0.25 * length, before[0] + 0.5 * length), rel=0.01)
 
 
 def test_link_restores_the_view(page: Opened, browser: Browser, analysis: Analysis, tmp_path: Path) -> None:

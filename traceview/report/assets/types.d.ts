@@ -189,6 +189,13 @@ export interface Timeline {
   groups: { label: string; note: string; rows: Row[] }[];
   summary_chunk: number;
   tally: { shift: number; count: number; devices: { id: string; columns: Record<string, Packed> }[] };
+  /** Time and events by row, bin and name; cell = bin * names + name. */
+  sums?: {
+    shift: number;
+    count: number;
+    names: number;
+    rows: { row: string; table: string; n: number; columns: Record<string, Packed> }[];
+  };
   index?: { n: number; rows: string[]; columns: Record<string, Packed> };
 }
 

@@ -21,6 +21,7 @@ from traceview.report.timeline.detail import ChunkBudget, Extra, Json, pack_lane
 from traceview.report.timeline.lanes import HostLanes, StreamLanes, projected_rows
 from traceview.report.timeline.levels import Lane, merged_lanes
 from traceview.report.timeline.marks import Marks, Names
+from traceview.report.timeline.name_sums import packed_sums
 from traceview.report.timeline.places import kept_marks, places
 from traceview.report.timeline.rows import LOOKS, Group, TimelineRow, device_bands, unions
 from traceview.report.timeline.summary import Index, tally
@@ -115,7 +116,8 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
     length = span.end - span.start
     chunks = ChunkBudget.from_bytes(span.start, budget)
     every = [lane for lanes in merged.lanes.values() for lane in lanes]
-    packed, extra, chunk = pack_lanes(every, chunks, lambda: _page_extra(analysis, merged, every, budget))
+    known = len(names.texts)
+    packed, extra, chunk = pack_lanes(every, chunks, lambda: _page_extra(analysis, merged, every, budget, known))
     cover = EMPTY if extra is None else extra.cover
     remaining = iter(packed)
     places = {row: [lane.json() for lane in islice(remaining, len(lanes))] for row, lanes in merged.lanes.items()}
@@ -134,17 +136,20 @@ def timeline(analysis: Analysis, merged: MergedRows, names: Names, budget: int) 
     return PackedTimeline(content, chunks.chunks, _used_names(names, chunks))
 
 
-def _page_extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int) -> Extra:
-    """Return the parts of a page whose timeline does not fit into `budget` bytes."""
+def _page_extra(analysis: Analysis, merged: MergedRows, every: Sequence[Lane], budget: int, names: int) -> Extra:
+    """Return the parts of a page whose timeline does not fit into `budget` bytes; `names` is the number of names."""
     span, columns = _span(analysis), Columns()
     length = span.end - span.start
     cover = places(analysis, length, every, int(budget * KEPT_SHARE / MARK_BYTES))
     idle = [merged.lanes[row.id][0] for group in merged.groups for row in group.rows if row.kind == "idle"]
+    sums, summed_names = packed_sums(merged.groups, span.start, length, budget, names, columns)
     content = {
         "tally": tally(analysis, works(merged.groups), idle, span.start, length, budget, columns),
         "index": merged.index.write(span.start, columns),
+        "sums": sums,
     }
-    return Extra(columns, content, merged.index.name, cover, kept_marks(every, cover))
+    shown = np.union1d(merged.index.name, summed_names)
+    return Extra(columns, content, shown, cover, kept_marks(every, cover))
 
 
 def works(groups: Sequence[Group]) -> list[dict[str, Intervals]]:

@@ -17,7 +17,7 @@ import { showHint } from "../timeline/panel.js";
 import { watchExport } from "../timeline/picture.js";
 import { loadRows } from "../timeline/rows.js";
 import { search, watchSearch } from "../timeline/search.js";
-import { board, measure, selected, view } from "../timeline/state.js";
+import { area, board, selected, view } from "../timeline/state.js";
 import { afterRedraw, rebuild, schedule, setView, startView } from "../timeline/view.js";
 import { showAnswer, showCards, showHead } from "./answer.js";
 import { showBeside } from "./beside.js";
@@ -92,7 +92,7 @@ async function start() {
     page,
     chunks,
     selected,
-    measure,
+    area,
     search,
     setView,
     marksIn,

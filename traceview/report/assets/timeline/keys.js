@@ -1,12 +1,12 @@
 // Mouse, wheel, keyboard and buttons of the timeline.
 import { byId, queryAll } from "../core/dom.js";
 import { isSideways, watchWheel } from "../core/wheel.js";
+import { clearArea, fitArea, followArea, keepArea, measureHere, showArea } from "./area.js";
 import { hitAt } from "./hover.js";
-import { clearMeasure, followMeasure, measureHere } from "./measure.js";
 import { showHelp } from "./panel.js";
 import { findNext } from "./search.js";
 import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
-import { pointer, selected, view } from "./state.js";
+import { area, board, pointer, selected, view } from "./state.js";
 import { fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
 
 const MOVES = {
@@ -32,11 +32,12 @@ const MOVES = {
   ",": () => stepSelected(-1),
   l: () => selected.partners.length && goToPartner(),
   m: measureHere,
+  c: keepArea,
   "?": showHelp,
   Escape: clearAll,
 };
 
-const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "?", ".", ",", "l", "f", "Escape"]);
+const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "c", "?", ".", ",", "l", "f", "Escape"]);
 
 const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
 
@@ -46,6 +47,7 @@ function scrollRows(share) {
 
 function fitSelected() {
   const { hit } = selected;
+  if (area.result) return fitArea();
   if (!hit) return fit();
   const start = hit.marks.start[hit.i],
     end = hit.marks.end[hit.i],
@@ -56,7 +58,7 @@ function fitSelected() {
 function clearAll() {
   view.lit = null;
   clearSelected();
-  clearMeasure();
+  clearArea();
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
   rebuild();
 }
@@ -80,7 +82,7 @@ export function watchInput() {
   }
   stage.addEventListener("pointermove", (event) => {
     pointer.x = momentAt(event);
-    followMeasure(pointer.x);
+    followArea(pointer.x);
   });
   stage.addEventListener("pointerleave", () => {
     pointer.x = null;
@@ -102,10 +104,9 @@ function onWheel(event) {
   return view.from !== from || view.to !== to;
 }
 
-function onPress(event, box) {
+function onPress(event, selects) {
   if (event.button !== 0) return;
-  Object.assign(pointer, { last: event, from: event, moved: false });
-  view.box = box ? [momentAt(event), momentAt(event)] : null;
+  Object.assign(pointer, { last: event, from: event, moved: false, selects });
   event.currentTarget.setPointerCapture(event.pointerId);
 }
 
@@ -115,22 +116,30 @@ function onDrag(event) {
   pointer.moved ||= Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) > 3;
   if (!pointer.moved) return;
   pointer.last = event;
-  if (view.box) {
-    view.box[1] = momentAt(event);
-    return schedule();
-  }
+  if (pointer.selects) return dragArea(from, event);
   const each = (view.to - view.from) / view.width,
     shift = (event.clientX - last.clientX) * each;
   setView(view.from - shift, view.to - shift);
   if (event.pointerType === "mouse") byId("scroll").scrollTop -= event.clientY - last.clientY;
 }
 
+// A drag on the ruler selects all rows, a drag on the rows those that it crosses.
+function dragArea(from, event) {
+  const { top } = byId("canvas").getBoundingClientRect(),
+    offset = byId("scroll").scrollTop - top;
+  const [low, high] = [from.clientY + offset, event.clientY + offset].sort((a, b) => a - b);
+  const crossed = board.shown.filter((item) => item.lanes && item.y < high && item.y + item.h > low);
+  const rows =
+    from.currentTarget === byId("axis") || event.currentTarget === byId("axis") ? null : crossed.map((item) => item.id);
+  Object.assign(area, { points: [momentAt(from), momentAt(event)], rows, moving: false, result: null });
+  schedule();
+}
+
 function onRelease(event, onStage) {
-  const box = view.box;
-  if (pointer.last && pointer.moved && box) setView(Math.min(...box), Math.max(...box));
-  if (pointer.last && !pointer.moved && onStage) select(hitAt(event));
-  view.box = null;
+  const { last, moved, selects } = pointer;
   pointer.last = null;
+  if (last && moved && selects) showArea(area.points, area.rows);
+  if (last && !moved && onStage) select(hitAt(event));
   schedule();
 }
 

@@ -3,13 +3,13 @@ import { byId, context2d } from "../core/dom.js";
 import { cssColour } from "../core/palette.js";
 import { duration } from "../core/words.js";
 import { toX } from "./axis.js";
-import { AXIS, board, measure, selected, view } from "./state.js";
+import { AXIS, area, board, selected, view } from "./state.js";
 
 export function drawOver(context, state) {
   if (view.lit) drawHighlight(context, state);
   drawSelected(context, state);
-  drawMeasure(context, state);
-  if (view.box) drawBox(context, toX(view.box[0]), toX(view.box[1]), state.height);
+  if (area.kept) drawArea(context, area.kept, state);
+  drawArea(context, area, state);
 }
 
 function drawHighlight(context, { top, height, lit }) {
@@ -25,12 +25,12 @@ function drawHighlight(context, { top, height, lit }) {
     if (lit.rows.includes(item.id)) context.strokeRect(x - 1, item.y - top + 1, w + 2, item.h - 2);
 }
 
-function drawBox(context, from, to, height) {
+function drawBox(context, from, to, y, height) {
   context.fillStyle = cssColour("--focus");
   context.globalAlpha = 0.18;
-  context.fillRect(Math.min(from, to), 0, Math.abs(to - from), height);
+  context.fillRect(Math.min(from, to), y, Math.abs(to - from), height);
   context.globalAlpha = 1;
-  for (const x of [from, to]) context.fillRect(Math.round(x), 0, 1, height);
+  for (const x of [from, to]) context.fillRect(Math.round(x), y, 1, height);
 }
 
 function rowMiddle(id, top) {
@@ -79,18 +79,26 @@ function drawArrow(context, x0, y0, x1, y1) {
   context.fill();
 }
 
-function drawMeasure(context, { height }) {
-  const [from, to = from] = measure.points;
-  if (from !== undefined) drawBox(context, toX(from), toX(to), height);
+function drawArea(context, { points, rows }, { top, height }) {
+  const [from, to = from] = points;
+  if (from === undefined) return;
+  if (!rows) return drawBox(context, toX(from), toX(to), 0, height);
+  for (const item of board.shown)
+    if (rows.includes(item.id)) drawBox(context, toX(from), toX(to), item.y - top, item.h);
 }
 
-export function drawMeasureBar() {
-  if (measure.points.length < 2) return;
+export function drawAreaBars() {
+  if (area.kept && area.kept !== area.result) drawBar(area.kept.points, "A ");
+  drawBar(area.points, area.kept ? (area.kept === area.result ? "A " : "B ") : "");
+}
+
+function drawBar(points, letter) {
+  if (points.length < 2) return;
   const context = context2d(byId("axis", HTMLCanvasElement));
-  const [from, to] = measure.points.map(toX);
+  const [from, to] = points.map(toX);
   context.fillStyle = cssColour("--focus");
   context.fillRect(Math.min(from, to), AXIS - 3, Math.abs(to - from), 3);
-  const text = duration(Math.abs(measure.points[1] - measure.points[0])),
+  const text = letter + duration(Math.abs(points[1] - points[0])),
     wide = context.measureText(text).width;
   const x = Math.min(Math.max((from + to) / 2 - wide / 2, 2), view.width - wide - 4);
   context.fillStyle = cssColour("--card");

@@ -9,7 +9,7 @@ import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
 import { showHint, showPanel } from "./panel.js";
 import { allRows } from "./rows.js";
-import { board, selected, view } from "./state.js";
+import { area, board, selected, view } from "./state.js";
 import { schedule, setView } from "./view.js";
 
 // GPU work and the call that launched it have the same process and correlation id.
@@ -51,6 +51,7 @@ function openRanges(part, at) {
 export function select(hit) {
   if (!hit) return clearSelected();
   Object.assign(selected, { hit, partners: partnersInPage(hit) });
+  Object.assign(area, { points: [], rows: null, moving: false, result: null });
   if (page.live && !selected.partners.length && hit.marks.correlation?.[hit.i]) requestPartners(hit);
   showDetails(hit);
 }

@@ -2,9 +2,9 @@
 export const AXIS = 28; // pixels
 
 /**
- * Times are ns from the page's zero, sizes pixels. `lit` is the highlighted place, `box` a range that is being dragged.
+ * Times are ns from the page's zero, sizes pixels. `lit` is the highlighted place.
  * @typedef {import("../types").Place} Place
- * @type {{ from: number, to: number, whole: [number, number], first: [number, number], lit: Place | null, box: [number, number] | null,
+ * @type {{ from: number, to: number, whole: [number, number], first: [number, number], lit: Place | null,
  *   pending: boolean, width: number, height: number, frames: number, took: number }}
  */
 export const view = {
@@ -13,7 +13,6 @@ export const view = {
   whole: [0, 1],
   first: [0, 1],
   lit: null,
-  box: null,
   pending: false,
   width: 0,
   height: 0,
@@ -42,11 +41,15 @@ export const board = {
  */
 export const selected = { hit: null, partners: [], path: "" };
 
-/** @type {{ points: number[], moving: boolean, done: boolean, result: object | null }} */
-export const measure = { points: [], moving: false, done: false, result: null };
+/**
+ * The selected area: its two times and the ids of its rows (null for all), its figures, and those of the area that it is
+ * compared with. `moving` while the second end follows the pointer.
+ * @type {{ points: number[], rows: string[] | null, moving: boolean, result: any, kept: any }}
+ */
+export const area = { points: [], rows: null, moving: false, result: null, kept: null };
 
 /**
- * The time under the pointer, the events where a drag began and was last seen, and whether it has moved.
- * @type {{ x: number | null, from: PointerEvent | null, last: PointerEvent | null, moved: boolean }}
+ * The time under the pointer, the events where a drag began and was last seen, whether it has moved and selects an area.
+ * @type {{ x: number | null, from: PointerEvent | null, last: PointerEvent | null, moved: boolean, selects: boolean }}
  */
-export const pointer = { x: null, from: null, last: null, moved: false };
+export const pointer = { x: null, from: null, last: null, moved: false, selects: false };

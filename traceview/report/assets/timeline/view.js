@@ -6,7 +6,7 @@ import { duration, momentText } from "../core/words.js";
 import { drawAxis } from "./axis.js";
 import { drawRows } from "./draw.js";
 import { showLabels } from "./labels.js";
-import { drawMeasureBar } from "./overlay.js";
+import { drawAreaBars } from "./overlay.js";
 import { placeRows } from "./rows.js";
 import { AXIS, board, view } from "./state.js";
 
@@ -64,7 +64,7 @@ export function redraw() {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawRows(context, { ...view, top: byId("scroll").scrollTop });
   drawAxis();
-  drawMeasureBar();
+  drawAreaBars();
   byId("range").textContent = `${duration(view.to - view.from)} from ${momentText(Math.max(0, view.from))}`;
   view.frames++;
   view.took = performance.now() - began;

@@ -1,0 +1,96 @@
+"""An area of the timeline: figures by name, of some rows, and of two areas side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.report.browser import Opened
+from traceview.model.analysis import Analysis
+from traceview.report.timeline.build import origin
+
+
+@pytest.fixture(scope="module")
+def analysis(analysis_of: Callable[[str], Analysis]) -> Analysis:
+    return analysis_of("dual")
+
+
+def drag(page: Opened, area: str, first: tuple[float, float], last: tuple[float, float]) -> dict[str, Any]:
+    """Drag over an element, from one place to another (share of the width, pixels from the top); return the result."""
+    page.page.locator(area).scroll_into_view_if_needed()
+    box = page.page.locator(area).bounding_box()
+    assert box is not None
+    for act, (x, y) in (("down", first), ("up", last)):
+        page.page.mouse.move(box["x"] + x * box["width"], box["y"] + y, steps=3)
+        getattr(page.page.mouse, act)()
+    page.page.wait_for_function("traceview.area.result")
+    result = page.evaluate(
+        """() => { const { from, to, exact, rows, names } = traceview.area.result;
+          const named = (sums) => [...sums].map(([at, sum]) => [traceview.page.names[at], sum.time, sum.started]);
+          const tables = Object.entries(names.tables).map(([table, sums]) => [table, named(sums)]);
+          return { from, to, exact, rows, names: { ...names, tables: Object.fromEntries(tables) } }; }"""
+    )
+    assert isinstance(result, dict)
+    return result
+
+
+def sums_by_name(frame: pl.DataFrame, start: int, end: int) -> list[tuple[str, int, int]]:
+    """Return name, ns inside [start, end) and events that start there, the plain way."""
+    clipped = pl.min_horizontal("end", pl.lit(end)) - pl.max_horizontal("start", pl.lit(start))
+    begun = (pl.col("start") >= start) & (pl.col("start") < end)
+    frame = frame.filter((clipped > 0) | begun).group_by(pl.col("name").cast(pl.String))
+    return sorted(frame.agg(clipped.clip(0).sum(), begun.sum().alias("begun")).rows())
+
+
+def test_drag_on_the_ruler_sums_every_row_by_name(page: Opened, analysis: Analysis) -> None:
+    before = page.view()
+    found = drag(page, "#axis", (0.25, 10), (0.5, 12))
+    length = before[1] - before[0]
+    assert (found["from"], found["to"]) == pytest.approx(
+        (before[0] + 0.25 * length, before[0] + 0.5 * length), rel=0.01
+    )
+    assert page.view() == before and found["rows"] is None and found["exact"] and found["names"]["exact"]
+    start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+    work = analysis.trace.operations
+    copies = work["class"].is_in(["copy", "memset"])
+    tables = found["names"]["tables"]
+    for table, frame in (
+        ("kernel", work.filter(~copies)),
+        ("copy", work.filter(copies)),
+        ("call", analysis.trace.api),
+        ("range", analysis.trace.ranges),
+    ):
+        assert sorted(map(tuple, tables[table])) == sums_by_name(frame, start, end)
+    text = page.page.locator("[data-table=kernel]").inner_text()
+    assert max(tables["kernel"], key=lambda row: row[1])[0][:20] in text
+    assert page.page.locator("[data-table=idle]").count() == 1
+    page.press("f")
+    first, last = page.view()
+    assert first < found["from"] < found["to"] < last and last - first < 1.2 * (found["to"] - found["from"])
+
+
+def test_area_of_one_row_compared_with_another(page: Opened, analysis: Analysis) -> None:
+    row = page.evaluate(
+        "(({ id, y, h }) => ({ id, y, h }))(traceview.board.shown.find((row) => row.kind === 'stream'))"
+    )
+    page.page.keyboard.down("Shift")
+    middle = row["y"] + row["h"] / 2
+    first = drag(page, "#canvas", (0.2, middle - 2), (0.3, middle + 2))
+    page.press("c")
+    second = drag(page, "#canvas", (0.4, middle - 2), (0.5, middle + 2))
+    page.page.keyboard.up("Shift")
+    assert first["rows"] == second["rows"] == [row["id"]]
+    assert set(second["names"]["tables"]) <= {"kernel", "copy"}
+    work = analysis.trace.operations
+    work = work.filter((work["stream"] == int(row["id"][2:])) & ~work["class"].is_in(["copy", "memset"]))
+    for found in (first, second):
+        start, end = (found[edge] + origin(analysis) for edge in ("from", "to"))
+        assert sorted(map(tuple, found["names"]["tables"]["kernel"])) == sums_by_name(work, start, end)
+    panel = page.page.locator("#panel")
+    assert [text[:2] for text in panel.locator("h3").all_inner_texts()] == ["A:", "B:"]
+    assert "B − A" in panel.locator("[data-table=kernel] thead").inner_text()
+    page.press("Escape")
+    assert page.evaluate("traceview.area.points") == [] and "Click an operation" in panel.inner_text()

@@ -1,0 +1,114 @@
+// The selected area: a stretch of time, of all rows or of some. A second area is compared with the one that was kept.
+import { el } from "../core/dom.js";
+import { page } from "../core/page.js";
+import { EXACT, duration, momentText } from "../core/words.js";
+import { areaTables } from "./areatables.js";
+import { measureRange } from "./measured.js";
+import { namesInside } from "./namesums.js";
+import { showHint, showPanel } from "./panel.js";
+import { area, pointer, selected, view } from "./state.js";
+import { schedule, setView } from "./view.js";
+
+// The first press of m sets one end at the pointer, the second the other. Without a pointer over the timeline, the area
+// is the selection, the highlight or the visible range.
+export function measureHere() {
+  if (area.moving) {
+    area.points[1] = Math.round(pointer.x ?? area.points[1] ?? view.to);
+    return showArea(area.points);
+  }
+  const { hit } = selected,
+    { lit } = view;
+  if (pointer.x === null)
+    return showArea(
+      hit ? [hit.marks.start[hit.i], hit.marks.end[hit.i]] : lit ? [lit.start, lit.end] : [view.from, view.to],
+    );
+  Object.assign(area, { points: [Math.round(pointer.x)], rows: null, moving: true, result: null });
+  showPanel(el("p", {}, `Measuring from ${momentText(area.points[0])}: press m at the other end, or Esc to cancel.`));
+  schedule();
+}
+
+export function followArea(at) {
+  if (!area.moving) return;
+  area.points[1] = Math.round(at);
+  schedule();
+}
+
+/**
+ * Selects an area and shows its figures; `rows` are ids, null for all rows.
+ * @param {number[]} points
+ * @param {string[] | null} rows
+ */
+export async function showArea(points, rows = null, title = "") {
+  const [from, to] = points
+    .map((at) => Math.min(Math.max(Math.round(at), 0), page.timeline.span[1]))
+    .sort((a, b) => a - b);
+  Object.assign(area, { points: [from, to], rows, moving: false, result: null });
+  Object.assign(selected, { hit: null, partners: [], path: "" });
+  schedule();
+  const devices = await measureRange(from, to);
+  const result = { ...devices, rows, title, names: namesInside(from, to, rows, devices.sums), points: [from, to] };
+  if (area.points[0] !== from || area.points[1] !== to) return;
+  area.result = result;
+  showResult();
+}
+
+export function clearArea() {
+  if (!area.points.length && !area.kept) return;
+  Object.assign(area, { points: [], rows: null, moving: false, result: null, kept: null });
+  if (!selected.hit) showHint();
+  schedule();
+}
+
+// Keeps the area as A, with which the next is compared; a second call lets go of it.
+export function keepArea() {
+  if (!area.result) return;
+  area.kept = area.kept ? null : area.result;
+  showResult();
+  schedule();
+}
+
+export function fitArea() {
+  const [from, to] = area.points,
+    air = (to - from) * 0.05;
+  setView(from - air, to + air);
+}
+
+function areaTitle({ from, to, exact, rows, title }) {
+  const length = exact ? EXACT.format((to - from) / 1e6) + " ms" : duration(to - from);
+  const where = rows ? `, ${rows.length} ${rows.length === 1 ? "row" : "rows"}` : "";
+  return `${title || "Area"}: ${length} from ${momentText(from)} to ${momentText(to)}${where}`;
+}
+
+function basisText({ exact, bin }) {
+  return exact
+    ? "exact to the nanosecond"
+    : `rounded to bins of ${duration(bin)}; traceview serve measures to the nanosecond`;
+}
+
+function showResult() {
+  const { result, kept } = area,
+    compared = kept && kept !== result ? kept : null;
+  if (!result) return;
+  const action = (text, run) => el("button", { type: "button", text, onclick: run });
+  showPanel(
+    el(
+      "div",
+      { class: "panel-head" },
+      el(
+        "div",
+        {},
+        ...(compared ? [el("h3", { text: "A: " + areaTitle(compared) })] : []),
+        el("h3", { text: (compared ? "B: " : "") + areaTitle(result) }),
+      ),
+      el("p", { class: "soft", text: basisText(result) }),
+      el(
+        "p",
+        { class: "actions" },
+        action("Zoom to it (f)", fitArea),
+        action(kept ? "End the comparison (c)" : "Compare with another (c)", keepArea),
+      ),
+      kept === result ? el("p", { class: "soft", text: "This is A: select another area to compare." }) : null,
+    ),
+    areaTables(result, compared),
+  );
+}
