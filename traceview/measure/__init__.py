@@ -24,6 +24,7 @@ For example::
 from traceview.measure.base import CaptureMeasure, DeviceMeasure, PartMeasure
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNELS
+from traceview.measure.memory import MEMORY_USE
 from traceview.measure.nvtx.ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, COPIES
 from traceview.measure.places.table import KERNEL_PLACES, MODULES
@@ -48,6 +49,7 @@ MEASURES: tuple[PartMeasure | DeviceMeasure | CaptureMeasure, ...] = (
     SYNC_CALLS,
     IMPLICIT_CALLS,
     LINES,
+    MEMORY_USE,
     RANGES,
     PHASES,
 )

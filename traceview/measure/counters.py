@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from traceview.measure.memory import memory_curves
 from traceview.model.counters import CounterSeries
 from traceview.model.trace import Trace
 
-COUNTERS: tuple[Callable[[Trace], Iterable[CounterSeries]], ...] = ()
+COUNTERS: tuple[Callable[[Trace], Iterable[CounterSeries]], ...] = (memory_curves,)
 
 
 def measure_counters(trace: Trace) -> tuple[CounterSeries, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 
 from traceview.frozen import frozen
+from traceview.intervals import Times
 from traceview.model.columns import Table
 from traceview.model.counters import Counters
 from traceview.model.devices import DevicePart, DeviceUse, HostStates
@@ -56,6 +57,9 @@ class HostTime(Protocol):
 
         A sample stands for the time nearest to it. A thread has its Python stacks; without these, its CPU samples.
         """
+
+    def lines_at(self, thread: Times, moments: Times) -> list[str]:
+        """Return the line of the program where each thread (row of Trace.threads) is at a moment; "" if unknown."""
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""

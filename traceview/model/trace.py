@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceview.frozen import frozen
+from traceview.model.memory import MEMORY
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.scopes import CAPTURES, SCOPES, no_scopes
 from traceview.model.sizes import WorkSizes
@@ -200,6 +201,7 @@ class Trace:
     evidence: HostEvidence = field(default_factory=HostEvidence)
     sizes: WorkSizes = field(default_factory=WorkSizes)
     scopes: pl.DataFrame = field(default_factory=no_scopes)
+    memory: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(MEMORY)))
     captures: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(CAPTURES)))
 
     def __post_init__(self) -> None:
@@ -214,6 +216,7 @@ class Trace:
         _check("shapes", self.shapes, SHAPES)
         _check("scopes", self.scopes, SCOPES)
         _check("captures", self.captures, CAPTURES)
+        _check("memory", self.memory, MEMORY)
         for name, frame, schema in (*self.evidence.tables, *self.sizes.tables):
             _check(name, frame, schema)
 

@@ -15,6 +15,7 @@ from traceview.normalise.health import check_health, collect_evidence, with_prof
 from traceview.normalise.host_events import host_evidence
 from traceview.normalise.kernels import kernel_captures, take_graph_nodes
 from traceview.normalise.links import Links
+from traceview.normalise.memory import memory_frame
 from traceview.normalise.native_stacks import take_stacked_calls
 from traceview.normalise.operations import operations_frame, with_launches
 from traceview.normalise.program import ProgramNames, find_program
@@ -80,6 +81,7 @@ def normalise(capture: RawCapture) -> Trace:
         scopes=scopes,
         captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
+        memory=memory_frame(tables, devices, links, threads, api),
         program=find_program(names, operations, is_torch_trace=info.profiler == TORCH_PROFILER),
         evidence=host,
     )

@@ -18,6 +18,7 @@ SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 CUDA_EVENT = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 NVTX = "NVTX_EVENTS"
 OVERHEAD = "PROFILER_OVERHEAD"
+MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"  # torch.profiler's `[memory]` events become this table too
 CUPTI_OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 STRINGS = "StringIds"
@@ -129,6 +130,10 @@ TABLES: Mapping[str, WantedColumns] = {
     OVERHEAD: WantedColumns(("start", "end")),
     CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType"), ("globalTid",)),
     DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
+    MEMORY: WantedColumns(
+        ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType"),
+        health=("correlationId", "globalTid", "totalBytes"),
+    ),
     **dict.fromkeys(MPI, WantedColumns(("start", "end", "globalTid", "textId"))),
     **dict.fromkeys(OPENACC, WantedColumns(("start", "end", "globalTid", "nameId"))),
     GRAPH_NODES: WantedColumns(("start", "globalTid", GRAPH_NODE), health=("originalGraphNodeId",)),

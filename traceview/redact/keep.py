@@ -27,7 +27,7 @@ _ENUMS = (
 )
 _SETTINGS = ("name", "value")
 # Kept in addition to what the analysis reads (raw.TABLES): sizes and ids set by the driver or nsys. Values that a
-# program sets are dropped: NVTX payloads and colours, memset values, MPI tags, files, addresses.
+# program sets are dropped: NVTX payloads and colours, memset values, MPI tags, files, the names of variables.
 _MORE: Mapping[str, tuple[str, ...]] = {
     raw.KERNEL: ("demangledName", "mangledName", "graphId", "graphNodeId", "gridId", "greenContextId", *_GEOMETRY),
     raw.MEMCPY: (

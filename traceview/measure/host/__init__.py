@@ -10,6 +10,7 @@ import polars as pl
 
 from traceview import intervals
 from traceview.frozen import frozen
+from traceview.intervals import Times
 from traceview.measure.base import CaptureInput, CaptureMeasure
 from traceview.measure.gaps.thread_states import ThreadStates
 from traceview.measure.host.idle_pieces import ThreadIdle, idle_by_thread
@@ -20,6 +21,7 @@ from traceview.measure.host.states import StateIndex, measure_states
 from traceview.model.columns import Table
 from traceview.model.devices import DeviceUse, Gaps, HostStates
 from traceview.model.rows import SourceLine
+from traceview.model.stacks import StackFrame
 from traceview.model.trace import Trace, Window
 
 THREAD_STACKS = ("start", "end", "stack", "thread")
@@ -83,6 +85,20 @@ class HostIdle:
                 columns = {"start": cells.start, "end": cells.end, "stack": cells.stack}
                 parts.append(pl.DataFrame(columns).filter(pl.col("stack") >= 0).with_columns(thread=pl.lit(thread)))
         return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
+
+    def lines_at(self, thread: Times, moments: Times) -> list[str]:
+        """Return the line where each thread is at a moment, by the best stacks of it (see model.HostTime)."""
+        stack = np.full(len(moments), -1, np.int64)
+        for caller in np.unique(thread[thread >= 0]).tolist():
+            own = np.flatnonzero(thread == caller)
+            cells = next(self.stacks.sources(caller), None)
+            if cells is not None:
+                at = np.maximum(np.searchsorted(cells.start, moments[own], side="right") - 1, 0)
+                inside = (cells.start[at] <= moments[own]) & (moments[own] < cells.end[at])
+                stack[own] = np.where(inside, cells.stack[at], -1)
+        rows = np.append(self.stacks.own_frames, -1)[stack].tolist()
+        texts = {row: StackFrame(*self.trace.evidence.frames.row(row)).text for row in set(rows) - {-1}}
+        return [texts.get(row, "") for row in rows]
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
         """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""

@@ -12,7 +12,15 @@ from traceview.frozen import frozen
 from traceview.read.kineto.pieces import SEPARATOR, NotJsonError
 from traceview.read.kineto.scopes import COLUMNS as SCOPE_COLUMNS
 from traceview.read.kineto.scopes import SCOPE, scope_events
-from traceview.read.kineto.sizes import MATH, MATH_COLUMNS, MESSAGE, MESSAGE_COLUMNS, sized_events
+from traceview.read.kineto.sizes import (
+    MATH,
+    MATH_COLUMNS,
+    MEMORY,
+    MEMORY_COLUMNS,
+    MESSAGE,
+    MESSAGE_COLUMNS,
+    sized_events,
+)
 from traceview.read.limits import MAX_NAME, DecodedSize
 from traceview.read.raw import NOT_A_TIME
 
@@ -78,6 +86,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     SCOPE: SCOPE_COLUMNS,
     MATH: MATH_COLUMNS,
     MESSAGE: MESSAGE_COLUMNS,
+    MEMORY: MEMORY_COLUMNS,
 }
 TIMED_SORTS = ("kernel", "memcpy", "memset", "call", "range", "overhead")
 PIECES_AT_ONCE = 2  # a piece takes about ten times its size while it is decoded

@@ -1,7 +1,8 @@
-"""The sizes of the work in a trace: operations of ops with known shapes, and messages of collectives.
+"""The sizes in a trace: operations of ops with known shapes, messages of collectives, and allocated memory.
 
 torch.profiler writes shapes with record_shapes=True, and the arguments of a collective always: at its kernel, or in
-older versions at the op `record_param_comms` with the kernel's external id alone.
+older versions at the op `record_param_comms` with the kernel's external id alone. With profile_memory=True it writes an
+event for each tensor that its allocator gives or takes back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.kineto.op_flops import COUNTS, op_flops
 from traceview.read.limits import MAX_NAME
 
-MATH, MESSAGE = "math", "message"
+MATH, MESSAGE, MEMORY = "math", "message", "memory"
 SHAPES = '"Input Dims"'
 COUNTED = rf'"name"\s*:\s*"(?:{"|".join(COUNTS)})"'
 # A list of lists of sizes, without lists of tensors; and a list of texts, which may contain brackets.
@@ -42,19 +43,30 @@ KERNEL_CATEGORIES = ("kernel", "Kernel")
 UNDEFINED = ("undefined", "")  # descriptions that torch writes for a group without one
 ELEMENT_ROWS = {torch: row for row, (torch, _, _) in enumerate(raw.ELEMENTS)}
 ELEMENT_BYTES = dict(enumerate(size for _, _, size in raw.ELEMENTS))
+ALLOCATION = '"[memory]"'
+GPU_DEVICE = 1  # DeviceType of c10
+TENSOR_MEMORY = 100  # memKind of tensors; nsys has none for them
+# Integers of an allocation, and their columns; `Bytes` are negative if it is freed.
+MEMORY_NUMBERS = {"Device Id": "device", "Addr": "address", "Bytes": "bytes", "Total Allocated": "totalBytes"}
+MEMORY_SCHEMA = pl.Struct(
+    dict.fromkeys(("pid", "tid", "ts"), pl.String)
+    | {"args": pl.Struct(dict.fromkeys((*MEMORY_NUMBERS, "Device Type"), pl.String))}
+)
+MEMORY_COLUMNS = ("pid", "tid", "start", *MEMORY_NUMBERS.values())
 MATH_COLUMNS = ("pid", "tid", "start", "end", "flops")
 MESSAGE_COLUMNS = ("pid", "tid", "name", "label", *MESSAGE_NUMBERS.values(), "dtype", "is_kernel")
 Decoder = Callable[[pl.Series, pl.Struct], pl.DataFrame]
 
 
 def sized_events(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> list[pl.DataFrame]:
-    """Return the ops with known operations and the collectives among the texts of events, one frame for each.
+    """Return the ops with known operations, the collectives and the allocations among the texts of events, in frames.
 
     `decode` reads JSON, `time` turns decimal text in µs into ns.
     """
     frames = [
         _math_events(events.filter(events.str.contains(SHAPES, literal=True)), decode, time),
         _messages(events.filter(events.str.contains(COLLECTIVE)), decode),
+        _allocations(events.filter(events.str.contains(ALLOCATION, literal=True)), decode, time),
     ]
     return [frame for frame in frames if frame is not None]
 
@@ -109,6 +121,37 @@ def _messages(events: pl.Series, decode: Decoder) -> pl.DataFrame | None:
         args.field("dtype").replace_strict(ELEMENT_ROWS, default=None, return_dtype=pl.Int64).alias("dtype"),
         pl.col("cat").is_in(KERNEL_CATEGORIES).cast(pl.Int64).alias("is_kernel"),
     )
+
+
+def _allocations(events: pl.Series, decode: Decoder, time: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame | None:
+    if not len(events):
+        return None
+    args = pl.col("args").struct
+    numbers = {column: args.field(source).cast(pl.Int64, strict=False) for source, column in MEMORY_NUMBERS.items()}
+    return (
+        decode(events, MEMORY_SCHEMA)
+        .filter(args.field("Device Type").cast(pl.Int64, strict=False) == GPU_DEVICE)
+        .select(
+            pl.lit(MEMORY).alias("sort"),
+            *(pl.col(name).cast(pl.Int64, strict=False) for name in ("pid", "tid")),
+            time(pl.col("ts")).alias("start"),
+            pl.lit(0, pl.Int64).alias("length"),
+            **numbers,
+        )
+    )
+
+
+def memory_table(events: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.MEMORY from the allocations of a trace."""
+    thread = identity.global_tid(events)
+    return events.with_columns(
+        thread,
+        (thread // (1 << 24) * (1 << 24)).alias("globalPid"),
+        pl.col("device").alias("deviceId"),
+        pl.col("bytes").abs(),
+        pl.lit(TENSOR_MEMORY, pl.Int64).alias("memKind"),
+        (pl.col("bytes") < 0).cast(pl.Int64).alias("memoryOperationType"),
+    ).select(column for column in raw.TABLES[raw.MEMORY].columns if column != "correlationId")
 
 
 def math_table(ops: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from traceview.read.kineto.events import METADATA, TraceEvents
 from traceview.read.kineto.identity import TraceIdentity
 from traceview.read.kineto.pieces import GPU_LIMITS, TraceGpu
 from traceview.read.kineto.scopes import SCOPE, scope_table
-from traceview.read.kineto.sizes import MATH, MESSAGE, math_table, message_table
+from traceview.read.kineto.sizes import MATH, MEMORY, MESSAGE, math_table, memory_table, message_table
 
 # CUpti_ActivitySynchronizationType, by Kineto's words for it.
 SYNC_TYPES = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}
@@ -68,6 +68,7 @@ def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl
         raw.SCOPES: scope_table(frames[SCOPE], identity),
         raw.MATH: math_table(frames[MATH], identity),
         raw.MESSAGES: message_table(frames[MESSAGE], identity),
+        raw.MEMORY: memory_table(frames[MEMORY], identity),
     }
     present = {
         table: frame.select([column for column in raw.TABLES[table].columns if column in frame.columns])
