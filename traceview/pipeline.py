@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,8 @@ from traceview.normalise import normalise
 from traceview.read import read_capture
 from traceview.read.calibration import costs_beside
 from traceview.rules import with_findings
+from traceview.rules.answer import with_answer
+from traceview.whatif.prediction import model_of_run, with_predictions
 from traceview.whatif.unprofiled import with_unprofiled_time
 
 if TYPE_CHECKING:
@@ -92,7 +95,11 @@ def analyze(
         costs = ESTIMATE if isinstance(report, Trace) else costs_beside(Path(report))
     if costs is not None:
         analysis = with_unprofiled_time(analysis, costs, unprofiled_ns)
-    return with_findings(analysis, activities)
+    # The model needs no findings, and rules leave a core unused.
+    with ThreadPoolExecutor(1) as aside:
+        model = aside.submit(model_of_run, analysis)
+        analysis = with_findings(analysis, activities)
+        return with_answer(with_predictions(analysis, model.result()))
 
 
 def _measure(

@@ -170,6 +170,7 @@ def made_analysis(names: str = "", findings: int = 5, devices: int = 1) -> Analy
     """Return an analysis that fills every part; `names` is appended to every name."""
     trace = made_trace(operations=[(0, 10, "compute", 0, 0)], api=[(0, 1, "api", 0)], ranges=[(0, 20, "step", 0)])
     return Analysis(
+        answer=f"The GPU computes 60% of the time. The largest loss is finding 0{names}, 9.0%.",
         info=ReportInfo(f"report{names}.sqlite", "2024.2.3", "3.11.1", {}),
         trace=trace,
         devices=tuple(made_device(f"GPU {index}", names=names) for index in range(devices)),

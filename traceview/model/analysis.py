@@ -185,6 +185,21 @@ class Place:
 
 
 @frozen
+class PredictedTime:
+    """The time of an iteration today and after a change alone, in ns, as `traceview whatif` predicts it."""
+
+    change: str  # its name in `traceview whatif`
+    before_ns: int
+    after_ns: int
+    is_unprofiled: bool  # both are without the profiler
+
+    @property
+    def gain(self) -> float:
+        """The share of the time that the change saves."""
+        return 1 - self.after_ns / self.before_ns
+
+
+@frozen
 class Finding:
     """A symptom, its cost, and what to change."""
 
@@ -204,6 +219,8 @@ class Finding:
     unsure_because: str | None = None  # what the capture lacks that the finding rests on
     host: HostPlace | None = None  # where the host was in the idle time that the finding costs, if known
     change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
+    remedy: str = ""  # the advice in one line
+    prediction: PredictedTime | None = None  # what `change` gives, for the first findings that have one
 
 
 @frozen
@@ -230,6 +247,7 @@ class Analysis:
     findings: tuple[Finding, ...] = field(default=())
     notes: tuple[Note, ...] = ()  # what is missing, lost or doubtful, and which figures it affects
     whole: bool = False  # findings, bars and conditions cover the whole window, not the steady part
+    answer: str = ""  # one sentence each on what computes, the largest loss, and what its remedy would give
     charts: Callable[[], Charts] | None = None  # measures the charts when a page is written
     projected: Callable[[], pl.DataFrame] | None = None  # ranges on the GPU (PROJECTED) for a timeline
     host_time: HostTime | None = None  # what the host did in idle gaps, if the capture has evidence of it

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.analysis import Analysis, Iterations, NotMeasured, PredictedTime
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
@@ -28,6 +29,8 @@ from traceview.whatif.select import select
 
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
+MAX_PREDICTED = 3  # changes that every analysis predicts
+MAX_REPLAYED = 22_000  # operations that it replays for them, so that 1.0 million kernels take at most 5% longer
 MIN_FURTHER_GAIN = 0.005  # share of the measured time that one more change must gain
 DEFAULT_SPEEDUP = 2.0  # speedup of the kernel with the most time, if no kernel is named
 
@@ -70,6 +73,31 @@ def whatif(
         left_out=left_out,
         notes=(*model_notes(model), *process_notes(analysis.trace, selection.process)),
     )
+
+
+def model_of_run(analysis: Analysis) -> RunModel | None:
+    """Return the model that predicts changes, without the profiler if its cost is known; None if there is none."""
+    model = _model(analysis)
+    return None if isinstance(model, str) else _without_profiler(analysis, model)
+
+
+def with_predictions(analysis: Analysis, model: RunModel | None) -> Analysis:
+    """Return the analysis with what the remedies of its first findings would give.
+
+    The changes of the first findings that have one are predicted: at most MAX_PREDICTED, fewer for a large model.
+    """
+    if model is None:
+        return analysis
+    known = {change.name: change for change in _changes_for(analysis)}
+    names = dict.fromkeys(finding.change for finding in analysis.findings if finding.change in known)
+    count = min(MAX_PREDICTED, max(1, MAX_REPLAYED // len(model.graph.operations.row)))
+    times = {name: _middle_time(model, [known[name]]) for name in islice(names, count)}
+    unprofiled = _unprofiled(analysis) is not None
+    predicted = {
+        name: PredictedTime(name, model.measured, time, unprofiled) for name, time in times.items() if time is not None
+    }
+    findings = (replace(finding, prediction=predicted.get(finding.change)) for finding in analysis.findings)
+    return replace(analysis, findings=tuple(findings))
 
 
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphChange] = ()) -> Prediction:

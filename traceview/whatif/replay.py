@@ -81,47 +81,45 @@ def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
     return int(time[graph.starts(rows[inside])].min()), end
 
 
-def _critical_edges(graph: DependencyGraph, result: Replay) -> list[int]:
+def _critical_edges(graph: DependencyGraph, result: Replay) -> Codes:
     """Return the edges of the critical path through the counted iterations, last edge first."""
-    rows = np.arange(len(graph.operations.row))
-    ends = graph.ends(rows)
-    last = ends[result.time[ends] == result.end]
-    node, path = int(last[0]), []
-    while result.time[node] > result.begin and result.binding[node] >= 0:
-        edge = int(result.binding[node])
+    ends = graph.ends(np.arange(len(graph.operations.row)))
+    node = int(ends[result.time[ends] == result.end][0])
+    binding, source = result.binding.tolist(), graph.edges.source.tolist()
+    counted, path = (result.time > result.begin).tolist(), []
+    while counted[node] and (edge := binding[node]) >= 0:
         path.append(edge)
-        node = int(graph.edges.source[edge])
-    return path
+        node = source[edge]
+    return np.array(path, np.int64)
 
 
-def _path_kind(graph: DependencyGraph, edge: int) -> str:
-    """Return the kind (of PATH) of an edge of the critical path."""
-    if graph.edges.kind[edge] != RUN:
-        return KINDS[int(graph.edges.kind[edge])]
-    operation = (int(graph.edges.target[edge]) - 2 * len(graph.calls.row)) // 2
-    return CLASSES[int(graph.operations.code[operation])]
+def _path_kinds(graph: DependencyGraph, edges: Codes) -> Codes:
+    """Return the kind (index in PATH) of each edge of the critical path."""
+    kinds = np.array([PATH.index(kind) if kind in PATH else -1 for kind in KINDS])[graph.edges.kind[edges]]
+    run = graph.edges.kind[edges] == RUN
+    operation = (graph.edges.target[edges[run]] - 2 * len(graph.calls.row)) // 2
+    kinds[run] = np.array([PATH.index(name) for name in CLASSES])[graph.operations.code[operation]]
+    return kinds
 
 
-def _path_parts(graph: DependencyGraph, result: Replay) -> list[tuple[int, int, int]]:
-    """Return (edge, start, end) along the critical path, first to last and without gaps between them.
+def _path_parts(graph: DependencyGraph, result: Replay) -> tuple[Codes, Times, Times]:
+    """Return edges, starts and ends along the critical path, first to last and without gaps between them.
 
     If a call returns before the copy that it waits for ends, the copy counts until that return.
     """
-    parts, until = [], result.end
-    for edge in _critical_edges(graph, result):
-        since = max(int(result.time[graph.edges.source[edge]]), result.begin)
-        if since < until:
-            parts.append((edge, since, until))
-            until = since
-    return parts[::-1]
+    edges = _critical_edges(graph, result)
+    since = np.maximum(result.time[graph.edges.source[edges]], result.begin)
+    until = np.minimum.accumulate(np.append(result.end, since))[:-1]
+    parts = np.flatnonzero(since < until)[::-1]
+    return edges[parts], since[parts], until[parts]
 
 
 def path_times(graph: DependencyGraph, result: Replay) -> dict[str, int]:
     """Return the ns per iteration of each kind of PATH on the critical path."""
-    total = dict.fromkeys(PATH, 0)
-    for edge, start, end in _path_parts(graph, result):
-        total[_path_kind(graph, edge)] += end - start
-    return {kind: ns // graph.counted for kind, ns in total.items()}
+    edges, start, end = _path_parts(graph, result)
+    total = np.zeros(len(PATH), np.int64)
+    np.add.at(total, _path_kinds(graph, edges), end - start)
+    return dict(zip(PATH, (total // graph.counted).tolist(), strict=True))
 
 
 def path_spans(trace: Trace, graph: DependencyGraph, result: Replay) -> tuple[PathSpan, ...]:
@@ -129,13 +127,15 @@ def path_spans(trace: Trace, graph: DependencyGraph, result: Replay) -> tuple[Pa
     names = trace.operations["name"].gather(graph.operations.row).cast(pl.String)
     calls = trace.api["name"].gather(graph.calls.row).cast(pl.String)
     spans: list[PathSpan] = []
-    for edge, start, end in _path_parts(graph, result):
+    edges, *times = _path_parts(graph, result)
+    kinds = _path_kinds(graph, edges)
+    for edge, kind, start, end in zip(*(column.tolist() for column in (edges, kinds, *times)), strict=True):
         target = int(graph.edges.target[edge])
         if int(graph.edges.kind[edge]) in (GAP, CALL, WAIT, QUEUE):
             name = calls[target // 2]
         else:
             name = names[(target - 2 * len(graph.calls.row)) // 2]
-        span = PathSpan(_path_kind(graph, edge), name, start, end)
+        span = PathSpan(PATH[kind], name, start, end)
         last = spans[-1] if spans else None
         if last and (last.kind, last.name, last.end_ns) == (span.kind, span.name, span.start_ns):
             spans[-1] = PathSpan(span.kind, span.name, last.start_ns, span.end_ns)

@@ -1,34 +1,29 @@
-"""The sentence of the answer, and its evidence."""
+"""What the answer rests on, in words."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.captures import sample, shared
-from tests.report.made_analysis import MS, bare_analysis, made_analysis, made_device
+from tests.captures import sample
+from tests.report.made_analysis import bare_analysis, made_analysis, made_device
 from traceview.model.analysis import Iterations
 from traceview.model.program import Program
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.report.analysis.answer import answer, covered, iteration_line, program_words, total_words
+from traceview.report.analysis.answer import covered, families_line, iteration_line, program_words, total_words
 from traceview.report.analysis.terminal import render
 
 
-def test_several_devices_have_a_range_of_shares() -> None:
-    analysis = made_analysis(devices=2)
-    first, second = analysis.devices
-    slow = replace(second, steady=replace(second.steady, compute_ns=5 * MS))
-    unused = replace(second, steady=replace(second.steady, window=Window(0, 0), compute_ns=0))
-    analysis = replace(analysis, devices=(first, slow, unused))
-    assert answer(analysis).startswith("The GPUs compute 5.0% to 60.0% of the time. The largest loss is finding 0")
-    assert answer(replace(analysis, devices=(first, first))).startswith("The GPUs compute 60.0% of the time. ")
+def test_window_of_a_device_that_the_figures_cover() -> None:
+    analysis = made_analysis()
+    [device] = analysis.devices
+    unused = replace(device, steady=replace(device.steady, window=Window(0, 0), compute_ns=0))
     assert covered(analysis, unused) == "in the counted iterations"
 
 
-def test_without_findings_or_gpu_work() -> None:
-    assert answer(bare_analysis()) == "The GPU computes 100% of the time. No known problem costs a thousandth of it."
-    assert answer(replace(bare_analysis(), devices=())) == "The capture has no GPU work."
-    assert iteration_line(bare_analysis().iterations).startswith("No iterations known")
+def test_families_of_kernels_are_named() -> None:
+    assert families_line(analyze(sample("serial.sqlite"))) == "Kernel time: 32.2% matrix products."
+    assert families_line(replace(bare_analysis(), devices=())) == ""
 
 
 def test_iteration_time_has_its_source() -> None:
@@ -41,16 +36,6 @@ def test_iteration_time_has_its_source() -> None:
     assert "(period of 5 launches (jacobi) in the launch sequence, confidence high; " in iteration_line(period)
     assert total_words(analysis) == "steady part"
     assert total_words(replace(analysis, whole=True)) == "run"
-
-
-def test_sentence_states_the_first_finding() -> None:
-    analysis = analyze(shared("h200_dual.sqlite"))
-    first = analysis.findings[0]
-    assert first.cost_per_iteration_ns is not None
-    each = f"{first.cost_per_iteration_ns / 1e6:.2f} ms per iteration"
-    remedy = "Remedy: a CUDA graph, or fewer and larger kernels."
-    expected = f"is short gaps between small kernels: {100 * first.cost_fraction:.1f}%, {each}. {remedy}"
-    assert first.id == "launch_bound" and answer(analysis).endswith(expected)
 
 
 def test_kinds_of_programs_in_words() -> None:

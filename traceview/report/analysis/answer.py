@@ -1,11 +1,11 @@
-"""The answer in one sentence, and what it rests on: the first lines of the summary and of the page."""
+"""What the answer rests on: the first lines of the summary and of the page below its sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from traceview.model.analysis import Analysis, Finding, Iterations, NotMeasured
-from traceview.model.devices import DevicePart, DeviceUse
+from traceview.model.devices import DeviceUse
 from traceview.model.program import Program
 from traceview.model.rates import SpeedOfLight
 from traceview.model.unprofiled import UnprofiledTime
@@ -31,38 +31,6 @@ PROGRAM_NAMES = {
 
 MIN_FAMILY = 0.2  # share of the kernel time; smaller families are not named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
-# The loss that a finding names, and its remedy, in words that fit every kind of program.
-LOSSES = {
-    "fp32_matrix": ("FP32 matrix products without tensor cores", "TF32 or half precision"),
-    "separate_attention": ("attention by separate kernels", "attention in one kernel"),
-    "unfused_optimizer": ("an optimizer that is not fused", "a fused optimizer"),
-    "layout_changes": ("layout changes of images", "channels-last tensors"),
-    "odd_dimensions": ("matrix products with odd dimensions", "padded dimensions"),
-    "small_products": ("small matrix products one by one", "batched products"),
-    "unfused_chains": ("chains of memory-bound kernels", "fused kernels"),
-    "casts": ("casts between precisions", "fewer casts"),
-    "concatenations": ("concatenations", "results that are allocated once"),
-    "strided_copies": ("copies of strided tensors", "fewer copies"),
-    "zeroed_gradients": ("gradients that are set to zero", "gradients that are dropped"),
-    "embedding_gradients": ("dense gradients of embeddings", "sparse or fused updates"),
-    "small_grid": ("kernels with few blocks", "more blocks"),
-    "tail_wave": ("nearly empty last waves of kernels", "other tile sizes"),
-    "host_bound": ("waiting for the host", "less work of the host between launches"),
-    "launch_bound": ("short gaps between small kernels", "a CUDA graph, or fewer and larger kernels"),
-    "kernel_storm": ("many tiny kernels", "one operation instead of a loop"),
-    "data_loading": ("waiting for data", "more loading in parallel"),
-    "pageable_copies": ("copies from pageable memory", "pinned memory"),
-    "exposed_h2d": ("copies to the GPU that nothing hides", "copies ahead of time on their own stream"),
-    "exposed_d2h": ("copies from the GPU that nothing hides", "copies on their own stream"),
-    "exposed_copies": ("copies that take longer than the compute", "fewer bytes"),
-    "exposed_communication": ("communication that nothing hides", "communication during compute"),
-    "communication_wait": ("waiting for other ranks", "equal work on all ranks"),
-    "synchronize": ("synchronizations", "fewer synchronizations"),
-    "allocation": ("allocating GPU memory", "memory that is allocated once"),
-    "slow_calls": ("slow CUDA calls", "no such calls in the loop"),
-    "dependency_wait": ("launched work that waits", "fewer dependencies between streams"),
-    "managed_wait": ("migrations of managed memory", "prefetched memory"),
-}
 
 
 def program_words(program: Program) -> str:
@@ -71,39 +39,16 @@ def program_words(program: Program) -> str:
     return words if program.training is None else f"{words} {'training' if program.training else 'inference'}"
 
 
-def answer(analysis: Analysis) -> str:
-    """Return what share of the time computes, what the compute is, the largest loss and what reduces it."""
-    parts = [analysis.part(device) for device in analysis.devices]
-    shares = sorted(part.compute_ns / part.window.length for part in parts if part.window.length)
-    if not shares:
-        return "The capture has no GPU work."
-    low, high = share(shares[0]), share(shares[-1])
-    computing = low if low == high else f"{low} to {high}"
-    who = "GPUs compute" if len(shares) > 1 else "GPU computes"
-    return (
-        f"The {who} {computing} of the time{_families(analysis.part(analysis.devices[0]))}. {_largest_loss(analysis)}."
-    )
-
-
-def _families(part: DevicePart) -> str:
-    """Return the largest families of kernels in words: " (63% convolution)"."""
-    rows = part.tables["kernel_families"].rows if "kernel_families" in part.tables else ()
+def families_line(analysis: Analysis) -> str:
+    """Return the largest families of kernels of the first device: "Kernel time: 63% convolution."; "" without any."""
+    if not analysis.devices:
+        return ""
+    tables = analysis.part(analysis.devices[0]).tables
+    rows = tables["kernel_families"].rows if "kernel_families" in tables else ()
     total = sum(row.total_ns for row in rows)
     named = [row for row in rows[:2] if row.total_ns >= MIN_FAMILY * total]
     words = (f"{share(row.total_ns, total)} {FAMILY_WORDS.get(row.family, row.family)}" for row in named)
-    return f" ({' and '.join(words)})" if named else ""
-
-
-def _largest_loss(analysis: Analysis) -> str:
-    if not analysis.findings:
-        return "No known problem costs a thousandth of it"
-    first = analysis.findings[0]
-    where = f" on {plain(first.device, 24)}" if first.device and len(analysis.devices) > 1 else ""
-    loss, remedy = LOSSES.get(first.id, (first.id.replace("_", " "), ""))
-    text = f"The largest loss is {loss}{where}: {share(first.cost_fraction)}"
-    each = first.cost_per_iteration_ns
-    text += "" if each is None else f", {duration(each)} per iteration"
-    return f"{text}. Remedy: {remedy}" if remedy else text
+    return f"Kernel time: {', '.join(words)}." if named else ""
 
 
 def iteration_line(iterations: Iterations | NotMeasured) -> str:

@@ -32,6 +32,7 @@ def document(analysis: Analysis) -> dict[str, Json]:
             "profiler": analysis.info.profiler,
         },
         "program": plain_values(analysis.program),
+        "answer": analysis.answer,
         "devices": [_device(device, analysis) for device in analysis.devices],
         "host": {
             "sync": _sync(analysis.host.sync),
@@ -187,8 +188,10 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "unprofiled_cost_ns": finding.unprofiled_cost_ns,
         "unprofiled_cost_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
         "claims": finding.claims,
+        "remedy": finding.remedy,
         "advice": finding.advice,
         "code": finding.code,
+        "prediction": plain_values(finding.prediction),
         "unsure_because": finding.unsure_because,
         "host": plain_values(finding.host),
         "evidence": [_place(place, analysis) for place in finding.evidence],

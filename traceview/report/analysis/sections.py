@@ -12,7 +12,7 @@ from traceview.model.devices import CAUSES, DevicePart, DeviceUse, HostStates
 from traceview.model.trace import MEMORIES
 from traceview.report.analysis.answer import (
     COUNTED,
-    answer,
+    families_line,
     iteration_line,
     outside_lines,
     program_words,
@@ -52,10 +52,17 @@ def sections(analysis: Analysis, zero: int, work: Mapping[int, Bands], whatif: W
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
-        "answer": answer(analysis),
-        "answer_basis": " · ".join(
-            [*speed_lines(analysis), iteration_line(analysis.iterations), *outside_lines(analysis)]
-        ),
+        "answer": analysis.answer,
+        "answer_basis": [
+            line
+            for line in (
+                iteration_line(analysis.iterations),
+                families_line(analysis),
+                *speed_lines(analysis),
+                *outside_lines(analysis),
+            )
+            if line
+        ],
         "opens": _first_view(analysis, zero),
         "covers": _coverages(analysis),
         "total": total_words(analysis),

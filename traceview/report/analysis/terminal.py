@@ -12,8 +12,8 @@ from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.report.analysis.answer import (
     OUTSIDE,
-    answer,
     covered,
+    families_line,
     iteration_line,
     outside_lines,
     price,
@@ -80,7 +80,7 @@ def _parts(analysis: Analysis, chosen: int | None) -> Iterator[list[str]]:
     version = known if info.profiler == "nsys" else info.profiler
     yield [
         f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}",
-        *(f"  {line}" for text in _first_lines(analysis) for line in wrap(text, "", "  ", WIDTH - 2)),
+        *(f"  {line}" for text in _first_lines(analysis) if text for line in wrap(text, "", "  ", WIDTH - 2)),
     ]
     for device in analysis.devices[:top]:
         yield _device(analysis, device)
@@ -92,8 +92,9 @@ def _parts(analysis: Analysis, chosen: int | None) -> Iterator[list[str]]:
 
 
 def _first_lines(analysis: Analysis) -> Iterator[str]:
-    yield answer(analysis)
+    yield plain(analysis.answer, 600)
     yield iteration_line(analysis.iterations)
+    yield families_line(analysis)
     yield from speed_lines(analysis)
     yield from outside_lines(analysis)
 

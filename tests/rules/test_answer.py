@@ -1,0 +1,84 @@
+"""The answer: its sentence, the remedies in one line, and the predictions that it states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.captures import sample, shared
+from tests.report.made_analysis import MS, bare_analysis, made_analysis
+from traceview.model.analysis import Analysis, NotMeasured, PredictedTime
+from traceview.model.trace import Window
+from traceview.pipeline import analyze
+from traceview.rules.answer import LOSSES, with_answer
+from traceview.whatif.prediction import whatif as predictions
+from traceview.whatif.prediction import with_predictions
+
+
+@pytest.fixture(scope="module")
+def serial() -> Analysis:
+    return analyze(sample("serial.sqlite"))
+
+
+def answer(analysis: Analysis) -> str:
+    return with_answer(analysis).answer
+
+
+def test_several_devices_have_a_range_of_shares() -> None:
+    analysis = made_analysis(devices=2)
+    first, second = analysis.devices
+    slow = replace(second, steady=replace(second.steady, compute_ns=5 * MS))
+    unused = replace(second, steady=replace(second.steady, window=Window(0, 0), compute_ns=0))
+    assert answer(replace(analysis, devices=(first, slow, unused))).startswith(
+        "The GPUs compute 5.0 to 60% of the time. "
+    )
+    assert answer(replace(analysis, devices=(first, first))).startswith("The GPUs compute 60% of the time. ")
+
+
+def test_without_findings_or_gpu_work() -> None:
+    assert answer(bare_analysis()) == "The GPU computes 100% of the time. No known problem costs a thousandth of it."
+    assert answer(replace(bare_analysis(), devices=())) == "The capture has no GPU work."
+
+
+def test_answer_states_the_first_finding_and_its_prediction(serial: Analysis) -> None:
+    first = serial.findings[0]
+    assert first.id == "pageable_copies" and first.prediction is not None and first.prediction.is_unprofiled
+    assert serial.answer.startswith("The GPU computes 23% of the time. The largest loss is pageable copies, 57%. ")
+    before, after = (f"{ns / 1e6:.1f}" for ns in (first.prediction.before_ns, first.prediction.after_ns))
+    effect = f"Pinned host memory would take an iteration from {before} to {after} ms (without the profiler)."
+    assert serial.answer.endswith(effect)
+    little = PredictedTime("pin", 30 * MS, 30 * MS - 1, is_unprofiled=False)
+    changed = replace(serial, findings=(replace(first, prediction=little),))
+    assert answer(changed).endswith("57%. Pin the host memory, and prefetch on a stream of its own.")
+    measured = PredictedTime("pin", 3000 * MS, 900 * MS, is_unprofiled=False)
+    changed = replace(serial, findings=(replace(first, prediction=measured),))
+    assert answer(changed).endswith("take an iteration from 3.00 s to 900 ms.")
+
+
+def test_predictions_are_those_of_whatif(serial: Analysis) -> None:
+    result = predictions(serial)
+    assert not isinstance(result, NotMeasured)
+    known = {prediction.change: prediction.iteration_ns for prediction in result.predictions}
+    stated = [finding.prediction for finding in serial.findings if finding.prediction]
+    assert {time.change for time in stated} == {"pin", "graph", "compile"}
+    assert all((time.before_ns, time.after_ns) == (result.base_ns, known[time.change]) for time in stated)
+    assert with_predictions(serial, None) is serial
+
+
+def test_every_finding_has_words() -> None:
+    rules = Path(__file__).resolve().parents[2] / "traceview" / "rules"
+    named = {finding.id for finding in analyze(shared("h200_dual.sqlite")).findings} | set(_ids(rules))
+    assert sorted(name for name in named if name not in LOSSES) == []
+    for words in LOSSES.values():
+        assert words.remedy.endswith(".") and len(words.remedy) <= 70 and words.loss and words.subject
+
+
+def _ids(rules: Path) -> Iterator[str]:
+    """Yield the ids that rules write as text."""
+    for file in rules.glob("*.py"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if line.strip().startswith("id="):
+                yield from (word for word in line.split('"')[1::2] if "{" not in word)
