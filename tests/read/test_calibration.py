@@ -16,7 +16,7 @@ from traceview.model.unprofiled import CALIBRATED_SCALE, CALIBRATION, ESTIMATE
 from traceview.pipeline import analyze
 from traceview.read.calibration import FORMAT, VERSION, costs_beside, read_calibration
 
-FIGURES = {"scale": 2.0, "kernel_gap_ns": 200}
+FIGURES = {"scale": 2.0, "scale_range": [1.5, 3.0], "kernel_gap_ns": 200}
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -29,7 +29,8 @@ def written(folder: Path, **changes: Any) -> Path:
 def test_costs_of_a_calibration(tmp_path: Path) -> None:
     costs = read_calibration(written(tmp_path))
     assert costs.source == "calibration"
-    assert costs.scale == CALIBRATED_SCALE.times(2)
+    low, middle, high = CALIBRATED_SCALE
+    assert costs.scale == (low * 1.5, middle * 2, high * 3)
     assert costs.kernel_gap.low < costs.kernel_gap.middle == 200 < costs.kernel_gap.high
 
 
@@ -37,7 +38,9 @@ def test_costs_of_a_calibration(tmp_path: Path) -> None:
     "changes",
     [
         {"format": "else"},
-        {"version": 2},
+        {"version": 1},
+        {"scale_range": [1]},
+        {"scale_range": [1, 2, 3]},
         {"scale": []},
         {"scale": -1},
         {"scale": float("nan")},

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from traceview.errors import NotFoundError, ReportError
-from traceview.model.unprofiled import CALIBRATED_SCALE, CALIBRATION, ESTIMATE, GAP_SPREAD, ProfilerCosts
+from traceview.model.unprofiled import CALIBRATED_SCALE, CALIBRATION, ESTIMATE, GAP_SPREAD, Bounds, ProfilerCosts
 from traceview.read.source import display_name
 
-FORMAT, VERSION = "traceview calibration", 1
+FORMAT, VERSION = "traceview calibration", 2
 MAX_BYTES = 1 << 20
-# Figures of a calibration and their bounds.
-FIGURES = {"scale": (0.0, 100.0), "kernel_gap_ns": (0.0, 1e6)}
+MAX_SCALE, MAX_KERNEL_GAP = 100, 1e6
 
 
 def costs_beside(report: Path) -> ProfilerCosts:
@@ -37,20 +35,17 @@ def read_calibration(path: Path) -> ProfilerCosts:
         document = json.loads(text) if len(text) <= MAX_BYTES else None
         if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
             raise ValueError
-        figures = {name: _figure(document, name) for name in FIGURES}
+        scale = Bounds(*sorted(_figure(value, MAX_SCALE) for value in (document["scale"], *document["scale_range"])))
+        gap = _figure(document["kernel_gap_ns"], MAX_KERNEL_GAP)
     except (ValueError, TypeError, KeyError, RecursionError):
         message = f"{display_name(path)}: no calibration of this version; write it again with `traceview calibrate`"
         raise ReportError(message) from None
-    return ProfilerCosts(
-        source="calibration",
-        scale=CALIBRATED_SCALE.times(figures["scale"]),
-        kernel_gap=GAP_SPREAD.times(figures["kernel_gap_ns"]),
-    )
+    scale = Bounds(*(spread * value for spread, value in zip(CALIBRATED_SCALE, scale, strict=True)))
+    return ProfilerCosts("calibration", scale, GAP_SPREAD.times(gap))
 
 
-def _figure(document: Mapping[str, Any], name: str) -> float:
-    low, high = FIGURES[name]
-    value = float(document[name])
-    if not low <= value <= high:
+def _figure(value: Any, most: float) -> float:
+    number = float(value)
+    if not 0 <= number <= most:
         raise ValueError
-    return value
+    return number

@@ -43,7 +43,7 @@ def timed_calls(gpu: Gpu, nvtx: Nvtx) -> Iterator[NamedCall]:
 
 
 def call_times(gpu: Gpu, calls: list[NamedCall]) -> list[dict[str, object]]:
-    """Return the name and the median ns of each call. The first of ROUNDS warms up."""
+    """Return the name of each call, and its ns in each batch. The first of ROUNDS warms up."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for (_, call), own in zip(calls, times, strict=True):
@@ -53,7 +53,7 @@ def call_times(gpu: Gpu, calls: list[NamedCall]) -> list[dict[str, object]]:
                 call()
             own.append((perf_counter_ns() - began) / CALLS)
     gpu.wait()
-    return [{"name": name, "hot": round(median(own[1:]))} for (name, _), own in zip(calls, times, strict=True)]
+    return [{"name": name, "batches": own[1:]} for (name, _), own in zip(calls, times, strict=True)]
 
 
 def kernel_spacing(gpu: Gpu) -> int:
