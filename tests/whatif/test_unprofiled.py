@@ -86,6 +86,11 @@ def test_times_and_parts_of_samples(path: Path) -> None:
         assert all((finding.unprofiled_cost_ns or 0) <= finding.cost_ns for finding in analysis.findings)
 
 
+def test_each_rank_of_a_capture_loses_its_own_share() -> None:
+    parts = [device.steady.gaps.profiler for device in analyze(sample("ddp2.sqlite")).devices]
+    assert len(parts) == 2 and all(part and part["host"] > 0 and part["launch"] > 0 for part in parts)
+
+
 def test_calls_without_cost_change_nothing() -> None:
     analysis = analyze(sample("dual.sqlite"), costs=FREE)
     assert isinstance(analysis.iterations, Iterations)
@@ -124,6 +129,17 @@ def test_trace_of_another_profiler_has_only_a_given_time() -> None:
     iterations = analyze(other).iterations
     assert isinstance(iterations, Iterations) and iterations.unprofiled is None
     assert unprofiled(analyze(other, unprofiled_ns=250 * US)).mean_ns == 250 * US
+
+
+def test_range_is_wider_if_nsys_recorded_more() -> None:
+    trace = loop(kernel=1, pause=20)
+    analyses = [
+        analyze(replace(trace, info=replace(trace.info, tables={"OSRT_API": rows})), costs=ESTIMATE) for rows in (0, 5)
+    ]
+    less, more = (unprofiled(analysis) for analysis in analyses)
+    assert (more.mean_ns, more.high_ns) == (less.mean_ns, less.high_ns) and more.low_ns < less.low_ns
+    notes = [[note.text for note in analysis.notes if note.id == "unprofiled_range"] for analysis in analyses]
+    assert notes[0] == [] and notes[1][0].startswith("nsys recorded system calls too")
 
 
 def test_predictions_are_for_runs_without_the_profiler() -> None:

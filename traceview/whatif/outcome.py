@@ -19,10 +19,10 @@ from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.whatif.changes.base import GraphChange
 from traceview.whatif.constants import MIDDLE, Constants, power_limits
 from traceview.whatif.graph import GAP, RUN, DependencyGraph, Mask
+from traceview.whatif.profiler_costs import without_profiler
 from traceview.whatif.replay import COUNTED, Replay, path_times, replay
 from traceview.whatif.select import Selection
 from traceview.whatif.storms import FAMILIES
-from traceview.whatif.unprofiled import without_profiler
 
 MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
 KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))

@@ -40,18 +40,19 @@ class Selection:
     measured_ns: int
 
 
-def select(analysis: Analysis, operations: int = MAX_OPERATIONS) -> Selection | str:
+def select(analysis: Analysis, operations: int = MAX_OPERATIONS, other_process: int | None = None) -> Selection | str:
     """Return the iterations whose time is closest to the mean of the capture, or the reason why there are none.
 
-    They have at most `operations` operations if one iteration does not have more.
+    They have at most `operations` operations if one iteration does not have more. `other_process` selects the work of
+    another process in the times of the iterations, for example that of another rank.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
         return iterations.reason
-    trace = analysis.trace
+    trace, process = analysis.trace, iterations.process_id if other_process is None else other_process
     each = iterations.per_iteration
     edges = np.array([*(item.start_ns for item in each), each[-1].end_ns], np.int64)
-    iteration = _iteration_of_operations(trace, iterations.process_id, edges)
+    iteration = _iteration_of_operations(trace, process, edges)
     finish, start, counts = _iteration_times(trace, iteration, iterations.count)
     steady = np.flatnonzero(counts > 0)
     steady = steady[steady >= iterations.skipped]
@@ -62,10 +63,12 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS) -> Selection | 
         first = 1  # counted iterations follow a modelled one
     chosen = _closest_to_mean(finish, counts, first, last, iterations.time_ns, operations)
     return Selection(
-        process=iterations.process_id,
+        process=process,
         range=iterations.range,
         summary=IterationSummary.build(iterations),
-        thread=iterations.thread if iterations.source == "range" else _main_thread(trace, iterations),
+        thread=_main_thread(trace, process, iterations)
+        if iterations.source != "range" or process != iterations.process_id
+        else iterations.thread,
         edges=edges,
         iteration=iteration,
         begin=max(chosen[0] - 1, 0),
@@ -76,12 +79,11 @@ def select(analysis: Analysis, operations: int = MAX_OPERATIONS) -> Selection | 
     )
 
 
-def _main_thread(trace: Trace, iterations: Iterations) -> int:
+def _main_thread(trace: Trace, process: int, iterations: Iterations) -> int:
     """Return the thread that runs the loop: the main thread if it launches work in each iteration, else the given one.
 
     Autograd's thread often launches more than the main thread, but does not run the loop.
     """
-    process = iterations.process_id
     is_main = ((trace.threads["process"] == process) & (trace.threads["tid"] == process)).to_numpy()
     threads = trace.api["thread"].to_numpy()[trace.operations["launch"].drop_nulls().to_numpy()]
     launches = np.bincount(threads, minlength=len(is_main)) * is_main

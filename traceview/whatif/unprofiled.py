@@ -1,167 +1,44 @@
-"""The run without the profiler: every traced call and range costs the host time that a run without nsys does not spend.
+"""The time of an iteration without the profiler, and the profiler's part of each device's idle time.
 
-`without_profiler` is a function from a graph to the same graph with these times taken off its edges. The replay then
-decides what that gives: a stretch that waits for the host shrinks, one that waits for the GPU does not
-(docs/unprofiled.md).
+Both come from two replays of some iterations, as captured and without what the profiler adds (docs/unprofiled.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
-from traceview.frozen import frozen
-from traceview.intervals import Times, covered_length, union
+from traceview.intervals import Times
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.devices import CAUSES, DevicePart, DeviceUse
-from traceview.model.trace import Trace
-from traceview.model.unprofiled import (
-    CALL_FIXED,
-    CALL_SHARE,
-    MAX_CALL,
-    OWN_CALLS,
-    RANGE_EVENT,
-    ProfilerCosts,
-    UnprofiledTime,
-)
+from traceview.model.trace import Note, Trace
+from traceview.model.unprofiled import ProfilerCosts, UnprofiledTime
+from traceview.pricing.figures import join_words
+from traceview.read import raw
 from traceview.whatif.build import build
 from traceview.whatif.constants import CAPTURE_NOISE
-from traceview.whatif.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
+from traceview.whatif.graph import Codes, DependencyGraph
+from traceview.whatif.profiler_costs import HIGH, LOW, MIDDLE, without_profiler
 from traceview.whatif.replay import CycleError, Replay, replay
-from traceview.whatif.select import select
+from traceview.whatif.select import Selection, select
 
-Floats = NDArray[np.float64]
-MIN_HOST = 0.15  # share of the host time between two calls that stays, whatever the calls cost
-MIN_CALL = 0.3  # share of a call that stays
-INSIDE = 0.5  # share of the profiler's cost of a call that lies inside the call's recorded times
-MIN_LATENCY = 3_000  # ns, from a launch call to its kernel on an idle GPU
-MIN_GAP = 400  # ns between two kernels
 MAX_OPERATIONS = 2_000  # in the graph of an analysis; that of `whatif` is larger
 MAX_ERROR = 0.25  # share of the measured time; iterations that differ by more do not represent the run
 MAX_SCALE = 8.0  # largest scale of the costs that is tried to meet a given time
 STEPS = 12  # steps of the search for that scale
-LOW, MIDDLE, HIGH = range(3)
+# Events that nsys records besides CUDA and NVTX. Its costs are known without these, so its calls may cost more.
+OTHER_EVENTS: Mapping[str, str] = {
+    raw.SYSTEM_CALLS: "system calls",
+    raw.CPU_SAMPLES: "CPU samples",
+    raw.SCHEDULING: "scheduling",
+    raw.CUDA_STACKS: "stacks of CUDA calls",
+}
+OTHER_FACTOR = 2.0  # factor of the upper bound of the costs where these are recorded
 # Idle time of these causes is the host's; the rest of a gap is the GPU's own.
 HOST_CAUSES = tuple(CAUSES.index(name) for name in CAUSES if name not in ("queued", "unknown"))
 QUEUED = CAUSES.index("queued")
-
-
-@frozen
-class TracedEvents:
-    """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
-
-    `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for
-    ranges. `ns` is what the profiler adds to the event.
-    """
-
-    thread: Codes
-    at: Times  # the end of a call, the start or end of a range
-    length: Times
-    call: Codes
-    ns: Floats
-
-
-def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
-    """Return the events from the first to the last call of a graph."""
-    calls = graph.calls
-    begin, end, process = int(calls.start[0]), int(calls.end.max()), int(trace.api["process"][int(calls.row[0])])
-    api = _from_to(trace.api.with_row_index("row"), begin, end, process)
-    # A call inside another call is part of what the outer one costs.
-    api = api.filter(pl.col("end") >= pl.col("end").cum_max().over("thread"))
-    ranges = _from_to(trace.ranges, begin, end, process)
-    length = (api["end"] - api["start"]).to_numpy()
-    own = api["name"].cast(pl.String).str.contains(OWN_CALLS).to_numpy()
-    row = api["row"].to_numpy().astype(np.int64)
-    place = np.minimum(np.searchsorted(calls.row, row), len(calls.row) - 1)
-    both = np.tile(ranges["thread"].to_numpy().astype(np.int64), 2)
-    return TracedEvents(
-        np.concatenate([api["thread"].to_numpy().astype(np.int64), both]),
-        np.concatenate([api["end"].to_numpy(), ranges["start"].to_numpy(), ranges["end"].to_numpy()]),
-        np.concatenate([length, np.zeros(len(both), np.int64)]),
-        np.concatenate([np.where(calls.row[place] == row, place, -1), np.full(len(both), -1, np.int64)]),
-        np.concatenate(
-            [
-                np.where(own, 0.0, np.minimum(CALL_FIXED + CALL_SHARE * length, MAX_CALL)),
-                np.full(len(both), float(RANGE_EVENT)),
-            ]
-        ),
-    )
-
-
-def _from_to(frame: pl.DataFrame, begin: int, end: int, process: int) -> pl.DataFrame:
-    """Return the rows of a process that start in [begin, end); the frame is sorted by start."""
-    first, last = np.searchsorted(frame["start"].to_numpy(), [begin, end]).tolist()
-    return frame[first:last].filter(pl.col("process") == process)
-
-
-def without_profiler(
-    trace: Trace, graph: DependencyGraph, costs: ProfilerCosts, bound: int = MIDDLE
-) -> DependencyGraph:
-    """Return the graph with what the profiler adds taken off; `bound` chooses LOW, MIDDLE or HIGH costs."""
-    if not len(graph.calls.row):
-        return graph
-    events = traced_events(trace, graph)
-    return _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
-
-
-def _shortened(
-    trace: Trace, graph: DependencyGraph, events: TracedEvents, ns: Floats, between: float
-) -> DependencyGraph:
-    """Return the graph with the ns of each event, and those between kernels, taken off its edges."""
-    calls, edges, ops = graph.calls, graph.edges, graph.operations
-    inside = np.minimum(INSIDE * ns, (1 - MIN_CALL) * events.length)
-    inside_call = np.zeros(len(calls.row))
-    modelled = events.call >= 0
-    inside_call[events.call[modelled]] = inside[modelled]
-    weight: Floats = edges.weight.astype(np.float64)
-    target = np.minimum(edges.target // 2, len(calls.row) - 1)
-
-    def shorten(kinds: tuple[int, ...], by: Callable[[Codes], Floats], least: Callable[[Floats], Floats]) -> None:
-        chosen = np.flatnonzero(np.isin(edges.kind, kinds) & (weight > 0))
-        weight[chosen] = np.maximum(weight[chosen] - by(chosen), least(weight[chosen]))
-
-    gap = np.flatnonzero(edges.kind == GAP)
-    before = np.zeros(len(weight))
-    before[gap] = _cost_between(graph, gap, events, np.where(modelled, ns - inside, ns)) + _overhead(trace, graph, gap)
-    launch = ops.call[np.clip((edges.target - 2 * len(calls.row)) // 2, 0, max(len(ops.row) - 1, 0))]
-    shorten((GAP,), lambda at: before[at], lambda old: MIN_HOST * old)
-    shorten((CALL, WAIT, QUEUE), lambda at: inside_call[target[at]], lambda old: MIN_CALL * old)
-    shorten((LAUNCH,), lambda at: inside_call[launch[at]], lambda old: np.minimum(old, MIN_LATENCY))
-    shorten((STREAM, ENGINE, EVENT), lambda at: np.full(len(at), between), lambda old: np.minimum(old, MIN_GAP))
-    return graph.with_edges(edges.with_weight(weight.astype(np.int64)))
-
-
-def _cost_between(graph: DependencyGraph, gap: Codes, events: TracedEvents, ns: Floats) -> Floats:
-    """Return the ns of the events between the return of a call and the start of the next, for each edge of `gap`.
-
-    Where the next call is on another thread, what the first costs after its return delays that thread.
-    """
-    calls = graph.calls
-    source, target = graph.edges.source[gap] // 2, graph.edges.target[gap] // 2
-    returned, begins = calls.end[source], calls.start[target]
-    total = np.zeros(len(gap))
-    for thread in np.unique(events.thread):
-        mine = np.flatnonzero(events.thread == thread)
-        mine = mine[np.argsort(events.at[mine], kind="stable")]
-        at, until = events.at[mine], np.concatenate([[0], np.cumsum(ns[mine])])
-        own, handed = calls.thread[target] == thread, calls.thread[source] == thread
-        for edges, stop in ((own, begins), (handed & ~own, returned)):
-            first = np.searchsorted(at, returned[edges], side="left")
-            last = np.maximum(np.searchsorted(at, stop[edges], side="right"), first)
-            total[edges] += until[last] - until[first]
-    return total
-
-
-def _overhead(trace: Trace, graph: DependencyGraph, gap: Codes) -> Times:
-    """Return the profiler's own overhead between two calls, for each edge of `gap`."""
-    calls = graph.calls
-    overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
-    begins = calls.start[graph.edges.target[gap] // 2]
-    return covered_length(overhead, np.minimum(calls.end[graph.edges.source[gap] // 2], begins), begins)
 
 
 def with_unprofiled_time(analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None) -> Analysis:
@@ -177,11 +54,21 @@ def with_unprofiled_time(analysis: Analysis, costs: ProfilerCosts, given_ns: int
     if analysis.info.profiler != "nsys":
         given = None if given_ns is None else UnprofiledTime(given_ns, given_ns, given_ns, "given", costs.scaled(0))
         return replace(analysis, iterations=replace(iterations, unprofiled=given))
+    others = [words for table, words in OTHER_EVENTS.items() if analysis.info.tables.get(table)]
+    if others:
+        costs = replace(costs, scale=costs.scale._replace(high=OTHER_FACTOR * costs.scale.high))
     time = _unprofiled_time(analysis, iterations.time_ns, costs, given_ns)
     if time is None:
         return analysis
+    note = Note(
+        "unprofiled_range",
+        f"nsys recorded {join_words(others)} too, which makes calls slower than is known; the range of the time "
+        "without the profiler is wider for that.",
+        affects=("iterations.unprofiled",),
+    )
     return replace(
         analysis,
+        notes=(*analysis.notes, note) if others and given_ns is None else analysis.notes,
         iterations=replace(iterations, unprofiled=time),
         devices=tuple(_with_profiler_part(device, time.shares.get(device.device)) for device in analysis.devices),
     )
@@ -204,16 +91,39 @@ def _unprofiled_time(
         replays = [replay(without_profiler(analysis.trace, graph, costs, bound)) for bound in (LOW, MIDDLE, HIGH)]
     except CycleError:
         return None
-    shares = {
-        use.device: _idle_shares(use, graph, base, replays[MIDDLE])
-        for use in analysis.devices
-        if (graph.operations.device == use.device).any()
-    }
+    shares = _shares_of_others(analysis, selection, costs)
+    shares |= _shares_of_process(analysis, graph, base, replays[MIDDLE])
     high, middle, low = (max(measured_ns - max(base.per_iteration - run.per_iteration, 0), 1) for run in replays)
     if given_ns is not None:
         return UnprofiledTime(given_ns, given_ns, given_ns, "given", costs, shares)
     low, high = int(min(low, middle) * (1 - CAPTURE_NOISE)), int(max(high, middle) * (1 + CAPTURE_NOISE))
     return UnprofiledTime(middle, low, high, costs.source, costs, shares)
+
+
+def _shares_of_process(
+    analysis: Analysis, graph: DependencyGraph, base: Replay, run: Replay
+) -> dict[int, Mapping[str, float]]:
+    """Return the shares of UnprofiledTime for the devices that a graph's process uses."""
+    used = np.unique(graph.operations.device)
+    return {use.device: _idle_shares(use, graph, base, run) for use in analysis.devices if use.device in used}
+
+
+def _shares_of_others(analysis: Analysis, selection: Selection, costs: ProfilerCosts) -> dict[int, Mapping[str, float]]:
+    """Return the shares of UnprofiledTime for the devices of other processes, each from its own process's calls."""
+    others = {process for use in analysis.devices for process in use.process_ids} - {selection.process}
+    shares: dict[int, Mapping[str, float]] = {}
+    for process in sorted(others):
+        other = select(analysis, MAX_OPERATIONS // len(others), process)
+        if isinstance(other, str):
+            continue
+        graph = build(analysis.trace, other)
+        try:
+            base, run = replay(graph), replay(without_profiler(analysis.trace, graph, costs))
+        except CycleError:
+            continue
+        if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
+            shares |= _shares_of_process(analysis, graph, base, run)
+    return shares
 
 
 def _scaled_to(
