@@ -181,7 +181,7 @@ export function findingCost(finding) {
     const without = milliseconds(unprofiled);
     const title = `measured; without the profiler about ${without}`;
     const both = unprofiled === finding.per_iteration_ns ? "" : ` (${without.replace(" ms", "")})`;
-    parts.push(" · ", el("span", { title, text: `${milliseconds(finding.per_iteration_ns)}${both} per iteration` }));
+    parts.push(" · ", el("span", { title, text: `${milliseconds(finding.per_iteration_ns)}${both}/iteration` }));
   }
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));
