@@ -122,6 +122,7 @@ def _findings(result: Document) -> Iterator[str]:
     findings, devices = result["findings"], {device["id"]: device for device in result["devices"]}
     if any(_decisive(before) < _decisive(after) for before, after in pairwise(findings)):
         yield "findings are not sorted by cost"
+    findings = [part for finding in findings for part in (finding, *finding["others"])]
     for finding in findings:
         for line in _finding(finding, devices.get(finding["device"]), result):
             yield f"finding {finding['id']} of {finding['device']}: {line}"

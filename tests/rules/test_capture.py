@@ -90,7 +90,7 @@ def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit, whole) ->
     except RequestError:  # the window lies in a gap: nothing to measure
         reject()
     for device in analysis.devices:
-        own = [finding for finding in analysis.findings if finding.device == device.id]
+        own = [part for finding in analysis.findings for part in finding.by_device if part.device == device.id]
         part = analysis.part(device)
         assert sum(finding.cost_ns for finding in own) <= part.window.length - part.compute_ns
         for finding in own:

@@ -50,7 +50,7 @@ def test_top_finding(name: str) -> None:
 def test_costs_do_not_exceed_lost_time(name: str) -> None:
     analysis = measured(name)
     for device in analysis.devices:
-        findings = [finding for finding in analysis.findings if finding.device == device.id]
+        findings = [part for finding in analysis.findings for part in finding.by_device if part.device == device.id]
         waiting = sum(finding.cost_ns for finding in findings if finding.claims == "waiting")
         assert 0 < waiting <= device.steady.window.length - device.steady.compute_ns
         assert sum(finding.cost_ns for finding in findings) - waiting <= device.steady.compute_ns

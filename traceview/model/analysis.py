@@ -221,6 +221,17 @@ class Finding:
     change: str = ""  # the change of `traceview whatif` that predicts what the remedy gives; "" for none
     remedy: str = ""  # the advice in one line
     prediction: PredictedTime | None = None  # what `change` gives, for the first findings that have one
+    others: tuple[Finding, ...] = ()  # the same on other devices, each with a lower cost
+
+    @property
+    def by_device(self) -> tuple[Finding, ...]:
+        """The finding on each of its devices, the costliest first."""
+        return (self, *self.others)
+
+    @property
+    def device_words(self) -> str | None:
+        """The device, or the number of devices: "GPU 0", "4 GPUs"; None if it belongs to no device."""
+        return f"{len(self.by_device)} GPUs" if self.others else self.device
 
 
 @frozen

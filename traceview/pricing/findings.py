@@ -25,6 +25,8 @@ from traceview.units import duration, share
 
 RULE_THREADS = 2
 MAX_PLACES = 5
+ALIKE = 0.5  # share of the highest cost; a device with less has another problem, such as a slow rank
+FIGURE = re.compile(r"\d[\d.,]*(?: ?(?:ns|µs|ms|s|B|KB|MB|GB|TB|%)(?!\w))?")  # a number with its unit in a title
 TO_FIND = re.compile(r"(?:: [^.]*)?\. Add NVTX ranges or sample the process \(.*?\) to find it\. Then move")
 
 
@@ -42,7 +44,28 @@ def build_findings(facts: CaptureFacts, rules: Sequence[Rule]) -> tuple[tuple[Fi
     pairs = [result for result in priced if not isinstance(result, Note)]
     findings = [replace(finding, unsure_because=_stated_doubt(draft, doubts)) for draft, finding in pairs]
     findings.sort(key=lambda finding: -_decisive_cost(finding))
-    return tuple(findings), notes
+    return tuple(_join_devices(findings)), notes
+
+
+def _join_devices(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
+        base = (finding.id, FIGURE.sub("#", finding.title), place)
+        number = 0
+        while not _joins(finding, groups.get((*base, number), ())):
+            number += 1
+        groups.setdefault((*base, number), []).append(finding)
+    for first, *others in groups.values():
+        yield replace(first, others=tuple(others))
+
+
+def _joins(finding: Finding, group: Sequence[Finding]) -> bool:
+    """Return whether a finding can join a group, whose first finding is the costliest."""
+    if any(other.device == finding.device for other in group):
+        return False
+    return not group or _decisive_cost(finding) >= ALIKE * _decisive_cost(group[0])
 
 
 def _decisive_cost(finding: Finding) -> int:

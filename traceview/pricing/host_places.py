@@ -107,15 +107,17 @@ def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> Finding
     lines = host_time.lines([gaps])
     line = max(filter(_names_who, lines), key=share, default=None)
     scale = int(grant.idle.sum()) / total
+    # The part is one of the cost. A title without it has another figure, which can be less.
+    whole = "it" if "{cost}" in draft.title else "the cost"
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:
             states = host_time.states(gaps, line)
-            return _host_line(line, time_ns, states, analysis.trace.evidence)
+            return _host_line(line, time_ns, states, analysis.trace.evidence, whole)
         mostly = share(line) > MOSTLY * sum(map(share, lines))
-        where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of it at {_words(line)}"
+        where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of {whole} at {_words(line)}"
         return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, analysis.trace.evidence))
-    return _state_place(host_time.states(gaps), total, scale) if causes == {"host"} else NOWHERE
+    return _state_place(host_time.states(gaps), total, scale, whole) if causes == {"host"} else NOWHERE
 
 
 def _names_who(line: SourceLine) -> bool:
@@ -123,13 +125,13 @@ def _names_who(line: SourceLine) -> bool:
     return bool(line.line) or not (line.function.startswith("(") or re.search(SYSTEM_MODULE, line.file))
 
 
-def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence) -> FindingPlace:
+def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence, whole: str) -> FindingPlace:
     """Return a line with the state that the thread has there."""
     state = max(states.ns, key=states.ns.__getitem__)
     if state == "unattributed" or states.ns[state] < MOSTLY * sum(states.ns.values()):
         state = ""
     call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
-    where = f", {duration(time_ns)} of it at {_words(line)}" + (f", waiting in `{call}`" if call else "")
+    where = f", {duration(time_ns)} of {whole} at {_words(line)}" + (f", waiting in `{call}`" if call else "")
     makes_batches = BATCHES_AHEAD if MAKES_BATCHES.search(line.function) else ""
     advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state) or makes_batches
     return FindingPlace(where, advice, replace(_host_place(line, time_ns, evidence), state=state, waits_in=call))
@@ -148,7 +150,7 @@ def _words(line: SourceLine) -> str:
     return f"{line.place} ({line.function})" if line.line else line.place
 
 
-def _state_place(states: HostStates, total: int, scale: float) -> FindingPlace:
+def _state_place(states: HostStates, total: int, scale: float, whole: str) -> FindingPlace:
     """Return the longest system call or another state that explains the time, if one does."""
     longest = max(states.waits, key=states.waits.__getitem__, default="")
     times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATE_WORDS}}
@@ -159,7 +161,7 @@ def _state_place(states: HostStates, total: int, scale: float) -> FindingPlace:
     where = STATE_WORDS.get(name, f"in `{name}`")
     state, call = (name, "") if name in STATE_WORDS else ("waiting", name)
     place = HostPlace(time_ns, state=state, waits_in=call)
-    return FindingPlace(f", {duration(time_ns)} of it {where}", _advice(name), place)
+    return FindingPlace(f", {duration(time_ns)} of {whole} {where}", _advice(name), place)
 
 
 def _advice(place: str) -> str:

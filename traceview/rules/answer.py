@@ -158,8 +158,9 @@ def _largest_loss(analysis: Analysis) -> str:
         return "No known problem costs a thousandth of it."
     first = analysis.findings[0]
     words = _loss_words(first.id)
-    where = f" on {first.device}" if first.device and len(analysis.devices) > 1 else ""
-    loss = f"The largest loss is {words.loss}{where}, {_share(first.cost_fraction)}."
+    where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
+    most = "up to " if first.others else ""
+    loss = f"The largest loss is {words.loss}{where}, {most}{_share(first.cost_fraction)}."
     return f"{loss} {_effect(words, first.prediction)}" if words.subject else loss
 
 

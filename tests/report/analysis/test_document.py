@@ -125,6 +125,7 @@ FRACTIONS = {
     ".speed_of_light[].mfu",
     ".speed_of_light[].known_fraction",
     ".findings[].cost_fraction",
+    ".findings[].others[].cost_fraction",
     ".iterations.confidence",
     ".iterations.candidates[].share_fraction",
 }

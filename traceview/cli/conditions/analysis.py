@@ -108,7 +108,8 @@ def _findings(severity: str) -> Quantity:
 
 def _finding_costs(analysis: Analysis) -> Iterator[Value]:
     for device in analysis.devices:
-        cost = sum(finding.cost_ns for finding in analysis.findings if finding.device == device.id)
+        parts = (part for finding in analysis.findings for part in finding.by_device)
+        cost = sum(part.cost_ns for part in parts if part.device == device.id)
         yield Value(cost, analysis.part(device).window.length, device.id)
 
 

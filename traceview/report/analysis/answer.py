@@ -124,7 +124,8 @@ def total_words(analysis: Analysis) -> str:
 
 def price(finding: Finding, total: str) -> str:
     """Return the cost of a finding, its share and its cost per iteration."""
-    cost = f"{duration(finding.cost_ns)}, {share(finding.cost_fraction)} of the {total}"
+    most = f" on {plain(finding.device or '', 24)}" if finding.others else ""
+    cost = f"{duration(finding.cost_ns)}{most}, {share(finding.cost_fraction)} of the {total}"
     each, unprofiled = finding.cost_per_iteration_ns, finding.unprofiled_cost_per_iteration_ns
     if each is None:
         return cost

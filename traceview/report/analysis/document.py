@@ -195,6 +195,7 @@ def _finding(finding: Finding, analysis: Analysis) -> Json:
         "unsure_because": finding.unsure_because,
         "host": plain_values(finding.host),
         "evidence": [_place(place, analysis) for place in finding.evidence],
+        "others": [_finding(other, analysis) for other in finding.others],
     }
 
 

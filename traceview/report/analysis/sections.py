@@ -217,7 +217,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "unprofiled_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
         "advice": finding.advice,
         "code": finding.code,
-        "device": finding.device,
+        "device": finding.device_words,
         "unsure_because": finding.unsure_because,
         "host": plain_values(finding.host),
         "evidence": [_place(place, zero) for place in finding.evidence],

@@ -174,7 +174,8 @@ def _first_sentence(note: Note) -> str:
 
 
 def _device_words(finding: Finding, several: bool) -> str:
-    return f" [{cut(plain(finding.device, 100), 24)}]" if finding.device and several else ""
+    device = finding.device_words
+    return f" [{cut(plain(device, 100), 24)}]" if device and several else ""
 
 
 def _heading(number: int, title: str, finding: Finding, total: str) -> list[str]:

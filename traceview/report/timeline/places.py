@@ -53,7 +53,7 @@ def _with_surroundings(analysis: Analysis, length: int) -> Iterator[Place]:
 
 
 def _important_places(analysis: Analysis) -> Iterator[Place]:
-    evidence = [finding.evidence for finding in analysis.findings]
+    evidence = [part.evidence for finding in analysis.findings for part in finding.by_device]
     # The first place of every finding comes before the second place of any.
     for rank in range(max((len(finding_places) for finding_places in evidence), default=0)):
         yield from (

@@ -1,0 +1,29 @@
+"""Findings that differ in the device alone are one; a device that loses far more keeps its own."""
+
+from __future__ import annotations
+
+import json
+
+from tests.captures import sample
+from traceview import analyze
+from traceview.report.analysis.document import document
+from traceview.report.analysis.terminal import render
+
+
+def test_same_finding_on_two_devices_is_one() -> None:
+    analysis = analyze(sample("trainer/ddp.sqlite"))
+    first = analysis.findings[0]
+    assert (first.id, first.device, first.device_words) == ("unfused_chains", "GPU 1", "2 GPUs")
+    assert [other.device for other in first.others] == ["GPU 0"]
+    assert first.cost_ns >= first.others[0].cost_ns > 0.9 * first.cost_ns
+    assert "[2 GPUs]" in render(analysis)
+    (other,) = json.loads(json.dumps(document(analysis)))["findings"][0]["others"]
+    assert (other["device"], other["cost_ns"]) == ("GPU 0", first.others[0].cost_ns)
+    assert other["evidence"] and all(place["device"] == "GPU 0" for place in other["evidence"])
+
+
+def test_device_that_loses_far_more_keeps_its_own_finding() -> None:
+    launch = [finding for finding in analyze(sample("ddp2.sqlite")).findings if finding.id == "launch_bound"]
+    assert [finding.device for finding in launch] == ["GPU 0", "GPU 1"]
+    assert launch[0].cost_ns > 2 * launch[1].cost_ns
+    assert not any(finding.others for finding in launch)
