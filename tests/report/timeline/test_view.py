@@ -201,3 +201,17 @@ def test_tab_reaches_every_control(page: Opened) -> None:
         page.page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert {"theme", "goto", "search", "stage"} <= reached
+
+
+def test_lane_is_filled_to_its_share(page: Opened, analysis: Analysis) -> None:
+    """Zoomed out, the filled part of the idle row is the idle part of the window."""
+    filled = page.evaluate(
+        """() => { const { y, h } = traceview.board.shown.find((row) => row.kind === "idle");
+          const canvas = document.getElementById("canvas"), wide = canvas.width;
+          const pixels = canvas.getContext("2d").getImageData(0, y + 1, wide, h - 3).data, colour = new Set();
+          for (let i = 0; i < pixels.length; i += 4)  // the grid and the border of the row are grey
+            if (pixels[i + 3] && Math.abs(pixels[i] - pixels[i + 2]) > 20) colour.add(i);
+          const { from, to } = traceview.view;
+          return colour.size / (pixels.length / 4) * (to - from); }"""
+    )
+    assert filled == pytest.approx(analysis.devices[0].gaps.total_ns, rel=0.15)

@@ -74,13 +74,11 @@ const STROKES = {
 
 export const RANGE_COLOURS = 8;
 
-const STRENGTHS = [0.72, 0.86, 1];
-
 /**
- * Colours of the current theme: fill, text colour and pattern by the number of a look, those of NVTX ranges, and the
- * pixels of strips at each strength. `known` caches what `css` returns.
+ * Colours of the current theme: fill, text colour and pattern by the number of a look, those of NVTX ranges, and both
+ * as pixels. `known` caches what `css` returns.
  * @type {{ fill: string[], ink: string[], pattern: (CanvasPattern | null | "")[], range: string[], rangeInk: string[],
- *   strip: number[][], stripRange: number[][], css: CSSStyleDeclaration | null, known: Map<string, string> }}
+ *   strip: number[], stripRange: number[], css: CSSStyleDeclaration | null, known: Map<string, string> }}
  */
 export const palette = {
   fill: [],
@@ -112,10 +110,9 @@ export function cssColour(name) {
   return colour;
 }
 
-// A colour as a pixel value, at each strength.
-function pixelColours(colour) {
+function pixelColour(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return STRENGTHS.map((strength) => ((Math.round(255 * strength) << 24) | (b << 16) | (g << 8) | r) >>> 0);
+  return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }
 
 // Reads the colours again, after a change of theme.
@@ -131,8 +128,8 @@ export function readPalette(looks, context) {
   palette.pattern = looks.map((look) => patternName(look) && canvasPattern(context, patternName(look)));
   palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => cssColour("--range-" + i));
   palette.rangeInk = palette.range.map(inkFor);
-  palette.strip = palette.fill.map(pixelColours);
-  palette.stripRange = palette.range.map(pixelColours);
+  palette.strip = palette.fill.map(pixelColour);
+  palette.stripRange = palette.range.map(pixelColour);
 }
 
 // Black or white, whichever has more contrast with the colour (WCAG relative luminance).

@@ -1,5 +1,5 @@
-// Draws marks on a canvas at the resolution of the screen. Marks narrower than a few pixels are summed into a strip,
-// one line of pixels per lane, which is stretched to the lane's height: the cost depends on the screen only.
+// Draws marks on a canvas at the resolution of the screen. Marks narrower than a few pixels are summed: each column of
+// pixels is filled from below to its busy share, so that the cost depends on the screen only.
 import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
@@ -17,8 +17,11 @@ const THIN = 4;
 
 export const drawn = { marks: 0 };
 
-// One line of pixels per lane, and for each pixel of the current lane how full it is, its widest mark and that mark's look.
+// The pixels of all lanes, one below the other, and for each column of the current lane how full it is, its widest mark
+// and that mark's look.
 const strips = newStrips(1, 1);
+const MIN_FILLED = 2; // pixels: a single short event stays visible
+const MIN_RANGE = 0.4; // the least height of a range: it matters that it is there
 
 export function drawRows(context, state) {
   const { width, height, top } = state,
@@ -32,11 +35,16 @@ export function drawRows(context, state) {
     if (item.y - top + item.h >= 0 && item.y - top <= height) drawBackground(context, item, item.y - top, width);
   drawGrid(context, state);
   const wide = Math.round(width * ratio);
-  sizeStrips(wide, boxes.length);
-  boxes.forEach((box, number) => drawLane(context, box, number, wide, ratio));
-  if (boxes.length) strips.context.putImageData(strips.image, 0, 0, 0, 0, wide, boxes.length);
+  let lines = 0;
+  for (const box of boxes) {
+    Object.assign(box, { line: lines, tall: Math.round(box.h * ratio) });
+    lines += box.tall;
+  }
+  sizeStrips(wide, lines);
+  for (const box of boxes) drawLane(context, box, wide, ratio);
+  if (lines) strips.context.putImageData(strips.image, 0, 0, 0, 0, wide, lines);
   context.imageSmoothingEnabled = false;
-  boxes.forEach((box, number) => context.drawImage(strips.canvas, 0, number, wide, 1, 0, box.y, width, box.h));
+  for (const { y, h, line, tall } of boxes) context.drawImage(strips.canvas, 0, line, wide, tall, 0, y, width, h);
   drawOver(context, state);
 }
 
@@ -69,9 +77,9 @@ function newStrips(width, height) {
   return { canvas, context, image, pixels, full, widest: full.slice(), look: new Int16Array(width + 1) };
 }
 
-function sizeStrips(wide, lanes) {
-  if (strips.image.width !== wide || strips.image.height < lanes)
-    Object.assign(strips, newStrips(wide, Math.max(lanes, 32)));
+function sizeStrips(wide, lines) {
+  if (strips.image.width !== wide || strips.image.height < lines)
+    Object.assign(strips, newStrips(wide, Math.max(lines, 512)));
   strips.pixels.fill(0);
 }
 
@@ -84,16 +92,20 @@ function drawBackground(context, item, y, width) {
   context.fillRect(0, Math.round(y), width, 1);
 }
 
-function drawLane(context, box, number, wide, ratio) {
+function drawLane(context, box, wide, ratio) {
   if (box.kind === "counter") return drawCounterLane(context, box);
   strips.full.fill(0);
   strips.widest.fill(-1);
   for (const source of visibleSources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
   const { full, widest, look, pixels } = strips;
   const tints = isRange(box.kind) ? palette.stripRange : palette.strip;
-  for (let at = 0, to = number * wide; at < wide; at++, to++) {
+  const bottom = (box.line + box.tall - 1) * wide,
+    least = Math.min(box.tall, isRange(box.kind) ? Math.round(box.tall * MIN_RANGE) : MIN_FILLED * ratio);
+  for (let at = 0; at < wide; at++) {
     if (widest[at] < 0) continue;
-    pixels[to] = tints[look[at]][strengthLevel(full[at])];
+    const tint = tints[look[at]],
+      filled = Math.max(least, Math.round(Math.min(1, full[at]) * box.tall));
+    for (let to = bottom + at, i = 0; i < filled; i++, to -= wide) pixels[to] = tint;
     drawn.marks++;
   }
 }
@@ -105,11 +117,6 @@ function drawCounterLane(context, box) {
     drawCounter(context, box, marks, first, last);
     drawn.marks += last - first;
   }
-}
-
-// The weakest level is still visible for a single short event.
-function strengthLevel(full) {
-  return full > 0.6 ? 2 : full > 0.25 ? 1 : 0;
 }
 
 function drawSource(context, box, source, wide, ratio) {

@@ -5,7 +5,7 @@ import { board } from "./state.js";
 const HEIGHTS = {
   group: 23,
   ruler: 18,
-  overlap: 32,
+  overlap: 40,
   idle: 17,
   counter: 34,
   stream: 22,
