@@ -113,6 +113,23 @@ class StackTree:
 
 
 @frozen
+class LaunchShape:
+    """The kernels of one row of Trace.shapes in the whole capture. None stands for data that the capture lacks."""
+
+    shape: int
+    name: str
+    demangled: str | None
+    family: str
+    grid: tuple[int, ...] | None
+    block: tuple[int, ...] | None
+    registers: int | None
+    shared_bytes: int | None
+    count: int
+    total_ns: int
+    median_ns: int
+
+
+@frozen
 class DeviceCharts:
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
@@ -146,4 +163,5 @@ class Charts:
 
     devices: tuple[DeviceCharts, ...] = ()
     iterations: tuple[IterationBar, ...] = ()
+    shapes: tuple[LaunchShape, ...] = ()
     stacks: StackTree = StackTree()

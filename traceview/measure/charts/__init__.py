@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from traceview.measure.charts.device import copy_groups, gap_lengths, streams_at_once
 from traceview.measure.charts.iterations import iteration_bars
 from traceview.measure.charts.kernels import kernel_groupings
+from traceview.measure.charts.launches import launch_shapes
 from traceview.measure.charts.places import place_tree
 from traceview.measure.charts.stacks import stack_tree
 from traceview.measure.host import HostIdle
@@ -34,6 +35,7 @@ def measure_charts(
     return Charts(
         devices=tuple(_device_charts(trace, device, places, whole) for device in devices),
         iterations=() if isinstance(iterations, NotMeasured) else iteration_bars(iterations.per_iteration),
+        shapes=launch_shapes(trace),
         stacks=StackTree() if host_idle is None else _stacks(host_idle, parts),
     )
 

@@ -7,8 +7,9 @@ from operator import attrgetter
 from typing import Any
 
 from traceview.model.analysis import Analysis, Iteration, Iterations
-from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar, StackNode
+from traceview.model.charts import Charts, CopyGroup, DeviceCharts, GapLengths, IterationBar, LaunchShape, StackNode
 from traceview.model.devices import DeviceUse
+from traceview.model.kernels import size_text
 from traceview.model.rows import StreamUse
 from traceview.report.analysis.kernels import kernel_section
 from traceview.report.format import plain
@@ -17,6 +18,7 @@ from traceview.report.timeline.samples import SampleStacks
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120
+MAX_FULL_NAME = 600
 MAX_LISTED_ITERATIONS = 2000  # rows of the table; of more iterations it lists the slowest, and the bars show all
 # The figures of an iteration, in the order of the bars and the table.
 FIELDS = (
@@ -41,6 +43,7 @@ def charts(analysis: Analysis, zero: int) -> Json:
         "devices": [_device(analysis, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
         "stacks": {"exact": measured.stacks.exact, "nodes": [_stack(node) for node in measured.stacks.nodes]},
+        "shapes": [_shape(shape) for shape in measured.shapes],
         "samples": SampleStacks.from_evidence(analysis.trace.evidence).json(analysis.trace.evidence),
     }
 
@@ -60,6 +63,14 @@ def _device(analysis: Analysis, device: DeviceUse, measured: DeviceCharts, zero:
         ],
         "kernels": kernel_section(analysis, device, measured.kernels, zero),
     }
+
+
+def _shape(shape: LaunchShape) -> list[Any]:
+    """Return a shape in the order that the panel of the timeline reads (assets/timeline/launch.js)."""
+    full = plain(shape.demangled or "", MAX_FULL_NAME)
+    sizes = (size_text(shape.grid), size_text(shape.block), shape.registers, shape.shared_bytes)
+    names = (plain(shape.name, MAX_FULL_NAME), "" if full == shape.name else full, shape.family)
+    return [shape.shape, *names, *sizes, shape.count, shape.total_ns, shape.median_ns]
 
 
 def _stack(node: StackNode) -> Json:

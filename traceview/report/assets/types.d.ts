@@ -31,6 +31,7 @@ export interface Marks {
   stack?: Column;
   waited?: Column;
   starved?: Column;
+  shape?: Column;
   value?: Column;
   low?: Column;
   high?: Column;

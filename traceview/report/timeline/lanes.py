@@ -88,9 +88,8 @@ class StreamLanes:
                 yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
 
     def _marks(self, rows: Rows) -> Marks:
-        start, end, size, correlation, memory = (
-            self.analysis.trace.operations[name] for name in ("start", "end", "bytes", "correlation", "memory")
-        )
+        columns = ("start", "end", "bytes", "correlation", "memory", "shape")
+        start, end, size, correlation, memory, shape = (self.analysis.trace.operations[name] for name in columns)
         return Marks(
             start.to_numpy()[rows],
             end.to_numpy()[rows],
@@ -98,7 +97,11 @@ class StreamLanes:
             self.look[rows],
             {"bytes": size.to_numpy()[rows]},
             # 0 means none; a column of zeros is left out.
-            {"correlation": correlation.to_numpy()[rows], "host_memory": _category_numbers(memory)[rows]},
+            {
+                "correlation": correlation.to_numpy()[rows],
+                "host_memory": _category_numbers(memory)[rows],
+                "shape": shape.to_numpy()[rows],
+            },
         )
 
 

@@ -5,12 +5,13 @@ import { showIterations } from "../charts/iterations.js";
 import { busyTime, chunks, eventCount, inflateElement } from "../core/columns.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { lookWord, swatch, watchTheme } from "../core/palette.js";
+import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
 import { readAddress, watchAddress, writeAddress } from "../timeline/address.js";
 import { drawn } from "../timeline/draw.js";
 import { watchHover } from "../timeline/hover.js";
 import { watchInput } from "../timeline/keys.js";
+import { startLegend } from "../timeline/legend.js";
 import { marksIn, visibleSources } from "../timeline/levels.js";
 import { requestDetail } from "../timeline/live.js";
 import { showHint } from "../timeline/panel.js";
@@ -25,14 +26,6 @@ import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
 import { watchPrinting } from "./print.js";
 import { showNotes, showTables } from "./tables.js";
-
-function showLegend() {
-  const used = new Set(page.timeline.used);
-  const looks = page.looks.filter(
-    (look) => used.has(look) && !["range", "sample", "iteration", "skipped", "counter"].includes(look),
-  );
-  byId("legend").replaceChildren(...looks.map((look) => el("span", {}, swatch(look), lookWord(look))));
-}
 
 function showSummarised() {
   const { whole, events } = page.timeline,
@@ -76,7 +69,7 @@ async function start() {
   chunks[0] = buffer;
   page.names = JSON.parse(new TextDecoder().decode(names));
   loadRows(page.timeline);
-  showLegend();
+  startLegend();
   showHint();
   startView(page.timeline.span, page.opens);
   afterRedraw.push(requestDetail, writeAddress);

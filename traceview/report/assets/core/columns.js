@@ -41,7 +41,7 @@ export function runningSum(values) {
   return found;
 }
 
-const SIGNED = new Set(["correlation", "host_memory", "stack", "value", "low", "high"]);
+const SIGNED = new Set(["correlation", "host_memory", "stack", "shape", "value", "low", "high"]);
 
 /**
  * @param {ArrayBuffer} buffer

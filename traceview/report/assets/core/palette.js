@@ -73,21 +73,19 @@ const STROKES = {
 };
 
 export const RANGE_COLOURS = 8;
+export const SERIES_COLOURS = 10; // of kernel names or families; one more stands for the others
 
 /**
- * Colours of the current theme: fill, text colour and pattern by the number of a look, those of NVTX ranges, and both
- * as pixels. `known` caches what `css` returns.
- * @type {{ fill: string[], ink: string[], pattern: (CanvasPattern | null | "")[], range: string[], rangeInk: string[],
- *   strip: number[], stripRange: number[], css: CSSStyleDeclaration | null, known: Map<string, string> }}
+ * Tints of the current theme: the looks by their number, then the colours of NVTX ranges, then those of kernel names or
+ * families. Each has a fill, a text colour, a pattern and a pixel value. `known` caches what `css` returns.
+ * @type {{ fill: string[], ink: string[], pattern: (CanvasPattern | null | "")[], pixel: number[],
+ *   css: CSSStyleDeclaration | null, known: Map<string, string> }}
  */
 export const palette = {
   fill: [],
   ink: [],
   pattern: [],
-  range: [],
-  rangeInk: [],
-  strip: [],
-  stripRange: [],
+  pixel: [],
   css: null,
   known: new Map(),
 };
@@ -123,13 +121,12 @@ export function refreshColours() {
 
 export function readPalette(looks, context) {
   refreshColours();
-  palette.fill = looks.map((look) => cssColour("--" + look));
+  const ranges = Array.from({ length: RANGE_COLOURS }, (_, i) => "range-" + i),
+    series = Array.from({ length: SERIES_COLOURS + 1 }, (_, i) => "series-" + i);
+  palette.fill = [...looks, ...ranges, ...series].map((name) => cssColour("--" + name));
   palette.ink = palette.fill.map(inkFor);
   palette.pattern = looks.map((look) => patternName(look) && canvasPattern(context, patternName(look)));
-  palette.range = Array.from({ length: RANGE_COLOURS }, (_, i) => cssColour("--range-" + i));
-  palette.rangeInk = palette.range.map(inkFor);
-  palette.strip = palette.fill.map(pixelColour);
-  palette.stripRange = palette.range.map(pixelColour);
+  palette.pixel = palette.fill.map(pixelColour);
 }
 
 // Black or white, whichever has more contrast with the colour (WCAG relative luminance).

@@ -3,9 +3,10 @@
 import { firstAbove, busyTime, eventCount } from "../core/columns.js";
 import { context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { RANGE_COLOURS, cssColour, lookWord, palette } from "../core/palette.js";
+import { cssColour, lookWord, palette } from "../core/palette.js";
 import { countText, middle } from "../core/words.js";
 import { drawGrid } from "./axis.js";
+import { colours, isRange, tintFunction } from "./colours.js";
 import { drawCounter } from "./counters.js";
 import { visibleSources } from "./levels.js";
 import { drawOver } from "./overlay.js";
@@ -98,12 +99,11 @@ function drawLane(context, box, wide, ratio) {
   strips.widest.fill(-1);
   for (const source of visibleSources(box.lane, view.from, view.to)) drawSource(context, box, source, wide, ratio);
   const { full, widest, look, pixels } = strips;
-  const tints = isRange(box.kind) ? palette.stripRange : palette.strip;
   const bottom = (box.line + box.tall - 1) * wide,
     least = Math.min(box.tall, isRange(box.kind) ? Math.round(box.tall * MIN_RANGE) : MIN_FILLED * ratio);
   for (let at = 0; at < wide; at++) {
     if (widest[at] < 0) continue;
-    const tint = tints[look[at]],
+    const tint = palette.pixel[look[at]],
       filled = Math.max(least, Math.round(Math.min(1, full[at]) * box.tall));
     for (let to = bottom + at, i = 0; i < filled; i++, to -= wide) pixels[to] = tint;
     drawn.marks++;
@@ -122,7 +122,7 @@ function drawCounterLane(context, box) {
 function drawSource(context, box, source, wide, ratio) {
   const { marks } = source,
     { full, widest, look } = strips,
-    range = isRange(box.kind);
+    tintOf = tintFunction(box.kind, marks);
   const scale = wide / (view.to - view.from),
     zero = view.from;
   const first = firstAbove(marks.reach, source.from),
@@ -130,13 +130,14 @@ function drawSource(context, box, source, wide, ratio) {
   const left = Math.max(0, (source.from - zero) * scale),
     right = Math.min(wide, (source.to - zero) * scale);
   for (let i = first; i < last; i++) {
+    const tint = tintOf(i);
+    if (colours.hidden[tint]) continue;
     const x = Math.max(left, (marks.start[i] - zero) * scale),
       w = Math.min(right, (marks.end[i] - zero) * scale) - x;
     if (w >= THIN * ratio) {
-      drawMark(context, box, source, i, x / ratio, w / ratio);
+      drawMark(context, box, source, i, tint, x / ratio, w / ratio);
       continue;
     }
-    const tint = range ? marks.name[i] % RANGE_COLOURS : marks.look[i];
     const share = marks.count && w > 0 ? Math.min(1, busyTime(marks, i) / (marks.end[i] - marks.start[i] || 1)) : 1;
     let at = Math.min(x | 0, wide - 1),
       rest = Math.max(w, 0);
@@ -153,29 +154,21 @@ function drawSource(context, box, source, wide, ratio) {
   }
 }
 
-// Whether the marks of a row have a colour for each name.
-function isRange(kind) {
-  return kind === "range" || kind === "projected" || kind === "sample";
-}
-
-function drawMark(context, box, source, i, x, w) {
-  const { marks } = source,
-    range = isRange(box.kind),
-    look = marks.look[i],
-    tint = marks.name[i] % RANGE_COLOURS;
+function drawMark(context, box, source, i, tint, x, w) {
+  const { marks } = source;
   const left = Math.round(x),
     wide = Math.max(1, Math.round(x + w) - left - (w > 5 ? 1 : 0));
   const several = eventCount(marks, i);
-  context.fillStyle = range ? palette.range[tint] : palette.fill[look];
+  context.fillStyle = palette.fill[tint];
   if (several > 1) drawSummary(context, box, marks, i, left, wide);
   else context.fillRect(left, box.y, wide, box.h);
-  if (several === 1 && !range && wide > 5 && palette.pattern[look]) {
-    context.fillStyle = palette.pattern[look];
+  if (several === 1 && wide > 5 && palette.pattern[tint]) {
+    context.fillStyle = palette.pattern[tint];
     context.fillRect(left, box.y, wide, box.h);
   }
   drawn.marks++;
   if (wide > MIN_TEXT && box.h > 11) {
-    const ink = several > 1 ? cssColour("--ink") : range ? palette.rangeInk[tint] : palette.ink[look];
+    const ink = several > 1 ? cssColour("--ink") : palette.ink[tint];
     drawText(context, markText(box.kind, marks, i, several), left, left + wide, box, ink);
   }
 }

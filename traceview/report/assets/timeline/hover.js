@@ -5,6 +5,7 @@ import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
 import { bandwidth, countText, duration, momentText, percent, bytesText } from "../core/words.js";
+import { colours, tintFunction } from "./colours.js";
 import { counterFacts } from "./counters.js";
 import { sourceAt } from "./levels.js";
 import { rowAt } from "./rows.js";
@@ -20,7 +21,9 @@ function markAt(item, x, y) {
   const { marks } = source;
   let best = null,
     nearest = 3 * each;
+  const tintOf = tintFunction(item.kind, marks);
   for (let i = firstAbove(marks.reach, at - 3 * each), last = firstAbove(marks.start, at + 3 * each); i < last; i++) {
+    if (colours.hidden[tintOf(i)]) continue;
     const away = at < marks.start[i] ? marks.start[i] - at : at > marks.end[i] ? at - marks.end[i] : 0;
     if (away <= nearest) {
       nearest = away;

@@ -5,6 +5,7 @@ import { page } from "../core/page.js";
 import { duration } from "../core/words.js";
 import { bringInSight } from "./go.js";
 import { detailRows, factValue, headline } from "./hover.js";
+import { launchFacts } from "./launch.js";
 import { marksIn, sourceAt, visibleSources } from "./levels.js";
 import { partnersFromServer } from "./live.js";
 import { showHint, showPanel } from "./panel.js";
@@ -111,7 +112,7 @@ function partnerFacts(hit) {
 function showSelected() {
   const { hit, partners, path } = selected;
   if (!hit) return;
-  const pairs = [...detailRows(hit), ...partnerFacts(hit), ...(path ? [["NVTX", path]] : [])];
+  const pairs = [...detailRows(hit), ...partnerFacts(hit), ...launchFacts(hit), ...(path ? [["NVTX", path]] : [])];
   const go = partners.length
     ? el("button", {
         type: "button",
