@@ -1,37 +1,39 @@
-"""Lengths of time on the page."""
+"""The page's scripts write figures as traceview/units.py does."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from playwright.sync_api import Browser
 
-from tests.made_trace import made_trace
-from tests.report.browser import opened
-from traceview.pipeline import analyze
-from traceview.report.analysis.page import render
-from traceview.report.timeline.build import origin
+from traceview.report.assets import EXPORT, read_text
 
-LENGTHS = {
-    12_345: "0.012 ms",
-    999_940_000: "999.9 ms",
-    999_960_000: "1.00 s",
-    7_170_000_000: "7.17 s",
-    9_996_000_000: "10.0 s",
-    32_195_000_000: "32.2 s",
-    128_372_000_000: "128 s",
-    1_280_000_000_000: "1,280 s",
-}
+EXAMPLES = Path(__file__).parents[1] / "units.json"
+# The writer of a figure and the units of a column, by the unit of a declared column.
+WRITERS = """
+const FIGURE = {
+  ns: duration, bytes: bytesText, bytes_per_ns: (rate) => bandwidth(rate, 1), fraction: (share) => percent(share, 1),
+  ratio, count: countText, flops: operations, flops_per_s: (rate) => operations(rate) + "/s",
+};
+const SCALES = { ns: TIMES, bytes: SIZES, bytes_per_ns: RATES };
+return {
+  figures: examples.figures.map(({ unit, value }) => FIGURE[unit](value)),
+  columns: examples.columns.map(({ unit, values }) =>
+    SCALES[unit] ? columnTexts(values, SCALES[unit]) : values.map(FIGURE[unit])),
+  moments: [0, 999, 30000125, 11298036289].map(momentText),
+};
+"""
 
 
-def test_page_writes_lengths_alike(browser: Browser, tmp_path: Path) -> None:
-    lengths = sorted(LENGTHS)
-    starts = [sum(lengths[:at]) + at * 100 for at in range(len(lengths))]
-    spans = [(start, start + ns) for start, ns in zip(starts, lengths, strict=True)]
-    operations = [(start, end, "compute", at, None) for at, (start, end) in enumerate(spans)]
-    analysis = analyze(made_trace(operations))
-    assert origin(analysis) == 0
-    with opened(browser, render(analysis), tmp_path) as page:
-        section = page.page.locator("section", has=page.page.get_by_role("heading", name="Streams", exact=True))
-        shown = section.locator("tbody td:nth-child(5)").all_inner_texts()
-    assert sorted(shown) == sorted(LENGTHS.values())
+def test_figures_are_those_of_the_other_reports(browser: Browser) -> None:
+    examples = json.loads(EXAMPLES.read_text("utf-8"))
+    words = EXPORT.sub("", read_text("core/words.js"))
+    page = browser.new_page()
+    try:
+        written = page.evaluate(f"(examples) => {{ {words} {WRITERS} }}", examples)
+    finally:
+        page.close()
+    assert written["figures"] == [example["text"] for example in examples["figures"]]
+    assert written["columns"] == [example["texts"] for example in examples["columns"]]
+    assert written["moments"] == ["0 ms", "999 ns", "30.000125 ms", "11.298036289 s"]

@@ -17,6 +17,7 @@ from traceview.model.charts import KernelGroup, KernelInstance
 from traceview.model.kernels import KernelPlace
 from traceview.report.analysis.page import render
 from traceview.report.timeline.build import origin
+from traceview.units import share
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_rows_have_the_figures_of_the_table(page: Opened, analysis: Analysis) ->
     assert status.inner_text() == f"{len(uses)} of {len(uses)} rows"
     page.page.locator("#kernels").get_by_role("button", name="Show all").click()
     assert column(page, 5) == [f"{use.count:,}" for use in uses]
-    assert [text[:-1] for text in column(page, 2)] == [f"{100 * use.share:.1f}" for use in uses]
+    assert column(page, 2) == [share(use.share) for use in uses]
     titles = page.page.locator("#kernels tbody th > span").evaluate_all("(all) => all.map((one) => one.title)")
     assert all(title[:200] in (use.demangled or "") for title, use in zip(titles, uses, strict=True))
 

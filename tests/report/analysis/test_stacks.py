@@ -49,7 +49,7 @@ def test_tip_has_time_samples_and_share(page: Opened, analysis: Analysis) -> Non
     figure = chart(page, "GPU idle time by stack")
     figure.locator(".slice").first.hover()
     tip = figure.locator(".hoverlayer").text_content() or ""
-    assert f"{root.idle_samples} samples" in tip and "100.0%" in tip and root.place in tip
+    assert f"{root.idle_samples} samples" in tip and "100%" in tip and root.place in tip
     figure.get_by_role("button", name="Table").click()
     assert figure.locator("tbody tr").count() == sum(node.idle_ns > 0 for node in analysis.charts().stacks.nodes)
 

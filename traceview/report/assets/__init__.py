@@ -55,7 +55,7 @@ class PageFiles:
         `parts` fill the places of the template. The content security policy allows the page's own style and script
         by their hashes, and also the hashes in `scripts` and `styles`; `more` are further directives.
         """
-        style, code = "\n".join(map(_text, self.styles)), script(self.entry)
+        style, code = "\n".join(map(read_text, self.styles)), script(self.entry)
         policy = [
             "default-src 'none'",
             " ".join(["script-src", *(f"'{digest}'" for digest in (sha256(code), *scripts))]),
@@ -66,7 +66,7 @@ class PageFiles:
             "form-action 'none'",
         ]
         known = {"policy": ["; ".join(policy)], "title": [_title(title)], "style": [style], "script": [code], **parts}
-        first, *others = _text(self.template).split("{{")
+        first, *others = read_text(self.template).split("{{")
         pieces = [first]
         for name, rest in (other.split("}}", 1) for other in others):
             pieces += [*known[name], rest]
@@ -133,7 +133,7 @@ def imports(name: str) -> dict[str, list[str]]:
     folder = posixpath.dirname(name)
     return {
         posixpath.normpath(posixpath.join(folder, path)): [word.strip() for word in words.split(",") if word.strip()]
-        for words, path in IMPORT.findall(_text(name))
+        for words, path in IMPORT.findall(read_text(name))
     }
 
 
@@ -143,12 +143,13 @@ def script(entry: str) -> str:
 
     All modules share one scope: two modules must not declare the same name at the top level.
     """
-    body = "\n".join(EXPORT.sub("", IMPORT.sub("", _text(name))) for name in modules(entry))
+    body = "\n".join(EXPORT.sub("", IMPORT.sub("", read_text(name))) for name in modules(entry))
     return f'"use strict";\n(() => {{\n{body}\n}})();\n'
 
 
 @cache
-def _text(name: str) -> str:
+def read_text(name: str) -> str:
+    """Return a file of this folder, escaped to ASCII."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     return {".html": _html_ascii, ".js": _script_ascii}.get(PurePosixPath(name).suffix, str)(text)
 

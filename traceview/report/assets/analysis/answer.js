@@ -2,7 +2,7 @@
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { patternName, swatch } from "../core/palette.js";
-import { countText, milliseconds, percent } from "../core/words.js";
+import { countText, duration, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
 const CARDS = 3;
@@ -66,7 +66,7 @@ function deviceBar(device, view) {
     ...view.parts.map((part) => {
       const piece = el("span", {
         class: patternName(part.look),
-        title: `${part.word}: ${milliseconds(part.ns)}, ${percent(part.ns, whole)}`,
+        title: `${part.word}: ${duration(part.ns)}, ${percent(part.ns, whole)}`,
       });
       piece.style.flex = `${part.ns} 0 0`;
       piece.style.backgroundColor = `var(--${part.look})`;
@@ -79,7 +79,7 @@ function deviceBar(device, view) {
       {},
       swatch(part.look),
       el("span", { text: part.word }),
-      el("b", { text: milliseconds(part.ns) }),
+      el("b", { text: duration(part.ns) }),
       el("span", { class: "soft", text: percent(part.ns, whole) }),
     );
   const little = view.parts.filter((part) => part.ns < LITTLE * whole);
@@ -94,7 +94,7 @@ function deviceBar(device, view) {
         type: "button",
         class: "rest",
         "aria-expanded": "false",
-        text: `+ ${little.length} below 0.05%, ${milliseconds(sum)} in total`,
+        text: `+ ${little.length} below 0.05%, ${duration(sum)} in total`,
         onclick: () => more.replaceWith(...little.map(item)),
       }),
     );
@@ -108,7 +108,7 @@ function deviceBar(device, view) {
       { class: "device-head" },
       el("b", { text: device.id }),
       el("span", { class: "soft", text: device.name }),
-      el("span", {}, whole ? `${milliseconds(whole)} ${view.covers}` : `no work ${view.covers}`),
+      el("span", {}, whole ? `${duration(whole)} ${view.covers}` : `no work ${view.covers}`),
       el("span", {}, `busy ${percent(view.busy_ns, whole)}`),
       el("span", {}, `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
     ),
@@ -172,16 +172,16 @@ export function findingTitle(finding) {
 export function findingCost(finding) {
   const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
   parts.push(
-    el("b", { text: milliseconds(finding.cost_ns) }),
+    el("b", { text: duration(finding.cost_ns) }),
     " · ",
     el("span", { title: `of the ${page.total}`, text: `${(100 * finding.fraction).toFixed(1)}%` }),
   );
   if (finding.per_iteration_ns !== null) {
     const unprofiled = finding.unprofiled_per_iteration_ns ?? finding.per_iteration_ns;
-    const without = milliseconds(unprofiled);
+    const without = duration(unprofiled);
     const title = `measured; without the profiler about ${without}`;
     const both = unprofiled === finding.per_iteration_ns ? "" : ` (${without.replace(" ms", "")})`;
-    parts.push(" · ", el("span", { title, text: `${milliseconds(finding.per_iteration_ns)}${both}/iteration` }));
+    parts.push(" · ", el("span", { title, text: `${duration(finding.per_iteration_ns)}${both} per iteration` }));
   }
   if (finding.device && page.devices.length > 1)
     parts.push(" · ", el("span", { class: "whole", text: finding.device }));

@@ -1,7 +1,7 @@
 // The findings and their worst places beside the timeline; a click moves the timeline there.
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { countText, milliseconds } from "../core/words.js";
+import { countText, duration } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
 /**
@@ -75,7 +75,7 @@ function placesOfFinding(finding, number) {
       "span",
       { class: "beside-price" },
       el("span", { class: "tone", text: finding.severity }),
-      ` · ${milliseconds(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%`,
+      ` · ${duration(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%`,
       finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
     ),
   );

@@ -2,7 +2,6 @@
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
-import { milliseconds } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
 import { declaredSection } from "./tables.js";
@@ -48,16 +47,8 @@ function findingsTable() {
         ),
         field: "cost_fraction",
       },
-      durationColumn(
-        "per iteration",
-        (one) => one.per_iteration_ns ?? "",
-        (one) => (one.per_iteration_ns === null ? "-" : milliseconds(one.per_iteration_ns)),
-      ),
-      durationColumn(
-        "unprofiled, per iteration",
-        (one) => one.unprofiled_per_iteration_ns ?? "",
-        (one) => (one.unprofiled_per_iteration_ns === null ? "-" : milliseconds(one.unprofiled_per_iteration_ns)),
-      ),
+      durationColumn("per iteration", (one) => one.per_iteration_ns ?? ""),
+      durationColumn("unprofiled, per iteration", (one) => one.unprofiled_per_iteration_ns ?? ""),
       countColumn("places", (one) => one.evidence.length),
       csvColumn("id", (one) => one.id),
       csvColumn("advice", (one) => one.advice),

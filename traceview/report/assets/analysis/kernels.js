@@ -2,7 +2,16 @@
 import { chartFigures } from "../charts/figures.js";
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { firstDown, focusHeading, sortedRows, table, tableRow, textColumn, unitColumn } from "../core/table.js";
+import {
+  firstDown,
+  focusHeading,
+  sortedRows,
+  table,
+  tableRow,
+  textColumn,
+  unitColumn,
+  withUnits,
+} from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 
@@ -102,7 +111,7 @@ function kernelColumns(kernels, grouping) {
   const shown = grouping.by === "shape" ? kernels.columns : kernels.columns.slice(0, kernels.figures);
   const figures = shown.map((column, at) => {
     const made = unitColumn(column, (row) => row.values[at] ?? null);
-    return column.name === "mean_ns" ? { ...made, cell: (row) => duration(row.values[at]) } : made;
+    return column.name === "mean_ns" ? { ...made, scales: undefined } : made; // short and long kernels differ too much
   });
   return [
     textColumn(
@@ -194,7 +203,7 @@ function toggleMembers(kernels, members, button) {
     while (line.nextSibling?.classList.contains("member")) line.nextSibling.remove();
     return;
   }
-  const columns = kernelColumns(kernels, { by: "shape" }).slice(0, line.children.length);
+  const columns = withUnits(kernelColumns(kernels, { by: "shape" }).slice(0, line.children.length), members);
   line.after(...members.map((row) => tableRow(columns, row, { name: "member", open: openLongest })));
 }
 

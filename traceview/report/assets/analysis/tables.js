@@ -3,7 +3,7 @@ import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { swatch } from "../core/palette.js";
 import { durationColumn, shareColumn, sortableTable, table, textColumn, unitColumn } from "../core/table.js";
-import { countText, milliseconds } from "../core/words.js";
+import { countText, duration } from "../core/words.js";
 
 function section(heading, note, ...children) {
   return el(
@@ -65,7 +65,7 @@ function causesSection(view, on) {
     .sort((a, b) => b[1] - a[1]);
   return section(
     "Idle time by cause" + on,
-    `${milliseconds(view.idle_ns)} in ${countText(view.gap_count)} gaps, ${view.covers}. Each nanosecond is attributed to one cause.`,
+    `${duration(view.idle_ns)} in ${countText(view.gap_count)} gaps, ${view.covers}. Each nanosecond is attributed to one cause.`,
     table(
       "Idle causes" + on,
       [
@@ -95,7 +95,7 @@ function statesSection(view, on) {
   const heading = "What the host did in idle time" + on;
   return section(
     heading,
-    `The part of the idle time that the host spends outside CUDA calls: ${milliseconds(view.causes.host)}, ${view.covers}.`,
+    `The part of the idle time that the host spends outside CUDA calls: ${duration(view.causes.host)}, ${view.covers}.`,
     table(
       heading,
       [

@@ -3,7 +3,7 @@ import { fieldName } from "../core/export.js";
 import { page } from "../core/page.js";
 import { lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
-import { countText, duration, milliseconds } from "../core/words.js";
+import { countText, duration } from "../core/words.js";
 import { chartLayout, barStyle } from "./style.js";
 
 function gapLabel(from, to) {
@@ -40,10 +40,10 @@ function gapSum(gap) {
 function gapItem(gap, device) {
   const why = Object.entries(gap.causes)
     .sort((a, b) => b[1] - a[1])
-    .map(([cause, ns]) => `${lookWord("idle_" + cause)} ${milliseconds(ns)}`);
+    .map(([cause, ns]) => `${lookWord("idle_" + cause)} ${duration(ns)}`);
   const at = gapPlace(gap.from);
   return {
-    text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))} in total: ${why.join(", ")}; longest ${duration(gap.end - gap.start)}`,
+    text: `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${duration(gapSum(gap))} in total: ${why.join(", ")}; longest ${duration(gap.end - gap.start)}`,
     place: { start: gap.start, end: gap.end, rows: ["d:" + device.id], text: "the longest gap" },
     mark: { x0: at - 0.5, x1: at + 0.5 },
   };
@@ -53,7 +53,7 @@ function gapPicture(gaps, causes) {
   const x = gaps.map((gap) => gapPlace(gap.from)),
     sums = gaps.map((gap) => gapSum(gap) / 1e6);
   const names = gaps.map(
-    (gap) => `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${milliseconds(gapSum(gap))}`,
+    (gap) => `${countText(gap.count)} gaps of ${gapLabel(gap.from, gap.to)}, ${duration(gapSum(gap))}`,
   );
   const common = { x, customdata: gaps.map((_, at) => at), text: names };
   const traces = causes.map((cause) => ({

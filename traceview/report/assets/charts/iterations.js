@@ -3,7 +3,7 @@ import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour, lookWord } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
-import { countText, milliseconds } from "../core/words.js";
+import { countText, duration } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
 import { chartParts } from "./chart.js";
 import { chartLayout, barStyle, plotlyText } from "./style.js";
@@ -26,10 +26,10 @@ export function showIterations() {
   const aside = found.skipped ? `; ${found.skipped} skipped (${found.skipped_why})` : "";
   const origin = found.source === "range" ? found.range : `${found.range}, found without ranges`;
   const also = found.candidates.map(
-    (other) => `${other.name} (${countText(other.count)} of ${milliseconds(other.time_ns)})`,
+    (other) => `${other.name} (${countText(other.count)} of ${duration(other.time_ns)})`,
   );
   const text =
-    `${countText(found.count)} of ${milliseconds(found.time_ns)}${found.unprofiled}: ${origin}; ` +
+    `${countText(found.count)} of ${duration(found.time_ns)}${found.unprofiled}: ${origin}; ` +
     `confidence ${found.confidence}${aside}.` +
     (also.length ? ` Also repeating: ${also.join(", ")}.` : "");
   each.replaceChildren(
@@ -85,10 +85,10 @@ function barName({ first, last, count: of }) {
 
 function iterationItem(bar, at, parts) {
   const { slowest } = bar,
-    wall = milliseconds(slowest.end - slowest.start);
+    wall = duration(slowest.end - slowest.start);
   const made = parts
     .filter((part) => bar.parts[part])
-    .map((part) => `${iterationWord(part)} ${milliseconds(bar.parts[part] / bar.count)}`);
+    .map((part) => `${iterationWord(part)} ${duration(bar.parts[part] / bar.count)}`);
   const head = bar.count > 1 ? `average of ${barName(bar)}` : `${barName(bar)}, ${wall}`;
   const tail = bar.count > 1 ? `; slowest: ${slowest.name}, ${wall}` : "";
   return {
@@ -147,7 +147,7 @@ function barTop(bars) {
             x: at,
             y: top,
             yanchor: "top",
-            text: `↑ ${milliseconds(1e6 * sum)}`,
+            text: `↑ ${duration(1e6 * sum)}`,
             showarrow: false,
             bgcolor: cssColour("--card"),
             font: { size: 11, color: cssColour("--ink") },

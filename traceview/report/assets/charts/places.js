@@ -2,7 +2,7 @@
 import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
-import { countText, milliseconds, percent } from "../core/words.js";
+import { countText, duration, percent } from "../core/words.js";
 import { icicleHeight, icicleLevels, iciclePicture } from "./icicle.js";
 
 export function placeChart(device, on) {
@@ -28,7 +28,7 @@ export function placeChart(device, on) {
 }
 
 function nodeText({ path, ns, count }, total) {
-  return `${path}: ${milliseconds(ns)}, ${percent(ns, total)} of the kernel time, ${countText(count)} kernels`;
+  return `${path}: ${duration(ns)}, ${percent(ns, total)} of the kernel time, ${countText(count)} kernels`;
 }
 
 function placePicture(nodes, total, levels) {
@@ -37,7 +37,7 @@ function placePicture(nodes, total, levels) {
       parent,
       value: ns,
       label: name,
-      text: `${milliseconds(ns)}, ${percent(ns, total)}`,
+      text: `${duration(ns)}, ${percent(ns, total)}`,
       colour: cssColour("--compute"),
     })),
     levels,

@@ -3,7 +3,7 @@ import { el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { countColumn, durationColumn, shareColumn, table, textColumn } from "../core/table.js";
-import { countText, milliseconds, percent } from "../core/words.js";
+import { countText, duration, percent } from "../core/words.js";
 import { chartSection } from "./chart.js";
 import { icicleHeight, icicleLevels, iciclePicture } from "./icicle.js";
 
@@ -65,7 +65,7 @@ function stackChart(every, figure, exact) {
   const total = nodes.reduce((sum, { parent, ns }) => sum + (parent < 0 ? ns : 0), 0);
   const levels = icicleLevels(nodes);
   const seen = (node) =>
-    `${milliseconds(node.ns)}, ${percent(node.ns, total)} ${whole}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
+    `${duration(node.ns)}, ${percent(node.ns, total)} ${whole}, ${countText(node.samples)} ${exact ? "times" : "samples"}`;
   return {
     id: `chart-stacks-${figure}`,
     heading,

@@ -2,7 +2,7 @@
 import { fieldName } from "../core/export.js";
 import { cssColour } from "../core/palette.js";
 import { durationColumn, textColumn, table } from "../core/table.js";
-import { countText, middle, milliseconds, percent } from "../core/words.js";
+import { countText, middle, duration, percent } from "../core/words.js";
 import { chartLayout, plotlyText } from "./style.js";
 
 const SPACIOUS = 5;
@@ -32,8 +32,8 @@ function streamItem(streams, together, i, j) {
   const busy = together[i][i],
     text =
       i === j
-        ? `${streams[i]} was busy for ${milliseconds(busy)}`
-        : `${milliseconds(together[i][j])} of the ${milliseconds(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) overlap with ${streams[j]}`;
+        ? `${streams[i]} was busy for ${duration(busy)}`
+        : `${duration(together[i][j])} of the ${duration(busy)} of ${streams[i]} (${percent(together[i][j], busy)}) overlap with ${streams[j]}`;
   return { text, place: null, mark: { x0: j - 0.5, x1: j + 0.5, yref: "y", y0: i - 0.5, y1: i + 0.5 } };
 }
 
@@ -50,7 +50,7 @@ function streamPicture(streams, together) {
         ? n <= SPACIOUS
           ? "never"
           : "0"
-        : (n <= SPACIOUS ? milliseconds(together[i][j]) + "<br>" : "") + percent(together[i][j], together[i][i]);
+        : (n <= SPACIOUS ? duration(together[i][j]) + "<br>" : "") + percent(together[i][j], together[i][i]);
   const traces = [
     {
       type: "heatmap",
@@ -74,7 +74,7 @@ function streamPicture(streams, together) {
       hoverinfo: "text",
     },
   ];
-  const busy = names.map((name, at) => `${name}<br>${milliseconds(together[at][at])}`);
+  const busy = names.map((name, at) => `${name}<br>${duration(together[at][at])}`);
   const axis = {
     tickvals: places,
     showgrid: false,

@@ -1,7 +1,7 @@
 // Tables: formatted cells on the page, plain numbers in the CSV file. The first column names the row.
 import { el } from "./dom.js";
 import { fieldName, saveCsv } from "./export.js";
-import { bandwidth, countText, milliseconds, operations, percent, bytesText } from "./words.js";
+import { RATES, SIZES, TIMES, columnTexts, countText, operations, percent, ratio } from "./words.js";
 
 /**
  * @typedef {object} TableColumn
@@ -10,6 +10,7 @@ import { bandwidth, countText, milliseconds, operations, percent, bytesText } fr
  * @property {string} field the column's name in the CSV file
  * @property {(row: any) => string | number} value
  * @property {boolean} [words] whether its cells are words, which stand on the left
+ * @property {import("./words.js").Scales} [scales] units of its figures; the column is written in one of them
  */
 
 /**
@@ -33,12 +34,17 @@ export function countColumn(heading, value) {
 
 /**
  * @param {string} heading
- * @param {(row: any) => number | string} value ns
- * @param {TableColumn["cell"]} cell
+ * @param {(row: any) => number | ""} value ns; "" where it is unknown
  * @returns {TableColumn}
  */
-export function durationColumn(heading, value, cell = (row) => milliseconds(value(row))) {
-  return { heading, cell, field: fieldName(heading, "_ns"), value };
+export function durationColumn(heading, value) {
+  return scaledColumn(heading, value, TIMES, "_ns");
+}
+
+/** @returns {TableColumn} a column of figures or "", which stands for an unknown one */
+function scaledColumn(heading, value, scales, suffix) {
+  const cell = (row) => columnTexts([value(row)], scales)[0];
+  return { heading, cell, scales, field: fieldName(heading, suffix), value };
 }
 
 /**
@@ -47,7 +53,7 @@ export function durationColumn(heading, value, cell = (row) => milliseconds(valu
  * @returns {TableColumn}
  */
 export function sizeColumn(heading, value) {
-  return { heading, cell: (row) => bytesText(value(row)), field: fieldName(heading, "_bytes"), value };
+  return scaledColumn(heading, value, SIZES, "_bytes");
 }
 
 /**
@@ -72,12 +78,7 @@ export function shareColumn(heading, part, whole) {
  * @returns {TableColumn}
  */
 export function bandwidthColumn(heading, bytes, ns) {
-  return {
-    heading,
-    cell: (row) => bandwidth(bytes(row), ns(row)),
-    field: fieldName(heading, "_gb_per_s"),
-    value: (row) => (ns(row) ? bytes(row) / ns(row) : ""),
-  };
+  return scaledColumn(heading, (row) => (ns(row) ? bytes(row) / ns(row) : ""), RATES, "_gb_per_s");
 }
 
 /**
@@ -88,39 +89,49 @@ export function bandwidthColumn(heading, bytes, ns) {
  * @returns {TableColumn}
  */
 export function unitColumn({ title, unit }, value) {
+  const known = (row) => value(row) ?? "";
+  if (SCALES[unit]) return scaledColumn(title, known, ...SCALES[unit]);
   const text = UNIT_TEXT[unit];
   return {
     heading: title,
     cell: (row) => (value(row) === null ? "-" : text(value(row))),
     field: fieldName(title, UNIT_SUFFIX[unit] ?? ""),
-    value: (row) => value(row) ?? "",
+    value: known,
     words: unit === "text" || unit === "code",
   };
 }
 
+/** @type {Record<string, [import("./words.js").Scales, string]>} */
+const SCALES = { ns: [TIMES, "_ns"], bytes: [SIZES, "_bytes"], bytes_per_ns: [RATES, "_gb_per_s"] };
 /** @type {Record<string, (value: any) => string | Node>} */
 const UNIT_TEXT = {
   text: String,
   code: (text) => el("span", { class: "mono", text }),
   id: String,
   count: countText,
-  ns: milliseconds,
-  bytes: bytesText,
   fraction: (share) => percent(share, 1),
-  ratio: (ratio) => ratio.toFixed(ratio < 100 ? 2 : 0),
+  ratio,
   flag: (value) => (value ? "yes" : "no"),
-  bytes_per_ns: (rate) => bandwidth(rate, 1),
   flops: operations,
   flops_per_s: (rate) => `${operations(rate)}/s`,
 };
 /** @type {Record<string, string>} */
-const UNIT_SUFFIX = {
-  ns: "_ns",
-  bytes: "_bytes",
-  fraction: "_fraction",
-  bytes_per_ns: "_gb_per_s",
-  flops_per_s: "_per_s",
-};
+const UNIT_SUFFIX = { fraction: "_fraction", flops_per_s: "_per_s" };
+
+/**
+ * The columns, with the figures of these rows in one unit a column.
+ *
+ * @param {TableColumn[]} columns
+ * @param {any[]} rows
+ */
+export function withUnits(columns, rows) {
+  return columns.map((column) => {
+    if (!column.scales) return column;
+    const texts = columnTexts(rows.map(column.value), column.scales);
+    const byRow = new Map(rows.map((row, at) => [row, texts[at]]));
+    return { ...column, cell: (row) => byRow.get(row) ?? column.cell?.(row) ?? "" };
+  });
+}
 
 /**
  * @param {string} field
@@ -172,7 +183,8 @@ function headCell({ heading = "", words }, sort) {
  */
 export function table(caption, all, rows, most = Infinity, { sort, open } = {}) {
   const columns = all.filter(({ cell }) => cell);
-  const line = (row) => tableRow(all, row, { open });
+  const written = withUnits(all, rows);
+  const line = (row) => tableRow(written, row, { open });
   const body = el("tbody", {}, ...rows.slice(0, most).map(line));
   const under = el("div", { class: "under" });
   if (rows.length > most) {

@@ -1,59 +1,128 @@
-// Figures as text, in the same forms as report/format.py.
+// Figures as text: three significant digits and the unit that fits, by the rules of traceview/units.py.
+// tests/units.json holds examples for both.
+
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 export const EXACT = new Intl.NumberFormat("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 });
 
-export function milliseconds(ns) {
-  const value = ns / 1e6,
-    seconds = value / 1000;
-  if (Math.abs(value) >= 999.95)
-    return (
-      (Math.abs(seconds) < 99.95 ? seconds.toFixed(Math.abs(seconds) < 9.995 ? 2 : 1) : WHOLE.format(seconds)) + " s"
-    );
-  if (Math.abs(value) >= 10) return value.toFixed(1) + " ms";
-  return value.toFixed(Math.abs(value) < 1 ? 3 : 2) + " ms";
-}
+/** Units and their sizes, the largest first. @typedef {[number, string][]} Scales */
+/** @type {Scales} */
+export const TIMES = [
+  [1e9, "s"],
+  [1e6, "ms"],
+  [1e3, "µs"],
+  [1, "ns"],
+];
+/** @type {Scales} */
+export const SIZES = [
+  [1e12, "TB"],
+  [1e9, "GB"],
+  [1e6, "MB"],
+  [1e3, "kB"],
+  [1, "B"],
+];
+/** Bytes per ns. @type {Scales} */
+export const RATES = [
+  [1e3, "TB/s"],
+  [1, "GB/s"],
+  [1e-3, "MB/s"],
+  [1e-6, "kB/s"],
+];
+/** @type {Scales} */
+const OPERATIONS = [
+  [1e15, "PFLOP"],
+  [1e12, "TFLOP"],
+  [1e9, "GFLOP"],
+  [1e6, "MFLOP"],
+  [1e3, "kFLOP"],
+  [1, "FLOP"],
+];
+const WHOLE_UNITS = ["ns", "B", "FLOP"];
+const ROUND_UP = 1 + 1e-12;
 
-// A duration in a suitable unit: 780 ns, 12.4 µs, 3.21 ms, 1.25 s.
+// A length of time: 780 ns, 12.0 µs, 331 ms, 7.17 s.
 export function duration(ns) {
-  const size = Math.abs(ns);
-  if (size < 1e3) return Math.round(ns) + " ns";
-  const [scale, unit] = size < 1e6 ? [1e3, "µs"] : size < 1e9 ? [1e6, "ms"] : [1e9, "s"];
-  const value = ns / scale;
-  return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0) + " " + unit;
+  return ns ? withUnit(ns, TIMES) : "0 ms";
 }
 
-// A time, exact to the nanosecond.
+// A time with all its digits: 30.000125 ms.
 export function momentText(ns) {
-  return EXACT.format(ns / 1e6) + " ms";
-}
-
-export function percent(part, whole) {
-  return whole ? ((100 * part) / whole).toFixed(1) + "%" : "-";
+  const rounded = Math.round(ns);
+  if (!rounded) return "0 ms";
+  const [scale, unit] = scaleFor(rounded, TIMES);
+  return `${(rounded / scale).toLocaleString("en-US", { maximumFractionDigits: Math.round(Math.log10(scale)) })} ${unit}`;
 }
 
 export function bytesText(bytes) {
-  const units = { GB: 1e9, MB: 1e6, kB: 1e3 };
-  for (const [unit, scale] of Object.entries(units)) if (bytes >= scale) return (bytes / scale).toFixed(1) + " " + unit;
-  return bytes + " B";
+  return withUnit(bytes, SIZES);
 }
 
 export function bandwidth(bytes, ns) {
-  if (!ns) return "-";
-  const rate = bytes / ns;
-  return rate >= 0.1 ? rate.toFixed(1) + " GB/s" : (1000 * rate).toFixed(1) + " MB/s";
+  return ns ? withUnit(bytes / ns, RATES) : "-";
 }
 
 // A number of floating-point operations: 7.21 TFLOP.
 export function operations(count) {
-  const units = { PFLOP: 1e15, TFLOP: 1e12, GFLOP: 1e9, MFLOP: 1e6 };
-  const [unit, scale] = Object.entries(units).find((pair) => count >= pair[1]) ?? ["MFLOP", 1e6];
-  const value = count / scale;
-  return `${value >= 100 ? WHOLE.format(value) : value.toFixed(value < 10 ? 2 : 1)} ${unit}`;
+  return withUnit(count, OPERATIONS);
+}
+
+// A share: 12.3%, 100%, <0.1%; - where the whole is 0.
+export function percent(part, whole) {
+  if (!whole) return "-";
+  const share = (100 * part) / whole;
+  if (share && Math.abs(share) < 0.05) return share > 0 ? "<0.1%" : ">-0.1%";
+  return fixed(share, share && Math.abs(share) < 99.95 ? 1 : 0) + "%";
+}
+
+// A number without a unit: 1.00, 12.4, 1,312.
+export function ratio(value) {
+  return fixed(value, decimals(value));
 }
 
 export function countText(number) {
   return WHOLE.format(number);
+}
+
+/**
+ * The texts of a table column: one unit and one number of decimals, unless the smallest figure would become 0.
+ *
+ * @param {(number | string | null)[]} values numbers; null or "" where they are unknown
+ * @param {Scales} scales
+ */
+export function columnTexts(values, scales) {
+  const lengths = values.map((value) => Math.abs(Number(value))).filter(Boolean);
+  const [most, least] = [Math.max(...lengths), Math.min(...lengths)];
+  const [scale, unit] = lengths.length
+    ? scaleFor(most, scales)
+    : [1, scales === TIMES ? "ms" : scales[scales.length - 1][1]];
+  let digits = scale === 1 && WHOLE_UNITS.includes(unit) ? 0 : decimals(most / scale);
+  const vanishes = () => (least / scale) * 10 ** digits < 0.95;
+  if (vanishes()) digits++;
+  const each = vanishes();
+  return values.map((value) => {
+    if (value === null || value === "") return "-";
+    if (!Number(value)) return `0 ${unit}`;
+    return each ? withUnit(Number(value), scales) : `${fixed(Number(value) / scale, digits)} ${unit}`;
+  });
+}
+
+function withUnit(value, scales) {
+  const [scale, unit] = scaleFor(value, scales);
+  return `${WHOLE_UNITS.includes(unit) ? value.toFixed(0) : ratio(value / scale)} ${unit}`;
+}
+
+// The largest unit in which a value is at least 1 with three digits; else the smallest.
+function scaleFor(value, scales) {
+  return scales.find(([scale]) => Math.abs(value) >= 0.9995 * scale) ?? scales[scales.length - 1];
+}
+
+function decimals(value) {
+  return Math.abs(value) >= 99.95 ? 0 : Math.abs(value) >= 9.995 ? 1 : 2;
+}
+
+function fixed(value, digits) {
+  const text = (value * ROUND_UP).toFixed(digits);
+  return Math.abs(value) < 1000 ? text : text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
 // A text of at most so many letters, with … in its middle: similar names differ at both ends.

@@ -1,7 +1,7 @@
 // What to change first, and the tables.
 import { byId, el } from "../core/dom.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
-import { countText, milliseconds } from "../core/words.js";
+import { countText } from "../core/words.js";
 import { selectCell } from "./moves.js";
 import { content, map } from "./state.js";
 import { rankLabel } from "./words.js";
@@ -56,11 +56,7 @@ export function showTables() {
       csvColumn("device", (rank) => rank.device),
       textColumn("GPU", (rank) => rank.gpu),
       ...["wall", "own"].map((key) => durationColumn(key, (rank) => rank[key])),
-      durationColumn(
-        "lag",
-        (rank) => rank.lag ?? "",
-        (rank) => (rank.lag === null ? "-" : milliseconds(rank.lag)),
-      ),
+      durationColumn("lag", (rank) => rank.lag ?? ""),
       ...["compute", "exposed_communication", "copies", "idle"].map((key) =>
         durationColumn(key.replace(/_/g, " "), (rank) => rank[key]),
       ),

@@ -3,7 +3,7 @@ import { readColumn, inflateElement } from "../core/columns.js";
 import { byId, context2d, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { refreshColours, watchTheme } from "../core/palette.js";
-import { milliseconds } from "../core/words.js";
+import { duration } from "../core/words.js";
 import { showAnswer, showTables } from "./answer.js";
 import { selectCell, fittingHeight, watchInput } from "./moves.js";
 import { PARTS, drawMap } from "./ranks.js";
@@ -57,9 +57,9 @@ function showLegend() {
     el(
       "span",
       {},
-      `${FIGURES[map.figure]}: ${milliseconds(low)}`,
+      `${FIGURES[map.figure]}: ${duration(low)}`,
       ramp,
-      `${milliseconds(high)} or more. Pale: skipped iterations. Empty: not in the capture.`,
+      `${duration(high)} or more. Pale: skipped iterations. Empty: not in the capture.`,
     ),
   );
 }

@@ -1,5 +1,5 @@
 // The text of a cell: the same for the pointer, the keyboard and a screen reader.
-import { milliseconds, percent } from "../core/words.js";
+import { duration, percent } from "../core/words.js";
 import { FIGURES } from "./scale.js";
 import { content, heat, map } from "./state.js";
 
@@ -10,23 +10,21 @@ export function rankLabel(row) {
 export function cellText(row, column) {
   const rank = content.ranks[map.order[row]],
     lag =
-      rank.lag === null
-        ? ""
-        : `, ${rank.lag < 0 ? "−" : "+"}${milliseconds(Math.abs(rank.lag))} compared to the others`;
-  const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${milliseconds(rank.own)}${lag}, waits ${milliseconds(rank.wait)}, arrived last in ${percent(rank.last_count, rank.matched)} of its collectives`;
+      rank.lag === null ? "" : `, ${rank.lag < 0 ? "−" : "+"}${duration(Math.abs(rank.lag))} compared to the others`;
+  const whole = `${rank.label}${rank.straggler ? " (straggler)" : ""}: own ${duration(rank.own)}${lag}, waits ${duration(rank.wait)}, arrived last in ${percent(rank.last_count, rank.matched)} of its collectives`;
   const idle = content.causes
     .map((cause, place) => ({ cause, ns: rank.causes[place] }))
     .filter(({ ns }) => ns)
     .sort((a, b) => b.ns - a.ns)
     .slice(0, 3);
   const why = idle.length
-    ? `. Idle ${milliseconds(rank.idle)}: ${idle.map(({ cause, ns }) => `${cause.replace("_", " ")} ${milliseconds(ns)}`).join(", ")}`
+    ? `. Idle ${duration(rank.idle)}: ${idle.map(({ cause, ns }) => `${cause.replace("_", " ")} ${duration(ns)}`).join(", ")}`
     : "";
   if (column === null || !heat.columns) return whole + why;
   const at = (figure) => heat[figure][map.order[row] * heat.columns + column];
   if (at("wall") < 0) return `${whole}${why}. Iteration ${heat.names[column]}: not in this capture`;
   const cell = Object.keys(FIGURES)
-    .map((figure) => `${figure} ${milliseconds(at(figure))}`)
+    .map((figure) => `${figure} ${duration(at(figure))}`)
     .join(", ");
   return `${whole}${why}. Iteration ${heat.names[column]}${heat.steady[column] ? "" : " (skipped)"}: ${cell}`;
 }
