@@ -12,7 +12,7 @@ import pytest
 
 from tests.profiling import LOST, run
 from traceview.model.stacks import EVENTS
-from traceview.normalise.stacks import ThreadEvidence, _samples
+from traceview.normalise.stacks import ThreadEvidence, _samples, root_kinds
 from traceview.normalise.threads import Threads
 from traceview.pipeline import open_trace
 
@@ -39,6 +39,7 @@ def owners(
     rows = [(10 * at, 10 * at, PROCESS << 24 | 7, key, 1, 0, root) for at in range(9) for key, root in roots.items()]
     columns = ("start", "end", "globalTid", "category", "holdsGil", "stack")
     samples = pl.DataFrame(rows, schema={**dict.fromkeys(columns, pl.Int64), "root": pl.String}, orient="row")
+    samples = samples.hstack(root_kinds(samples["root"]))
     events = [(start, end, "running", "lock", thread) for start, end, thread in held]
     known = ThreadEvidence(
         pl.DataFrame(events, schema={**EVENTS, "name": pl.String}, orient="row"), callers, list(names) or ["python"] * 4

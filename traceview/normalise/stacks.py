@@ -56,8 +56,8 @@ def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads, known: Thre
     parent, frame = stacks["parent"].to_numpy(), stacks["frame"].to_numpy()
     names, library = shown_files(pl.Series(files), _program_folders(files, parent, frame))
     shown = pl.DataFrame({"function": functions, "file": names, "line": lines, "library": library}, schema=dict(FRAMES))
-    root = _root_functions(functions, parent, frame)[samples["stack"].to_numpy()]
-    return shown, stacks.cast(dict(STACKS)), _samples(samples.with_columns(root), threads, known)  # type: ignore[arg-type]
+    kinds = root_kinds(_root_functions(functions, parent, frame))[samples["stack"].to_numpy()]
+    return shown, stacks.cast(dict(STACKS)), _samples(samples.hstack(kinds), threads, known)  # type: ignore[arg-type]
 
 
 def joined_stacks(parts: Sequence[StackFrames]) -> StackFrames:
@@ -126,6 +126,11 @@ def _root_functions(functions: Sequence[str], parent: Numbers, frame: Numbers) -
     return pl.Series("root", functions, dtype=pl.String)[frame[root]]
 
 
+def root_kinds(root: pl.Series) -> pl.DataFrame:
+    """Return whether outermost functions are those of a program's main thread, and of threads that Python makes."""
+    return pl.DataFrame({"is_main": root.is_in(MAIN_ROOTS), "is_made_by_python": root == THREAD_ROOT})
+
+
 def _samples(samples: pl.DataFrame, threads: Threads, known: ThreadEvidence) -> pl.DataFrame:
     """Return SAMPLES. nsys numbers Python threads, and does not name their system threads."""
     if samples["category"].null_count() == len(samples):
@@ -136,8 +141,7 @@ def _samples(samples: pl.DataFrame, threads: Threads, known: ThreadEvidence) -> 
     groups = (
         columns.group_by("process", "category")
         .agg(
-            pl.col("root").is_in(MAIN_ROOTS).mean().alias("is_main"),
-            (pl.col("root") == THREAD_ROOT).mean().alias("is_made_by_python"),
+            pl.col("is_main", "is_made_by_python").mean(),
             pl.len().alias("count"),
         )
         .sort("count", "process", "category", descending=[True, False, False])[:MAX_PYTHON_THREADS]

@@ -73,7 +73,9 @@ def _mark_blocks(connection: sqlite3.Connection, marks: pl.DataFrame) -> Iterato
     at = 0
     while rows := cursor.fetchmany(BATCH_ROWS):
         block = marks[at : at + len(rows)]
-        payloads = [payload if own else None for (payload,), own in zip(rows, block["domainId"], strict=True)]
+        payloads = [payload for (payload,) in rows]
+        if not block["domainId"].all():
+            payloads = [payload if own else None for payload, own in zip(payloads, block["domainId"], strict=True)]
         yield block.select(COLUMNS), payloads if first == ("blob",) else _texts(payloads)
         at += len(rows)
 

@@ -91,8 +91,9 @@ def _nearest_before(index: StackIndex, cells: pl.DataFrame) -> pl.DataFrame:
 
 def _stacks_in(index: StackIndex, cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
+    cells, inside = cells.select(np.flatnonzero(inside)), inside[inside > 0]
     stack, until = index.stacks_in(cells, part.until_launch)
-    chosen = np.flatnonzero((inside > 0) & (stack >= 0))
+    chosen = np.flatnonzero(stack >= 0)
     own = Coverage.from_union(intervals.intersect(left, part.host))
     return pl.DataFrame(
         {

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times, index_ranges, sorted_unique, union
+from traceview.intervals import Intervals, Times, index_ranges, union
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace
 
@@ -61,7 +61,11 @@ class StackCells(NamedTuple):
             return self
         first = np.searchsorted(self.end, pieces.start, side="right")
         count = np.maximum(np.searchsorted(self.start, pieces.end, side="left") - first, 0)
-        rows = sorted_unique(index_ranges(first, count))
+        rows = index_ranges(first, count)  # in order; a cell may overlap several members
+        return self.select(rows[np.flatnonzero(np.diff(rows, prepend=-1))])
+
+    def select(self, rows: Times) -> StackCells:
+        """Return some of the cells."""
         return StackCells(*(column[rows] for column in self[:-1]), self.exact)  # type: ignore[arg-type, call-arg]
 
     def stacks_in(self, pieces: Intervals) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
