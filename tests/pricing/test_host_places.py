@@ -1,11 +1,13 @@
-"""Remedies follow the place of the host: an example of each."""
+"""Remedies follow the place of the host (an example of each); which gaps of a finding stand for all."""
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
+from traceview.pricing import host_places
 from traceview.pricing.host_places import ADVICE, MAKES_BATCHES, _advice
 
 PLACES = {
@@ -63,3 +65,13 @@ def test_each_remedy_has_an_example() -> None:
 )
 def test_functions_that_make_batches_are_known_by_name(function: str, makes: bool) -> None:
     assert bool(MAKES_BATCHES.search(function)) == makes
+
+
+def test_short_gaps_count_if_they_have_much_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_places, "MAX_GAPS", 10)
+    idle = np.array([0] + [1] * 95 + [100] * 5)
+    assert host_places._sample_gaps(idle[:8]).tolist() == list(range(1, 8))
+    few_long = host_places._sample_gaps(idle * np.where(idle == 100, 10, 1))
+    assert len(few_long) == 10 and set(range(96, 101)) <= set(few_long.tolist())
+    spread = host_places._sample_gaps(idle)
+    assert spread.tolist() == list(range(1, 101, 10))

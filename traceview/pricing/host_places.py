@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.model.devices import HostStates
 from traceview.model.rows import SourceLine, place_text
@@ -19,7 +20,8 @@ from traceview.units import duration
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5
-MAX_GAPS = 10_000  # the longest ones stand for all gaps of a finding
+MAX_GAPS = 30_000  # gaps of a finding that are looked at
+MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for all
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
 # What helps where the host was, by the functions of libraries below its line, or by the system call or state.
 ADVICE: Mapping[str, str] = {
@@ -94,10 +96,7 @@ def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> Finding
     host_time = analysis.host_time
     if host_time is None or len(grant.idle) == 0 or causes <= NOT_OF_THE_HOST:
         return NOWHERE
-    positions = np.flatnonzero(grant.idle)
-    if len(positions) > MAX_GAPS:
-        longest = np.argpartition(grant.idle[positions], -MAX_GAPS)[-MAX_GAPS:]
-        positions = positions[np.sort(longest)]
+    positions = _sample_gaps(grant.idle)
     rows = positions + grant.rows.start if isinstance(grant.rows, slice) else grant.rows[positions]
     gaps = draft.device.use.gaps.frame[rows]
     total = int(grant.idle[positions].sum())
@@ -118,6 +117,17 @@ def find_place(analysis: Analysis, draft: FindingDraft, grant: Grant) -> Finding
         where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of {whole} at {_words(line)}"
         return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, analysis.trace.evidence))
     return _state_place(host_time.states(gaps), total, scale, whole) if causes == {"host"} else NOWHERE
+
+
+def _sample_gaps(idle: Times) -> Times:
+    """Return the positions of at most MAX_GAPS gaps: the longest ones if they have MOST_TIME, else every n-th one."""
+    positions = np.flatnonzero(idle)
+    if len(positions) <= MAX_GAPS:
+        return positions
+    longest = np.argpartition(idle[positions], -MAX_GAPS)[-MAX_GAPS:]
+    if idle[positions[longest]].sum() >= MOST_TIME * idle.sum():
+        return positions[np.sort(longest)]
+    return positions[:: -(-len(positions) // MAX_GAPS)]
 
 
 def _names_who(line: SourceLine) -> bool:
