@@ -85,8 +85,7 @@ def test_wheel_keeps_the_moment_under_the_pointer(page: Opened) -> None:
     after = page.view()
     assert after[1] - after[0] < before[1] - before[0]
     assert after[0] + share * (after[1] - after[0]) == pytest.approx(pointed, rel=1e-3)
-    page.page.mouse.dblclick(x, y)
-    page.settle()
+    page.press("0")
     assert page.view() == pytest.approx(before)
 
 

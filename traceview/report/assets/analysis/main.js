@@ -7,7 +7,8 @@ import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
-import { readAddress, watchAddress, writeAddress } from "../timeline/address.js";
+import { watchAddress } from "../timeline/address.js";
+import { drawBookmarks } from "../timeline/bookmarks.js";
 import { drawn } from "../timeline/draw.js";
 import { watchHover } from "../timeline/hover.js";
 import { watchInput } from "../timeline/keys.js";
@@ -72,9 +73,9 @@ async function start() {
   startLegend();
   showHint();
   startView(page.timeline.span, page.opens);
-  afterRedraw.push(requestDetail, writeAddress);
+  afterRedraw.push(requestDetail, drawBookmarks);
   await rebuild();
-  for (const watch of [watchInput, watchHover, watchSearch, watchAddress, watchExport]) watch();
+  for (const watch of [watchInput, watchHover, watchSearch, watchExport]) watch();
   byId("loading").remove();
   document.documentElement.dataset.shown = "answer";
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
@@ -98,7 +99,7 @@ async function start() {
   for (const show of [showFindings, showIterations, showTables, showNotes]) show();
   await showKernels();
   document.documentElement.dataset.shown = "all";
-  readAddress();
+  watchAddress();
   await loadChunks();
   await loadLibrary();
   document.documentElement.dataset.ready = "true";

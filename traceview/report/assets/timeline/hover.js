@@ -9,7 +9,8 @@ import { colours, tintFunction } from "./colours.js";
 import { counterFacts } from "./counters.js";
 import { sourceAt } from "./levels.js";
 import { rowAt } from "./rows.js";
-import { view } from "./state.js";
+import { pointer, view } from "./state.js";
+import { afterRedraw } from "./view.js";
 
 function markAt(item, x, y) {
   if (!item?.lanes?.length) return null;
@@ -112,5 +113,9 @@ export function watchHover() {
   stage.addEventListener("pointermove", showTip);
   stage.addEventListener("pointerleave", () => {
     byId("tip").hidden = true;
+  });
+  // The tip follows the view: after a key or a wheel another mark is under the pointer.
+  afterRedraw.push(() => {
+    if (pointer.over && !pointer.last) showTip(pointer.over);
   });
 }

@@ -2,21 +2,23 @@
 import { byId, queryAll } from "../core/dom.js";
 import { isSideways, watchWheel } from "../core/wheel.js";
 import { clearArea, fitArea, followArea, keepArea, measureHere, showArea } from "./area.js";
+import { addBookmark, bookmarkAt, nextBookmark, showBookmarks } from "./bookmarks.js";
+import { stepHistory } from "./address.js";
 import { hitAt } from "./hover.js";
 import { showHelp } from "./panel.js";
 import { findNext } from "./search.js";
 import { clearSelected, goToPartner, select, stepSelected } from "./select.js";
 import { area, board, pointer, selected, view } from "./state.js";
-import { fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
+import { afterRedraw, fit, pan, rebuild, schedule, setView, zoom } from "./view.js";
 
 const MOVES = {
-  w: () => zoom(0.7),
-  ArrowUp: () => zoom(0.7),
-  "+": () => zoom(0.7),
-  "=": () => zoom(0.7),
-  s: () => zoom(1 / 0.7),
-  ArrowDown: () => zoom(1 / 0.7),
-  "-": () => zoom(1 / 0.7),
+  w: () => zoomAtPointer(0.7),
+  ArrowUp: () => zoomAtPointer(0.7),
+  "+": () => zoomAtPointer(0.7),
+  "=": () => zoomAtPointer(0.7),
+  s: () => zoomAtPointer(1 / 0.7),
+  ArrowDown: () => zoomAtPointer(1 / 0.7),
+  "-": () => zoomAtPointer(1 / 0.7),
   a: () => pan(-0.2),
   ArrowLeft: () => pan(-0.2),
   d: () => pan(0.2),
@@ -33,13 +35,21 @@ const MOVES = {
   l: () => selected.partners.length && goToPartner(),
   m: measureHere,
   c: keepArea,
+  b: addBookmark,
+  B: nextBookmark,
+  Backspace: () => stepHistory(-1),
   "?": showHelp,
   Escape: clearAll,
 };
 
-const ANYWHERE = new Set(["w", "a", "s", "d", "n", "N", "m", "c", "?", ".", ",", "l", "f", "Escape"]);
+// Keys that scroll a page act on the timeline only while it has the focus or the pointer.
+const SCROLLING = new Set(["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "PageUp", "PageDown"]);
 
 const BUTTONS = { left: "a", right: "d", in: "w", out: "s", fit: "Home", help: "?", measure: "m" };
+
+function zoomAtPointer(factor) {
+  zoom(factor, pointer.x ?? undefined);
+}
 
 function scrollRows(share) {
   byId("scroll").scrollTop += share * view.height;
@@ -73,7 +83,11 @@ export function watchInput() {
   watchWheel(byId("frame"), onWheel, (held) => {
     byId("corner").textContent = held ? "wheel zooms · drag pans" : "Ctrl + wheel, or click to zoom";
   });
-  stage.addEventListener("dblclick", fit);
+  stage.addEventListener("dblclick", (event) => (hitAt(event) ? fitSelected() : fit()));
+  byId("axis").addEventListener("click", (event) => {
+    const mark = bookmarkAt(event.offsetX);
+    if (mark && !pointer.moved) showBookmarks(mark);
+  });
   for (const area of [stage, byId("axis")]) {
     area.addEventListener("pointerdown", (event) => onPress(event, area !== stage || event.shiftKey));
     area.addEventListener("pointermove", onDrag);
@@ -81,11 +95,15 @@ export function watchInput() {
     area.addEventListener("pointercancel", () => Object.assign(pointer, { last: null }));
   }
   stage.addEventListener("pointermove", (event) => {
+    pointer.over = event;
     pointer.x = momentAt(event);
     followArea(pointer.x);
   });
+  afterRedraw.push(() => {
+    if (pointer.over) pointer.x = momentAt(pointer.over);
+  });
   stage.addEventListener("pointerleave", () => {
-    pointer.x = null;
+    Object.assign(pointer, { x: null, over: null });
   });
   document.addEventListener("keydown", onKey);
   byId("scroll").addEventListener("scroll", schedule);
@@ -143,7 +161,6 @@ function onRelease(event, onStage) {
   schedule();
 }
 
-// Letters work everywhere on the page; arrows and the other keys only while the timeline has the focus.
 function onKey(event) {
   if (
     event.ctrlKey ||
@@ -158,8 +175,13 @@ function onKey(event) {
     byId("search", HTMLInputElement).select();
     return;
   }
-  const key = event.key.length === 1 && event.key !== "N" ? event.key.toLowerCase() : event.key;
-  if (!(key in MOVES) || !(ANYWHERE.has(key) || byId("stage") === document.activeElement)) return;
+  const key = event.key.length === 1 && !["N", "B"].includes(event.key) ? event.key.toLowerCase() : event.key;
+  if (!(key in MOVES) || (SCROLLING.has(key) && !isAtTimeline(event))) return;
   event.preventDefault();
   MOVES[key]();
+}
+
+function isAtTimeline({ target }) {
+  const takesArrows = target.closest("table, .figure, .kernels, .legend select");
+  return target === byId("stage") || (!takesArrows && byId("frame").matches(":hover"));
 }

@@ -49,7 +49,9 @@ export const selected = { hit: null, partners: [], path: "" };
 export const area = { points: [], rows: null, moving: false, result: null, kept: null };
 
 /**
- * The time under the pointer, the events where a drag began and was last seen, whether it has moved and selects an area.
- * @type {{ x: number | null, from: PointerEvent | null, last: PointerEvent | null, moved: boolean, selects: boolean }}
+ * The time under the pointer and its last move over the rows, the events where a drag began and was last seen, and whether
+ * it has moved and selects an area.
+ * @type {{ x: number | null, from: PointerEvent | null, last: PointerEvent | null, moved: boolean, selects: boolean,
+ *   over: PointerEvent | null }}
  */
-export const pointer = { x: null, from: null, last: null, moved: false, selects: false };
+export const pointer = { x: null, from: null, last: null, moved: false, selects: false, over: null };
