@@ -68,19 +68,20 @@ def test_small_grids_cost_the_idle_sms(blocks: int, cost: int | None) -> None:
         assert result[0].cost_ns == pytest.approx(cost, abs=4)
 
 
-@pytest.mark.parametrize(("waves", "cost"), [(1.0, None), (1.25, 4 * MS * 3 // 8), (1.75, None), (9.5, None)])
-def test_nearly_empty_last_waves_cost_the_idle_sms(waves: float, cost: int | None) -> None:
-    resident = 16 * 132  # blocks of 128 threads on an H200
-    result = findings(trace_of_kernels("stencil", int(waves * resident), program="cuda"), small_grids)
-    assert [finding.id for finding in result] == ([] if cost is None else ["tail_wave"])
-    if cost is not None:
-        assert "1.25 waves" in result[0].title
-        assert result[0].cost_ns == pytest.approx(cost, abs=4)
+@pytest.mark.parametrize(
+    ("blocks", "part"), [(132, None), (165, 3 / 8), (231, None), (276, 0.3), (528, None), (2244, None)]
+)
+def test_uneven_blocks_cost_what_the_fullest_sm_does_more(blocks: int, part: float | None) -> None:
+    result = findings(trace_of_kernels("stencil", blocks, program="cuda"), small_grids)
+    assert [finding.id for finding in result] == ([] if part is None else ["tail_wave"])
+    if part is not None:
+        assert f"{blocks} blocks on 132 SMs" in result[0].title
+        assert result[0].cost_ns == pytest.approx(4 * MS * part, rel=0.02)
 
 
-def test_waves_of_memory_bound_kernels_of_libraries_are_not_findings() -> None:
+def test_uneven_blocks_of_memory_bound_kernels_of_libraries_are_not_findings() -> None:
     name = "void at::native::<unnamed>::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T1)"
-    assert findings(trace_of_kernels(name, 16 * 132 * 5 // 4), small_grids) == ()
+    assert findings(trace_of_kernels(name, 132 * 5 // 4), small_grids) == ()
 
 
 def test_gpu_without_tf32_gains_by_fp16() -> None:

@@ -106,6 +106,13 @@ def test_time_steps_are_found(launches: int) -> None:
     assert set(np.diff(period.first)) == {launches}
 
 
+@pytest.mark.parametrize(("own", "steps"), [([200], 320), ([200, 201, 202, 203], 40)])
+def test_long_layers_do_not_win_over_a_step_with_few_launches_of_its_own(own: list[int], steps: int) -> None:
+    layer = [1, *[2] * 32, 3, *[4] * 32, 5]
+    period = period_of([*own[:1], *layer * 8, *own[1:]] * 40)
+    assert period is not None and len(period.first) == steps
+
+
 @pytest.mark.parametrize("layers", [4, 12, 32, 80])
 def test_layers_do_not_win_over_tokens(layers: int) -> None:
     layer, head = [1, 2, 3, 4, 5, 2, 3, 6, 7, 8], [20, 21, 22, 23, 24]

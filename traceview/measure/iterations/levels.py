@@ -30,7 +30,7 @@ MIN_SIMILARITY = 0.5
 STRICT, LOOSE = 10, 3  # repetitions whose lengths differ by 1/10, or 1/3, of the median are regular
 MIN_EXCHANGED = 4
 MIN_LONG = 16  # launches
-MIN_EXTRA = 3
+MIN_EXTRA, MAX_TIMES_EXTRA = 3, 20  # launches that a repetition has more, and the launches of one over these
 MIN_SCORE = 0.2
 MIN_STRICT_SCORE = 0.5  # below it, iterations of varying length are tried
 NEARLY_BEST = 0.02
@@ -149,9 +149,22 @@ def _level(
         regularity=between / max(float(shares[:-1].sum()), 1e-9),
         similarity=float(np.average(similarity, weights=last - first)),
         talking=float(np.mean((talks[last] > talks[first])[regular])) if regular.any() else 0.0,
-        irregular=int(np.count_nonzero(~regular[:-1])),
-        extra=0 if regular[:-1].all() else int(np.median((last - first)[:-1][~regular[:-1]])) - length,
+        **_odd_ones(last[:-1] - first[:-1], length, regular[:-1]),
     )
+
+
+def _odd_ones(lengths: NDArray[np.int64], length: int, regular: NDArray[np.bool_]) -> dict[str, int]:
+    """Return how many repetitions are irregular, and how many launches these have more.
+
+    If all are equal but some, which have the same few launches more, those are irregular too.
+    """
+    odd = lengths != length
+    least = length + max(MIN_EXTRA, length // MAX_TIMES_EXTRA)
+    if odd.any() and lengths[odd].min() == lengths[odd].max() >= least:
+        regular = ~odd
+    if regular.all():
+        return {"irregular": 0, "extra": 0}
+    return {"irregular": int(np.count_nonzero(~regular)), "extra": int(np.median(lengths[~regular])) - length}
 
 
 def choose_level(levels: Sequence[PeriodLevel]) -> PeriodLevel | None:
@@ -181,4 +194,7 @@ def _is_wrapped_by(outer: PeriodLevel, inner: PeriodLevel) -> bool:
     """
     once_each = abs(inner.irregular - len(outer.places)) <= max(len(outer.places) // 5, 1)
     longer = outer.length >= MIN_REPEATS * inner.length
+    # A step with a few launches more, every N steps, logs something and waits for it.
+    if MIN_EXTRA <= inner.extra <= inner.length // STRICT:
+        return longer and once_each and outer.talking == 0 and outer.score > inner.score - NEARLY_BEST
     return longer and once_each and inner.extra >= MIN_EXTRA and outer.score > inner.score

@@ -107,18 +107,6 @@ def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> 
     )
 
 
-def waves_of_shapes(trace: Trace, device: int, rows: Sequence[int]) -> dict[int, float]:
-    """Return the waves of launch shapes on a device by their row of Trace.shapes, where the capture states them."""
-    limits, known = _sm_limits(trace, device), {}
-    for row in rows:
-        shape = trace.shapes.row(row, named=True)
-        grid, block = (_dimensions([shape[f"{kind}_{axis}"] for axis in "xyz"]) for kind in ("grid", "block"))
-        waves = _launch_fill(limits, grid, block, shape["registers"], shape["shared_bytes"])["waves"]
-        if waves is not None:
-            known[row] = waves
-    return known
-
-
 def _kind_fields(kind: KernelKind) -> dict[str, Any]:
     return {name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")}
 

@@ -134,15 +134,15 @@ SMALL_GRID = Fixes(
 )
 TAIL_WAVE = Fixes(
     cuda=Fix(
-        "An SM without a block idles until the last wave ends. Choose a tile or block size with which the blocks fill "
-        "whole waves, split the work finer (split-K, stream-K), or launch as many blocks as fit at once and let each "
-        "of them loop (a persistent kernel).",
+        "SMs with one block less idle until the others end. Choose a tile or block size with which the number of "
+        "blocks is a multiple of the SMs, split the work finer (split-K, stream-K), or launch as many blocks as fit at "
+        "once and let each of them loop (a persistent kernel).",
         "cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared);\n"
         "kernel<<<min(blocks, resident * multiProcessorCount), threads, shared>>>(...);   // with a loop over tiles",
     ),
     pytorch=Fix(
-        "An SM without a block idles until the last wave ends. Choose sizes with which the tiles fill whole waves: try "
-        "the next smaller batch or sequence, or widths that are multiples of 128 or 256. "
+        "SMs with one block less idle until the others end. Choose sizes with which the tiles divide evenly among the "
+        "SMs: try the next smaller batch or sequence, or widths that are multiples of 128 or 256. "
         '`torch.compile(mode="max-autotune")` and `torch.backends.cudnn.benchmark = True` try other tiles.',
         'model = torch.compile(model, mode="max-autotune")',
     ),
