@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,9 +11,15 @@ import pytest
 
 from tests.captures import sample
 from tests.cli.command import Command
+from traceview import record as recording
 from traceview.record import Recording
 from traceview.record import doctor as machine
 
+STEPS = """
+import nvtx, time
+for _ in range(6000):
+    with nvtx.annotate("step"): time.sleep(0.01)
+"""
 SLEEP = "import time; time.sleep(0.2); print('it ran')"
 
 
@@ -41,6 +48,32 @@ def test_records_and_reports_what_is_missing(
     again = traceview("record", "--nsys", nsys, "-o", "mine", "--", sys.executable, "-c", SLEEP)
     assert (again.code, again.out) == (2, "")
     assert "mine.nsys-rep exists; replace it with --force" in again.err
+
+
+def test_records_iterations_of_a_running_program(
+    nsys: str, tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recording, "FIRST_SECONDS", 0.3)
+    options = ("--trace", "nvtx", "--nsys", nsys, "--no-html", "--iterations", "50")
+    done = traceview("record", *options, "--", sys.executable, "-c", STEPS)
+    assert done.code == 0, done.err
+    counted = [int(number) for number in re.findall(r"(\d+) iterations after the warm-up", done.err)]
+    assert len(counted) > 1 and max(counted[:-1]) < 50 <= counted[-1]
+    assert f"{counted[-1]} counted" in done.out
+    assert [path.name for path in tmp_path.iterdir()] == ["report.nsys-rep"]
+
+
+def test_iterations_of_a_program_that_ends(
+    nsys: str, tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--trace", "nvtx", "--nsys", nsys, "--iterations", "50", "--no-html")
+    done = traceview("record", *options, "--", sys.executable, "-c", "import time; time.sleep(2)")
+    assert "report.nsys-rep: the capture holds no GPU work" in done.err
+    both = traceview("record", *options, "--seconds", "3", "--", "sh")
+    assert (both.code, both.err.count("\n")) == (2, 1)
+    assert "--iterations and --seconds both end the recording" in both.err
 
 
 def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from traceview.cli.options import FILE, NO_HTML, OPEN, QUIET, reading_options
 from traceview.cli.outputs import print_error, print_out
-from traceview.errors import RequestError
+from traceview.errors import RequestError, TraceviewError
+
+if TYPE_CHECKING:
+    from traceview.record import SteadyIterations
 
 SECONDS = click.FloatRange(min=0, min_open=True)
 
@@ -25,6 +30,12 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--trace", "traced", metavar="APIS", help="What nsys traces.  [default: cuda,nvtx]")
 @click.option("--delay", type=SECONDS, metavar="SECONDS", help="Start to record after this time.")
 @click.option("--seconds", type=SECONDS, metavar="SECONDS", help="Record for this time, and end the program then.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Record until the report has N iterations after the warm-up, and end the program then.",
+)
 @OPEN
 @NO_HTML
 @QUIET
@@ -39,6 +50,8 @@ def record(context: click.Context, /, opened: bool, no_html: bool, quiet: bool, 
     from traceview.record import TRACED, Recording
     from traceview.record import record as run
 
+    if given["iterations"] and given["seconds"]:
+        raise RequestError("--iterations and --seconds both end the recording; use one of them")
     if no_html and opened:
         raise RequestError("--open needs the page and does not go with --no-html")
     recording = Recording(
@@ -48,12 +61,29 @@ def record(context: click.Context, /, opened: bool, no_html: bool, quiet: bool, 
         python=given["python"],
         delay=given["delay"],
         seconds=given["seconds"],
+        iterations=given["iterations"],
         replaces=given["force"],
     )
-    code = run(recording)
+    code = run(recording, partial(_steady_iterations, quiet=quiet))
     if code:
         print_error(f"traceview: the program ended with exit code {code}; the report is analyzed nevertheless")
     context.invoke(analyze, report=recording.report, opened=opened, no_html=no_html, quiet=quiet)
+
+
+def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
+    """Return the iterations of a report after the warm-up, and print their number."""
+    from traceview.model.analysis import Iterations
+    from traceview.pipeline import analyze
+    from traceview.record import SteadyIterations
+
+    steady = SteadyIterations(0, 0)
+    with suppress(TraceviewError):  # such as a report without GPU work: the program still starts
+        iterations = analyze(report).iterations
+        if isinstance(iterations, Iterations):
+            steady = SteadyIterations(iterations.count - iterations.skipped, iterations.time_ns)
+    if not quiet:
+        print_error(f"traceview: {steady.iterations} iterations after the warm-up")
+    return steady
 
 
 @click.command()

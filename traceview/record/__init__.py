@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from traceview.errors import ReportError, RequestError
 from traceview.frozen import frozen
@@ -18,14 +20,25 @@ TRACED = "cuda,nvtx"  # with `osrt` some programs in PyTorch hang
 # CPU samples and context switches need permissions, and slow the program down.
 WITHOUT_CPU = ("--sample=none", "--cpuctxsw=none")
 PYTHON_SAMPLES = ("--python-sampling=true", "--python-sampling-frequency=1000")
+# With --iterations: the seconds that a session takes to begin, of the first recording, and of the longest.
+SESSION_SECONDS, FIRST_SECONDS, MAX_SECONDS = 1.0, 2.0, 120.0
+MARGIN = 1.2  # iterations differ in length
 TIMEOUT = 60  # seconds that a program may take to answer
+
+
+class SteadyIterations(NamedTuple):
+    """The number of iterations after the warm-up, and their mean time in ns; 0 if there are none."""
+
+    iterations: int
+    time_ns: int
 
 
 @frozen
 class Recording:
     """What to record: the program and its arguments, and the report without its suffix.
 
-    `delay` and `seconds` limit the time that is recorded; None records from the start, and to the end.
+    `delay` and `seconds` limit the time that is recorded; None records from the start, and to the end. `iterations`
+    ends the recording when it has as many.
     """
 
     command: tuple[str, ...]
@@ -34,6 +47,7 @@ class Recording:
     python: bool = False
     delay: float | None = None
     seconds: float | None = None
+    iterations: int | None = None
     replaces: bool = False
 
     @property
@@ -48,16 +62,25 @@ class Recording:
             for name, value in (("delay", self.delay), ("duration", self.seconds))
             if value is not None
         ]
-        samples = PYTHON_SAMPLES if self.python else ()
         overwrite = f"--force-overwrite={str(self.replaces).lower()}"
-        options = [f"--trace={self.traced}", *WITHOUT_CPU, *samples, *limits, overwrite, f"--output={self.output}"]
+        options = [*self.traces, *WITHOUT_CPU, *self.samples, *limits, overwrite, f"--output={self.output}"]
         return [nsys, "profile", *options, *self.command]
 
+    @property
+    def traces(self) -> tuple[str, ...]:
+        """The option with the APIs that nsys traces."""
+        return (f"--trace={self.traced}",)
 
-def record(recording: Recording) -> int:
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The options on Python samples."""
+        return PYTHON_SAMPLES if self.python else ()
+
+
+def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> int:
     """Run nsys with the program, and return its exit code. Ctrl-C ends the program and keeps the report.
 
-    Raises RequestError or ReportError if it cannot record.
+    `steady` returns the iterations of a report. Raises RequestError or ReportError if it cannot record.
     """
     nsys = installed_nsys()
     if nsys is None:
@@ -69,13 +92,59 @@ def record(recording: Recording) -> int:
     if recording.python and not _has_option(nsys, PYTHON_SAMPLES[0]):
         raise RequestError("this nsys samples no Python stacks; name a newer one with --nsys, or leave out --python")
     with _interrupts_left_to_nsys():
-        code = subprocess.run(recording.arguments(nsys), check=False).returncode
+        if recording.iterations is None:
+            code = subprocess.run(recording.arguments(nsys), check=False).returncode
+        else:
+            code = _record_iterations(recording, nsys, recording.iterations, steady)
     if not recording.report.is_file():
         raise ReportError(
             f"{display_name(recording.report)}: nsys wrote no report (exit code {code}); `traceview doctor` looks for "
             "the reason"
         )
     return code
+
+
+def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Callable[[Path], SteadyIterations]) -> int:
+    """Record until the report has the wanted iterations, for longer each time; then end the program.
+
+    nsys can record a running program again and again in a session, but it cannot count.
+    """
+    session, part = f"--session=traceview-{os.getpid()}", recording.report.with_suffix(".part.nsys-rep")
+    launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces, *recording.samples]
+    program = subprocess.Popen([*launch, "--wait=primary", *recording.command])
+    start = ("start", session, *WITHOUT_CPU, "--force-overwrite=true", f"--output={part}")
+    seconds, most = FIRST_SECONDS, -1
+    ended = _ends_within(program, max(recording.delay or 0, SESSION_SECONDS))
+    while not ended and most < wanted and seconds <= MAX_SECONDS:
+        if output_of(nsys, *start) is None:
+            _shut_down(nsys, session, program)
+            raise ReportError("nsys cannot record in a session; use --delay and --seconds in place of --iterations")
+        # If the program ends, nsys still writes the report, and refuses to stop.
+        ended = _ends_within(program, seconds) or output_of(nsys, "stop", session) is None
+        if ended:
+            program.wait()
+        known = steady(part)
+        if part.is_file() and known.iterations >= most:
+            part.replace(recording.report)
+            most = known.iterations
+        needed = (wanted - known.iterations + 1) * known.time_ns / 1e9
+        seconds = max(2 * seconds, MARGIN * (seconds + needed))
+    part.unlink(missing_ok=True)
+    return program.returncode if ended else _shut_down(nsys, session, program)
+
+
+def _shut_down(nsys: str, session: str, program: subprocess.Popen[bytes]) -> int:
+    """End the program of a session, and return 0."""
+    output_of(nsys, "shutdown", session)
+    program.wait()
+    return 0
+
+
+def _ends_within(program: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return whether a program ends within this time."""
+    with suppress(subprocess.TimeoutExpired):
+        program.wait(seconds)
+    return program.poll() is not None
 
 
 def _has_option(nsys: str, option: str) -> bool:
