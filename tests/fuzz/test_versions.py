@@ -87,7 +87,9 @@ def _apply(path: Path, statement: str) -> None:
 
 
 # Figures that follow from the limits of a GPU, such as its number of SMs, which only the list of GPUs has.
-BY_LIMITS = {"blocks_per_sm", "waves", "occupancy", "occupancy_limit", "peak_flops_per_s"}
+BY_LIMITS = {
+    "blocks_per_sm", "waves", "occupancy", "occupancy_limit", "peak_flops_per_s", "answer", "prediction",
+}  # fmt: skip
 
 
 def _figures(result: Any, without_limits: bool = False) -> Any:
