@@ -11,7 +11,9 @@ import pytest
 from tests.cli.command import Command
 from traceview import analyze
 from traceview.report.analysis.document import to_json
+from traceview.report.analysis.terminal import render
 from traceview.report.layout import width
+from traceview.report.screen import Screen
 
 
 def names(folder: Path) -> list[str]:
@@ -25,11 +27,26 @@ def test_page_is_written_beside_the_report(traceview: Command, report: Path) -> 
     assert names(report.parent) == ["report.overlap.html", "report.sqlite"]
     assert (report.parent / "report.overlap.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
     assert report.read_bytes() == before
-    assert out.startswith("report.sqlite · nsys 2024.2.3.38 · PyTorch training\n  The GPU computes ")
-    assert "\n\nGPU 0 · NVIDIA H200 · " in out
+    assert out.startswith("report.sqlite · nsys 2024.2.3.38 · PyTorch training · NVIDIA H200\nThe GPU computes ")
+    assert "\n  GPU 0 ███" in out and "\n1. " in out and "\n5. " in out
     page = f"Page: {report.parent / 'report.overlap.html'}"
     assert out.rstrip().endswith(page)
-    assert [line for line in out.splitlines() if width(line) > 80 and line != page] == []
+    assert [line for line in out.splitlines() if width(line) > 100 and line != page] == []
+    assert out.count("\n") <= 25
+
+
+def test_verbose_prints_everything(traceview: Command, report: Path) -> None:
+    code, out, err = traceview("analyze", report, "--no-html", "-v")
+    assert (code, err) == (0, "")
+    assert out == render(analyze(report), Screen(100))
+    for title in (
+        "Further findings",
+        "About this capture",
+        "Copies on GPU 0",
+        "Idle time of GPU 0",
+        "Synchronizations",
+    ):
+        assert f"\n{title}" in out
 
 
 def test_json_is_the_document(traceview: Command, report: Path) -> None:
@@ -145,7 +162,7 @@ def test_ranges_without_gpu_work(traceview: Command, tmp_path: Path) -> None:
     from tests.build_export import Nvtx, build_export
 
     path = build_export(tmp_path / "cpu.sqlite", nvtx=[Nvtx(100 * n, 100 * n + 60, f"step {n}") for n in range(4)])
-    code, out, err = traceview("analyze", path)
+    code, out, err = traceview("analyze", path, "-v")
     assert (code, err) == (0, "")
     assert "The capture has no GPU work" in out and "Iterations: 4 of 100 ns (range step #; confidence" in out
     assert names(tmp_path) == ["cpu.overlap.html", "cpu.sqlite"]

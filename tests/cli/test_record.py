@@ -82,7 +82,7 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
     nsys = stand_in(tmp_path, f"{magic}; exit 3", f'cp {sample("dual.sqlite")} "$5"')
     done = traceview("record", "--nsys", nsys, "--python", "--delay", "2", "--no-html", "--", "sh", "-c", "exit 3")
     assert done.code == 0, done.err
-    assert "What to change first" in done.out
+    assert "\n1. " in done.out
     assert "the program ended with exit code 3" in done.err
     assert (tmp_path / "log").read_text().split() == [
         *("profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),

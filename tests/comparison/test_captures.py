@@ -24,8 +24,10 @@ from traceview.model.analysis import Iterations
 from traceview.model.comparison import CaptureDifference, KernelChange
 from traceview.report.comparison.document import to_json
 from traceview.report.comparison.markdown import to_markdown
-from traceview.report.comparison.terminal import render
+from traceview.report.comparison.phrases import part_words, shown_parts
+from traceview.report.comparison.terminal import render, render_brief
 from traceview.report.layout import width
+from traceview.report.screen import MAX_LINES, Screen
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {
@@ -163,7 +165,19 @@ def test_json_figures_are_whole_ns() -> None:
 def test_lines_fit_80_columns(names: tuple[str, ...]) -> None:
     for text in (render(compare_samples(*names)), render(compare_samples(*names), top=100)):
         assert all(width(line) <= 80 for line in text.splitlines())
-    assert render(compare_samples(*names), unicode=False).isascii()
+    assert render(compare_samples(*names), Screen(unicode=False)).isascii()
+
+
+@pytest.mark.parametrize("names", CASES.values(), ids=CASES)
+def test_brief_holds_verdicts_and_the_largest_part(names: tuple[str, ...]) -> None:
+    comparison = compare_samples(*names)
+    text = render_brief(comparison)
+    lines = text.splitlines()
+    assert len(lines) <= MAX_LINES and all(width(line) <= 80 for line in lines)
+    assert all(against.verdict in text.lower() for against in comparison.against)
+    assert lines[-1].startswith("  More with -v: ") and "The host" not in text
+    if len(comparison.against) == 1:
+        assert part_words(shown_parts(comparison.against[0])[0].name) in text and "= time" in text
 
 
 @pytest.mark.parametrize("case", CASES)

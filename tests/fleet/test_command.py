@@ -22,7 +22,8 @@ from tests.fleet.reports import ranks_of, result_of
 from traceview.fleet.merge import merge
 from traceview.model.fleet import Fleet
 from traceview.report.fleet.document import to_json
-from traceview.report.fleet.terminal import render
+from traceview.report.fleet.terminal import render, render_brief
+from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
 # The first bytes of an nsys report, and an nsys that kills its caller: once, or every time.
@@ -66,10 +67,14 @@ def test_output_equals_a_run_in_this_process(traceview: Command, runs: Path, tmp
     # Two processes give the same bytes as none.
     assert out.read_text(encoding="utf-8") == to_json(slow_host)
     page = runs / "fleet.overlap.html"
-    assert result.out == render(slow_host) + f"\nPage: {page}\n"
+    assert result.out == render_brief(slow_host, Screen(100)) + f"\nPage: {page}\n"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert all(len(line) <= 80 for line in render(slow_host).splitlines())
-    assert "! slowhost_rank1" in result.out and render(slow_host, unicode=False).isascii()
+    brief = render_brief(slow_host).splitlines()
+    assert len(brief) <= MAX_LINES - PAGE_LINES and all(len(line) <= 80 for line in brief)
+    assert "1 straggler of 4 ranks." in brief and "Waits between ranks" not in result.out
+    assert traceview("fleet", f"{runs}/slowhost*", "--no-html", "-v").out == render(slow_host, Screen(100))
+    assert "! slowhost_rank1" in result.out and render(slow_host, Screen(unicode=False)).isascii()
 
 
 def test_broken_report_is_skipped(traceview: Command, runs: Path) -> None:

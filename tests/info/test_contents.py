@@ -11,12 +11,13 @@ from tests.captures import ALL, shared
 from tests.cli.command import Command, traceview
 from tests.cli.conftest import report
 from traceview.report.layout import width
+from traceview.report.screen import MAX_LINES
 
 __all__ = ["report", "traceview"]
 
 
 def test_contents_of_a_capture(traceview: Command, report: Path) -> None:
-    code, out, err = traceview("info", report)
+    code, out, err = traceview("info", report, "-v")
     assert (code, err) == (0, "")
     for expected in (
         *("nsys 2024.2.3.38, export schema 3.11.1", "GPUs seen  NVIDIA H200", "stream 7 of process"),
@@ -28,10 +29,14 @@ def test_contents_of_a_capture(traceview: Command, report: Path) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_real_captures(traceview: Command, name: str) -> None:
-    code, out, err = traceview("info", shared(name))
+    code, out, err = traceview("info", shared(name), "-v")
     assert (code, err) == (0, "")
     assert all(width(line) <= 80 for line in out.splitlines())
     assert f"{Path(name).name}\n  version " in out and "StringIds" in out
+    brief = traceview("info", shared(name)).out.splitlines()
+    assert len(brief) <= MAX_LINES and all(width(line) <= 80 for line in brief)
+    missing = [line for line in out.splitlines() if "MISSING" in line or "DOUBT" in line]
+    assert [line for line in missing if line not in brief] == [], "what is missing or doubtful is always shown"
 
 
 def test_missing_data(traceview: Command, tmp_path: Path) -> None:
@@ -55,7 +60,7 @@ def test_invalid_rows(traceview: Command, tmp_path: Path) -> None:
         kernels=[Kernel(process=None), Kernel(start="x", end=None), Kernel(stream="seven")],
         nvtx=[Nvtx(), Nvtx(text="核\033[31m" * 90)],
     )
-    code, out, err = traceview("info", path)
+    code, out, err = traceview("info", path, "-v")
     assert (code, err) == (0, "")
     assert "(unnamed)" in out and "\033" not in out
     assert all(width(line) <= 80 for line in out.splitlines())
@@ -73,12 +78,12 @@ def test_file_that_is_not_an_export(traceview: Command, tmp_path: Path, content:
 def test_health(traceview: Command, tmp_path: Path) -> None:
     calls = [Call(100 * i, 100 * i + 9, correlation=i + 1) for i in range(4)]
     path = build_export(tmp_path / "made.sqlite", api=calls, kernels=[Kernel(10, 20), Kernel(50, 60, correlation=99)])
-    text = " ".join(traceview("info", path).out.partition("health")[2].split())
+    text = " ".join(traceview("info", path, "-v").out.partition("health")[2].split())
     assert "DOUBT 3 of 4 kernel launches of process 10 (75.0%) have no GPU work" in text
     assert "(affects busy, compute," in text
     assert "DOUBT 1 of 2 operations have no launch in the capture" in text
     whole = build_export(tmp_path / "whole.sqlite", api=calls[:1], kernels=[Kernel(10, 20)])
-    text = " ".join(traceview("info", whole).out.partition("health")[2].split())
+    text = " ".join(traceview("info", whole, "-v").out.partition("health")[2].split())
     assert "DOUBT" not in text and "ok 1 of 1 launches have their GPU work" in text
 
 
@@ -89,7 +94,7 @@ def test_gpu_work_without_processes(traceview: Command, tmp_path: Path) -> None:
         kernels=[Kernel()],
         drop=["CUPTI_ACTIVITY_KIND_KERNEL.globalPid", "CUPTI_ACTIVITY_KIND_KERNEL.contextId"],
     )
-    out = traceview("info", path).out
+    out = traceview("info", path, "-v").out
     assert "processes  not recorded" in out and "none with GPU work" not in out
     assert "stream 7 of process ? on device 0, context ?" in out
     assert "no column 'contextId'" in " ".join(out.split())

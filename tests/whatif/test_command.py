@@ -9,6 +9,7 @@ from tests.captures import sample
 from tests.cli.command import Command, traceview
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
+from traceview.report.screen import MAX_LINES
 from traceview.report.timeline.bands import bands
 from traceview.report.timeline.build import rows
 from traceview.report.timeline.marks import Names
@@ -21,15 +22,22 @@ SERIAL = sample("trainer/serial.sqlite")
 
 def test_tables_and_json(traceview: Command, tmp_path: Path) -> None:
     place = tmp_path / "whatif.json"
-    code, out, err = traceview("whatif", SERIAL, "--json", place)
+    code, out, err = traceview("whatif", SERIAL, "--json", place, "-v")
     assert (code, err) == (0, "")
-    assert max(map(len, out.splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= 100
     assert "Pin host memory" in out and "Not applicable" in out
     document = json.loads(place.read_text())
     assert document["file"] == "serial.sqlite" and abs(document["replay_error"]) < 0.03
     assert document["predictions"][0]["change"] == "pin"
     assert set(document["predictions"][0]["path_ns"]) == set(document["path_ns"])
     assert place.read_text() == traceview("whatif", SERIAL, "--json", "-").out
+
+
+def test_brief_names_the_limit_and_the_changes(traceview: Command) -> None:
+    out = traceview("whatif", SERIAL).out
+    assert len(out.splitlines()) <= MAX_LINES and max(map(len, out.splitlines())) <= 100
+    assert "  Critical path: copies " in out and "  Pin host memory" in out
+    assert "Not applicable" not in out and "assumes" not in out and "More with -v: what each prediction" in out
 
 
 def test_critical_path_is_the_first_row_of_the_page(traceview: Command, tmp_path: Path) -> None:
@@ -53,9 +61,9 @@ def test_faster_kernel_by_name(traceview: Command) -> None:
 
 
 def test_ranks_and_two_processes(traceview: Command) -> None:
-    out = traceview("whatif", SERIAL, "--ranks", "2", "--gradients", "253MB").out
+    out = traceview("whatif", SERIAL, "--ranks", "2", "--gradients", "253MB", "-v").out
     assert "Data parallel on 2 GPUs (253 MB of gradients)" in out and "2 batches a step" in out
-    out = traceview("whatif", sample("trainer/ddp.sqlite"), "--ranks", "4", "--gradients", "253MB").out
+    out = traceview("whatif", sample("trainer/ddp.sqlite"), "--ranks", "4", "--gradients", "253MB", "-v").out
     out = " ".join(out.split())
     assert "this run has several ranks already" in out and "2 processes use GPUs here" in out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,13 +18,14 @@ from traceview.cli.options import (
     OPEN,
     QUIET,
     REPORT,
+    VERBOSE,
     analysis_options,
     fail_if_option,
     given_ns,
     parse_size,
     profiler_costs,
 )
-from traceview.cli.outputs import can_print, print_error, print_out, progress, write_results
+from traceview.cli.outputs import print_error, print_out, progress, screen, write_results
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
@@ -86,6 +86,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @JSON
 @analysis_options
 @fail_if_option("exposed_h2d > 5%")
+@VERBOSE
 @QUIET
 def analyze(
     report: Path,
@@ -95,6 +96,7 @@ def analyze(
     opened: bool,
     json_path: Path | None,
     conditions: tuple[str, ...],
+    verbose: bool,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -120,7 +122,7 @@ def analyze(
         analysis = measure_report(report, step, **options)
         failed = tuple(failures(checks, analysis))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, analysis, _chosen_top(options["top"]))
+        summary = None if quiet else partial(_summary, analysis, verbose, _chosen_top(options["top"]))
         text = write_results(page, partial(_to_html, analysis, detail), json_path, partial(to_json, analysis), summary)
     print_out(text)
     if opened and page is not None:
@@ -174,8 +176,8 @@ def _chosen_top(top: int) -> int | None:
     return None if source is ParameterSource.DEFAULT else top
 
 
-def _summary(analysis: Analysis, top: int | None) -> str:
-    from traceview.report.analysis import terminal
+def _summary(analysis: Analysis, verbose: bool, top: int | None) -> str:
+    from traceview.report.analysis.brief import render as render_brief
+    from traceview.report.analysis.terminal import render
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return terminal.render(analysis, top=top, unicode=can_print("█▓▒░·…µ"), colour=colour)
+    return (render if verbose else render_brief)(analysis, screen(), top=top)

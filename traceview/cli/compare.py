@@ -17,12 +17,13 @@ from traceview.cli.options import (
     JSON,
     QUIET,
     SKIP,
+    VERBOSE,
     fail_if_option,
     given_ns,
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import can_print, print_error, print_out, progress
+from traceview.cli.outputs import print_error, print_out, progress, screen
 from traceview.errors import RequestError
 from traceview.files import STDOUT, check_outputs, is_stdout, write_text
 
@@ -94,6 +95,7 @@ and --fail-on-regression is given; 2 error; 130 interrupted.
     help="Exit with code 1 when a capture is slower and the change exceeds the noise.",
 )
 @reading_options
+@VERBOSE
 @QUIET
 def compare(
     before: Path,
@@ -112,6 +114,7 @@ def compare(
     unprofiled_ms: tuple[float, ...],
     conditions: tuple[str, ...],
     fail_on_regression: bool,
+    verbose: bool,
     quiet: bool,
 ) -> None:
     """Compare the steady iterations of BEFORE with those of each AFTER.
@@ -147,7 +150,7 @@ def compare(
         from traceview.report.comparison import render
 
         write_text(html, render(comparison))
-    _write(comparison, json_path, markdown, top, quiet)
+    _write(comparison, json_path, markdown, top, verbose, quiet)
     for line in failed:
         print_error(f"traceview: {line}")
     if failed:
@@ -175,11 +178,13 @@ def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     check_outputs(reports, outputs)
 
 
-def _write(comparison: Comparison, json_path: Path | None, markdown: Path | None, top: int, quiet: bool) -> None:
+def _write(
+    comparison: Comparison, json_path: Path | None, markdown: Path | None, top: int, verbose: bool, quiet: bool
+) -> None:
     """Write the documents; print the summary unless a document goes to standard output."""
     from traceview.report.comparison.document import to_json
     from traceview.report.comparison.markdown import to_markdown
-    from traceview.report.comparison.terminal import render
+    from traceview.report.comparison.terminal import render, render_brief
 
     documents = [
         (path, text)
@@ -196,4 +201,4 @@ def _write(comparison: Comparison, json_path: Path | None, markdown: Path | None
         else:
             write_text(path, text)
     if not quiet:
-        print_out(render(comparison, top=top, unicode=can_print("→…µ")))
+        print_out(render(comparison, screen(), top=top) if verbose else render_brief(comparison, screen(), top=top))

@@ -18,11 +18,12 @@ from traceview.cli.options import (
     OPEN,
     QUIET,
     SKIP,
+    VERBOSE,
     fail_if_option,
     reading_options,
     top_option,
 )
-from traceview.cli.outputs import can_print, print_error, print_out, progress, write_results
+from traceview.cli.outputs import print_error, print_out, progress, screen, write_results
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout
 
@@ -85,6 +86,7 @@ Exit codes: 0 success; 1 a --fail-if condition holds; 2 error;
 @top_option("Maximum number of rows in each list.")
 @fail_if_option("straggler > 5%")
 @reading_options
+@VERBOSE
 @QUIET
 def fleet(
     reports: tuple[str, ...],
@@ -102,6 +104,7 @@ def fleet(
     tls_key: Path | None,
     top: int,
     conditions: tuple[str, ...],
+    verbose: bool,
     quiet: bool,
 ) -> None:
     """Compare the ranks of a run: write one offline HTML page and print a summary.
@@ -136,7 +139,7 @@ def fleet(
         )
         failed = tuple(failures(checks, result))
         step("write", 0.95)
-        summary = None if quiet else partial(_summary, result, top)
+        summary = None if quiet else partial(_summary, result, verbose, top)
         text = write_results(page, partial(render, result), json_path, partial(to_json, result), summary)
     print_out(text)
     if opened and page is not None:
@@ -161,10 +164,10 @@ def _default_page(paths: tuple[Path, ...]) -> Path:
     return Path(os.path.commonpath([path.absolute().parent for path in paths])) / PAGE
 
 
-def _summary(fleet: Fleet, top: int) -> str:
-    from traceview.report.fleet.terminal import render
+def _summary(fleet: Fleet, verbose: bool, top: int) -> str:
+    from traceview.report.fleet.terminal import render, render_brief
 
-    return render(fleet, top=top, unicode=can_print("·…µ±"))
+    return (render if verbose else render_brief)(fleet, screen(), top=top)
 
 
 def _report_and_exit(fleet: Fleet, failed: tuple[str, ...]) -> None:

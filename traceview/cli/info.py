@@ -6,15 +6,20 @@ from pathlib import Path
 
 import click
 
-from traceview.cli.options import REPORT, reading_options
-from traceview.cli.outputs import print_out
+from traceview.cli.options import REPORT, VERBOSE, reading_options
+from traceview.cli.outputs import print_out, screen
+
+MORE = "every stream, table, range and check of the capture's health"
 
 
 @click.command()
 @REPORT
 @reading_options
-def info(report: Path) -> None:
+@VERBOSE
+def info(report: Path, verbose: bool) -> None:
     """List what REPORT contains and what is missing. Measures nothing."""
-    from traceview.info import describe, lines
+    from traceview.info import brief_lines, describe, lines
 
-    print_out("".join(f"{line}\n" for line in lines(describe(report))))
+    contents = describe(report)
+    parts = [list((lines if verbose else brief_lines)(contents))]
+    print_out(screen().text(parts) if verbose else screen().brief(parts, MORE))

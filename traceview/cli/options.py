@@ -59,7 +59,7 @@ CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
 JSON = click.option(
-    "--json", "json_path", type=FILE, help='Write every figure as JSON to this file; "-" is standard output.'
+    "--json", "-o", "json_path", type=FILE, help='Write every figure as JSON to this file; "-" is standard output.'
 )
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
@@ -77,6 +77,7 @@ SKIP = click.option(
 DEVICE = click.option(
     "--device", metavar="GPU", help="Use only this device: its id ('GPU 0') or its ordinal (0).  [default: all]"
 )
+VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print everything: all findings, notes and tables.")
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
 
 

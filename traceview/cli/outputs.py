@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from traceview.errors import OutputError
 from traceview.files import is_stdout, write_text
+
+if TYPE_CHECKING:
+    from traceview.report.screen import Screen
+
+NO_TERMINAL = 100  # columns of text that goes into a file or a pipe
 
 
 def can_print(characters: str) -> bool:
@@ -21,6 +28,19 @@ def can_print(characters: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def screen() -> Screen:
+    """Return the terminal of standard output: 80 to 160 columns wide, 100 if it is not a terminal."""
+    from traceview.report.screen import LETTERS, Screen
+
+    if not sys.stdout.isatty():
+        return Screen(NO_TERMINAL, can_print(LETTERS))
+    columns = min(max(shutil.get_terminal_size().columns, 80), 160)
+    colours = 1 << 24 if os.environ.get("COLORTERM") in ("truecolor", "24bit") else 256
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        colours = 0
+    return Screen(columns, can_print(LETTERS), colours)
 
 
 def print_out(text: str) -> None:

@@ -13,13 +13,14 @@ from traceview.cli.options import (
     QUIET,
     REPORT,
     SKIP,
+    VERBOSE,
     given_ns,
     parse_size,
     profiler_costs,
     profiler_options,
     reading_options,
 )
-from traceview.cli.outputs import can_print, print_out, progress
+from traceview.cli.outputs import print_out, progress, screen
 from traceview.errors import RequestError
 from traceview.files import check_outputs, is_stdout, write_text
 
@@ -47,6 +48,7 @@ from traceview.files import check_outputs, is_stdout, write_text
 )
 @profiler_options
 @reading_options
+@VERBOSE
 @QUIET
 def whatif(
     report: Path,
@@ -59,6 +61,7 @@ def whatif(
     gradients: int | None,
     calibration: Path | None,
     unprofiled_ms: float | None,
+    verbose: bool,
     quiet: bool,
 ) -> None:
     """Predict the duration of an iteration of REPORT after each change, and what limits it then.
@@ -79,7 +82,7 @@ def whatif(
     from traceview.model.analysis import NotMeasured
     from traceview.pipeline import analyze
     from traceview.report.analysis.page import render as render_page
-    from traceview.report.whatif import render, to_json
+    from traceview.report.whatif import render, render_brief, to_json
     from traceview.whatif.changes import ranks as data_parallel
     from traceview.whatif.prediction import whatif as run
 
@@ -99,7 +102,7 @@ def whatif(
     if json_path is not None:
         write_text(json_path, to_json(result))
     if not quiet:
-        print_out(render(result, unicode=can_print("·→µ")))
+        print_out((render if verbose else render_brief)(result, screen()))
 
 
 def _kernel_and_factor(text: str) -> tuple[str, float]:

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 from traceview.info.contents import CaptureContents
 from traceview.report.format import plain
 from traceview.report.layout import cut, short_names, wrap
-from traceview.units import duration
+from traceview.units import duration, quantity
 
 MAX_LISTED_STREAMS = 16
 MAX_LISTED_RANGES = 10
+BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
+
+
+def brief_lines(contents: CaptureContents) -> Iterator[str]:
+    """Yield what the capture holds, lacks and loses: the largest tables, the most frequent ranges, doubts."""
+    yield from _first_lines(contents)
+    yield _labelled_line("streams", f"{len(contents.streams)} with GPU work")
+    yield from list(_table_lines(contents))[: 1 + min(BRIEF_TABLES, len(contents.tables))]
+    yield from list(_range_lines(contents))[: 1 + min(BRIEF_RANGES, len(contents.ranges))]
+    yield from _missing_lines(contents)
+    doubts = replace(contents, health=tuple(note for note in contents.health if note.affects), passed=())
+    yield from list(_health_lines(doubts))[1:]
+    if contents.passed:
+        yield f"  ok         {quantity(len(contents.passed), 'check')} of the capture's health"
 
 
 def lines(contents: CaptureContents) -> Iterator[str]:
-    """Yield the lines that `traceview info` prints, 80 columns wide, with names shortened and control codes removed."""
+    """Yield all lines that `traceview info --verbose` prints, names shortened and control codes removed."""
+    yield from _first_lines(contents)
+    yield from _stream_lines(contents)
+    yield from _table_lines(contents)
+    yield from _range_lines(contents)
+    yield from _missing_lines(contents)
+    yield from _health_lines(contents)
+
+
+def _first_lines(contents: CaptureContents) -> Iterator[str]:
     yield cut(plain(contents.file, 200), 76)
     version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
     yield _labelled_line("version", version if contents.profiler == "nsys" else contents.profiler)
@@ -25,12 +48,11 @@ def lines(contents: CaptureContents) -> Iterator[str]:
     if contents.span_ns:
         start, end = contents.span_ns
         yield _labelled_line("GPU work", f"{duration(end - start)}, from {start} to {end} ns")
-    yield from _stream_lines(contents)
-    yield from _table_lines(contents)
-    yield from _range_lines(contents)
+
+
+def _missing_lines(contents: CaptureContents) -> Iterator[str]:
     for line in contents.missing:
         yield from wrap(plain(line, 1000), "  MISSING    ", " " * 13)
-    yield from _health_lines(contents)
 
 
 def _labelled_line(label: str, text: str) -> str:

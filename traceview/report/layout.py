@@ -96,21 +96,21 @@ def _words(text: str, longest: int) -> Iterator[str]:
         yield word
 
 
-def code_lines(code: str, indent: str) -> Iterator[str]:
+def code_lines(code: str, indent: str, columns: int = WIDTH) -> Iterator[str]:
     """Yield code in lines that fit: move comments above their line, continue long lines after a backslash."""
     for source in code.splitlines():
-        if width(indent + source) <= WIDTH:
+        if width(indent + source) <= columns:
             yield indent + source
             continue
         margin = indent + source[: len(source) - len(source.lstrip())]
         statement, mark, comment = f" {source.strip()}".partition(" # ")
         if mark:
-            yield from wrap(comment, f"{margin}# ", f"{margin}# ")
+            yield from wrap(comment, f"{margin}# ", f"{margin}# ", columns)
         if statement.strip():
-            yield from _continued(statement.strip(), margin)
+            yield from _continued(statement.strip(), margin, columns)
 
 
-def _continued(statement: str, margin: str) -> Iterator[str]:
-    lines = wrap(statement, margin, margin + "    ", WIDTH - 2)
+def _continued(statement: str, margin: str, columns: int) -> Iterator[str]:
+    lines = wrap(statement, margin, margin + "    ", columns - 2)
     yield from (f"{line} \\" for line in lines[:-1])
     yield lines[-1]

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import unprofiled_words
-from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.format import confidence_word, plain
 from traceview.report.json import Json, indented_text, plain_values, rounded, unprofiled_values
-from traceview.report.layout import WIDTH, cut, left, wrap
-from traceview.units import duration, durations, share, time_range
+from traceview.report.layout import left, wrap
+from traceview.report.screen import PLAIN, Screen
+from traceview.units import duration, durations, quantity, share, time_range
 
 SCHEMA_VERSION = 1
 PREDICTION = {"path": "path_ns"}
+ALONE, COMBINED = "Each change alone", "Combined, each with all changes above it"
+FIGURES_WIDTH = 37  # columns of the table of changes beside their names
+MAX_CHANGES, MAX_PATH = 7, 3  # changes of each list, and parts of the critical path, without --verbose
 
 
 def to_json(result: WhatIf) -> str:
@@ -56,23 +59,49 @@ PATH_WORDS = {
 }
 
 
-def render(result: WhatIf, *, unicode: bool = True) -> str:
-    """Return the tables as text, in ASCII without `unicode`."""
-    lines = [cut(line, WIDTH) for part in _parts(result) if part for line in (*part, "")]
-    text = "\n".join(lines).rstrip() + "\n"
-    return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
+def render(result: WhatIf, screen: Screen = PLAIN) -> str:
+    """Return the tables as text."""
+    return screen.text(_parts(result, screen.columns))
 
 
-def _parts(result: WhatIf) -> Iterator[list[str]]:
+def render_brief(result: WhatIf, screen: Screen = PLAIN) -> str:
+    """Return what limits an iteration and what each change gives, as text, in 25 lines."""
+    path = sorted(result.path.items(), key=lambda pair: -pair[1])[:MAX_PATH]
+    limits = ", ".join(f"{PATH_WORDS[kind]} {share(ns, result.replayed_ns)}" for kind, ns in path if ns)
+    first = wrap(
+        f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration", columns=screen.columns
+    )
+    parts = (
+        [
+            *first,
+            *wrap(f"Critical path: {limits}", "  ", "    ", screen.columns),
+        ],
+        _changes(ALONE, result, result.predictions[:MAX_CHANGES], screen.columns, with_notes=False),
+        _changes(
+            "Combined, each with all changes above it",
+            result,
+            result.together[:MAX_CHANGES],
+            screen.columns,
+            with_notes=False,
+        )
+        if len(result.together) > 1
+        else [],
+    )
+    omitted = [f"{quantity(len(result.left_out), 'change')} that cannot be predicted"] if result.left_out else []
+    more = ["what each prediction rests on", *omitted, quantity(len(result.notes), "note")]
+    return screen.brief(parts, ", ".join(more))
+
+
+def _parts(result: WhatIf, columns: int) -> Iterator[list[str]]:
     yield wrap(
         f"{plain(result.info.file, 60)} · {duration(result.measured_ns)} per iteration (mean of "
         f"{result.counted} iterations, {_source(result)}); the model of {result.modelled} of them "
         f"predicts {duration(result.replayed_ns)} ({result.error:+.2%}){unprofiled_words(result.unprofiled)}"
     )
     yield ["Critical path of an iteration, as measured", *_path(result.path, result.replayed_ns)]
-    yield _changes("Each change alone", result, result.predictions)
+    yield _changes(ALONE, result, result.predictions, columns)
     if len(result.together) > 1:
-        yield _changes("Combined, each with all changes above it", result, result.together)
+        yield _changes(COMBINED, result, result.together, columns)
     if result.together:
         last = result.together[-1]
         then = "all of these changes" if len(result.together) > 1 else plain(last.title, 100)
@@ -106,14 +135,19 @@ def _path(path: Mapping[str, int], total: int) -> list[str]:
     ]
 
 
-def _changes(title: str, result: WhatIf, rows: Sequence[Prediction]) -> list[str]:
+def _changes(
+    title: str, result: WhatIf, rows: Sequence[Prediction], columns: int, *, with_notes: bool = True
+) -> list[str]:
     if not rows:
         return [f"{title}: none applies"]
-    lines = [f"{title:<48}{'predicted':>11}{'':>3}{'range':>18}"]
+    name = columns - FIGURES_WIDTH
+    lines = [f"{title:<{name + 3}}{'predicted':>10}{'':>3}{'range':>20}"]
     for prediction, time in zip(rows, durations([row.iteration_ns for row in rows]), strict=True):
         gain = gain_words(result, prediction)
         between = time_range(prediction.low_ns, prediction.high_ns)
-        lines.append(f"  {left(plain(prediction.title, 100), 46)}{time:>11}{gain:>6}{between:>15}")
+        lines.append(f"  {left(plain(prediction.title, 100), name)}{time:>11}{gain:>6}{between:>18}")
+        if not with_notes:
+            continue
         rests = f"{prediction.note}; " if prediction.note else ""
         lines += wrap(f"{rests}assumes: {plain(prediction.rests_on, 300)}", "      ", "      ")
     return lines

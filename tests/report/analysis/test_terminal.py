@@ -16,8 +16,7 @@ from traceview.model.trace import Note, Window
 from traceview.pipeline import analyze
 from traceview.report.analysis.terminal import BAR, render
 from traceview.report.layout import width
-
-ESCAPES = re.compile(r"\033\[[0-9;]*m")
+from traceview.report.screen import Screen
 
 
 def test_first_lines_show_the_parts_of_the_time() -> None:
@@ -140,17 +139,10 @@ def _assert_fits(text: str) -> None:
 
 def test_ascii_has_the_same_figures() -> None:
     analysis = made_analysis("核µ")
-    text = render(analysis, unicode=False)
+    text = render(analysis, Screen(unicode=False))
     assert text.isascii()
     assert re.findall(r"\d+\.\d+", text) == re.findall(r"\d+\.\d+", render(analysis))
     assert "#" * 36 + "C" * 6 + "c" * 3 + "." * 15 in text
-
-
-def test_colour_adds_only_escapes() -> None:
-    plain, coloured = render(made_analysis()), render(made_analysis(), colour=True)
-    assert "\033[" not in plain
-    assert "\033[32m" + "█" * 36 + "\033[0m" in coloured
-    assert ESCAPES.sub("", coloured) == plain
 
 
 @pytest.mark.parametrize("name", ALL)

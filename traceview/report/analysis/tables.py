@@ -18,22 +18,22 @@ MAX_CANDIDATES = 4
 MAX_WAITS = 2  # named system calls
 
 
-def tables(analysis: Analysis, top: int | None) -> Iterator[list[str]]:
+def tables(analysis: Analysis, top: int | None, columns: int = WIDTH) -> Iterator[list[str]]:
     """Yield each table as lines, its heading first; `top` bounds the rows of each, by default as the table says."""
     for device in analysis.devices[: top or TOP]:
         name = cut(plain(device.id, 100), 24)
         part = analysis.part(device)
         for table in {**device.tables, **part.tables}.values():
-            yield text_table(table, top, f" on {name}")
+            yield text_table(table, top, columns, f" on {name}")
         yield _idle_causes(part, name)
     for table in analysis.tables.values():
-        yield text_table(table, top)
+        yield text_table(table, top, columns)
     if not isinstance(analysis.iterations, NotMeasured):
-        yield _iterations(analysis.iterations)
+        yield _iterations(analysis.iterations, columns)
 
 
-def text_table(table: Table, chosen: int | None, place: str = "") -> list[str]:
-    """Return a declared table as lines: the first column on the left, as many of the others as fit in 80 columns."""
+def text_table(table: Table, chosen: int | None, screen_columns: int = WIDTH, place: str = "") -> list[str]:
+    """Return a declared table as lines: the first column on the left, as many of the others as fit."""
     rows, top = table.shown_rows, chosen or table.first or TOP
     if not rows or not table.listed:
         return []
@@ -51,7 +51,7 @@ def text_table(table: Table, chosen: int | None, place: str = "") -> list[str]:
     heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in short_names(first, margin)]
     for column, values in zip(columns, texts, strict=True):
         needed = COLUMN_GAP + max(width(column.title), *map(width, values))
-        if width(heads) + needed > WIDTH:
+        if width(heads) + needed > screen_columns:
             break
         heads += column.title.rjust(needed)
         body = [line + " " * (needed - width(value)) + value for line, value in zip(body, values, strict=True)]
@@ -90,7 +90,7 @@ def _host_states(use: DevicePart) -> list[str]:
     ]
 
 
-def _iterations(iterations: Iterations) -> list[str]:
+def _iterations(iterations: Iterations, columns: int) -> list[str]:
     skipped = f"; {iterations.skipped} skipped ({plain(iterations.skipped_why, 200)})" if iterations.skipped else ""
     spreads = {name: iterations.spreads.get(f"{name}_ns") for name in ITERATION_FIGURES}
     name = plain(iterations.range, 200)
@@ -106,8 +106,9 @@ def _iterations(iterations: Iterations) -> list[str]:
             f"Iterations: {iterations.count} of {duration(iterations.time_ns)} ({origin}; {confidence}){skipped}",
             "",
             "  ",
+            columns,
         ),
-        *(wrap(f"also repeating: {also}", "  ", "  ") if also else []),
+        *(wrap(f"also repeating: {also}", "  ", "  ", columns) if also else []),
         f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
         *(
             f"  {name.replace('_', ' '):<24}"

@@ -1,9 +1,9 @@
-"""The summary on a terminal of 80 columns: the answer, use of each device, findings, notes and tables."""
+"""All that the terminal shows (`--verbose`): the answer, use of each device, findings, notes and tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from traceview.model.analysis import Analysis, Finding
 from traceview.model.devices import DevicePart, DeviceUse
@@ -23,72 +23,41 @@ from traceview.report.analysis.answer import (
 )
 from traceview.report.analysis.tables import TOP, tables
 from traceview.report.format import plain
-from traceview.report.layout import WIDTH, code_lines, cut, width, wrap
+from traceview.report.layout import code_lines, cut, width, wrap
+from traceview.report.screen import PLAIN, Screen
 from traceview.units import duration, durations, share
 
 BAR = 60
 ANSWERS = 3
 SHOWN_CALLS = 4  # functions of a finding's stack
-IN_ASCII = str.maketrans(
-    {
-        "█": "#",
-        "▓": "C",
-        "▒": "c",
-        "░": ".",
-        "·": "-",
-        "…": "~",
-        "µ": "u",
-        "×": "x",
-        "–": "-",
-        "—": "-",
-        "→": ">",
-    }
-)
-BOLD, GREEN, MAGENTA, YELLOW, GREY = 1, 32, 35, 33, 90
-INK = {"█": GREEN, "▓": MAGENTA, "▒": YELLOW, "░": GREY}
 WHOLE = ("no_gpu_work", "no_cuda_calls")  # notes that end with the command that captures what is missing
 SENTENCE = re.compile(r"\. (?=[A-Z`])")
-RUNS = re.compile("|".join(f"{mark}+" for mark in INK))
 
 
-def render(analysis: Analysis, *, top: int | None = None, unicode: bool = True, colour: bool = False) -> str:
-    """Return the summary as text; `top` bounds every list, by default to TOP. No line is wider than 80 columns.
-
-    Without `unicode` the text is ASCII; with `colour` it holds ANSI escapes.
-    """
-    lines = [cut(line, WIDTH) for part in _parts(analysis, top) if part for line in (*part, "")]
-    if colour:
-        lines = [_coloured_line(line) for line in lines]
-    text = "\n".join(lines).rstrip() + "\n"
-    return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
+def render(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
+    """Return everything that the terminal shows, as text; `top` bounds every list, by default to TOP."""
+    return screen.text(_parts(analysis, screen.columns, top))
 
 
-def _coloured_line(line: str) -> str:
-    if line and not line.startswith(" "):
-        return _in_colour(line, BOLD)
-    return RUNS.sub(lambda run: _in_colour(run[0], INK[run[0][0]]), line) if line[2:3] in INK else line
-
-
-def _in_colour(text: str, code: int) -> str:
-    return f"\033[{code}m{text}\033[0m"
-
-
-def _parts(analysis: Analysis, chosen: int | None) -> Iterator[list[str]]:
+def _parts(analysis: Analysis, columns: int, chosen: int | None) -> Iterator[list[str]]:
     top = chosen or TOP
+    lines = _first_lines(analysis)
+    yield [heading(analysis), *(f"  {line}" for text in lines if text for line in wrap(text, "", "  ", columns - 2))]
+    for device in analysis.devices[:top]:
+        yield _device(analysis, device)
+    yield _findings(analysis, columns, top)
+    yield from _notes(analysis, columns, top)
+    if any(analysis.part(device).window != device.window for device in analysis.devices):
+        yield ["Streams, calls and ranges cover the whole window, other tables the bars' time"]
+    yield from tables(analysis, chosen, columns)
+
+
+def heading(analysis: Analysis) -> str:
+    """Return the capture, the profiler and the kind of program."""
     info = analysis.info
     known = f"nsys {plain(info.nsys_version, 20)}" if info.nsys_version else "nsys of unknown version"
     version = known if info.profiler == "nsys" else info.profiler
-    yield [
-        f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}",
-        *(f"  {line}" for text in _first_lines(analysis) if text for line in wrap(text, "", "  ", WIDTH - 2)),
-    ]
-    for device in analysis.devices[:top]:
-        yield _device(analysis, device)
-    yield _findings(analysis, top)
-    yield from _notes(analysis, top)
-    if any(analysis.part(device).window != device.window for device in analysis.devices):
-        yield ["Streams, calls and ranges cover the whole window, other tables the bars' time"]
-    yield from tables(analysis, chosen)
+    return f"{cut(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}"
 
 
 def _first_lines(analysis: Analysis) -> Iterator[str]:
@@ -122,7 +91,7 @@ def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
     times = durations([ns for _, ns, _ in parts])
     return [
         f"{head} · {duration(whole)} {covered(analysis, device)}",
-        f"  {_bar([(mark, ns) for _, ns, mark in parts], whole)}",
+        f"  {bar(use, BAR)}",
         *(
             f"  {mark} {words:<28}{time:>12}{share(ns, whole):>8}"
             for (words, ns, mark), time in zip(parts, times, strict=True)
@@ -130,16 +99,16 @@ def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
     ]
 
 
-def _bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
-    """Return BAR characters. Borders are rounded, not parts, so the bar is always full."""
-    drawn, at = "", 0
-    for mark, ns in parts:
+def bar(use: DevicePart, columns: int) -> str:
+    """Return the parts of a device's time as a bar. Borders are rounded, not parts, so the bar is always full."""
+    drawn, at, whole = "", 0, use.window.length
+    for _, ns, mark in shares(use):
         at += ns
-        drawn += mark * (round(BAR * at / whole) - len(drawn)) if whole else ""
+        drawn += mark * (round(columns * at / whole) - len(drawn)) if whole else ""
     return drawn
 
 
-def _findings(analysis: Analysis, top: int) -> list[str]:
+def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
     several = len(analysis.devices) > 1
     total = total_words(analysis)
     if not analysis.findings:
@@ -147,62 +116,72 @@ def _findings(analysis: Analysis, top: int) -> list[str]:
     lines = ["What to change first, and what it cost"]
     numbers: dict[tuple[str, str], int] = {}
     for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
-        lines += _heading(number, f"{plain(finding.title, 600)}{_device_words(finding, several)}", finding, total)
+        lines += _heading(
+            number, f"{plain(finding.title, 600)}{device_words(finding, several)}", finding, total, columns
+        )
         same = numbers.setdefault((finding.id, finding.code), number)
-        lines += _remedy(finding) if same == number else [f"   The remedy is that of {same}."]
+        lines += _remedy(finding, columns) if same == number else [f"   The remedy is that of {same}."]
     more = analysis.findings[ANSWERS : max(top, ANSWERS)]
     lines += (
-        ["Further findings", *(_short(finding, _device_words(finding, several)) for finding in more)] if more else []
+        ["Further findings", *(_short(finding, device_words(finding, several), columns) for finding in more)]
+        if more
+        else []
     )
     hidden = len(analysis.findings) - ANSWERS - len(more)
     return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
 
 
-def _notes(analysis: Analysis, top: int) -> Iterator[list[str]]:
+def _notes(analysis: Analysis, columns: int, top: int) -> Iterator[list[str]]:
     """Yield the first sentence of each note, and the WHOLE ones; the page has all texts whole."""
     notes = [note for note in analysis.notes if note.id not in OUTSIDE]
     if notes:
-        lines = [line for note in notes[:top] for line in wrap(_first_sentence(note), "  - ", "    ")]
+        lines = [line for note in notes[:top] for line in wrap(first_sentence(note), "  - ", "    ", columns)]
         more = [f"  and {len(notes) - top} more in the page and the JSON"] if len(notes) > top else []
         yield ["About this capture", *lines, *more]
 
 
-def _first_sentence(note: Note) -> str:
+def first_sentence(note: Note) -> str:
+    """Return the first sentence of a note; all of one that ends with the command that captures what is missing."""
     text = plain(note.text, 2000)
     end = SENTENCE.search(text)
     return text if end is None or note.id in WHOLE else text[: end.start() + 1]
 
 
-def _device_words(finding: Finding, several: bool) -> str:
+def device_words(finding: Finding, several: bool) -> str:
+    """Return the devices of a finding if the capture has several: " [GPU 0]"."""
     device = finding.device_words
     return f" [{cut(plain(device, 100), 24)}]" if device and several else ""
 
 
-def _heading(number: int, title: str, finding: Finding, total: str) -> list[str]:
+def _heading(number: int, title: str, finding: Finding, total: str, columns: int) -> list[str]:
     return [
-        *wrap(title, f"{number}. ", "   "),
-        *wrap(f"{finding.severity}: {price(finding, total)}", "   ", "   "),
-        *_host_stack(finding.host),
-        *(wrap(f"Unsure: {plain(finding.unsure_because, 400)}", "   ", "   ") if finding.unsure_because else ()),
+        *wrap(title, f"{number}. ", "   ", columns),
+        *wrap(f"{finding.severity}: {price(finding, total)}", "   ", "   ", columns),
+        *_host_stack(finding.host, columns),
+        *(
+            wrap(f"Unsure: {plain(finding.unsure_because, 400)}", "   ", "   ", columns)
+            if finding.unsure_because
+            else ()
+        ),
     ]
 
 
-def _host_stack(place: HostPlace | None) -> list[str]:
+def _host_stack(place: HostPlace | None, columns: int) -> list[str]:
     """Return the program's innermost function and the library's functions below it; [] if there are none."""
     if place is None or not place.calls:
         return []
     texts = [plain(frame.text, 200) for frame in place.stack[place.own :]]
     shown = texts if len(texts) <= SHOWN_CALLS else [*texts[:2], "…", texts[-1]]
-    return wrap(CALLS.join(shown), "   ", "   ")
+    return wrap(CALLS.join(shown), "   ", "   ", columns)
 
 
-def _remedy(finding: Finding) -> list[str]:
+def _remedy(finding: Finding, columns: int) -> list[str]:
     return [
-        *wrap(plain(finding.advice, 4000), "   ", "   "),
-        *code_lines("\n".join(plain(line, 600) for line in finding.code.splitlines()), "       "),
+        *wrap(plain(finding.advice, 4000), "   ", "   ", columns),
+        *code_lines("\n".join(plain(line, 600) for line in finding.code.splitlines()), "       ", columns),
     ]
 
 
-def _short(finding: Finding, where: str) -> str:
+def _short(finding: Finding, where: str, columns: int) -> str:
     cost = duration(finding.cost_ns)
-    return f"  {cost:>10}  {cut(plain(finding.title, 600), 66 - width(where))}{where}"
+    return f"  {cost:>10}  {cut(plain(finding.title, 600), columns - 14 - width(where))}{where}"

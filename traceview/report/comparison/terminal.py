@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
-from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.comparison.phrases import (
     accounts,
     compared,
@@ -34,33 +33,60 @@ from traceview.report.comparison.tables import (
 )
 from traceview.report.format import plain
 from traceview.report.layout import WIDTH, cut, left, short_names, wrap
-from traceview.units import duration, number, signed_duration
+from traceview.report.screen import PLAIN, Screen
+from traceview.units import duration, number, quantity, signed_duration
 
 COLUMNS = 3
 NAME = 20
 NAME_OF_KERNEL = 34
 NAME_OF_LINE = 26
 MAX_LINES = 5
+BRIEF_PARTS, BRIEF_ROWS, BRIEF_NOTES = 5, 3, 2  # without --verbose
 CELL = (WIDTH - NAME) // (COLUMNS + 1)
 
 
-def render(comparison: Comparison, *, top: int = 10, unicode: bool = True) -> str:
-    """Return the comparison as text; `top` bounds the kernels. Without `unicode` it is ASCII."""
+def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> str:
+    """Return everything that the terminal shows of a comparison, as text; `top` bounds the kernels."""
     parts = _pair(comparison, top) if len(comparison.against) == 1 else _several_captures(comparison, top)
-    lines = [cut(line, WIDTH) for part in parts if part for line in (*part, "")]
-    text = "\n".join(lines).rstrip() + "\n"
-    return text if unicode else text.translate(IN_ASCII).encode("ascii", "replace").decode("ascii")
+    return screen.text(parts)
+
+
+def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = BRIEF_ROWS) -> str:
+    """Return the verdict and the largest differences as text, in 25 lines."""
+    more = f"every part, line and kernel, the host's figures, {quantity(len(list(notes(comparison))), 'note')}"
+    doubts = [note.text for against in comparison.against for note in against.notes]
+    doubts = [*doubts, *(note.text for note in comparison.notes)][:BRIEF_NOTES]
+    lines = [cut(f"  Note: {plain(text, 400)}", screen.columns) for text in doubts]
+    if len(comparison.against) > 1:
+        return screen.brief((_verdicts(comparison), *_reasons(comparison), lines), more)
+    against = comparison.against[0]
+    tables = (
+        _parts(against, _scope(comparison), BRIEF_PARTS),
+        _lines(against, BRIEF_ROWS),
+        _kernels(against, min(top, BRIEF_ROWS)),
+    )
+    first = [*_captures(comparison)[:1], *_verdict(comparison.base, against, comparison.cut)]
+    return screen.brief((first, *tables, lines), more)
+
+
+def _captures(comparison: Comparison) -> list[str]:
+    after = comparison.against[0].capture
+    return [
+        *wrap(f"{_file(comparison.base)} → {_file(after)}"),
+        f"  before  {compared(comparison.base, comparison.cut)}",
+        f"  after   {compared(after, comparison.cut)}",
+    ]
+
+
+def _scope(comparison: Comparison) -> str:
+    return "The whole capture" if comparison.cut == "whole" else "Mean per iteration"
 
 
 def _pair(comparison: Comparison, top: int) -> Iterator[list[str]]:
     against = comparison.against[0]
-    yield [
-        *wrap(f"{_file(comparison.base)} → {_file(against.capture)}"),
-        f"  before  {compared(comparison.base, comparison.cut)}",
-        f"  after   {compared(against.capture, comparison.cut)}",
-    ]
+    yield _captures(comparison)
     yield _verdict(comparison.base, against, comparison.cut)
-    yield _parts(against, "The whole capture" if comparison.cut == "whole" else "Mean per iteration")
+    yield _parts(against, _scope(comparison))
     yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration")
     yield _lines(against, top)
     yield _kernels(against, top)
@@ -85,10 +111,11 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _parts(against: CaptureDifference, title: str) -> list[str]:
+def _parts(against: CaptureDifference, title: str, top: int | None = None) -> list[str]:
     judged = bool(interval(against.time))
-    changes = [*shown_parts(against), against.time]
-    names = [*(part_words(part.name) for part in shown_parts(against)), "= time"]
+    shown = shown_parts(against)[:top]
+    changes = [*shown, against.time]
+    names = [*(part_words(part.name) for part in shown), "= time"]
     return [
         f"{title:<28}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}".rstrip(),
         *_times(names, changes),
@@ -151,25 +178,33 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _several_captures(comparison: Comparison, top: int) -> Iterator[list[str]]:
+    yield _verdicts(comparison)
+    for first in range(0, len(comparison.against), COLUMNS):
+        yield _block(comparison, comparison.against[first : first + COLUMNS])
+    yield from _reasons(comparison)
+    for against in comparison.against:
+        for lines in filter(None, (_lines(against, min(top, 3)), _kernels(against, min(top, 3)))):
+            yield [*wrap(f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
+    yield _notes(comparison)
+
+
+def _verdicts(comparison: Comparison) -> list[str]:
     captures = (comparison.base, *(against.capture for against in comparison.against))
     base, *files = short_names([plain(capture.file, 200) for capture in captures], 34)
-    yield [
+    return [
         f"{'base':<10}{left(base, 34)} {duration(_base_wall(comparison)):>10}",
         *(
             f"{against.verdict:<10}{left(file, 34)} {duration(against.time.after):>10}  {_percents(against)}"
             for file, against in zip(files, comparison.against, strict=True)
         ),
     ]
-    for first in range(0, len(comparison.against), COLUMNS):
-        yield _block(comparison, comparison.against[first : first + COLUMNS])
+
+
+def _reasons(comparison: Comparison) -> Iterator[list[str]]:
+    """Yield the parts that cause the difference of each capture."""
     for against in comparison.against:
-        parts = accounts(against)
-        if parts:
+        if parts := accounts(against):
             yield wrap(f"{_file(against.capture)}: {parts}", "", "  ")
-    for against in comparison.against:
-        for lines in filter(None, (_lines(against, min(top, 3)), _kernels(against, min(top, 3)))):
-            yield [*wrap(f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}", "", "  "), *lines[1:]]
-    yield _notes(comparison)
 
 
 def _base_wall(comparison: Comparison) -> int:

@@ -5,29 +5,58 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceview.model.fleet import CollectiveGroup, Fleet, Rank
-from traceview.report.analysis.terminal import IN_ASCII
 from traceview.report.fleet.phrases import clock_line, clocks_line, headline, price, session_line, verdict
 from traceview.report.format import plain
-from traceview.report.layout import WIDTH, cut, left, short_names, wrap
-from traceview.units import duration, durations, share
+from traceview.report.layout import left, short_names, wrap
+from traceview.report.screen import MAX_LINES, PAGE_LINES, PLAIN, Screen
+from traceview.units import duration, durations, quantity, share
 
 NAME = 22
 LAST = 13  # width of the column with the rank that is last most often
 CELL = 8
 COLUMNS = ("wall", "own", "lag", "compute", "copies", "idle", "wait")
 MAX_RANKS = 12  # shown one by one; also bounds the notes
+BRIEF_RANKS, BRIEF_ADVICE = 8, 3  # without --verbose
 MAX_AT_ENDS = 4  # slowest and fastest ranks that are shown of more ranks
 
 
-def render(fleet: Fleet, *, top: int = 10, unicode: bool = True) -> str:
-    """Return the fleet as text; `top` bounds lists. Without `unicode` it is ASCII."""
-    parts = (_advice(fleet), _ranks(fleet), _groups(fleet, top), _pairs(fleet, top), _clocks(fleet, top), _notes(fleet))
-    lines = [cut(line, WIDTH) for part in (wrap(headline(fleet)), *parts) if part for line in (*part, "")]
-    text = "\n".join(lines).rstrip() + "\n"
-    return text if unicode else text.translate(IN_ASCII | {ord("±"): "+-"}).encode("ascii", "replace").decode("ascii")
+def render(fleet: Fleet, screen: Screen = PLAIN, *, top: int = 10) -> str:
+    """Return the fleet as text; `top` bounds lists."""
+    parts = (
+        wrap(headline(fleet)),
+        _advice(fleet),
+        _ranks(fleet),
+        _groups(fleet, top),
+        _pairs(fleet, top),
+        _clocks(fleet, top),
+        _notes(fleet),
+    )
+    return screen.text(parts)
 
 
-def _ranks(fleet: Fleet) -> list[str]:
+def render_brief(fleet: Fleet, screen: Screen = PLAIN, *, top: int = BRIEF_ADVICE) -> str:
+    """Return the verdict, what to change first, and the slowest ranks as text, in 25 lines."""
+    columns = screen.columns
+    advice = [f"{verdict(fleet)}"]
+    for number, first in enumerate(fleet.advice[: min(top, BRIEF_ADVICE)], 1):
+        advice += [*wrap(plain(first.title, 400), f"{number}. ", "   ", columns), f"   {price(fleet, first)}"]
+        advice += wrap(_first_sentence(plain(first.text, 2000)), "   ", "   ", columns)
+    more = [
+        "all ranks",
+        quantity(fleet.pair_count, "wait between ranks", "waits between ranks"),
+        "collectives",
+        "clocks",
+    ]
+    notes = [quantity(len(fleet.notes), "note")] if fleet.notes else []
+    head = wrap(headline(fleet), columns=columns)
+    return screen.brief((head, advice, _ranks(fleet, BRIEF_RANKS)), ", ".join([*more, *notes]), MAX_LINES - PAGE_LINES)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].removesuffix(".") + "."
+
+
+def _ranks(fleet: Fleet, most: int = MAX_RANKS) -> list[str]:
     what = "means per steady iteration" if fleet.heat is not None else "whole captures"
     names = _labels(fleet, NAME)
     cells, unit = _cells(fleet.ranks)
@@ -36,24 +65,25 @@ def _ranks(fleet: Fleet) -> list[str]:
         f"Ranks, {what}{f' in {unit}' if unit else ''}, slowest first",
         f"  {'':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in COLUMNS),
     ]
-    for before, row in _listed_ranks(fleet):
+    for before, row in _listed_ranks(fleet, most):
         if before:
             lines.append(f"  ... {before:,} between")
         lines.append(("! " if row in late else "  ") + left(names[row], NAME) + "".join(cells[row]))
     return [*lines, "  own = wall - exposed communication; lag = own - median own of the others"]
 
 
-def _listed_ranks(fleet: Fleet) -> Iterator[tuple[int, int]]:
+def _listed_ranks(fleet: Fleet, most: int) -> Iterator[tuple[int, int]]:
     """Yield the listed ranks, slowest first, as (number of ranks left out before it, rank).
 
-    Of more than MAX_RANKS ranks, list the slowest, the fastest, the median and the first stragglers.
+    Of more than `most` ranks, list the slowest, the fastest, the median and the first stragglers.
     """
     order = sorted(range(len(fleet.ranks)), key=lambda row: (-_lag_or_own_time(fleet.ranks[row]), row))
     places = set(range(len(order)))
-    if len(order) > MAX_RANKS:
-        stragglers = {straggler.rank for straggler in fleet.stragglers[:MAX_RANKS]}
+    if len(order) > most:
+        stragglers = {straggler.rank for straggler in fleet.stragglers[:most]}
         places = {place for place, row in enumerate(order) if row in stragglers}
-        places |= {*range(MAX_AT_ENDS), (len(order) - 1) // 2, *range(len(order) - MAX_AT_ENDS, len(order))}
+        ends = min(MAX_AT_ENDS, most // 3)
+        places |= {*range(ends), (len(order) - 1) // 2, *range(len(order) - ends, len(order))}
     last = -1
     for place in sorted(places):
         yield place - last - 1, order[place]
