@@ -48,7 +48,7 @@ def test_answer_states_the_first_finding_and_its_prediction(serial: Analysis) ->
     assert first.id == "pageable_copies" and first.prediction is not None and first.prediction.is_unprofiled
     assert serial.answer.startswith("The GPU computes 23% of the time. The largest loss is pageable copies, 57%. ")
     before, after = (f"{ns / 1e6:.1f}" for ns in (first.prediction.before_ns, first.prediction.after_ns))
-    effect = f"Pinned host memory would take an iteration from {before} to {after} ms (without the profiler)."
+    effect = f"Pinned host memory would take an iteration from {before} to {after} ms without the profiler."
     assert serial.answer.endswith(effect)
     little = PredictedTime("pin", 30 * MS, 30 * MS - 1, is_unprofiled=False)
     changed = replace(serial, findings=(replace(first, prediction=little),))

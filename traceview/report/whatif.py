@@ -156,12 +156,3 @@ def _changes(
 def gain_words(result: WhatIf, prediction: Prediction) -> str:
     """Return how much shorter or longer an iteration becomes: `-60%`."""
     return f"{prediction.iteration_ns / result.base_ns - 1:+.0%}"
-
-
-def prediction_words(result: WhatIf, prediction: Prediction) -> str:
-    """Return `Pin host memory: an iteration takes 11.0 ms instead of 27.5 ms (-60%; 9.54 to 13.8 ms)`."""
-    between = time_range(prediction.low_ns, prediction.high_ns)
-    return (
-        f"{prediction.title}: an iteration takes {duration(prediction.iteration_ns)} instead of "
-        f"{duration(result.base_ns)} ({gain_words(result, prediction)}; {between})"
-    )

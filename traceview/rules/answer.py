@@ -169,6 +169,6 @@ def _effect(words: LossWords, time: PredictedTime | None) -> str:
     if time is None or time.gain < MIN_GAIN:
         return words.remedy
     times = time_range(time.before_ns, time.after_ns)
-    without = " (without the profiler)" if time.is_unprofiled else ""
+    without = " without the profiler" if time.is_unprofiled else ""
     subject = words.subject[0].upper() + words.subject[1:]
     return f"{subject} would take an iteration from {times}{without}."

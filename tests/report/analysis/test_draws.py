@@ -53,12 +53,40 @@ def test_first_screen_has_the_answer(
         fine(page)
         assert page.page.locator("#devices .stack").count() == len(analysis.devices)
         assert page.page.locator("#cards .card").count() == min(3, len(analysis.findings))
-        first = page.page.locator("#cards .card").first.inner_text()
-        assert analysis.findings[0].title in first
-        assert analysis.findings[0].code.splitlines()[0] in first
-        assert page.evaluate("document.getElementById('frame').getBoundingClientRect().top") < 660
+        card, finding = page.page.locator("#cards .card").first, analysis.findings[0]
+        assert page.page.locator("#answer-title").inner_text() == analysis.answer
+        assert finding.title.replace("`", "") in card.inner_text() and finding.remedy in card.inner_text()
+        assert finding.code.splitlines()[0] not in card.inner_text()
+        card.locator("summary").click()
+        assert finding.code.splitlines()[0] in card.inner_text()
+        card.locator("summary").click()
         assert page.page.locator("#findings .finding").count() == len(analysis.findings)
         assert page.page.locator("#loading").count() == 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768)])
+@pytest.mark.parametrize("name", ["serial", "ddp2"])
+def test_timeline_begins_in_the_upper_half(
+    browser: Browser, analysis_of: Callable[[str], Analysis], name: str, width: int, height: int, tmp_path: Path
+) -> None:
+    with opened(browser, render(analysis_of(name)), tmp_path, width=width, height=height) as page:
+        assert page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < height / 2
+        cards = page.page.locator("#costliest").bounding_box()
+        assert cards is not None and cards["y"] + cards["height"] < height / 2
+
+
+def test_card_list_timeline_and_panel_are_one_selection(
+    browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
+) -> None:
+    analysis = analysis_of("serial")
+    with opened(browser, render(analysis), tmp_path) as page:
+        page.page.locator("#cards .goto").nth(1).click()
+        place = analysis.findings[1].evidence[0].text
+        current = page.page.locator("[aria-current]")
+        assert [one.get_attribute("data-card") or one.inner_text() for one in current.all()] == ["1", place]
+        assert place in page.page.locator("#panel").inner_text()
+        page.press("]")
+        assert analysis.findings[1].evidence[1].text in page.page.locator("#panel").inner_text()
 
 
 def test_navigation_leads_to_its_sections(

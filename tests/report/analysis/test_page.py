@@ -14,7 +14,7 @@ from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 
 
-@pytest.mark.parametrize("detail", [2_800_000, 3_000_000, 4_000_000])
+@pytest.mark.parametrize("detail", [2_900_000, 3_000_000, 4_000_000])
 def test_page_stays_within_its_budget(analysis_of: Callable[[str], Analysis], detail: int) -> None:
     analysis = analyze(repeated(analysis_of("dual").trace, 6))
     document = render(analysis, detail)

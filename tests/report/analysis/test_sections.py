@@ -22,7 +22,6 @@ from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.analysis.sections import sections
 from traceview.report.timeline.bands import bands
-from traceview.units import duration
 from traceview.whatif.prediction import whatif
 
 
@@ -39,7 +38,8 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
         assert page.evaluate("window.owned") is None
         assert page.evaluate("document.images.length") == 0
         assert page.page.locator("h1").inner_text() == f"{IMAGE}.sqlite"
-        assert page.page.locator("#cards .goto").first.inner_text() == SCRIPT
+        assert page.page.locator("#cards .goto").first.inner_text().endswith(f"% {SCRIPT}")
+        page.page.locator("#cards summary").first.click()
         assert page.page.locator("#cards pre").first.inner_text() == SCRIPT
         assert IMAGE in page.page.locator("#labels").inner_text()
         assert SCRIPT in page.page.locator("#lacks").inner_text()
@@ -84,19 +84,26 @@ def test_parts_add_up_to_the_window(name: str) -> None:
 def test_bars_and_timeline_show_the_steady_part_first(browser: Browser, tmp_path: Path) -> None:
     path = sample("ddp2.sqlite")
     with opened(browser, render(analyze(path)), tmp_path) as page:
-        head = page.page.locator(".device-head").first
-        assert "in the counted iterations" in head.inner_text()
-        assert page.page.locator("#basis").inner_text().count("before the first counted iteration") == 1
+        head, line = page.page.locator("#figures .device-head").first, page.page.locator(".device-line").first
+        assert "in the counted iterations (4.0% of the window)" in (head.text_content() or "")
+        assert line.inner_text().split()[-2:] == ["29.2%", "compute"]
+        basis = page.page.locator("#basis")
+        assert "before the first counted iteration" not in basis.inner_text()
+        basis.locator("summary").click()
+        assert basis.inner_text().count("before the first counted iteration") == 1
+        shares = page.page.locator("section", has_text="Idle time by cause on GPU 0").locator("td:nth-child(4)")
+        first = shares.first.inner_text()
         steady = page.evaluate("traceview.page.opens")
         assert page.evaluate("[traceview.view.from, traceview.view.to]") == steady
         assert "#t=" not in page.page.url
         page.page.locator("#covers button").nth(1).click()
-        assert "from first to last GPU work" in head.inner_text()
+        assert "from first to last GPU work" in (head.text_content() or "")
+        assert line.inner_text().split()[-2:] == ["1.3%", "compute"] and shares.first.inner_text() != first
         page.page.locator("button[data-move=fit]").click()
         page.settle()
         assert page.evaluate("traceview.view.to - traceview.view.from") > 20 * (steady[1] - steady[0])
     with opened(browser, render(analyze(path, whole=True)), tmp_path) as page:
-        assert "from first to last GPU work" in page.page.locator(".device-head").first.inner_text()
+        assert "from first to last GPU work" in (page.page.locator(".device-head").first.text_content() or "")
         assert page.evaluate("traceview.page.opens") is None
 
 
@@ -129,9 +136,10 @@ def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None
       const [r, g, b] = [1, 3, 5].map((at) =>
         parseInt(getComputedStyle(document.documentElement).getPropertyValue("--compute").slice(at, at + 2), 16));
       const from = Math.floor(canvas.width * 0.45), width = Math.floor(canvas.width * 0.1);
-      const data = canvas.getContext("2d").getImageData(from, row.y + 8, width, 1).data;
+      const data = canvas.getContext("2d").getImageData(from, row.y, width, row.h).data;
       const near = (at) => Math.abs(data[at] - r) + Math.abs(data[at + 1] - g) + Math.abs(data[at + 2] - b) < 30;
-      return [...Array(width).keys()].filter((at) => near(4 * at) && data[4 * at + 3] > 150).length;
+      const column = (x) => [...Array(row.h).keys()].some((y) => near(4 * (y * width + x)) && data[4 * (y * width + x) + 3] > 150);
+      return [...Array(width).keys()].filter(column).length;
     }"""
     with opened(browser, render(analyze(trace)), tmp_path) as page:
         assert page.evaluate(painted) == 1
@@ -189,10 +197,14 @@ def test_predictions_stand_on_the_cards_of_their_findings(analysis_of: Callable[
     content = sections(analysis, 0, bands(analysis), result)
     predicted = {prediction.change: prediction for prediction in result.predictions}
     shown = [finding["prediction"] for finding in content["findings"]]
-    assert [bool(text) for text in shown] == [finding.change in predicted for finding in analysis.findings]
-    assert shown[0].startswith("Pin host memory: an iteration takes ")
-    assert duration(predicted["pin"].iteration_ns) in shown[0] and duration(result.base_ns) in shown[0]
+    assert [bool(time) for time in shown] == [finding.change in predicted for finding in analysis.findings]
+    pin = predicted["pin"]
+    times = (result.base_ns, pin.iteration_ns, pin.low_ns, pin.high_ns)
+    assert tuple(shown[0][name] for name in ("before_ns", "after_ns", "low_ns", "high_ns")) == times
+    assert shown[0]["title"] == "Pin host memory" and shown[0]["unprofiled"]
     rows = content["predictions"]["rows"]
     assert [(row[0], row[1]) for row in rows] == [(one.title, one.iteration_ns) for one in result.predictions]
     without = sections(analysis, 0, bands(analysis))
-    assert without["predictions"] is None and not any(finding["prediction"] for finding in without["findings"])
+    assert without["predictions"] is None
+    known = [finding["prediction"] for finding in without["findings"] if finding["prediction"]]
+    assert len(known) == 3 and (known[0]["after_ns"], known[0]["low_ns"]) == (pin.iteration_ns, None)

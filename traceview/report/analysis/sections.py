@@ -25,7 +25,7 @@ from traceview.report.format import CAUSE_WORDS, STATE_WORDS, confidence_word, p
 from traceview.report.json import plain_values
 from traceview.report.timeline.bands import Bands
 from traceview.report.timeline.rows import WORDS
-from traceview.report.whatif import gain_words, prediction_words
+from traceview.report.whatif import gain_words
 from traceview.units import duration
 
 if TYPE_CHECKING:
@@ -181,11 +181,32 @@ def _table(table: Table, device: str = "") -> Json:
     }
 
 
-def _prediction(finding: Finding, whatif: WhatIf | None) -> str:
-    """Return what the finding's change would give, "" if it is not predicted."""
-    predictions = () if whatif is None else whatif.predictions
-    same = [prediction for prediction in predictions if prediction.change == finding.change]
-    return prediction_words(whatif, same[0]) if whatif is not None and same else ""
+def _prediction(finding: Finding, whatif: WhatIf | None) -> Json | None:
+    """Return the time of an iteration before and after the finding's change, None if it is not predicted.
+
+    A what-if has its range too.
+    """
+    same = () if whatif is None else [one for one in whatif.predictions if one.change == finding.change]
+    if whatif is not None and same:
+        return {
+            "title": same[0].title,
+            "before_ns": whatif.base_ns,
+            "after_ns": same[0].iteration_ns,
+            "low_ns": same[0].low_ns,
+            "high_ns": same[0].high_ns,
+            "unprofiled": whatif.unprofiled is not None,
+        }
+    time = finding.prediction
+    if time is None:
+        return None
+    return {
+        "title": time.change,
+        "before_ns": time.before_ns,
+        "after_ns": time.after_ns,
+        "low_ns": None,
+        "high_ns": None,
+        "unprofiled": time.is_unprofiled,
+    }
 
 
 def _predictions(whatif: WhatIf) -> Json:
@@ -215,6 +236,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "fraction": finding.cost_fraction,
         "per_iteration_ns": finding.cost_per_iteration_ns,
         "unprofiled_per_iteration_ns": finding.unprofiled_cost_per_iteration_ns,
+        "remedy": finding.remedy,
         "advice": finding.advice,
         "code": finding.code,
         "device": finding.device_words,

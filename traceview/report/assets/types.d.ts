@@ -114,6 +114,16 @@ export interface DeviceSums {
   causes: Causes;
 }
 
+/** The time of an iteration before and after a change; low and high where the page has a what-if. */
+export interface Prediction {
+  title: string;
+  before_ns: number;
+  after_ns: number;
+  low_ns: number | null;
+  high_ns: number | null;
+  unprofiled: boolean;
+}
+
 export interface Finding {
   id: string;
   severity: string;
@@ -126,7 +136,9 @@ export interface Finding {
   code: string;
   device: string | null;
   host: { stack: { function: string; file: string; line: number }[]; own: number } | null;
-  prediction: string;
+  /** The advice in one line. */
+  remedy: string;
+  prediction: Prediction | null;
   evidence: Required<Place>[];
 }
 
@@ -208,11 +220,13 @@ export interface Page {
   narrowed: boolean;
   live: boolean;
   program: string;
-  /** One sentence, and what it rests on. */
+  /** The answer, and the lines that it rests on. */
   answer: string;
-  answer_basis: string;
+  answer_basis: string[];
   /** What the bars can cover, the default first. */
   covers: string[];
+  /** What they cover now. */
+  cover: string;
   /** The time that the timeline shows first, if not all of it. */
   opens: [number, number] | null;
   /** What shares of findings refer to. */

@@ -1,15 +1,17 @@
-// The first screen: where the time went, and the three findings with the highest cost.
-import { byId, el } from "../core/dom.js";
+// The first screen: the answer, where the time went, and the three findings with the highest cost.
+import { byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { patternName, swatch } from "../core/palette.js";
-import { countText, duration, percent } from "../core/words.js";
-import { goTo } from "../timeline/go.js";
+import { countText, duration, percent, timeRange } from "../core/words.js";
+import { showPlace } from "./beside.js";
 
 const CARDS = 3;
 
-const CARD_ADVICE = 300;
+const LITTLE = 0.01; // share of the time; smaller parts are behind a button
 
-const LITTLE = 0.0005;
+const LITTLE_GAIN = 0.02; // share of an iteration, as in rules/answer.py
+
+const MAX_BARS = 4;
 
 const COUNTED = "in the counted iterations";
 
@@ -27,43 +29,99 @@ export function showHead() {
   byId("facts").textContent = words.filter(Boolean).join(" · ");
 }
 
+/** What follows the choice between the steady part and the whole window. @type {(() => void)[]} */
+export const afterCover = [];
+
 export function showAnswer() {
   byId("answer-title").textContent = page.answer;
-  byId("basis").textContent = page.answer_basis;
-  const [first, other] = page.covers;
-  byId("covers").replaceChildren(...(other ? [coverButton(first, true), coverButton(other, false)] : []));
-  showDevices(first);
+  const [first, ...others] = page.answer_basis;
+  const more = others.map((text) => el("p", { class: "soft", text }));
+  byId("basis").replaceChildren(
+    more.length ? el("details", {}, el("summary", { text: first }), ...more) : el("p", { text: first }),
+  );
+  const [steady, whole] = page.covers;
+  page.cover = steady;
+  byId("covers").replaceChildren(...(whole ? [coverButton(steady, true), coverButton(whole, false)] : []));
+  showDevices();
+  afterCover.push(showDevices);
 }
 
-// Shows the bars of the counted iterations or of the whole window.
+// Shows the shares of the counted iterations or of the whole window.
 function coverButton(words, pressed) {
   return el("button", {
     type: "button",
     "aria-pressed": String(pressed),
-    title: `Show the time ${words}`,
-    text: words === COUNTED ? "iterations" : "whole window",
+    title: `Show the shares ${words}`,
+    text: words === COUNTED ? "steady part" : "whole window",
     onclick: (event) => {
       for (const other of byId("covers").children) other.setAttribute("aria-pressed", String(other === event.target));
-      showDevices(words);
+      page.cover = words;
+      for (const follow of afterCover) follow();
     },
   });
 }
 
-function showDevices(covers) {
-  byId("devices").replaceChildren(
-    ...page.devices.map((device) =>
-      deviceBar(device, device.views.find((view) => view.covers === covers) ?? device.views[0]),
+/** @param {import("../types").Device} device */
+export function coveredView({ views }) {
+  return views.find((view) => view.covers === page.cover) ?? views[0];
+}
+
+function showDevices() {
+  const { devices } = page;
+  if (devices.length === 1) return byId("devices").replaceChildren(...deviceFigures(devices[0], deviceBar(devices[0])));
+  byId("devices").replaceChildren(...devices.slice(0, MAX_BARS).map(deviceLine), sharedParts(devices));
+  byId("figures").replaceChildren(
+    el(
+      "details",
+      {},
+      el("summary", { text: `The figures of ${devices.length} GPUs` }),
+      ...devices.flatMap((device, at) => deviceFigures(device, at < MAX_BARS ? null : deviceBar(device))),
     ),
   );
 }
 
-function deviceBar(device, view) {
-  const whole = view.window_ns;
-  const label = view.parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
-  const bar = el(
+// A bar between the name of a device and the share that computes.
+function deviceLine(device) {
+  const view = coveredView(device);
+  const compute = view.parts.find(({ look }) => look === "compute")?.ns ?? 0;
+  const words = view.window_ns ? `${percent(compute, view.window_ns)} compute` : "no work";
+  return el(
     "div",
-    { class: "stack", role: "img", "aria-label": label },
-    ...view.parts.map((part) => {
+    { class: "device-line" },
+    el("b", { text: device.id }),
+    deviceBar(device),
+    el("span", { text: words }),
+  );
+}
+
+// The parts of all devices, from the smallest share to the largest.
+function sharedParts(devices) {
+  const views = devices.map(coveredView).filter((view) => view.window_ns);
+  const looks = new Map(views.flatMap((view) => view.parts.map((part) => [part.look, part.word])));
+  const rows = [...looks].map(([look, word]) => {
+    const shares = views.map((view) => (view.parts.find((part) => part.look === look)?.ns ?? 0) / view.window_ns);
+    return { look, word, least: Math.min(...shares), most: Math.max(...shares) };
+  });
+  return el(
+    "ul",
+    { class: "parts" },
+    ...rows
+      .filter(({ most }) => most >= LITTLE)
+      .map(({ look, word, least, most }) => {
+        const [low, high] = [percent(least, 1), percent(most, 1)];
+        const range = low === high ? high : `${low.replace("%", "")} to ${high}`;
+        return el("li", {}, swatch(look), el("span", { text: word }), el("b", { text: range }));
+      }),
+  );
+}
+
+function deviceBar(device) {
+  const { parts, window_ns: whole } = coveredView(device);
+  const label = parts.map((part) => `${part.word} ${percent(part.ns, whole)}`).join(", ");
+  return el(
+    "div",
+    { class: "stack", role: "img", "aria-label": `${device.id}: ${label}` },
+    ...parts.map((part) => {
       const piece = el("span", {
         class: patternName(part.look),
         title: `${part.word}: ${duration(part.ns)}, ${percent(part.ns, whole)}`,
@@ -73,17 +131,41 @@ function deviceBar(device, view) {
       return piece;
     }),
   );
+}
+
+// What the bar covers, the bar if it belongs here, and the parts.
+function deviceFigures(device, bar) {
+  const view = coveredView(device);
+  const whole = view.window_ns;
+  const outside = device.views.find((other) => other.window_ns > whole);
+  const covered = `${duration(whole)} ${view.covers}${outside ? ` (${percent(whole, outside.window_ns)} of the window)` : ""}`;
+  return [
+    el(
+      "div",
+      { class: "device-head" },
+      el("b", { text: device.id }),
+      el("span", { class: "soft", text: device.name }),
+      el("span", {}, whole ? covered : `no work ${view.covers}`),
+      el("span", {}, `busy ${percent(view.busy_ns, whole)}`),
+      el("span", {}, `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
+    ),
+    ...(bar ? [bar] : []),
+    partsList(view),
+  ];
+}
+
+function partsList({ parts, window_ns: whole }) {
   const item = (part) =>
     el(
       "li",
       {},
       swatch(part.look),
       el("span", { text: part.word }),
-      el("b", { text: duration(part.ns) }),
-      el("span", { class: "soft", text: percent(part.ns, whole) }),
+      el("b", { text: percent(part.ns, whole) }),
+      el("span", { class: "soft", text: duration(part.ns) }),
     );
-  const little = view.parts.filter((part) => part.ns < LITTLE * whole);
-  const items = el("ul", { class: "parts" }, ...view.parts.filter((part) => !little.includes(part)).map(item));
+  const little = parts.filter((part) => part.ns < LITTLE * whole);
+  const items = el("ul", { class: "parts" }, ...parts.filter((part) => !little.includes(part)).map(item));
   if (little.length === 1) items.append(item(little[0]));
   if (little.length > 1) {
     const sum = little.reduce((ns, part) => ns + part.ns, 0);
@@ -94,27 +176,13 @@ function deviceBar(device, view) {
         type: "button",
         class: "rest",
         "aria-expanded": "false",
-        text: `+ ${little.length} below 0.05%, ${duration(sum)} in total`,
+        text: `+ ${little.length} below 1%, ${duration(sum)} in total`,
         onclick: () => more.replaceWith(...little.map(item)),
       }),
     );
     items.append(more);
   }
-  return el(
-    "div",
-    { class: "device" },
-    el(
-      "div",
-      { class: "device-head" },
-      el("b", { text: device.id }),
-      el("span", { class: "soft", text: device.name }),
-      el("span", {}, whole ? `${duration(whole)} ${view.covers}` : `no work ${view.covers}`),
-      el("span", {}, `busy ${percent(view.busy_ns, whole)}`),
-      el("span", {}, `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
-    ),
-    bar,
-    items,
-  );
+  return items;
 }
 
 export function showCards() {
@@ -122,51 +190,39 @@ export function showCards() {
   byId("cards").replaceChildren(...(cards.length ? cards : [el("li", { text: "No finding: nothing cost GPU time." })]));
 }
 
-function findingCard(finding) {
+// Three lines: the title with its cost, what to do, and what that is predicted to give; the rest opens below.
+function findingCard(finding, number) {
+  const share = el("b", { class: "tone", text: percent(finding.fraction, 1) });
   return el(
     "li",
-    { class: "card " + finding.severity },
-    findingTitle(finding),
-    findingCost(finding),
-    findingPrediction(finding),
-    shortAdvice(finding.advice),
-    codeSnippet(finding.code, 1),
+    { class: "card " + finding.severity, "data-card": number },
+    findingTitle(finding, share, " "),
+    el("p", {}, ...prose(finding.remedy || firstSentence(finding.advice))),
+    el(
+      "details",
+      {},
+      el("summary", {}, ...predictionWords(finding.prediction), el("span", { class: "link", text: "why, and how" })),
+      findingCost(finding),
+      el("p", {}, ...prose(finding.advice)),
+      codeSnippet(finding.code, Infinity),
+    ),
   );
 }
 
-// Shows as many whole sentences as a card has room for; a button shows the rest.
-function shortAdvice(text) {
-  const sentences = text.split(/(?<=[.:)]) (?=[A-Z(])/);
-  let kept = 1;
-  while (kept < sentences.length && sentences.slice(0, kept + 1).join(" ").length <= CARD_ADVICE) kept++;
-  const shown = el("p", { text: sentences.slice(0, kept).join(" ") + " " });
-  if (kept < sentences.length)
-    shown.append(
-      el("button", {
-        type: "button",
-        class: "rest",
-        "aria-expanded": "false",
-        text: "more",
-        onclick: () => {
-          shown.textContent = text;
-        },
-      }),
-    );
-  return shown;
+function firstSentence(text) {
+  return text.split(/(?<=[.:)]) (?=[A-Z(])/)[0];
 }
 
 // A click on the title moves the timeline to the worst place of the finding.
-export function findingTitle(finding) {
+export function findingTitle(finding, ...before) {
   const [worst] = finding.evidence;
-  const text = finding.title;
-  if (!worst) return el("span", { class: "goto", text });
-  return el("button", {
-    class: "goto",
-    type: "button",
-    title: "Show the worst place in the timeline",
-    text,
-    onclick: () => goTo(worst),
-  });
+  const content = [...before, ...prose(finding.title)];
+  if (!worst) return el("span", { class: "goto" }, ...content);
+  return el(
+    "button",
+    { class: "goto", type: "button", title: "Show the worst place in the timeline", onclick: () => showPlace(worst) },
+    ...content,
+  );
 }
 
 export function findingCost(finding) {
@@ -189,9 +245,21 @@ export function findingCost(finding) {
   return el("p", { class: "price" }, ...parts);
 }
 
-// What `traceview whatif` predicts for the remedy; only its page has predictions.
+// What `traceview whatif` predicts for the remedy.
 export function findingPrediction({ prediction }) {
-  return prediction ? el("p", { class: "prediction" }, el("b", { text: "Predicted " }), prediction) : null;
+  return prediction ? el("p", {}, ...predictionWords(prediction)) : null;
+}
+
+function predictionWords(prediction) {
+  if (!prediction) return [];
+  const { before_ns: before, after_ns: after, low_ns: low, high_ns: high } = prediction;
+  const gain = after / before - 1;
+  const times = timeRange(before, after, " → ");
+  const unsure = low === null ? "" : `, ${timeRange(low, high)}`;
+  const words =
+    gain > -LITTLE_GAIN ? `little gain alone (${times})` : `${times} (−${(-100 * gain).toFixed(0)}%${unsure})`;
+  const title = `The time of an iteration, from a replay of the capture with this change alone (traceview whatif: ${prediction.title})${prediction.unprofiled ? "; both times are without the profiler" : ""}`;
+  return [el("span", { class: "prediction", title }, el("b", { text: "Predicted: " }), words), " "];
 }
 
 // Shows the first lines of code; a button shows the rest.

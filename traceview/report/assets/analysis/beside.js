@@ -1,12 +1,13 @@
 // The findings and their worst places beside the timeline; a click moves the timeline there.
-import { byId, el } from "../core/dom.js";
+import { byId, el, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { countText, duration } from "../core/words.js";
+import { countText, duration, percent } from "../core/words.js";
 import { goTo } from "../timeline/go.js";
+import { showPanel } from "../timeline/panel.js";
 
 /**
  * All places in order, the index of the current one, and the element that shows it as text.
- * @type {{ places: { place: object, button: HTMLButtonElement, open: () => void }[], at: number, status: HTMLElement | null }}
+ * @type {{ places: { place: object, finding: number, button: HTMLButtonElement, open: () => void }[], at: number, status: HTMLElement | null }}
  */
 const beside = { places: [], at: -1, status: null };
 
@@ -55,8 +56,8 @@ function placesOfFinding(finding, number) {
     { class: "places", hidden: true, id: "beside-places-" + number },
     ...finding.evidence.map((place) => {
       const at = beside.places.length;
-      const button = el("button", { type: "button", text: place.text, onclick: () => goToPlace(at) });
-      beside.places.push({ place, button, open: () => open(true) });
+      const button = el("button", { type: "button", onclick: () => goToPlace(at) }, ...prose(place.text));
+      beside.places.push({ place, finding: page.findings.indexOf(finding), button, open: () => open(true) });
       return el("li", {}, button);
     }),
   );
@@ -70,12 +71,12 @@ function placesOfFinding(finding, number) {
       "aria-controls": places.id,
       onclick: () => (places.hidden ? goToPlace(first) : open(false)),
     },
-    el("span", { text: finding.title }),
+    el("span", {}, ...prose(finding.title)),
     el(
       "span",
       { class: "beside-price" },
       el("span", { class: "tone", text: finding.severity }),
-      ` · ${duration(finding.cost_ns)} · ${(100 * finding.fraction).toFixed(1)}%`,
+      ` · ${duration(finding.cost_ns)} · ${percent(finding.fraction, 1)}`,
       finding.device && page.devices.length > 1 ? ` · ${finding.device}` : "",
     ),
   );
@@ -92,13 +93,25 @@ function stepPlace(by) {
   goToPlace(beside.at < 0 ? (by > 0 ? 0 : last) : (beside.at + by + last + 1) % (last + 1));
 }
 
-function goToPlace(at) {
-  const { place, button, open } = beside.places[at],
+// A place is one selection: its card, its line in the list, the timeline and the panel.
+export function showPlace(place) {
+  goToPlace(beside.places.findIndex((other) => other.place === place));
+}
+
+async function goToPlace(at) {
+  const { place, finding, button, open } = beside.places[at],
     inner = byId("beside-inner");
   beside.at = at;
   open();
   if (beside.status) beside.status.textContent = placeCount();
-  goTo(place, button);
+  const { title, remedy } = page.findings[finding];
+  showPanel(
+    el("h3", {}, ...prose(title)),
+    el("p", {}, ...prose(place.text)),
+    remedy ? el("p", { class: "soft" }, ...prose(remedy)) : null,
+  );
+  await goTo(place, button);
+  queryAll(`[data-card="${finding}"]`).forEach((card) => card.setAttribute("aria-current", "true"));
   // Only the list scrolls, never the page.
   const { top, bottom } = button.getBoundingClientRect(),
     box = inner.getBoundingClientRect();

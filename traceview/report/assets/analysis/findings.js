@@ -1,9 +1,9 @@
 // All findings: one table of their costs, then each with its advice and evidence.
-import { byId, el } from "../core/dom.js";
+import { byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table, csvColumn } from "../core/table.js";
-import { goTo } from "../timeline/go.js";
 import { codeSnippet, findingCost, findingPrediction, findingTitle } from "./answer.js";
+import { showPlace } from "./beside.js";
 import { declaredSection } from "./tables.js";
 
 const SHOWN_FRAMES = 4;
@@ -31,7 +31,11 @@ function findingsTable() {
   return table(
     "Findings",
     [
-      textColumn("finding", (one) => one.title, findingTitle),
+      textColumn(
+        "finding",
+        (one) => one.title,
+        (one) => findingTitle(one),
+      ),
       textColumn(
         "severity",
         (one) => one.severity,
@@ -61,8 +65,8 @@ function findingsTable() {
 
 function findingArticle(one) {
   const places = one.evidence.map((place) => {
-    const button = el("button", { type: "button", text: place.text, onclick: () => goTo(place, button) });
-    return el("li", {}, button);
+    const show = () => showPlace(place);
+    return el("li", {}, el("button", { type: "button", onclick: show }, ...prose(place.text)));
   });
   return el(
     "article",
@@ -71,7 +75,7 @@ function findingArticle(one) {
     findingCost(one),
     findingPrediction(one),
     stackLine(one.host),
-    el("p", { text: one.advice }),
+    el("p", {}, ...prose(one.advice)),
     codeSnippet(one.code, 12),
     places.length ? el("p", { class: "soft", text: "Worst places (click to show in the timeline):" }) : null,
     places.length ? el("ul", { class: "places" }, ...places) : null,

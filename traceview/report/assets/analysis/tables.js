@@ -1,9 +1,10 @@
 // The detailed tables.
-import { byId, el } from "../core/dom.js";
+import { byId, el, prose } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { swatch } from "../core/palette.js";
 import { durationColumn, shareColumn, sortableTable, table, textColumn, unitColumn } from "../core/table.js";
 import { countText, duration } from "../core/words.js";
+import { afterCover, coveredView } from "./answer.js";
 
 function section(heading, note, ...children) {
   return el(
@@ -19,17 +20,25 @@ export function showTables() {
   const sections = page.tables
     .filter((declared) => declared.not_measured || declared.rows.length)
     .map((declared) => ({ wide: isWide(declared), element: declaredSection(declared) }));
-  const several = page.devices.length > 1;
-  const causes = page.devices
-    .filter((device) => device.views[0].idle_ns)
-    .flatMap(({ id, views: [view] }) => {
-      const on = several ? ` on ${id}` : "";
-      return [causesSection(view, on), ...(view.host_states.length ? [statesSection(view, on)] : [])];
-    });
+  const idle = el("div", { class: "grid" });
+  const showIdle = () => idle.replaceChildren(...idleSections());
+  showIdle();
+  afterCover.push(showIdle);
   byId("tables").replaceChildren(
-    el("div", { class: "grid" }, ...causes, ...sections.flatMap(({ wide, element }) => (wide ? [] : [element]))),
+    idle,
+    el("div", { class: "grid" }, ...sections.flatMap(({ wide, element }) => (wide ? [] : [element]))),
     ...sections.flatMap(({ wide, element }) => (wide ? [element] : [])),
   );
+}
+
+// The idle time of each device by cause, and what the host did in it, as the bars cover it.
+function idleSections() {
+  return page.devices.flatMap((device) => {
+    const view = coveredView(device);
+    const on = page.devices.length > 1 ? ` on ${device.id}` : "";
+    if (!view.idle_ns) return [];
+    return [causesSection(view, on), ...(view.host_states.length ? [statesSection(view, on)] : [])];
+  });
 }
 
 const FIRST_ROWS = 24;
@@ -81,7 +90,7 @@ function causesSection(view, on) {
           () => view.idle_ns,
         ),
         shareColumn(
-          `of the ${page.total}`,
+          "of the time",
           ([, ns]) => ns,
           () => view.window_ns,
         ),
@@ -127,7 +136,7 @@ function noteItem({ text, affects }) {
   return el(
     "li",
     {},
-    text,
+    ...prose(text),
     affects.length ? el("span", { class: "soft", text: ` Affects: ${affects.join(", ")}.` }) : null,
   );
 }

@@ -45,3 +45,14 @@ export function el(tag, options = {}, ...children) {
   for (const child of children) if (child !== null && child !== undefined) made.append(child);
   return made;
 }
+
+/**
+ * A text whose words in backticks are code.
+ * @param {string} text
+ * @returns {(Node | string)[]}
+ */
+export function prose(text) {
+  return text
+    .split("`")
+    .map((part, at, parts) => (at % 2 && at < parts.length - 1 ? el("code", { text: part }) : part));
+}

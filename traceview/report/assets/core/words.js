@@ -45,6 +45,13 @@ export function duration(ns) {
   return ns ? withUnit(ns, TIMES) : "0 ms";
 }
 
+// Both ends of a range of times, the unit once if they share it: 28.1 to 11.5 ms.
+export function timeRange(from, to, between = " to ") {
+  const [first, last] = [duration(from), duration(to)];
+  const unit = last.slice(last.indexOf(" "));
+  return (first.endsWith(unit) ? first.slice(0, -unit.length) : first) + between + last;
+}
+
 // A time with all its digits: 30.000125 ms.
 export function momentText(ns) {
   const rounded = Math.round(ns);
