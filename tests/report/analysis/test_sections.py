@@ -138,7 +138,8 @@ def test_short_kernel_alone_is_visible(browser: Browser, tmp_path: Path) -> None
       const from = Math.floor(canvas.width * 0.45), width = Math.floor(canvas.width * 0.1);
       const data = canvas.getContext("2d").getImageData(from, row.y, width, row.h).data;
       const near = (at) => Math.abs(data[at] - r) + Math.abs(data[at + 1] - g) + Math.abs(data[at + 2] - b) < 30;
-      const column = (x) => [...Array(row.h).keys()].some((y) => near(4 * (y * width + x)) && data[4 * (y * width + x) + 3] > 150);
+      const at = (x, y) => 4 * (y * width + x);
+      const column = (x) => [...Array(row.h).keys()].some((y) => near(at(x, y)) && data[at(x, y) + 3] > 150);
       return [...Array(width).keys()].filter(column).length;
     }"""
     with opened(browser, render(analyze(trace)), tmp_path) as page:

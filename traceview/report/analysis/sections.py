@@ -186,7 +186,7 @@ def _prediction(finding: Finding, whatif: WhatIf | None) -> Json | None:
 
     A what-if has its range too.
     """
-    same = () if whatif is None else [one for one in whatif.predictions if one.change == finding.change]
+    same = () if whatif is None else [other for other in whatif.predictions if other.change == finding.change]
     if whatif is not None and same:
         return {
             "title": same[0].title,
