@@ -19,8 +19,17 @@ LOADING = {2: "just-in-time compilation", 6: "module loading", 7: "lazy function
 GIL_DOMAIN = "GIL Trace"
 HOLDS_LOCK = "holds the GIL"
 NO_EVENTS = pl.DataFrame(schema={**EVENTS, "name": pl.String})
+UNKNOWN_FILE, MAX_FILE_NAME = "Unknown file", 60
 COLLECTION = r"(?i)^(?:python )?(?:gc\b|garbage)"  # names of ranges around garbage collections
-SOURCES = (raw.SYSTEM_CALLS, raw.SCHEDULING, raw.CUPTI_OVERHEAD, raw.CPU_SAMPLES, raw.PYTHON_SAMPLES)
+SOURCES = (
+    raw.SYSTEM_CALLS,
+    raw.FILE_EVENTS,
+    raw.FILES,
+    raw.SCHEDULING,
+    raw.CUPTI_OVERHEAD,
+    raw.CPU_SAMPLES,
+    raw.PYTHON_SAMPLES,
+)
 
 
 def host_evidence(
@@ -63,7 +72,8 @@ def host_evidence(
 def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
     calls = tables.get(raw.SYSTEM_CALLS, pl.DataFrame())
     if not calls.is_empty():
-        yield _events(_with_thread(calls, threads).with_columns(_names(calls, tables)), "waiting")
+        waits = _with_thread(calls, threads).with_columns(_names(calls, tables))
+        yield _events(_with_files(waits, tables), "waiting")
     loading = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
     if not loading.is_empty() and "globalTid" in loading.columns:
         named = pl.col("overheadType").replace_strict(LOADING, default=None, return_dtype=pl.String).alias("name")
@@ -91,6 +101,23 @@ def _names(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.Series:
     used = calls["nameId"].unique().drop_nulls()
     texts = dict(zip(used.to_list(), texts_of(used, tables), strict=True))
     return calls["nameId"].replace_strict(texts, default="(unnamed)", return_dtype=pl.String).alias("name")
+
+
+def _with_files(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return system calls whose names state the file, if nsys recorded it: `read (shard_#.bin)`, without folders.
+
+    Numbers become #, so that the parts of a data set count together. Without a name nsys writes "Unknown file #0".
+    """
+    events, files = (tables.get(name, pl.DataFrame()) for name in (raw.FILE_EVENTS, raw.FILES))
+    if events.is_empty() or files.is_empty():
+        return calls
+    base = pl.col("filePath").str.extract(r"([^/\\]+)[/\\]*$").str.slice(0, MAX_FILE_NAME).str.replace_all(r"\d+", "#")
+    known = files.filter(~pl.col("filePath").str.starts_with(UNKNOWN_FILE)).select("fileAccessId", base.alias("file"))
+    opened = events.join(known.unique("fileAccessId", keep="first", maintain_order=True), on="fileAccessId")
+    opened = opened.select(pl.col("threadId").alias("tid"), pl.col("startedAt").alias("start"), "file")
+    keyed = calls.with_columns((pl.col("globalTid") & 0xFFFFFF).alias("tid"))
+    joined = keyed.join(opened.unique(("tid", "start")), on=("tid", "start"), how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce(pl.format("{} ({})", "name", "file"), "name").alias("name"))
 
 
 def _events(frame: pl.DataFrame, state: str) -> pl.DataFrame:

@@ -26,6 +26,8 @@ PROCESSES = "PROCESSES"
 THREAD_NAMES = "ThreadNames"
 # What the host did besides CUDA calls.
 SYSTEM_CALLS = "OSRT_API"
+FILE_EVENTS = "OSRT_FILE_ACCESS_EVENTS"  # a system call on a file: the thread and start of the call
+FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 SCHEDULING = "SCHED_EVENTS"
 CPU_SAMPLES = "COMPOSITE_EVENTS"
 CPU_STACKS = "SAMPLING_CALLCHAINS"
@@ -155,6 +157,8 @@ TABLES: Mapping[str, WantedColumns] = {
     THREAD_NAMES: WantedColumns(("nameId", "globalTid")),
     PROCESSES: WantedColumns(("globalPid",), ("name",), ("name",)),
     SYSTEM_CALLS: WantedColumns(("start", "end", "globalTid", "nameId"), (STACK_ID,)),
+    FILE_EVENTS: WantedColumns(("fileAccessId", "threadId", "startedAt")),
+    FILES: WantedColumns(("fileAccessId", "filePath"), text=("filePath",)),
     SCHEDULING: WantedColumns(("start", "isSchedIn", "globalTid")),
     CPU_SAMPLES: WantedColumns(("id", "start", "globalTid")),
     **dict.fromkeys(NATIVE_STACKS, WantedColumns(("id", "symbol", "module", "stackDepth"))),

@@ -62,7 +62,7 @@ _MORE: Mapping[str, tuple[str, ...]] = {
 COLUMNS: Mapping[str, frozenset[str]] = {
     table: frozenset((*(raw.TABLES[table].columns if table in raw.TABLES else ()), *_MORE.get(table, ())))
     for table in {**raw.TABLES, **_MORE}
-    if table not in raw.STACKS
+    if table not in (*raw.STACKS, raw.FILE_EVENTS, raw.FILES)
 }
 
 _EXPORT = ("EXPORT_PRODUCT_%", "EXPORT_SCHEMA_VERSION%", "EXPORT_PARAM_LAZY")
@@ -113,6 +113,7 @@ REMOVED: Mapping[str, str] = {
     "DIAGNOSTIC_EVENT": "messages with paths or settings",
     raw.STRINGS: "texts that no kept row uses",
     **dict.fromkeys(raw.STACKS, _STACKS),
+    **dict.fromkeys((raw.FILE_EVENTS, raw.FILES), "names of files that the program opened"),
     **dict.fromkeys(("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"), "NVTX payloads"),
 }
 NOT_NEEDED = "not needed for any figure"
