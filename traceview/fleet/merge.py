@@ -156,8 +156,8 @@ def _matching_notes(groups: Sequence[MatchedCollectives], ranks: Sequence[RankRe
     if any(group.how == "order" for group in groups):
         return [
             "the captures do not name communicators, so collectives are matched by stream, kind and order within each "
-            "iteration, and ranks whose kernels end together form a group; newer versions of nsys export names "
-            "with: nsys export --type sqlite --include-blobs true"
+            "iteration, and ranks whose kernels end together form a group; give the .nsys-rep files, or export "
+            "them with a newer nsys: nsys export --type sqlite --include-blobs true"
         ]
     return []
 

@@ -2,7 +2,9 @@
 
 nsys exports payloads only on request: `nsys export --include-blobs true` writes blobs to NVTX_EVENTS.binaryData (a
 header of 32 bytes with domain and schema, then the payload in the layout of NVTX_PAYLOAD_SCHEMA_ENTRIES), and
-`--include-json true` writes JSON to jsonText. nsys 2024.2 exports them only with --type json.
+`--include-json true` writes JSON to jsonText. nsys 2024.2 exports them only with `--type json`: the payload alone,
+without its layout. There all calls begin with the communicator, which is a hash of 64 bits; then come the number of
+ranks in ncclCommInit..., and the size of the message in calls that send.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 
 from traceview.read import raw
 from traceview.read.limits import MAX_NAME, DecodedSize
+from traceview.read.nsys_json import records
 
 # The names of a payload's entries, and their columns; the number of ranks is in the payload of ncclCommInitRank.
 ENTRIES = {"NCCL communicator ID": "communicator", "Message size [bytes]": "bytes", "No. of ranks": "ranks"}
@@ -32,6 +36,15 @@ DOMAIN = "NCCL"
 NEEDED = {"start", "end", "globalTid"}
 COLUMNS = {"start": pl.Int64, "end": pl.Int64, "globalTid": pl.Int64, "name": pl.String, "payload": pl.Binary}
 NUMBER = r'"\s*:\s*"?([0-9][0-9,]{0,25})"?\s*[,}]'
+JSON_FIELDS = {
+    **dict.fromkeys(("Timestamp", "GlobalTid"), pl.String()),
+    "Payload": pl.Struct({"BinaryData": pl.List(pl.Struct({"Data": pl.String()}))}),
+}
+INIT = "^ncclCommInit"
+SENDS = "^nccl(?:All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)"
+# An older NCCL writes the size of the message first, and no communicator. A hash below HASH is one of 16 million.
+HASH, MAX_BYTES = 1 << 40, 1 << 45
+BOTH_WORDS = 16
 Offsets = Mapping[tuple[int, int], Mapping[str, int]]
 
 
@@ -56,6 +69,56 @@ def nccl_calls(connection: sqlite3.Connection, name: str) -> dict[str, pl.DataFr
         size.add(8 * frame.width * frame.height)
         frames.append(frame)
     return {raw.NCCL_CALLS: pl.concat(frames).sort("start", maintain_order=True)} if frames else {}
+
+
+def calls_from_json(path: Path, tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, pl.DataFrame]:
+    """Return raw.NCCL_CALLS of the JSON export of the report that `tables` are of; {} if no call has a communicator.
+
+    Raises DamagedExportError or ReportError.
+    """
+    nvtx, size, frames = tables[raw.NVTX], DecodedSize(name), []
+    domains = nvtx.filter((pl.col("eventType") == raw.DOMAIN_CREATED) & (pl.col("text") == DOMAIN))["domainId"]
+    texts = tables[raw.STRINGS].select(pl.col("id").alias("textId"), pl.col("value").alias("registered"))
+    named = (
+        nvtx.filter(pl.col("domainId").is_in(domains.implode()))
+        .join(texts, on="textId", how="left", maintain_order="left")
+        .select("start", "end", "globalTid", pl.coalesce("text", "registered").alias("name"))
+        .unique(("start", "globalTid"), keep="first", maintain_order=True)
+    )
+    for events in records(path, "NvtxEvent", JSON_FIELDS, '"BinaryData"'):
+        data = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
+        payloads = events.select(
+            pl.col("Timestamp").cast(pl.Int64, strict=False).alias("start"),
+            pl.col("GlobalTid").cast(pl.Int64, strict=False).alias("globalTid"),
+            data.str.decode("base64", strict=False).alias("payload"),
+        )
+        known = pl.col("payload").bin.size().is_between(BOTH_WORDS, MAX_PAYLOAD_BYTES)
+        calls = payloads.filter(known).join(named, on=("start", "globalTid"), maintain_order="left")
+        size.add(8 * calls.width * calls.height)
+        if not calls.is_empty():
+            frames.append(_calls_of_words(calls))
+    calls = pl.concat(frames) if frames else pl.DataFrame()
+    return {} if calls.is_empty() else {raw.NCCL_CALLS: calls.sort("start", maintain_order=True)}
+
+
+def _calls_of_words(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return raw.NCCL_CALLS of calls whose `payload` begins with a communicator."""
+    words = b"".join(payload[:BOTH_WORDS] for payload in calls["payload"].to_list())
+    communicator, second = np.frombuffer(words, "<u8").reshape(-1, 2).T
+    init, sends = (calls["name"].str.contains(pattern).fill_null(False) for pattern in (INIT, SENDS))
+    kept = pl.Series((communicator >= HASH) & (second < MAX_BYTES)) & sends | pl.Series(communicator >= HASH) & init
+    ranks = pl.Series(second & 0xFFFFFFFF, dtype=pl.UInt64)
+    values = {
+        "communicator": pl.Series(communicator).filter(kept),
+        "bytes": _where(sends, pl.Series(second)).filter(kept),
+        "ranks": _where(init, ranks).filter(kept),
+    }
+    return _calls(calls.filter(kept), values)
+
+
+def _where(chosen: pl.Series, values: pl.Series) -> pl.Series:
+    """Return values, null where they are not chosen."""
+    return values.zip_with(chosen, pl.Series([None], dtype=values.dtype).new_from_index(0, len(values)))
 
 
 def _may_hold_json(connection: sqlite3.Connection) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read import raw
 from traceview.read.limits import DecodedSize
+from traceview.read.nccl_payloads import calls_from_json, has_nccl
 from traceview.read.nsys_json import is_export
 from traceview.read.python_stacks import has_samples, json_samples
 from traceview.read.raw import RawCapture
@@ -60,13 +61,21 @@ class NsysReportReader:
         find_nsys(display_name(path))
 
     def read(self, path: Path) -> RawCapture:
-        """Read a report. Its Python stacks come from a second export, as JSON. Raises ReportError, RequestError."""
+        """Read a report. Its Python stacks and NCCL's payloads come from a second export, as JSON.
+
+        Raises ReportError, RequestError.
+        """
         with private_folder(path) as folder:
             capture = read_sqlite(export_report(path, folder))
-            if raw.PYTHON_SAMPLES in capture.tables or not has_samples(capture.tables.get(raw.NVTX)):
+            tables, nvtx = capture.tables, capture.tables.get(raw.NVTX)
+            with_stacks = raw.PYTHON_SAMPLES not in tables and has_samples(nvtx)
+            with_calls = raw.NCCL_CALLS not in tables and has_nccl(nvtx)
+            if not with_stacks and not with_calls:
                 return capture
-            stacks = json_samples(export_report(path, folder, "json"))
-            return replace(capture, tables={**capture.tables, **stacks})
+            export = export_report(path, folder, "json")
+            stacks = json_samples(export) if with_stacks else {}
+            calls = calls_from_json(export, tables, display_name(path)) if with_calls else {}
+            return replace(capture, tables={**tables, **stacks, **calls})
 
     @contextmanager
     def as_sqlite(self, path: Path) -> Iterator[Path]:
